@@ -1,0 +1,38 @@
+"""raysl: self-supervised pre-training and evaluation of image backbones on Ray."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "load_config": "raysl.config.load",
+    "pretrain": "raysl.train.pretrain",
+    "load_backbone": "raysl.checkpoint",
+    "extract": "raysl.benchmarks.features",
+    "benchmark": "raysl.benchmarks.evaluate",
+    "sweep": "raysl.sweep",
+}
+_MODULES = ("methods", "losses", "transforms", "nn")
+
+__all__ = [*_HOME, *_MODULES]
+
+if TYPE_CHECKING:
+    from raysl.benchmarks.evaluate import benchmark as benchmark
+    from raysl.benchmarks.features import extract as extract
+    from raysl.checkpoint import load_backbone as load_backbone
+    from raysl.config.load import load_config as load_config
+    from raysl.train.pretrain import pretrain as pretrain
+
+
+def __getattr__(name: str) -> Any:
+    """Import public names when they are first used: `import raysl` loads neither torch nor Ray."""
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    if name in _MODULES:
+        return importlib.import_module(f"raysl.{name}")
+    raise AttributeError(f"module 'raysl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

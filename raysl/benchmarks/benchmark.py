@@ -1,0 +1,75 @@
+"""The shape of a benchmark on features."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from raysl.config.schema import BenchmarkConfig
+
+
+@dataclass
+class FeatureSet:
+    """Features of a split, by a frozen backbone.
+
+    Raises:
+        ValueError: if the shapes are not these.
+    """
+
+    features: Tensor
+    """float32 [N, D]."""
+    labels: Tensor
+    """int64 [N]."""
+
+    def __post_init__(self) -> None:
+        if self.features.ndim != 2 or self.labels.shape != self.features.shape[:1] or len(self.labels) == 0:
+            raise ValueError(
+                f"features must be [N, D] and labels [N] with N > 0, "
+                f"got {list(self.features.shape)} and {list(self.labels.shape)}"
+            )
+
+    def check(self, split: str, num_classes: int) -> None:
+        """Refuse what would give a number that means nothing.
+
+        Raises:
+            ValueError: if a feature is not finite, or a label is outside [0, num_classes).
+        """
+        num_bad = int((~self.features.isfinite().all(dim=1)).sum())
+        if num_bad:
+            raise ValueError(f"{num_bad} of {len(self.features)} {split} rows have features that are not finite")
+        low, high = int(self.labels.min()), int(self.labels.max())
+        if low < 0 or high >= num_classes:
+            raise ValueError(
+                f"the {split} labels range from {low} to {high}, outside 0 to {num_classes - 1}; "
+                "a benchmark needs a label on every image"
+            )
+
+
+class Benchmark(ABC):
+    """A measure of features: a function of two labelled sets, with nothing kept between calls.
+
+    A subclass nests a frozen `Config` and takes it as its only argument.
+    """
+
+    Config: ClassVar[type[BenchmarkConfig]]
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @abstractmethod
+    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> dict[str, float]:
+        """Measure.
+
+        Args:
+            train: what may be learned from.
+            test: what is counted, every row once.
+            num_classes: labels lie in [0, num_classes).
+            seed: of all that is random.
+
+        Returns:
+            Percentages, 0 to 100, by name.
+
+        Raises:
+            ValueError: if the sets do not allow the measurement; the message says why.
+        """

@@ -1,0 +1,161 @@
+"""Features of a dataset by frozen backbones, extracted by Ray Data tasks: every sample once, in order."""
+
+import logging
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+import ray.data
+import torch
+from ray.data import DataContext
+from torch import Tensor, nn
+
+from raysl.benchmarks.benchmark import FeatureSet
+from raysl.checkpoint import load_checkpoint
+from raysl.cluster import Resources, connect
+from raysl.components import resolve
+from raysl.config.schema import DataConfig
+from raysl.data.load import read_images
+from raysl.data.source import Split
+from raysl.storage import Folder
+from raysl.transforms.view import evaluation_recipe, normalize
+
+CHUNK_ROWS = 512
+PIXELS_SIDE = 32
+
+Numpy = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of a split, in dataset order.
+
+    Args:
+        features: float32 [N, D].
+        labels: int64 [N], -1 where unlabelled.
+        index: int64 [N], the samples' places in the dataset.
+        path: the Parquet file that holds the same.
+    """
+
+    features: Tensor
+    labels: Tensor
+    index: Tensor
+    path: str
+
+
+class RawPixels(nn.Module):
+    """The image itself as a feature vector, shrunk to at most 32 pixels a side: what a backbone has to beat."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[B, 3, H, W] to [B, 3 * side * side]."""
+        side = min(PIXELS_SIDE, images.shape[-1])
+        return nn.functional.adaptive_avg_pool2d(images, side).flatten(1)
+
+
+def extract(checkpoint: str, source: DataConfig | None = None, split: str = "test", out: str | None = None) -> Features:
+    """Features of a dataset by a checkpoint's backbone.
+
+    Args:
+        checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
+        source: settings of a dataset; default: the one of the run.
+        split: `train` or `test`.
+        out: Parquet file to write; default: `features_<split>.parquet` beside the checkpoint.
+
+    Raises:
+        ConfigError: if the checkpoint or the images cannot be read.
+    """
+    loaded = load_checkpoint(checkpoint)
+    data = source or loaded.config.data
+    images = resolve("source", data.name)(data).required(split)
+    found = extract_sets({"features": loaded.backbone}, images, data)["features"]
+    index = torch.arange(images.num_samples)
+    path = out or f"{loaded.uri}/features_{split}.parquet"
+    _write(path, found, index)
+    return Features(found.features, found.labels, index, path)
+
+
+def extract_sets(models: dict[str, nn.Module], split: Split, data: DataConfig) -> dict[str, FeatureSet]:
+    """Features of every sample of a split by several networks, in one pass over the images.
+
+    Args:
+        models: networks from normalised images [B, 3, H, W] to [B, D], by name.
+        split: the images.
+        data: gives size and normalisation.
+    """
+    connect()
+    is_gpu = Resources.of_cluster().gpus >= 1
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    task = _Extraction(uuid.uuid4().hex, ray.put({name: model.eval() for name, model in models.items()}), split, data)
+    num_chunks = -(-split.num_samples // CHUNK_ROWS)
+    chunks = ray.data.range(num_chunks, override_num_blocks=num_chunks).map_batches(
+        task, batch_size=None, **({"num_gpus": 1} if is_gpu else {"num_cpus": 1})
+    )
+    parts = list(chunks.iter_batches(batch_size=None, batch_format="numpy"))
+    index = np.concatenate([part["index"] for part in parts])
+    order = np.argsort(index)
+    assert np.array_equal(index[order], np.arange(split.num_samples))
+
+    def column(name: str) -> Tensor:
+        return torch.from_numpy(np.concatenate([part[name] for part in parts])[order])
+
+    labels = column("label")
+    return {name: FeatureSet(column(f"features:{name}"), labels) for name in models}
+
+
+@dataclass(frozen=True)
+class _Extraction:
+    """What a data task does: a chunk's number to the features of its rows."""
+
+    token: str
+    models: Any  # reference to the networks in Ray's object store
+    split: Split
+    data: DataConfig
+
+    def __call__(self, block: Numpy) -> Numpy:
+        torch.set_num_threads(1)
+        parts = [self._chunk(number) for number in block["id"].tolist()]
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    @torch.inference_mode()
+    def _chunk(self, number: int) -> Numpy:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        index = np.arange(number * CHUNK_ROWS, min((number + 1) * CHUNK_ROWS, self.split.num_samples))
+        images, labels, _ = read_images(self.split, index)
+        recipe = evaluation_recipe(self.data.image_size, self.data.eval_resize)
+        pixels = recipe(images, index, seed=0, epoch=0)["image"][:, 0].to(device)
+        normal = normalize(pixels, self.data.mean, self.data.std)
+        features = {
+            f"features:{name}": model(normal).float().cpu().numpy()
+            for name, model in _models_here(self.token, self.models, device).items()
+        }
+        return {"index": index, "label": labels, **features}
+
+
+_HERE: dict[str, dict[str, nn.Module]] = {}
+
+
+def _models_here(token: str, reference: Any, device: torch.device) -> dict[str, nn.Module]:
+    """The networks of an extraction, fetched once by each process."""
+    if token not in _HERE:
+        _HERE.clear()
+        _HERE[token] = {name: model.to(device) for name, model in ray.get(reference).items()}
+    return _HERE[token]
+
+
+def _write(path: str, found: FeatureSet, index: Tensor) -> None:
+    rows = pa.FixedSizeListArray.from_arrays(
+        pa.array(found.features.flatten().numpy()), found.features.shape[1]
+    )
+    table = pa.table({"index": index.numpy(), "label": found.labels.numpy(), "features": rows})
+    parent, _, name = path.rpartition("/")
+    folder = Folder(parent or ".")
+    folder.make()
+    with folder.system.open_output_stream(f"{folder.path}/{name}") as stream:
+        pq.write_table(table, stream)
+

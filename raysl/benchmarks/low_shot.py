@@ -1,0 +1,103 @@
+"""Classification from a few labelled images a class (SimpleShot, Wang et al. 2019, arXiv 1911.04623, "CL2N")."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysl.benchmarks.benchmark import Benchmark, FeatureSet
+from raysl.config.schema import BenchmarkConfig, ConfigError
+
+MEMORY = 1 << 26
+"""Float values of draws that are worked on at once."""
+CHUNK_ROWS = 4096
+"""Test rows that are compared at once."""
+
+
+class LowShot(Benchmark):
+    """Accuracy of the nearest class mean of a few images, averaged over many draws of those images.
+
+    Features have the mean of the (unlabelled) training set subtracted and are normalised; a test image gets the class
+    whose mean has the largest cosine. Every draw is measured on all test images. Metrics `1_shot`, the mean over draws,
+    and `1_shot_std`, their standard deviation. The draws are a function of the seed and the order of the training rows.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(BenchmarkConfig):
+        """Settings of the draws."""
+
+        name: str = "low_shot"
+        shots: tuple[int, ...] = (1, 5)
+        """Labelled images of each class; several values are all measured, on nested draws."""
+        draws: int = 200
+        """Random choices of the labelled images."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        if not config.shots or min(config.shots) < 1 or config.draws < 1:
+            raise ConfigError(
+                f"low_shot needs shots and draws at least 1, got shots={config.shots}, draws={config.draws}"
+            )
+
+    @torch.no_grad()
+    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> dict[str, float]:
+        """See `Benchmark.run`."""
+        train.check("train", num_classes)
+        test.check("test", num_classes)
+        picks = draw_shots(train.labels, num_classes, max(self.config.shots), self.config.draws, seed)
+        mean = train.features.float().mean(dim=0)
+        keys = F.normalize(train.features.float() - mean, dim=1)
+        queries = F.normalize(test.features.float() - mean, dim=1)
+        metrics: dict[str, float] = {}
+        for shots in self.config.shots:
+            parts = [_hits(keys, queries, test.labels, part) for part in _parts(picks[:, :, :shots], keys.shape[1])]
+            accuracy = 100 * torch.cat(parts)  # [draws]
+            metrics[f"{shots}_shot"] = accuracy.mean().item()
+            metrics[f"{shots}_shot_std"] = accuracy.std(correction=0).item()
+        return metrics
+
+
+def draw_shots(labels: Tensor, num_classes: int, shots: int, draws: int, seed: int) -> Tensor:
+    """Rows of `shots` random images of each class, int64 [draws, K, shots].
+
+    Draw number d depends on (seed, d) alone, and its first images are the same for any number of shots.
+
+    Raises:
+        ValueError: if a class has fewer images.
+    """
+    classes = labels.cpu().numpy()
+    counts = np.bincount(classes, minlength=num_classes)
+    if (short := np.flatnonzero(counts < shots)).size:
+        raise ValueError(
+            f"class {short[0]} has {counts[short[0]]} training images, {shots} shots need {shots} "
+            f"({short.size} of {num_classes} classes are short); take fewer shots or more images"
+        )
+    places = (np.cumsum(counts) - counts)[:, None] + np.arange(shots)  # [K, shots], in rows sorted by class
+    picks = np.stack([np.lexsort((_keys(len(classes), seed, draw), classes))[places] for draw in range(draws)])
+    return torch.from_numpy(picks).to(labels.device)
+
+
+def _keys(num: int, seed: int, draw: int) -> NDArray[np.uint64]:
+    """Random words from the counter-based generator alone, whose stream no numpy release changes."""
+    words = np.random.Philox(key=np.array([seed, draw], dtype=np.uint64)).random_raw(num)
+    return np.asarray(words, dtype=np.uint64)
+
+
+def _parts(picks: Tensor, width: int) -> Iterator[Tensor]:
+    """The draws in parts that fit in memory."""
+    _, num_classes, shots = picks.shape
+    yield from torch.split(picks, max(1, MEMORY // (num_classes * (shots * width + CHUNK_ROWS))))
+
+
+def _hits(keys: Tensor, queries: Tensor, labels: Tensor, picks: Tensor) -> Tensor:
+    """Share of the queries that each draw [draws, K, shots] gets right, float64 [draws]."""
+    means = F.normalize(keys[picks].mean(dim=2), dim=-1)  # [draws, K, D]
+    num_hits = torch.zeros(len(picks), dtype=torch.int64, device=keys.device)
+    for chunk, target in zip(torch.split(queries, CHUNK_ROWS), torch.split(labels, CHUNK_ROWS), strict=True):
+        cosines = torch.einsum("nd,skd->snk", chunk, means)  # [draws, B, K]
+        num_hits += (cosines.argmax(dim=2) == target).sum(dim=1)
+    return num_hits.double() / len(queries)

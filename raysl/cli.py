@@ -1,0 +1,221 @@
+"""The `raysl` command.
+
+Sub-commands are thin and import what they need themselves: `raysl --help` loads neither torch nor Ray.
+"""
+
+import difflib
+import json
+import logging
+import os
+import re
+import sys
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from raysl.errors import ConfigError, RunFailed
+
+if TYPE_CHECKING:
+    from raysl.config.schema import RunConfig
+
+DEFAULT_CONFIG = "quickstart"
+INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Self-supervised pre-training and evaluation of image backbones on Ray.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG] [key=value ...]",
+        help="Packaged name or .yaml file, then settings such as optim.lr=0.6 (see `raysl config`).",
+        show_default=False,
+    ),
+]
+
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Ray's own processes print.")]
+LowResource = Annotated[
+    bool, typer.Option("--low-resource", help="A quick check: 1 worker, a small batch, 500 images, 2 epochs.")
+]
+Checkpoint = Annotated[
+    str, typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is taken.", show_default=False)
+]
+LOW_RESOURCE = (
+    "train.workers=1",
+    "train.batch_size=32",
+    "train.epochs=2",
+    "data.limit=500",
+    "data.lanes=null",
+)
+
+
+def main() -> None:
+    """Run the command line. Exit code 0: done, 1: the run failed, 2: the input is wrong, 130: interrupted."""
+    try:
+        code = app(prog_name="raysl", standalone_mode=False)
+    except (ConfigError, RunFailed, typer.TyperException) as error:
+        message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        if message:
+            typer.echo("\n".join(f"error: {line}" for line in message.splitlines()), err=True)
+        code = 2 if isinstance(error, ConfigError) else 1 if isinstance(error, RunFailed) else error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        typer.echo("interrupted", err=True)
+    sys.exit(code)
+
+
+def split_arguments(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """A command's words as (CONFIG or None, overrides): CONFIG may come first, all others are key=value.
+
+    Raises:
+        ConfigError: if another word is no key=value.
+    """
+    overrides = [word for word in arguments if re.match(r"[^\s=/\\]+=", word)]
+    others = [word for word in arguments if word not in overrides]
+    if others and others[0] == arguments[0]:
+        name, *others = others
+    else:
+        name = None
+    if others:
+        rule = "settings are written key=value, and CONFIG is one word in front of them"
+        raise ConfigError("\n".join(f"{word!r} is neither CONFIG nor a setting; {rule}" for word in others))
+    return name, overrides
+
+
+def _load(arguments: list[str] | None, low_resource: bool) -> "RunConfig":
+    from raysl.config.load import load_config
+
+    name, overrides = split_arguments(arguments or [])
+    extra = [setting for setting in LOW_RESOURCE if low_resource]
+    config = load_config(name or DEFAULT_CONFIG, [*extra, *overrides])
+    named = any(override.startswith("name=") for override in overrides)
+    return replace(config, name=f"{config.name}-low-resource") if low_resource and not named else config
+
+
+def _set_up_logging(verbose: bool) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("raysl").setLevel(logging.INFO)
+    if verbose:
+        os.environ["RAYSL_VERBOSE"] = "1"
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        try:
+            typer.echo(f"raysl {version('raysl')}")
+        except PackageNotFoundError:
+            typer.echo("raysl (not installed, run from its source)")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)
+
+
+@app.command("config")
+def show_config(arguments: Arguments = None) -> None:
+    """Print the resolved settings, each with its meaning. The output is itself a configuration file."""
+    from raysl.config.docs import annotate
+    from raysl.config.load import load_config
+
+    name, overrides = split_arguments(arguments or [])
+    typer.echo(annotate(load_config(name or DEFAULT_CONFIG, overrides)), nl=False)
+
+
+@app.command("pretrain")
+def run_pretrain(
+    arguments: Arguments = None,
+    low_resource: LowResource = False,
+    verbose: Verbose = False,
+) -> None:
+    """Pre-train, measure and report. CONFIG defaults to quickstart: real images, no download."""
+    _set_up_logging(verbose)
+    config = _load(arguments, low_resource)
+    from raysl.train.pretrain import pretrain
+
+    pretrain(config)
+
+
+@app.command("benchmark")
+def run_benchmark(
+    checkpoint: Checkpoint,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME ...] [key=value ...]",
+            help="Benchmarks, then their settings such as knn.k=[20,200]; default: those of the run.",
+            show_default=False,
+        ),
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Measure a checkpoint beside its untrained backbone and raw pixels, and write the report."""
+    _set_up_logging(verbose)
+    from raysl.benchmarks.evaluate import benchmark
+    from raysl.report.summary import score_table
+
+    words = names or []
+    overrides = [word for word in words if "=" in word]
+    report = benchmark(checkpoint, [word for word in words if word not in overrides] or None, overrides)
+    typer.echo(score_table(report.scores))
+    typer.echo(f"report      {report.path}")
+
+
+@app.command("extract")
+def run_extract(
+    checkpoint: Checkpoint,
+    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    out: Annotated[str | None, typer.Option(help="Parquet file to write; default: beside the checkpoint.")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Write the features of the run's images, by a checkpoint's backbone, to a Parquet file."""
+    _set_up_logging(verbose)
+    from raysl.benchmarks.features import extract
+
+    features = extract(checkpoint, split=split, out=out)
+    rows, width = features.features.shape
+    typer.echo(f"features    {features.path} ({rows:,} rows of {width})")
+
+
+@app.command("list")
+def list_names(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="methods, backbones, sources, transforms, benchmarks, optimizers or configs.",
+            show_default=False,
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
+) -> None:
+    """List what a setting can name, with its class and what it is."""
+    from raysl.config.names import KINDS, names_of
+
+    if kind not in KINDS:
+        near = difflib.get_close_matches(kind, KINDS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"no list {kind!r}; {hint}Known: {', '.join(KINDS)}")
+    rows = names_of(kind)
+    if as_json:
+        typer.echo(json.dumps([{"name": name, "class": where, "doc": doc} for name, where, doc in rows], indent=2))
+        return
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    for name, where, doc in rows:
+        typer.echo(f"{name:<{widths[0]}}  {where:<{widths[1]}}  {doc}".rstrip())

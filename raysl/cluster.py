@@ -1,0 +1,103 @@
+"""The Ray cluster: attach or start one, and what it has or can come to have."""
+
+import logging
+import math
+import os
+from dataclasses import dataclass
+
+import ray
+
+from raysl.config.schema import ConfigError, TrainConfig
+
+_SETTINGS = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report of a worker may wait for one such interval
+    "RAY_DATA_AUTOSCALING_REQUEST_EXPIRE_TIME_S": "30",  # so long a stream that was killed keeps its share of the CPUs
+}
+
+def connect() -> None:
+    """Use the cluster that RAY_ADDRESS names (set inside a Ray job), else start a private one on this machine.
+
+    What Ray's own processes print is shown when the environment has RAYSL_VERBOSE=1.
+    """
+    if ray.is_initialized():
+        return
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    is_verbose = os.environ.get("RAYSL_VERBOSE") == "1"
+    level = logging.INFO if is_verbose else logging.ERROR
+    if os.environ.get("RAY_ADDRESS"):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _SETTINGS})
+    else:
+        ray.init(address="local", include_dashboard=False, logging_level=level, log_to_driver=is_verbose)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """CPUs and GPUs that the cluster has, or that its autoscaler can add."""
+
+    cpus: float
+    gpus: float
+
+    @classmethod
+    def of_cluster(cls) -> "Resources":
+        """Of the cluster that this process is connected to."""
+        have = ray.cluster_resources()
+        at_most = ray._private.state.state.get_max_resources_from_cluster_config() or {}
+        return cls(*(max(have.get(name, 0.0), float(at_most.get(name, 0))) for name in ("CPU", "GPU")))
+
+
+@dataclass(frozen=True)
+class WorkerShape:
+    """What each training worker gets.
+
+    Args:
+        device: `cpu` or `cuda`.
+        cpus: CPUs that Ray reserves for it.
+        task_cpus: CPUs that each data task takes.
+    """
+
+    device: str
+    cpus: float
+    task_cpus: float
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """As Ray Train takes it."""
+        return {"CPU": self.cpus} | ({"GPU": 1.0} if self.device == "cuda" else {})
+
+
+def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
+    """Share the cluster's CPUs between training workers and data tasks, which need at least one.
+
+    Raises:
+        ConfigError: if the cluster can never hold so many workers.
+    """
+    device = train.device
+    if device == "auto":
+        device = "cuda" if cluster.gpus >= 1 else "cpu"
+    if device == "cuda" and train.workers > cluster.gpus:
+        raise ConfigError(
+            f"{train.workers} workers need as many GPUs, and this cluster can never have more than {cluster.gpus:g}; "
+            f"set train.workers={max(1, int(cluster.gpus))}" + ("" if cluster.gpus >= 1 else " and train.device=cpu")
+        )
+    task_cpus = min(1.0, cluster.cpus / 2)
+    spare = cluster.cpus - task_cpus
+    if train.cpus_per_worker is not None:
+        if train.workers * train.cpus_per_worker > spare:
+            raise ConfigError(
+                f"{train.workers} workers of {train.cpus_per_worker:g} CPUs leave no CPU for data tasks: this cluster "
+                f"can never have more than {cluster.cpus:g}; set train.cpus_per_worker={_floor(spare / train.workers):g}"
+            )
+        return WorkerShape(device, train.cpus_per_worker, task_cpus)
+    if train.workers > cluster.cpus:
+        raise ConfigError(
+            f"{train.workers} workers are more than the {cluster.cpus:g} CPUs that this cluster can ever have; "
+            f"set train.workers={int(cluster.cpus)}, or train.cpus_per_worker to let them share CPUs"
+        )
+    return WorkerShape(device, min(1.0, _floor(spare / train.workers)), task_cpus)
+
+
+def _floor(cpus: float) -> float:
+    """Rounded down to hundredths, so that shares add up to no more than the whole."""
+    return math.floor(cpus * 100) / 100

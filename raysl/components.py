@@ -1,0 +1,91 @@
+"""Names of components: a plain dict of aliases and one function that turns a name into a class.
+
+Nothing registers itself: a Ray worker is a fresh process where a decorator's registry would be empty.
+"""
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from raysl.errors import ConfigError
+
+ALIASES: dict[str, dict[str, str]] = {
+    "method": {
+        "simclr": "raysl.methods.simclr:SimCLR",
+    },
+    "backbone": {
+        "resnet": "raysl.nn.backbones.resnet:ResNet",
+    },
+    "source": {
+        "digits": "raysl.data.sources.digits:Digits",
+        "image_folder": "raysl.data.sources.image_folder:ImageFolder",
+        "parquet": "raysl.data.sources.parquet:Parquet",
+        "synthetic": "raysl.data.sources.synthetic:Synthetic",
+    },
+    "optimizer": {
+        "sgd": "raysl.optim.sgd:SGD",
+        "lars": "raysl.optim.lars:LARS",
+    },
+    "benchmark": {
+        "knn": "raysl.benchmarks.knn:KNN",
+        "low_shot": "raysl.benchmarks.low_shot:LowShot",
+    },
+}
+
+
+def resolve(slot: str, name: str) -> type[Any]:
+    """The class behind a component's name.
+
+    Args:
+        slot: `method`, `backbone`, `source`, `optimizer` or `benchmark`.
+        name: an alias of that slot, `package.module:Class`, or `path/to/file.py:Class`.
+
+    Raises:
+        ConfigError: if there is no such alias, file, module or class; the message lists what is near.
+    """
+    aliases = ALIASES[slot]
+    target = aliases.get(name, name)
+    if ":" not in target:
+        near = difflib.get_close_matches(name, aliases, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(aliases))};"
+        raise ConfigError(f"unknown {slot} {name!r}; {hint} or give package.module:Class or path/to/file.py:Class")
+    where, _, attribute = target.rpartition(":")
+    module = _module_from_file(slot, where) if where.endswith(".py") else _module_by_name(slot, where)
+    found = getattr(module, attribute, None)
+    if not isinstance(found, type):
+        classes = sorted(k for k, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__)
+        raise ConfigError(
+            f"{slot} {name!r}: {where} has no class {attribute!r}; its classes: {', '.join(classes) or 'none'}"
+        )
+    return found
+
+
+def _module_by_name(slot: str, where: str) -> ModuleType:
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{slot}: cannot import {where!r} ({error}); is it installed, or on PYTHONPATH?") from error
+
+
+def _module_from_file(slot: str, where: str) -> ModuleType:
+    path = Path(where).expanduser().resolve()
+    if not path.is_file():
+        raise ConfigError(f"{slot}: no file {where!r}; it is looked for at {path}")
+    name = "raysl_user_" + hashlib.sha256(str(path).encode()).hexdigest()[:12]
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]

@@ -1,0 +1,93 @@
+"""The line of text below each field of a settings class, and a configuration printed with them."""
+
+import ast
+import dataclasses
+import functools
+import inspect
+import itertools
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from raysl.config.schema import RunConfig
+from raysl.config.text import write_inline
+from raysl.config.tree import escape, plain
+from raysl.schedule import Duration
+
+_WIDEST = 48
+
+
+def describe(config: RunConfig) -> list[tuple[str, Any, str]]:
+    """Every setting as (dotted key, plain value, doc line), in the order of the tree."""
+    return [(key, value, doc) for key, value, doc in _rows(config, "", "") if value is not _GROUP]
+
+
+def annotate(config: RunConfig) -> str:
+    """The tree as YAML with each field's doc line as a comment; it loads back to an equal configuration."""
+    lines = []
+    for key, value, doc in _rows(config, "", ""):
+        *parents, name = key.split(".")
+        text = f"{'  ' * len(parents)}{write_inline(name)}:" + (
+            "" if value is _GROUP else f" {write_inline(escape(value))}"
+        )
+        lines.append((text, doc))
+    width = min(_WIDEST, max(len(text) for text, _ in lines))
+    return "".join(f"{text:<{width}}  # {doc}\n" if doc else f"{text}\n" for text, doc in lines)
+
+
+@functools.cache
+def field_docs(kind: type[object]) -> Mapping[str, str]:
+    """The text below each field of a dataclass and of its bases, on one line; none where the source is missing."""
+    docs: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        body = _class_body(base)
+        for statement, below in itertools.pairwise(body):
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+                and isinstance(below.value.value, str)
+            ):
+                docs[statement.target.id] = " ".join(below.value.value.split())
+    return docs
+
+
+_GROUP = object()
+
+
+def _rows(value: Any, key: str, doc: str) -> Iterator[tuple[str, Any, str]]:
+    """Groups, marked so, and settings, depth first."""
+    is_group = dataclasses.is_dataclass(value) and not isinstance(value, Duration)
+    holds_groups = isinstance(value, dict) and any(dataclasses.is_dataclass(item) for item in value.values())
+    if not is_group and not holds_groups:
+        yield key, plain(value), doc
+        return
+    if key:
+        yield key, _GROUP, doc
+    prefix = f"{key}." if key else ""
+    if holds_groups:
+        for name, item in value.items():
+            yield from _rows(item, prefix + name, "")
+        return
+    kind: Any = type(value)
+    docs = field_docs(kind)
+    for field in dataclasses.fields(value):
+        if field.init:
+            yield from _rows(getattr(value, field.name), prefix + field.name, docs.get(field.name, ""))
+
+
+def _class_body(kind: type[object]) -> list[ast.stmt]:
+    body: list[ast.stmt] = _module_body(kind.__module__)
+    for part in kind.__qualname__.split("."):
+        if part != "<locals>":
+            body = next((s.body for s in body if isinstance(s, ast.ClassDef | ast.FunctionDef) and s.name == part), [])
+    return body
+
+
+@functools.cache
+def _module_body(name: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(inspect.getsource(sys.modules[name])).body
+    except (OSError, TypeError, KeyError):
+        return []

@@ -1,0 +1,120 @@
+"""Configuration files: where names are looked up, and the chain of files that a file is based on."""
+
+import difflib
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import raysl
+from raysl.config.text import read
+from raysl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ConfigFile:
+    """What one YAML file holds, without its `base`."""
+
+    path: Path
+    values: dict[str, Any]
+
+
+def packaged_folder() -> Path:
+    """The folder of the configurations that come with raysl: inside the package, or beside it in a clone."""
+    package = Path(raysl.__path__[0])
+    inside = package / "configs"
+    return inside if inside.is_dir() else package.parent / "configs"
+
+
+def config_names() -> list[str]:
+    """Names of the packaged configurations, sorted: `simclr`, `data/cifar10`."""
+    folder = packaged_folder()
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+
+
+def summary_of(path: Path) -> str:
+    """First comment line at the head of a file, without its mark; empty where there is none."""
+    match = re.match(r"\s*#+[ \t]*(.*)", path.read_text(encoding="utf-8"))
+    return match[1].strip() if match else ""
+
+
+def files_of(name_or_path: str) -> list[ConfigFile]:
+    """A configuration's file after all that it is based on, each once, the lowest first.
+
+    Only the last one keeps its `name`: a run does not inherit another's.
+
+    Raises:
+        ConfigError: if a name or a file does not exist, is no YAML tree, or is based on itself.
+    """
+    done: dict[Path, ConfigFile] = {}
+    _collect(find(name_or_path, Path.cwd()), [], done)
+    files = list(done.values())
+    inherited = [replace(f, values={k: v for k, v in f.values.items() if k != "name"}) for f in files[:-1]]
+    return files
+
+
+def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
+    """The file behind a name or path.
+
+    Args:
+        name_or_path: a path that ends in .yaml, or a name.
+        folder: what a path is relative to.
+        asking: the file that is based on it. A name is then looked up beside it first.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    if name_or_path.endswith((".yaml", ".yml")):
+        path = folder / Path(name_or_path).expanduser()
+        if not path.is_file():
+            known = Path(name_or_path).with_suffix("").as_posix()
+            hint = f"; the packaged one is called {known!r}" if known in config_names() else ""
+            raise ConfigError(f"no file {name_or_path!r}; it is looked for at {path}{hint}")
+        return path.resolve()
+    places = [packaged_folder() / f"{name_or_path}.yaml"]
+    if asking is not None:
+        places.insert(0, folder / f"{name_or_path}.yaml")
+    found = [place.resolve() for place in places if place.is_file()]
+    others = [place for place in found if place != asking]
+    if found:
+        return (others or found)[0]
+    raise ConfigError(_no_such_config(name_or_path, asking))
+
+
+def _no_such_config(name: str, asking: Path | None) -> str:
+    names = config_names()
+    last = {known.rpartition("/")[2]: known for known in names}
+    near = difflib.get_close_matches(name, names, n=1) or [last[n] for n in difflib.get_close_matches(name, last, n=1)]
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    origin = f"{asking}: base: " if asking is not None else ""
+    known = f"Known: {', '.join(names) or 'none'}; or give a path that ends in .yaml"
+    return f"{origin}no configuration {name!r}; {hint}{known}"
+
+
+def _collect(path: Path, above: list[Path], done: dict[Path, ConfigFile]) -> None:
+    if path in above:
+        circle = " -> ".join(str(p) for p in [*above[above.index(path) :], path])
+        raise ConfigError(f"base: {circle} goes round in a circle; take one base out")
+    if path in done:
+        return
+    values = read(path.read_text(encoding="utf-8"), str(path))
+    if values is None:
+        values = {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: holds no settings; write lines such as `method: simclr`")
+    bases = values.pop("base", None)
+    for base in base_names(bases, str(path)):
+        _collect(find(base, path.parent, path), [*above, path], done)
+    done[path] = ConfigFile(path, values)
+
+
+def base_names(bases: Any, origin: str) -> list[str]:
+    """The entries of a `base:` key, which holds one name or a list of them.
+
+    Raises:
+        ConfigError: if it holds anything else.
+    """
+    listed = [] if bases is None else [bases] if isinstance(bases, str) else bases
+    if not isinstance(listed, list) or not all(isinstance(base, str) for base in listed):
+        raise ConfigError(f"{origin}: base: {bases!r} is no name; write one name or path, or a list of them")
+    return listed

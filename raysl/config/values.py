@@ -1,0 +1,163 @@
+"""Plain values from YAML into the types of settings: strict, with an error that says what would fit."""
+
+import dataclasses
+import types
+from collections.abc import Callable
+from typing import Any, Literal, Union, get_args, get_origin
+
+from raysl.config.text import write_inline
+from raysl.errors import ConfigError
+from raysl.schedule import Duration
+
+Node = Callable[[type[Any], Any, str, Any], Any]
+"""Turns a dict into a dataclass: (class, dict, dotted key, default instance or None)."""
+
+_NAMES = {int: "int", float: "float", bool: "bool", str: "text", type(None): "null", Duration: "duration"}
+
+
+def convert(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
+    """`value` as a setting of type `kind`.
+
+    Args:
+        kind: the annotation: a scalar, `Duration`, `Literal`, a union, tuple, list, dict, a dataclass, or `Any`.
+        value: what YAML gave.
+        key: the setting's dotted key, for messages.
+        default: the setting's default, or None; a partly given dataclass takes the rest from it.
+        node: called for dataclasses.
+
+    Raises:
+        ConfigError: a line for each value that does not fit.
+        TypeError: if no setting can have this annotation.
+    """
+    origin = get_origin(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, types.UnionType):
+        return _member(kind, value, key, default, node)
+    if origin is Literal:
+        return _choice(kind, value, key)
+    if (origin or kind) in (tuple, list):
+        return _sequence(kind, value, key, node)
+    if (origin or kind) is dict:
+        return _mapping(kind, value, key, node)
+    if dataclasses.is_dataclass(kind) and kind is not Duration:
+        assert isinstance(kind, type)
+        return node(kind, value, key, default)
+    return _scalar(kind, value, key)
+
+
+def spell(kind: Any) -> str:
+    """A type in a user's words, as in "is no float or null"."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(spell(member) for member in get_args(kind))
+    if get_origin(kind) is Literal:
+        return " or ".join(repr(choice) if isinstance(choice, str) else show(choice) for choice in get_args(kind))
+    if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
+        return f"list of {len(get_args(kind))}"
+    if (get_origin(kind) or kind) in (tuple, list):
+        return "list"
+    return _NAMES.get(kind, "group of settings")
+
+
+def show(value: Any) -> str:
+    """A value as a message quotes it: text in quotes, everything else as YAML."""
+    return repr(value) if isinstance(value, str) else write_inline(value)
+
+
+def _scalar(kind: Any, value: Any, key: str) -> Any:
+    if kind not in _NAMES:
+        raise TypeError(f"{key}: no setting can be of type {kind}")
+    if kind is float and type(value) is int:
+        return float(value)
+    if kind is Duration and isinstance(value, str):
+        try:
+            return Duration.parse(value)
+        except ValueError as error:
+            raise ConfigError(f"{key}: {error}") from error
+    if type(value) is kind:
+        return value
+    raise ConfigError(f"{key}: {show(value)} is no {spell(kind)}{_advice(kind, value, key)}")
+
+
+def _advice(kind: Any, value: Any, key: str) -> str:
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return f"; write {int(value)}"
+    if kind is str and isinstance(value, bool | int | float):
+        return f"; quote it: {key}='\"{write_inline(value)}\"'"
+    advice = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+    advice[Duration] = "epochs (10ep), steps (500st) or a share of the run (5%)"
+    return f"; write {advice[kind]}" if kind in advice else ""
+
+
+def _choice(kind: Any, value: Any, key: str) -> Any:
+    choices = get_args(kind)
+    if any(type(value) is type(choice) and value == choice for choice in choices):
+        return value
+    listed = ", ".join(choice if isinstance(choice, str) else show(choice) for choice in choices)
+    raise ConfigError(f"{key}: {show(value)} is none of its choices; write one of {listed}")
+
+
+def _member(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
+    members = get_args(kind)
+    if value is None and type(None) in members:
+        return None
+    errors: list[str] = []
+    for member in members:
+        try:
+            return convert(member, value, key, default if _is_of(member, default) else None, node)
+        except ConfigError as error:
+            if isinstance(value, dict | list | tuple) and _holds(member, value):
+                errors.append(str(error))
+    if errors:
+        raise ConfigError(errors[0])
+    texts = "; write epochs (10ep), steps (500st) or a share of the run (5%)" if Duration in members else ""
+    raise ConfigError(f"{key}: {show(value)} is no {spell(kind)}{texts}")
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _holds(kind: Any, value: Any) -> bool:
+    """Whether a container of this type is what the user meant, so that its own errors are worth showing."""
+    outer = get_origin(kind) or kind
+    if isinstance(value, dict):
+        return outer is dict or (dataclasses.is_dataclass(kind) and kind is not Duration)
+    return outer in (tuple, list)
+
+
+def _sequence(kind: Any, value: Any, key: str, node: Node) -> Any:
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"{key}: {show(value)} is no {spell(kind)}; write [a, b, ...]")
+    outer, inner = get_origin(kind) or kind, get_args(kind)
+    if outer is list or Ellipsis in inner or not inner:
+        kinds = [inner[0] if inner else Any] * len(value)
+    elif len(value) != len(inner):
+        raise ConfigError(f"{key}: {show(list(value))} has {len(value)} values; it needs {len(inner)}")
+    else:
+        kinds = list(inner)
+    return outer(_each([(k, v, f"{key}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True))], node))
+
+
+def _mapping(kind: Any, value: Any, key: str, node: Node) -> Any:
+    """A dict; null is an empty one, the way to take out what a base file put in."""
+    value = {} if value is None else value
+    if not isinstance(value, dict):
+        raise ConfigError(f"{key}: {show(value)} is no group of settings; write {{name: value, ...}}")
+    wrong = [name for name in value if not isinstance(name, str)]
+    if wrong:
+        raise ConfigError(f"{key}: the key {show(wrong[0])} is no text; quote it")
+    inner = get_args(kind)[1] if get_args(kind) else Any
+    return dict(zip(value, _each([(inner, item, f"{key}.{name}") for name, item in value.items()], node), strict=True))
+
+
+def _each(items: list[tuple[Any, Any, str]], node: Node) -> list[Any]:
+    done, errors = [], []
+    for kind, value, key in items:
+        try:
+            done.append(convert(kind, value, key, None, node))
+        except ConfigError as error:
+            errors.append(str(error))
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return done

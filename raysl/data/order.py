@@ -1,0 +1,146 @@
+"""The order of samples: which images make up a global batch, and which of them a rank gets.
+
+Everything here is a pure function of (seed, epoch, dataset), so that a run can go on at any step, with any number of
+ranks, without a saved position:
+
+* An epoch is a sequence of sample indices, cut into global batches; the rest that fills no batch is left out.
+* A global batch consists of L *lanes*, which do not depend on the number of ranks W. Rank r takes the lanes from
+  r*L/W to (r+1)*L/W, so the same lanes stand in the same places whatever W is.
+* A dataset whose rows can be read one by one gets an exact permutation. Any other is read in *units* (row groups, tar
+  shards, runs of files): units are permuted, their rows laid end to end and cut into L lanes of equal length, and rows
+  are permuted inside a window of one lane. A unit is read by one rank, except the W - 1 that lie across a cut.
+
+Only the permutation of units is held for an epoch, 8 bytes each; a window's permutation is made when it is reached.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from raysl.hashing import Int64s, hash_text, hash_words, permutation
+
+_SAMPLES, _UNITS, _WINDOW = 1, 2, 3  # what a permutation is for; part of its key
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The order of a dataset's samples in every epoch of a run.
+
+    Args:
+        seed: the run's seed.
+        fingerprint: names the dataset; another dataset has another order.
+        unit_sizes: rows of each read unit, int64 [U]; samples are numbered through the units.
+        batch_size: samples in a global batch.
+        lanes: fixed parts of a global batch, at most batch_size.
+        window: rows of a lane that are shuffled together; unused when `is_exact`.
+        is_exact: permute all rows instead of units and windows.
+    """
+
+    seed: int
+    fingerprint: str
+    unit_sizes: Int64s
+    batch_size: int
+    lanes: int
+    window: int
+    is_exact: bool
+    _epochs: "_Cache" = field(default_factory=lambda: _Cache(2), init=False, repr=False)
+    _windows: "_Cache" = field(default_factory=lambda: _Cache(256), init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.lanes <= self.batch_size:
+            raise ValueError(f"lanes must be in [1, batch size {self.batch_size}], not {self.lanes}")
+        if self.num_samples < self.batch_size:
+            raise ValueError(f"{self.num_samples} samples are fewer than a batch of {self.batch_size}")
+        if self.window < 1:
+            raise ValueError(f"the window holds at least one row, not {self.window}")
+
+    @property
+    def num_samples(self) -> int:
+        """Rows of the dataset."""
+        return int(self.unit_sizes.sum())
+
+    @property
+    def epoch_len(self) -> int:
+        """Global batches in an epoch."""
+        return self.num_samples // self.batch_size
+
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> Int64s:
+        """Sample indices of one rank's rows of the global batch at a step, counted from the start of the run."""
+        epoch, in_epoch = divmod(step, self.epoch_len)
+        lanes = rank_lanes(self.lanes, rank, world)
+        if self.is_exact:
+            key = self._key(_SAMPLES, epoch)
+            places = self._epochs.get((epoch,), lambda: permutation(self.num_samples, key))
+            first = in_epoch * self.batch_size
+            return places[first + self._slot(lanes.start) : first + self._slot(lanes.stop)]
+        none = np.empty(0, np.int64)  # for more ranks than lanes
+        return np.concatenate([none, *(self._lane_rows(epoch, in_epoch, lane) for lane in lanes)])
+
+    def num_rows(self, rank: int, world: int) -> int:
+        """Rows of each global batch that a rank holds."""
+        lanes = rank_lanes(self.lanes, rank, world)
+        return self._slot(lanes.stop) - self._slot(lanes.start)
+
+    def _slot(self, lane: int) -> int:
+        """First place of a lane inside a global batch."""
+        return lane * self.batch_size // self.lanes
+
+    def _lane_rows(self, epoch: int, in_epoch: int, lane: int) -> Int64s:
+        num_rows = self._slot(lane + 1) - self._slot(lane)
+        length = self.epoch_len * num_rows
+        places = np.arange(in_epoch * num_rows, (in_epoch + 1) * num_rows)
+        shuffled = np.empty_like(places)
+        for number in np.unique(places // self.window).tolist():
+            first = number * self.window
+            size = min(self.window, length - first)
+            key = self._key(_WINDOW, epoch, lane, number)
+            order = self._windows.get((epoch, lane, number), lambda n=size, k=key: permutation(n, k))
+            inside = places // self.window == number
+            shuffled[inside] = first + order[places[inside] - first]
+        return self._samples(epoch, self.epoch_len * self._slot(lane) + shuffled)
+
+    def _samples(self, epoch: int, places: Int64s) -> Int64s:
+        """Sample indices at places of the epoch's units laid end to end."""
+        units, starts, first_samples = self._epochs.get((epoch,), lambda: self._unit_order(epoch))
+        nth = np.searchsorted(starts, places, side="right") - 1
+        return first_samples[units[nth]] + places - starts[nth]
+
+    def _unit_order(self, epoch: int) -> tuple[Int64s, Int64s, Int64s]:
+        units = permutation(len(self.unit_sizes), self._key(_UNITS, epoch))
+        sizes = self.unit_sizes[units]
+        return units, np.cumsum(sizes) - sizes, np.cumsum(self.unit_sizes) - self.unit_sizes
+
+    def _key(self, *words: int) -> int:
+        return hash_words(self.seed, hash_text(self.fingerprint), *words)
+
+
+def rank_lanes(lanes: int, rank: int, world: int) -> range:
+    """The lanes of a rank: those from rank*L/W to (rank+1)*L/W, rounded down."""
+    return range(rank * lanes // world, (rank + 1) * lanes // world)
+
+
+def default_lanes(batch_size: int) -> int:
+    """Lanes of a run that names none: 64, or the batch where that is smaller."""
+    return min(64, batch_size)
+
+
+class _Cache:
+    """The permutations used last; empty again in a copy sent to another process."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.kept: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+
+    def get(self, key: tuple[int, ...], make: Callable[[], Any]) -> Any:
+        if key not in self.kept:
+            self.kept[key] = make()
+        self.kept.move_to_end(key)
+        while len(self.kept) > self.size:
+            self.kept.popitem(last=False)
+        return self.kept[key]
+
+    def __reduce__(self) -> tuple[type["_Cache"], tuple[int]]:
+        return _Cache, (self.size,)

@@ -1,0 +1,61 @@
+"""Images made from their index: for tests and speed, at any size and number."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.source import Rows, Source, Split, runs
+from raysl.hashing import Int64s, hash_rows, hash_words
+
+
+class Synthetic(Source):
+    """Smooth coloured noise; the label shifts the colour, so that there is something to find."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """Size and number of the images."""
+
+        name: str = "synthetic"
+        image_size: int = 32
+        num_train: int = 1024
+        """Training images."""
+        num_test: int = 256
+        """Held-out images."""
+        num_classes: int = 10
+        """Classes, at least 1."""
+        unit_rows: int = 256
+        """Rows of a read unit."""
+        is_random_access: bool = True
+        """Whether the order of an epoch may be an exact permutation; false streams unit by unit."""
+
+    def split(self, name: str) -> Split | None:
+        """See `Source.split`."""
+        config = self.config
+        if min(config.num_train, config.num_test, config.num_classes, config.unit_rows, config.image_size) < 1:
+            raise ConfigError("data.num_train, num_test, num_classes, unit_rows and image_size are at least 1")
+        return _SyntheticSplit(config, name)
+
+
+class _SyntheticSplit(Split):
+    def __init__(self, config: "Synthetic.Config", name: str) -> None:
+        self.size = config.image_size
+        self.salt = hash_words(0 if name == "train" else 1)
+        self.unit_sizes = runs(config.num_train if name == "train" else config.num_test, config.unit_rows)
+        self.classes = tuple(f"class {number}" for number in range(config.num_classes))
+        self.is_random_access = config.is_random_access
+        self.fingerprint = f"synthetic:{name}:{self.size}:{self.num_samples}:{config.unit_rows}:{len(self.classes)}"
+
+    def read(self, index: Int64s) -> Rows:
+        labels = (hash_rows(self.salt, index) % np.uint64(len(self.classes))).astype(np.int64)
+        images: list[bytes | np.ndarray] = [
+            self._image(int(row), label) for row, label in zip(index, labels, strict=True)
+        ]
+        return Rows(images, labels, [f"synthetic {row}" for row in index.tolist()])
+
+    def _image(self, row: int, label: int) -> np.ndarray:
+        cells = np.arange(4 * 4 * 3) + row * 64
+        coarse = (hash_rows(self.salt, cells) % np.uint64(128)).astype(np.float64).reshape(4, 4, 3)
+        hue = 2 * np.pi * label / len(self.classes) + np.array([0, 2.1, 4.2])
+        grown = np.arange(self.size) * 4 // self.size
+        return (coarse[grown][:, grown] + 63 * (1 + np.cos(hue))).astype(np.uint8)

@@ -1,0 +1,104 @@
+"""Batch normalisation over the images of all ranks."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from raysl import dist
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch normalisation with mean and variance over the rows of all ranks: on any device, in any precision.
+
+    torch's own refuses CPU tensors; this one takes [B, C] and [B, C, ...], ranks with different B (at least 1), and
+    float64. On one process it is torch's BatchNorm. One collective a pass, forward and backward.
+    """
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected [B, C] or [B, C, ...], got {list(input.shape)}")
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The input, each channel with mean 0 and variance 1 over all ranks, then scaled and shifted.
+
+        Raises:
+            ValueError: if there is only one value a channel in the whole batch.
+        """
+        uses_batch = self.training or self.running_mean is None
+        if not uses_batch or dist.world() == 1:
+            return super().forward(input)
+        self._check_input_dim(input)
+        count, mean, var = _global_moments(input)
+        if count <= 1:
+            raise ValueError(
+                f"expected more than 1 value per channel when training, got input size {list(input.shape)}"
+            )
+        if self.training and self.running_mean is not None:
+            self._track(count, mean.detach(), var.detach())
+        scale = torch.rsqrt(var + self.eps)  # [C]
+        if self.weight is not None:
+            scale = scale * self.weight
+        shift = -mean * scale if self.bias is None else self.bias - mean * scale
+        shape = (1, -1, *[1] * (input.dim() - 2))
+        return torch.addcmul(shift.view(shape), input.to(scale.dtype), scale.view(shape)).to(input.dtype)
+
+    def _track(self, count: int, mean: Tensor, var: Tensor) -> None:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
+        self.running_var.lerp_((var * (count / (count - 1))).to(self.running_var.dtype), share)
+
+
+def convert_sync_batch_norm(module: nn.Module) -> nn.Module:
+    """The module with its BatchNorm layers replaced, in place, by ones over all ranks.
+
+    Parameters and buffers stay the same objects. CUDA modules get torch's SyncBatchNorm, others the one of this file:
+    move the module to its device first.
+    """
+    if any(parameter.is_cuda for parameter in module.parameters()):
+        return nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-any-return, no-untyped-call]
+    if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm | nn.SyncBatchNorm):
+        return _like(module)
+    for name, child in module.named_children():
+        module.add_module(name, convert_sync_batch_norm(child))
+    return module
+
+
+def norm_statistics(module: nn.Module) -> list[Tensor]:
+    """Running means and variances of all BatchNorm layers, the buffers themselves, to average over ranks at saves."""
+    found: list[Tensor] = []
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None:
+            found += [layer.running_mean, layer.running_var]
+    return found
+
+
+def _global_moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
+    """Values per channel, mean [C] and biased variance [C] over all ranks.
+
+    Each rank's own moments are exact (two passes); their sums are merged in float64, where the cancellation of
+    E[x^2] - E[x]^2 does not reach float32.
+    """
+    wide: Any = torch.promote_types(x.dtype, torch.float32)
+    var, mean = torch.var_mean(x.to(wide), dim=[0, *range(2, x.dim())], correction=0)  # [C]
+    count = x.numel() // x.shape[1]
+    var, mean = var.double(), mean.double()
+    sums = dist.all_sum(torch.cat([mean * count, (var + mean**2) * count, mean.new_tensor([count])]))  # [2C + 1]
+    total = sums[-1].detach()
+    mean, square = (sums[:-1] / total).chunk(2)
+    var = (square - mean**2).clamp(min=0)
+    return int(total), mean.to(wide), var.to(wide)
+
+
+def _like(layer: _BatchNorm) -> SyncBatchNorm:
+    new = SyncBatchNorm(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+    new.weight, new.bias = layer.weight, layer.bias
+    new.running_mean, new.running_var = layer.running_mean, layer.running_var
+    new.num_batches_tracked = layer.num_batches_tracked
+    new.training = layer.training
+    return new

@@ -1,0 +1,166 @@
+"""What a report is made of, and `report.json`, the part of it that machines read."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One number of one benchmark, beside what needs no training. Accuracies are in percent."""
+
+    benchmark: str
+    """Name of the benchmark, such as `low_shot`."""
+    metric: str
+    """Name of the number inside it, such as `5_shot`."""
+    trained: float
+    """Of the pre-trained backbone."""
+    untrained: float | None = None
+    """Of the same backbone with its initial weights."""
+    pixels: float | None = None
+    """Of the raw pixels in place of features."""
+    deviation: float | None = None
+    """Standard deviation of `trained` over repeated draws."""
+    note: str = ""
+    """What a reader should know about this number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingSample:
+    """Features of some held-out images, for the map."""
+
+    features: NDArray[np.float32]
+    """[N, D]"""
+    labels: NDArray[np.int64]
+    """[N], -1 where unlabelled"""
+    class_names: list[str]
+    """Name of each label; may be empty."""
+    thumbnails: Pixels
+    """[N, H, W, 3]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Query images with the images that the backbone finds most similar, best first."""
+
+    queries: Pixels
+    """[Q, H, W, 3]"""
+    query_labels: NDArray[np.int64]
+    """[Q], -1 where unlabelled"""
+    images: Pixels
+    """[Q, K, H, W, 3]"""
+    labels: NDArray[np.int64]
+    """[Q, K], -1 where unlabelled"""
+    similarities: NDArray[np.float32]
+    """[Q, K], cosine"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSample:
+    """Some training images and the views that the method sees of them."""
+
+    originals: list[Pixels]
+    """n images [H, W, 3] of any size"""
+    views: dict[str, Pixels]
+    """Group name -> [n, V, h, w, 3]"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunReport:
+    """All that the page of one run shows. Parts left empty or None do not appear on it."""
+
+    name: str
+    """Name of the run."""
+    method: str
+    backbone: str
+    dataset: str
+    config: dict[str, Any] = field(default_factory=dict)
+    """The resolved settings, nested."""
+    config_docs: dict[str, str] | None = None
+    """Dotted key -> its doc line."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Versions, device, CPUs."""
+    times: dict[str, float] = field(default_factory=dict)
+    """Phase -> seconds; `total` is the whole."""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    """Lines of metrics.jsonl: `step` and numbers."""
+    scores: list[Score] = field(default_factory=list)
+    """Results of the benchmarks."""
+    embeddings: EmbeddingSample | None = None
+    neighbours: Neighbours | None = None
+    views: ViewSample | None = None
+    events: list[str] = field(default_factory=list)
+    """What happened on the way, such as `resumed at step 120`."""
+    checkpoint: str = ""
+    """URI of the last checkpoint."""
+    command: str = ""
+    """What was typed to start the run."""
+    finished: str = ""
+    """When the run ended, ISO 8601."""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The scores, flat: `low_shot/5_shot/trained` -> 90.1; what was not measured has no key."""
+        flat = {}
+        for score in self.scores:
+            for column in ("trained", "untrained", "pixels", "deviation"):
+                value = getattr(score, column)
+                if value is not None:
+                    flat[f"{score.benchmark}/{score.metric}/{column}"] = float(value)
+        return flat
+
+
+PICTURES = ("embeddings", "neighbours", "views")
+
+
+def report_json(report: RunReport) -> str:
+    """The text of report.json: everything but pictures and embeddings. NaN and infinities become null."""
+    content: dict[str, Any] = {"format": FORMAT_VERSION, "metrics": report.metrics}
+    content |= {item.name: getattr(report, item.name) for item in fields(report) if item.name not in PICTURES}
+    content["scores"] = [asdict(score) for score in report.scores]
+    return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
+
+
+def load_report_json(path: Path | str) -> RunReport:
+    """Read a report.json back, without pictures; a `trained` of null comes back as NaN.
+
+    Raises:
+        ValueError: if the file is no report of this format.
+    """
+    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT_VERSION:
+        expected = f"report.json of format {FORMAT_VERSION}"
+        raise ValueError(f"{path} is no {expected} (its format is {found!r}); write it again from its run")
+    known = {item.name for item in fields(RunReport)} - set(PICTURES)
+    kept = {name: value for name, value in content.items() if name in known}
+    kept["scores"] = [_score(score) for score in content["scores"]]
+    return RunReport(**kept)
+
+
+def _score(content: dict[str, Any]) -> Score:
+    """A score from its JSON object."""
+    return Score(**content | {"trained": math.nan if content["trained"] is None else content["trained"]})
+
+
+def plain(value: object) -> Any:
+    """`value` in the types of JSON: numpy scalars unwrapped, NaN and infinities as None, anything else as text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -1,0 +1,186 @@
+"""Drawings as inline SVG: matplotlib draws them in stand-in colours that the page's style sheet then decides."""
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from textwrap import fill
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from raysl.report.contents import Score
+
+INK, MUTED, GRID = "#010101", "#020202", "#030303"
+TRAINED, UNTRAINED, PIXELS = "#040404", "#050505", "#060606"
+BAD, PAPER = "#070707", "#080808"
+"""Colours that do not exist on the page: each becomes the CSS variable of its name, for light and dark mode."""
+
+VARIABLES = {
+    INK: "var(--ink)",
+    MUTED: "var(--muted)",
+    GRID: "var(--grid)",
+    TRAINED: "var(--trained)",
+    UNTRAINED: "var(--untrained)",
+    PIXELS: "var(--pixels)",
+    BAD: "var(--bad)",
+    PAPER: "var(--paper)",
+}
+CLASS_COLOURS = (
+    *("#2f7ed8", "#e8862b", "#2ca25f", "#d64550", "#8e6bd0"),
+    *("#9c6b4e", "#d96fb4", "#7f8a94", "#a8a02a", "#21a9b8"),
+)
+CLASS_SHAPES = ("o", "^")
+MAX_NAMED_CLASSES = len(CLASS_COLOURS) * len(CLASS_SHAPES)
+"""Classes that colour and shape can tell apart."""
+
+MAX_LABEL = 22
+"""Letters in a line beside the bars."""
+
+COLUMNS = (("trained", TRAINED), ("untrained", UNTRAINED), ("pixels", PIXELS))
+
+
+def score_bars(scores: Sequence[Score], names: Sequence[str]) -> str:
+    """Horizontal bars in groups: for each score trained (with its deviation), untrained and raw pixels."""
+    drawn = [(column, colour) for column, colour in COLUMNS if any(_is_drawn(score, column) for score in scores)]
+    figure = Figure(figsize=(5, 0.5 + len(scores) * (0.28 + 0.22 * len(drawn))))
+    thickness = 0.78 / max(1, len(drawn))
+    with drawing(figure) as axes:
+        for group, score in enumerate(scores):
+            for place, (column, colour) in enumerate(drawn):
+                if _is_drawn(score, column):
+                    middle = group + (place - (len(drawn) - 1) / 2) * thickness
+                    _bar(axes, middle, thickness * 0.88, score, column, colour)
+        values = [_value(score, column) for score in scores for column, _ in drawn if _is_drawn(score, column)]
+        is_percent = all(0 <= value <= 100 for value in values)
+        axes.set_xlim(min(0.0, *values, 0.0), 112 if is_percent else max(*values, 0.0, 1e-9) * 1.15)
+        if is_percent:
+            axes.set_xticks(range(0, 101, 25))
+        axes.set_ylim(len(scores) - 0.45, -0.55)
+        axes.set_yticks(range(len(scores)), [_label(name) for name in names], fontsize=11)
+        axes.grid(axis="x", color=GRID, linewidth=0.8)
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
+        axes.spines["bottom"].set_visible(False)
+        return to_svg(figure, "scores", "Bars of the scores: trained, untrained, raw pixels")
+
+
+def _bar(axes: Axes, middle: float, thickness: float, score: Score, column: str, colour: str) -> None:
+    """One bar with its number at the end, and the deviation where it is known."""
+    value, deviation = _value(score, column), 0.0
+    axes.barh(middle, value, height=thickness, color=colour)
+    if column == "trained" and score.deviation is not None and np.isfinite(score.deviation):
+        deviation = score.deviation
+        axes.errorbar(value, middle, xerr=deviation, color=INK, capsize=3, linewidth=1.4)
+    weight = "bold" if column == "trained" else "normal"
+    axes.annotate(
+        f"{value:.1f}",
+        (max(0.0, value + deviation), middle),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=11,
+        color=INK if column == "trained" else MUTED,
+        fontweight=weight,
+    )
+
+
+def _label(name: str) -> str:
+    """A name on at most three short lines."""
+    return fill(name, MAX_LABEL, max_lines=3, placeholder=" …")
+
+
+def _value(score: Score, column: str) -> float:
+    """The number in a column of a score, NaN where it has none."""
+    value = {"trained": score.trained, "untrained": score.untrained, "pixels": score.pixels}[column]
+    return float("nan") if value is None else float(value)
+
+
+def _is_drawn(score: Score, column: str) -> bool:
+    """Whether a column of a score holds a number that a bar can show."""
+    return bool(np.isfinite(_value(score, column)))
+
+
+def embedding_map(points: NDArray[np.float64], labels: NDArray[np.int64], class_names: Sequence[str]) -> str:
+    """Points [N, 2] in the colour and shape of their class; up to 20 classes bear their name at their middle."""
+    figure = Figure(figsize=(5.6, 5.6))
+    with drawing(figure) as axes:
+        classes = [int(label) for label in np.unique(labels)]
+        for label in classes:
+            here = points[labels == label]
+            colour, shape = class_colour(label), class_shape(label)
+            axes.scatter(here[:, 0], here[:, 1], s=20, linewidths=0, alpha=0.85, color=colour, marker=shape)
+        for label in classes if len(classes) <= MAX_NAMED_CLASSES else []:
+            if 0 <= label < len(class_names):
+                _name_at_middle(axes, points[labels == label], class_names[label])
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.spines["bottom"].set_visible(False)
+        return to_svg(figure, "map", "Map of the embeddings, coloured by class")
+
+
+def _name_at_middle(axes: Axes, points: NDArray[np.float64], name: str) -> None:
+    """Write a class's name just above the point that is nearest to the median of its points."""
+    left, up = points[np.argmin(np.square(points - np.median(points, axis=0)).sum(axis=1))]
+    text = name if len(name) <= 16 else name[:15] + "…"
+    halo = {"boxstyle": "round,pad=0.15", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.7}
+    font: dict[str, Any] = {"fontsize": 11, "fontweight": "bold", "color": INK, "ha": "center", "va": "bottom"}
+    axes.annotate(text, (left, up), xytext=(0, 6), textcoords="offset points", bbox=halo, **font)
+
+
+def class_colour(label: int) -> str:
+    """Colour of a class; grey for unlabelled (-1)."""
+    return CLASS_COLOURS[label % len(CLASS_COLOURS)] if label >= 0 else MUTED
+
+
+def class_shape(label: int) -> str:
+    """Marker of a class: the second ten classes differ by shape."""
+    return CLASS_SHAPES[label // len(CLASS_COLOURS) % len(CLASS_SHAPES)] if label >= 0 else "o"
+
+
+@contextmanager
+def drawing(figure: Figure) -> Iterator[Axes]:
+    """A pair of axes in the page's style. What the caller draws and turns to SVG inside belongs to it.
+
+    Text is taken literally (no mathematics in dollar signs), and SVG keeps it as text.
+    """
+    with mpl.rc_context(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "raysl", "text.parse_math": False})
+        figure.set_layout_engine("constrained")
+        axes = figure.add_subplot()
+        figure.patch.set_visible(False)
+        axes.patch.set_visible(False)
+        axes.set_axisbelow(True)
+        for side in ("top", "left", "right"):
+            axes.spines[side].set_visible(False)
+        axes.spines["bottom"].set_color(GRID)
+        axes.tick_params(colors=GRID, labelcolor=MUTED, labelsize=10)
+        yield axes
+
+
+def to_svg(figure: Figure, name: str, label: str) -> str:
+    """A figure as an `<svg>` element for HTML: its ids start with `name`, which is unique on the page."""
+    buffer = io.StringIO()
+    FigureCanvasSVG(figure)
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    head, body = text.split(">", 1)
+    box = re.search(r'viewBox="[^"]*"', head)
+    assert box is not None, "matplotlib wrote an svg element without a viewBox"
+    body = re.sub(r'\bid="', f'id="{name}-', body.replace("xlink:href", "href"))
+    body = re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", body)
+    for colour, variable in VARIABLES.items():
+        body = body.replace(colour, variable)
+    width = round(figure.get_figwidth() * 96)
+    start = f'<svg {box.group()} role="img" aria-label="{escape(label)}" style="max-width:{width}px">'
+    return start + re.sub(r">\s+<", "><", body).strip()

@@ -1,0 +1,148 @@
+"""Sheets of pictures: views of an image, nearest neighbours, thumbnails in place of points."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from raysl.report.contents import Neighbours, Pixels, ViewSample
+
+CELL, GAP, WIDE_GAP = 96, 6, 20
+"""Side of a picture on a sheet and the space between two, in pixels."""
+MAX_ROWS, MAX_VIEWS, MAX_NEIGHBOURS = 10, 12, 8
+FRAME, BAND = 5, 26
+MAX_FONT, MIN_FONT, MARK_FONT = 17, 13, 24
+MARKS = {True: "✔", False: "✘"}
+SAME, OTHER, NEUTRAL = (0, 121, 86), (196, 70, 10), (96, 106, 118)
+"""Frames: same class, other class, no class known. The first two differ for colour-blind eyes too."""
+PNG_LIMIT = 200_000
+"""Bytes from which a sheet of photographs is stored as lossy WebP instead."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A picture and what the page says above its columns."""
+
+    picture: Image.Image
+    columns: list[tuple[str, int]]
+    """Heading and width in pixels, from the left; widths add up to the picture's."""
+    num_rows: int
+    """Rows of what was given that fitted."""
+
+
+def contact_sheet(sample: ViewSample) -> Sheet:
+    """A row an image: the original on the left, then its views, group by group."""
+    groups = {name: views for name, views in sample.views.items() if views.size}
+    num_rows = min(len(sample.originals), MAX_ROWS, *map(len, groups.values()))
+    widths = {name: min(views.shape[1], MAX_VIEWS) for name, views in groups.items()}
+    spans = [("original", CELL + WIDE_GAP)]
+    spans += [(name, count * (CELL + GAP) - GAP + WIDE_GAP) for name, count in widths.items()]
+    spans[-1] = (spans[-1][0], spans[-1][1] - WIDE_GAP)
+    sheet = _empty(sum(width for _, width in spans), num_rows * (CELL + GAP) - GAP)
+    for row in range(num_rows):
+        top, left = row * (CELL + GAP), CELL + WIDE_GAP
+        sheet.paste(fitted(sample.originals[row], CELL), (0, top))
+        for name, count in widths.items():
+            for view in range(count):
+                sheet.paste(fitted(sample.views[name][row, view], CELL), (left + view * (CELL + GAP), top))
+            left += count * (CELL + GAP) - GAP + WIDE_GAP
+    return Sheet(sheet, spans, num_rows)
+
+
+def neighbour_sheet(sample: Neighbours, class_names: Sequence[str]) -> Sheet:
+    """A row a query: the query on the left, then its neighbours, each framed and marked as same or other class."""
+    num_rows, num_columns = min(len(sample.queries), MAX_ROWS), min(sample.images.shape[1], MAX_NEIGHBOURS)
+    width, height = CELL + 2 * FRAME, CELL + FRAME + BAND
+    spans = [("query", width + WIDE_GAP), ("nearest first", num_columns * (width + GAP) - GAP)]
+    sheet = _empty(sum(span for _, span in spans), num_rows * (height + GAP) - GAP)
+    for row in range(num_rows):
+        top, label = row * (height + GAP), int(sample.query_labels[row])
+        title = class_names[label] if 0 <= label < len(class_names) else f"class {label}" if label >= 0 else ""
+        sheet.paste(framed(sample.queries[row], NEUTRAL, title), (0, top))
+        for column in range(num_columns):
+            other = int(sample.labels[row, column])
+            is_same = None if min(label, other) < 0 else label == other
+            text = f"{sample.similarities[row, column]:.2f}"
+            colour = {None: NEUTRAL, True: SAME, False: OTHER}[is_same]
+            card = framed(sample.images[row, column], colour, text, is_same)
+            sheet.paste(card, (width + WIDE_GAP + column * (width + GAP), top))
+    return Sheet(sheet, spans, num_rows)
+
+
+def framed(pixels: Pixels, colour: tuple[int, int, int], text: str, is_same: bool | None = None) -> Image.Image:
+    """A picture in a frame over a band with `text`, and with a check mark or a cross unless `is_same` is None."""
+    card = Image.new("RGBA", (CELL + 2 * FRAME, CELL + FRAME + BAND), (*colour, 255))
+    picture = fitted(pixels, CELL)
+    card.paste(picture, (FRAME, FRAME), picture)
+    draw, middle = ImageDraw.Draw(card), CELL + FRAME + BAND / 2
+    left = FRAME if is_same is None else FRAME + BAND
+    if is_same is not None:
+        draw.text((FRAME + BAND / 2, middle), MARKS[is_same], fill="white", font=_font(MARK_FONT), anchor="mm")
+    text, font = _fitting(text, card.width - left - FRAME)
+    draw.text(((left + card.width - FRAME) / 2, middle), text, fill="white", font=font, anchor="mm")
+    return card
+
+
+def thumbnail_map(points: NDArray[np.float64], thumbnails: Pixels, num_cells: int = 24) -> Image.Image:
+    """Thumbnails [N, H, W, 3] at their points [N, 2], in a grid: the point nearest to a cell's middle fills it."""
+    side = 36
+    extent = np.ptp(points, axis=0).max()
+    places = (points - points.min(axis=0)) / extent * (num_cells - 1e-6)  # [N, 2], in cells
+    num_columns, num_rows = (int(count) for count in np.floor(places.max(axis=0)) + 1)
+    sheet = _empty(num_columns * side, num_rows * side)
+    filled: set[tuple[int, int]] = set()
+    for index in np.argsort(np.abs(places % 1 - 0.5).sum(axis=1), kind="stable"):
+        column, row = (int(place) for place in places[index])
+        if (column, row) not in filled:
+            filled.add((column, row))
+            sheet.paste(fitted(thumbnails[index], side - 2), (column * side + 1, (num_rows - 1 - row) * side + 1))
+    return sheet
+
+
+def fitted(pixels: Pixels, side: int) -> Image.Image:
+    """An image [H, W, 3] inside a clear square: small ones keep their pixels as squares, large ones are averaged."""
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    scale = side / max(image.size)
+    size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    image = image.resize(size, Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.LANCZOS)
+    square = _empty(side, side)
+    square.paste(image, ((side - size[0]) // 2, (side - size[1]) // 2))
+    return square
+
+
+def data_uri(image: Image.Image) -> str:
+    """A picture for the `src` of an `<img>`: PNG, or WebP where that would be large."""
+    buffer, kind = io.BytesIO(), "png"
+    image.save(buffer, "PNG", optimize=True)
+    if buffer.tell() > PNG_LIMIT:
+        buffer, kind = io.BytesIO(), "webp"
+        image.save(buffer, "WEBP", quality=82, method=4)
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def _empty(width: int, height: int) -> Image.Image:
+    """A clear picture: the page shows through, light or dark."""
+    return Image.new("RGBA", (width, height), (0, 0, 0, 0))
+
+
+def _fitting(text: str, width: int) -> tuple[str, ImageFont.FreeTypeFont]:
+    """`text` and the largest font in which it takes at most `width` pixels; cut with an ellipsis if none does."""
+    for size in range(MAX_FONT, MIN_FONT - 1, -1):
+        if _font(size).getlength(text) <= width:
+            return text, _font(size)
+    while text and _font(MIN_FONT).getlength(text + "…") > width:
+        text = text[:-1]
+    return text + "…", _font(MIN_FONT)
+
+
+@cache
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """The font that comes with matplotlib, the same on every machine."""
+    return ImageFont.truetype(str(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"), size)

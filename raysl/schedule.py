@@ -1,0 +1,95 @@
+"""Where training is (`Step`), lengths of time in it (`Duration`), and schedules: pure functions of progress."""
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+Unit = Literal["ep", "st", "%"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A point in training: `index` updates are done out of `total`, `epoch_len` of them to an epoch.
+
+    The loop passes it to methods and callbacks, which never store it: resuming a run means to restore one integer.
+    """
+
+    index: int
+    total: int
+    epoch_len: int
+
+    @property
+    def epoch(self) -> int:
+        """Whole epochs done."""
+        return self.index // self.epoch_len
+
+    @property
+    def in_epoch(self) -> int:
+        """Updates done inside the current epoch."""
+        return self.index % self.epoch_len
+
+    @property
+    def progress(self) -> float:
+        """Share of the run that is done, in [0, 1) before the last update."""
+        return self.index / self.total
+
+    def next(self) -> "Step":
+        """The point one update later."""
+        return Step(self.index + 1, self.total, self.epoch_len)
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A length of training in epochs (`10ep`), steps (`500st`) or a share of the run (`5%`)."""
+
+    value: float
+    unit: Unit
+
+    @classmethod
+    def parse(cls, text: str) -> "Duration":
+        """Read `10ep`, `0.5ep`, `500st` or `5%`.
+
+        Raises:
+            ValueError: if the text is none of these, or negative.
+        """
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ep|st|%)\s*", text)
+        if match is None:
+            raise ValueError(f"{text!r} is no duration; write epochs (10ep), steps (500st) or a share of the run (5%)")
+        value, unit = match.groups()
+        if unit == "st" and float(value) != int(float(value)):
+            raise ValueError(f"{text!r}: steps are whole; write {math.ceil(float(value))}st")
+        return cls(float(value), unit)  # type: ignore[arg-type]
+
+    def steps(self, total: int, epoch_len: int) -> int:
+        """This length in updates, rounded to the nearest one."""
+        per_unit = {"ep": float(epoch_len), "st": 1.0, "%": total / 100}[self.unit]
+        return round(self.value * per_unit)
+
+    def is_due(self, step: Step) -> bool:
+        """Whether a multiple of this length (at least one step) ends at `step`, the point after an update."""
+        return step.index % max(1, self.steps(step.total, step.epoch_len)) == 0
+
+    def __str__(self) -> str:
+        return f"{Decimal(repr(self.value)).normalize():f}{self.unit}"
+
+
+def linear(progress: float, start: float, end: float) -> float:
+    """Straight line from `start` at progress 0 to `end` at 1."""
+    return start + (end - start) * progress
+
+
+def cosine(progress: float, start: float, end: float) -> float:
+    """Half a cosine from `start` at progress 0 to `end` at 1 (SGDR, Loshchilov and Hutter 2017, eq. 5, one period)."""
+    return end + 0.5 * (start - end) * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+def warmup(step: Step, num_warmup: int) -> float:
+    """Factor that rises from 1/num_warmup at the first step to 1 at step `num_warmup`, and stays there."""
+    return min(1.0, (step.index + 1) / num_warmup) if num_warmup > 0 else 1.0
+
+
+def progress_after(step: Step, num_warmup: int) -> float:
+    """Share of what follows the warm-up that is done, in [0, 1): the argument of the schedule after it."""
+    return max(0.0, (step.index - num_warmup) / max(1, step.total - num_warmup))

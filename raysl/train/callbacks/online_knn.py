@@ -1,0 +1,56 @@
+"""The kNN accuracy on held-out images, measured while training goes on."""
+
+import torch
+
+from raysl import dist
+from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.knn import KNN
+from raysl.data.load import Loader, plain_batches
+from raysl.data.source import Split
+from raysl.nn.backbones.backbone import Backbone
+from raysl.schedule import Duration, Step
+from raysl.train.callbacks.callback import Callback, Run
+
+MOST_TRAIN, MOST_TEST = 5000, 1000
+
+
+class OnlineKNN(Callback):
+    """Logs `knn_top1`, the accuracy of the `knn` benchmark with its default settings, every so often.
+
+    At most 5,000 training and 1,000 held-out images are used, the first ones in dataset order. Ranks share the work.
+
+    Args:
+        loader: of the run's training images.
+        test: held-out images.
+        num_classes: classes of the labels.
+        every: how often, rounded to whole epochs.
+    """
+
+    def __init__(self, loader: Loader, test: Split, num_classes: int, every: Duration) -> None:
+        self.loader = loader
+        self.test = test
+        self.num_classes = num_classes
+        self.every = every
+
+    def on_epoch_end(self, run: Run, step: Step) -> None:
+        """See `Callback.on_epoch_end`."""
+        epochs = max(1, round(self.every.steps(step.total, step.epoch_len) / step.epoch_len))
+        if step.epoch % epochs and step.index != step.total:
+            return
+        backbone = run.state.method.export()
+        was_training = backbone.training
+        backbone.eval()
+        train = self._features(backbone, self.loader.split, MOST_TRAIN, run.state.device)
+        test = self._features(backbone, self.test, MOST_TEST, run.state.device)
+        backbone.train(was_training)
+        run.log({"knn_top1": KNN(KNN.Config()).run(train, test, self.num_classes, seed=0)["top1"]})
+
+    @torch.no_grad()
+    def _features(self, backbone: Backbone, split: Split, most: int, device: torch.device) -> FeatureSet:
+        num = min(most, split.num_samples)
+        first, end = (num * place // dist.world() for place in (dist.rank(), dist.rank() + 1))
+        features, labels = [], []
+        for batch in plain_batches(self.loader, split, first, end, device):
+            features.append(backbone(batch.views["image"][:, 0]).float())
+            labels.append(batch.label)
+        return FeatureSet(dist.all_gather(torch.cat(features)), dist.all_gather(torch.cat(labels)))

@@ -1,0 +1,173 @@
+"""The training loop. It knows neither Ray nor the method."""
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from raysl import dist
+from raysl.checkpoint import TrainState
+from raysl.data.batch import Batch
+from raysl.errors import RunFailed
+from raysl.hashing import step_seed
+from raysl.methods.method import StepOutput
+from raysl.optim.build import lr_at, set_lr
+from raysl.schedule import Step
+from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.meter import Meter
+from raysl.train.plan import TrainPlan
+from raysl.train.reporter import Reporter
+
+
+class BatchStream(Protocol):
+    """This rank's batches, by step."""
+
+    def from_step(self, step: int) -> Iterator[Batch]:
+        """Rows of the global batches from `step` on."""
+
+    def plain(self) -> Iterator[Batch]:
+        """This rank's share of the training images without augmentation, in dataset order."""
+
+
+class NonFiniteLoss(RunFailed):
+    """The loss became NaN or infinite on some rank; that step changed no weight."""
+
+
+def fit(
+    state: TrainState,
+    model: nn.Module,
+    plan: TrainPlan,
+    batches: BatchStream | Sequence[Batch],
+    *,
+    callbacks: Sequence[Callback] = (),
+    reporter: Reporter,
+) -> dict[str, float]:
+    """Train from `state.step` to the end of the plan. Every rank calls it.
+
+    Args:
+        state: what is trained and saved; changed in place.
+        model: the method of the state, wrapped by `dist.data_parallel` where there are several ranks.
+        plan: how long, and with what learning rate.
+        batches: a stream that starts at any step, or a list that is gone through again and again.
+        callbacks: observers, called in this order.
+        reporter: takes metrics and checkpoints.
+
+    Returns:
+        The numbers logged last.
+
+    Raises:
+        NonFiniteLoss: on all ranks at the same step, before that step changes a weight.
+    """
+    method, optimizer = state.method, state.optimizer
+    stream = ListBatches(batches) if isinstance(batches, Sequence) else batches
+    run, meter = Run(state, plan), Meter(state.device)
+    for callback in callbacks:
+        callback.on_train_start(run)
+    model.train()
+    rows = stream.from_step(state.step)
+    while state.step < plan.total_steps and run.stopped is None:
+        step = plan.step(state.step)
+        if step.in_epoch == 0:
+            method.before_epoch(step, stream.plain)
+        with meter.waiting():
+            batch = next(rows)
+        seed_step(plan.seed, step.index, dist.rank())
+        set_lr(optimizer, lr_at(plan.optim, step, plan.batch_size))
+        with torch.autocast(state.device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
+            out: StepOutput = model(batch, step)
+        (out.loss * plan.weight(len(batch))).backward()
+        _check_finite(out.loss, step)
+        method.after_backward(step)
+        if plan.clip_grad is not None:
+            nn.utils.clip_grad_norm_(method.parameters(), plan.clip_grad)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        method.after_update(step)
+        state.step += 1
+        meter.count(plan.batch_size)
+        _observe(run, callbacks, meter, out)
+        if _is_save_due(run):
+            _save(run, callbacks, reporter)
+    for callback in callbacks:
+        callback.on_train_end(run)
+    return run.metrics
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Seed what draws random numbers inside a step, so that no generator's state has to be saved."""
+    number = step_seed(seed, step, rank)
+    torch.manual_seed(number)
+    np.random.seed(number % (1 << 32))
+    random.seed(number)
+
+
+class ListBatches:
+    """A list of batches as a stream that goes through it again and again."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        self.batches = batches
+
+    def from_step(self, step: int) -> Iterator[Batch]:
+        """See `BatchStream.from_step`."""
+        while True:
+            yield self.batches[step % len(self.batches)]
+            step += 1
+
+    def plain(self) -> Iterator[Batch]:
+        """The batches themselves, once: a list holds no other form of its images."""
+        return iter(self.batches)
+
+
+def _check_finite(loss: torch.Tensor, step: Step) -> None:
+    value = loss.item()
+    if not dist.all_true(math.isfinite(value), loss.device):
+        raise NonFiniteLoss(
+            f"the loss is not finite at step {step.index} (here {value}); "
+            "lower optim.lr, lengthen optim.warmup, or set train.clip_grad"
+        )
+
+
+def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, out: StepOutput) -> None:
+    step = run.plan.step(run.state.step)
+    if run.plan.log_every.is_due(step) or step.index == step.total:
+        lr = run.state.optimizer.param_groups[0]["lr"]
+        run.log({"epoch": step.index / step.epoch_len, "lr": lr, **_average(out), **meter.read()})
+    for callback in callbacks:
+        callback.on_step_end(run, step, out)
+    if step.in_epoch == 0:
+        for callback in callbacks:
+            callback.on_epoch_end(run, step)
+    if run.line:
+        for callback in callbacks:
+            callback.on_log(run, step, run.line)
+        run.line = {}
+
+
+def _average(out: StepOutput) -> dict[str, float]:
+    """Loss and metrics of a step, averaged over ranks in one exchange."""
+    names = ["loss", *out.metrics]
+    values = torch.stack([out.loss.detach().float(), *(value.float() for value in out.metrics.values())])
+    return dict(zip(names, dist.all_mean(values).tolist(), strict=True))
+
+
+def _is_save_due(run: Run) -> bool:
+    step = run.plan.step(run.state.step)
+    return run.plan.checkpoint_every.is_due(step) or step.index == step.total or run.stopped is not None
+
+
+def _save(run: Run, callbacks: Sequence[Callback], reporter: Reporter) -> None:
+    state = run.state
+    state.callbacks = {type(callback).__name__: callback.state_dict() for callback in callbacks}
+    state.synchronise()
+
+    def save(folder: Path) -> None:
+        state.save(folder, run.metrics)
+        for callback in callbacks:
+            callback.on_checkpoint(run, folder)
+
+    reporter.report({"step": state.step, **run.metrics}, save)

@@ -1,0 +1,114 @@
+"""What a run's settings come to on a given number of ranks."""
+
+from dataclasses import dataclass
+
+from raysl.config.schema import ConfigError, OptimConfig, RunConfig
+from raysl.data.order import default_lanes, rank_lanes
+from raysl.schedule import Duration, Step
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """Numbers derived from the settings, on the ranks that are there.
+
+    Args:
+        seed: of the run.
+        batch_size: images in a global batch.
+        lanes: fixed parts of a global batch.
+        epoch_len: updates in an epoch.
+        total_steps: updates in the run.
+        world: ranks.
+        precision: `fp32` or `bf16`.
+        clip_grad: largest norm of the gradient, or None.
+        optim: optimizer settings, for the course of the learning rate.
+        log_every, checkpoint_every: how often these happen.
+    """
+
+    seed: int
+    batch_size: int
+    lanes: int
+    epoch_len: int
+    total_steps: int
+    world: int
+    precision: str
+    clip_grad: float | None
+    optim: OptimConfig
+    log_every: Duration
+    checkpoint_every: Duration
+
+    @classmethod
+    def from_config(
+        cls, config: RunConfig, num_samples: int, world: int = 1, device_type: str = "cpu", lanes: int | None = None
+    ) -> "TrainPlan":
+        """The plan of a run over `num_samples` images.
+
+        Raises:
+            ConfigError: if the images do not fill a batch, or there are more workers than lanes.
+        """
+        train = config.train
+        if num_samples < train.batch_size:
+            raise ConfigError(
+                f"{num_samples} training images do not fill a batch of {train.batch_size}; "
+                f"set train.batch_size={num_samples} or less"
+            )
+        lanes = lanes or config.data.lanes or default_lanes(train.batch_size)
+        if lanes > train.batch_size:
+            raise ConfigError(f"data.lanes={lanes} is more than the batch of {train.batch_size}; give fewer lanes")
+        if world > lanes:
+            raise ConfigError(
+                f"{world} workers are more than the {lanes} lanes of a batch of {train.batch_size}; "
+                f"set train.workers={lanes} or less, or data.lanes={world} if the batch is that large"
+            )
+        epoch_len = num_samples // train.batch_size
+        precision = train.precision
+        if precision == "auto":
+            precision = "bf16" if device_type == "cuda" else "fp32"
+        return cls(
+            seed=config.seed,
+            batch_size=train.batch_size,
+            lanes=lanes,
+            epoch_len=epoch_len,
+            total_steps=epoch_len * train.epochs,
+            world=world,
+            precision=precision,
+            clip_grad=train.clip_grad,
+            optim=config.optim,
+            log_every=train.log_every,
+            checkpoint_every=train.checkpoint_every,
+        )
+
+    def step(self, index: int) -> Step:
+        """The point in training after `index` updates."""
+        return Step(index, self.total_steps, self.epoch_len)
+
+    def weight(self, num_rows: int) -> float:
+        """Factor of a rank's mean loss, so that the mean over ranks is the mean over the global batch."""
+        return num_rows * self.world / self.batch_size
+
+    @property
+    def rows(self) -> list[int]:
+        """Images of each global batch that every rank holds."""
+        cuts = [rank_lanes(self.lanes, rank, self.world) for rank in range(self.world)]
+        place = [lane * self.batch_size // self.lanes for lane in range(self.lanes + 1)]
+        return [place[lanes.stop] - place[lanes.start] for lanes in cuts]
+
+    def check_even(self) -> None:
+        """Refuse ranks with different numbers of rows.
+
+        Raises:
+            ConfigError: with batches or lanes that would divide.
+        """
+        if len(set(self.rows)) == 1:
+            return
+        if self.batch_size % self.world:
+            low = self.batch_size // self.world * self.world
+            ways = f"train.batch_size={low} or {low + self.world}" if low else f"train.batch_size={self.world}"
+            raise ConfigError(
+                f"batch {self.batch_size} is not divisible by {self.world} workers; try {ways}, "
+                "or train.uneven=true for ranks with uneven rows"
+            )
+        lanes = max(1, min(self.lanes, self.batch_size) // self.world) * self.world
+        raise ConfigError(
+            f"the {self.lanes} lanes of a batch of {self.batch_size} are not shared evenly by {self.world} workers; "
+            f"try data.lanes={lanes}, or train.uneven=true for ranks with uneven rows"
+        )

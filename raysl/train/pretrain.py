@@ -1,0 +1,322 @@
+"""Pre-training from settings to a measured checkpoint: what the driver does."""
+
+import json
+import logging
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import ray
+import ray.cloudpickle
+import ray.train
+from ray.train import CheckpointConfig, FailureConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+from ray.train.v2.api.exceptions import TrainingFailedError
+
+from raysl.benchmarks.evaluate import Report, benchmark, flat_metrics
+from raysl.cluster import Resources, connect, worker_shape
+from raysl.components import resolve
+from raysl.config.schema import RunConfig
+from raysl.data.batch import DataInfo
+from raysl.data.load import Loader
+from raysl.data.order import Order
+from raysl.errors import RunFailed
+from raysl.report.contents import load_report_json
+from raysl.report.summary import score_table
+from raysl.storage import absolute
+from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.callbacks.progress import ProgressView
+from raysl.train.plan import TrainPlan
+from raysl.train.run_folder import EVENTS_FILE, STOP_FILE, RunFolder
+from raysl.train.worker import Job, train_worker
+from raysl.transforms.view import evaluation_recipe
+
+log = logging.getLogger("raysl")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to.
+
+    Args:
+        checkpoint: URI of the newest checkpoint.
+        metrics: the numbers logged last, and those of the benchmarks.
+        history: the lines of metrics.jsonl.
+        path: URI of the run's folder.
+        report: the benchmarks, or None where none were asked for.
+    """
+
+    checkpoint: str
+    metrics: dict[str, float]
+    history: list[dict[str, float]]
+    path: str
+    report: Report | None
+
+
+class Stopped(RunFailed):
+    """The run was asked to stop, and has saved a checkpoint."""
+
+
+def pretrain(
+    config: RunConfig, *, callbacks: Sequence[ray.train.UserCallback] = (), show_progress: bool = True
+) -> Result:
+    """Train, measure and report; a run of this name that was interrupted goes on where its newest checkpoint is.
+
+    Args:
+        config: the run's settings.
+        callbacks: observers of Ray Train's, called in its controller (Ray Tune's reporting, for one).
+        show_progress: whether to show how training goes.
+
+    Returns:
+        Where the run lies and what it measured.
+
+    Raises:
+        ConfigError: if the settings cannot work; found before any worker starts.
+        RunFailed: if the loss became NaN, workers were lost too often, or a result is out of `train.expect`.
+        Stopped: if the process was asked to end; the run has saved a checkpoint.
+    """
+    marks = {"command": _process_start(), "imports": time.time()}
+    config = replace(config, storage=absolute(config.storage))
+    job = _prepare(config)
+    folder = RunFolder.of(config)
+    folder.make()
+    with folder.locked():
+        folder.claim(config)
+        plan = TrainPlan.from_config(config, job.data.num_samples, config.train.workers, lanes=job.lanes)
+        start = newest_step(folder)
+        if start < plan.total_steps:
+            if start:
+                log.info("resumed at step %d of %d", start, plan.total_steps)
+            _train(job, plan, folder, marks, callbacks, show_progress)
+            report = None
+        else:
+            log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
+            report = _report_of(folder)
+        if report is None and config.benchmarks and job.test is not None:
+            report = benchmark(folder.uri, facts=_facts(folder, marks))
+    result = _result(folder, report)
+    _print(result)
+    _check_expected(config, result)
+    return result
+
+
+def newest_step(folder: RunFolder) -> int:
+    """Step of the run's newest checkpoint; 0 where there is none."""
+    found = folder.checkpoints()
+    return int(json.loads(folder.read(f"{found[-1]}/meta.json"))["step"]) if found else 0
+
+
+def _prepare(config: RunConfig) -> Job:
+    """Everything that can be checked without a cluster."""
+    method_class = resolve("method", config.method.name)
+    source = resolve("source", config.data.name)(config.data)
+    train, test = source.required("train"), source.optional("test")
+    data = DataInfo(train.num_samples, len(train.classes), config.data.image_size)
+    plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
+    if not config.train.uneven:
+        plan.check_even()
+    method_class.check(config.method, data, plan)
+    order = Order(
+        seed=config.seed,
+        fingerprint=train.fingerprint,
+        unit_sizes=train.unit_sizes,
+        batch_size=plan.batch_size,
+        lanes=plan.lanes,
+        window=config.data.window,
+        is_exact=train.is_random_access and train.num_samples < config.data.exact_below,
+    )
+    loader = Loader(
+        split=train,
+        recipe=method_class.views(config.method),
+        order=order,
+        mean=config.data.mean,
+        std=config.data.std,
+        augment_in_task=config.data.augment_on == "task",
+        plain_recipe=evaluation_recipe(config.data.image_size, config.data.eval_resize),
+    )
+    backbone_class = resolve("backbone", config.backbone.name)
+    _pickle_user_modules(method_class, backbone_class, type(source))
+    return Job(config, data, method_class, backbone_class, loader, test, plan.lanes, 1.0, {})
+
+
+def _pickle_user_modules(*classes: type[Any]) -> None:
+    """Send components from a user's file by value: the file is unknown to workers."""
+    for module in {sys.modules[cls.__module__] for cls in classes}:
+        if module.__name__.startswith("raysl_user_"):
+            ray.cloudpickle.register_pickle_by_value(module)
+
+
+def _train(
+    job: Job,
+    plan: TrainPlan,
+    folder: RunFolder,
+    marks: dict[str, float],
+    callbacks: Sequence[ray.train.UserCallback],
+    show_progress: bool,
+) -> None:
+    connect()
+    train = job.config.train
+    shape = worker_shape(train, Resources.of_cluster())
+    in_task = job.config.data.augment_on == "task" or (job.config.data.augment_on == "auto" and shape.device == "cpu")
+    job = replace(
+        job,
+        loader=replace(job.loader, augment_in_task=in_task),
+        task_cpus=shape.task_cpus,
+        marks=marks | {"ray": time.time()},
+    )
+    folder.remove(STOP_FILE)
+    trainer = TorchTrainer(
+        train_worker,
+        train_loop_config={"job": job},
+        scaling_config=ScalingConfig(
+            num_workers=train.workers, use_gpu=shape.device == "cuda", resources_per_worker=shape.resources
+        ),
+        run_config=ray.train.RunConfig(
+            name=job.config.name,
+            storage_path=folder.path.rpartition("/")[0],
+            storage_filesystem=folder.system,
+            failure_config=FailureConfig(max_failures=train.max_failures),
+            checkpoint_config=CheckpointConfig(num_to_keep=train.keep_checkpoints),
+            callbacks=list(callbacks),
+        ),
+    )
+    with _progress(folder, plan, show_progress), _stop_on_signal(folder) as asked:
+        try:
+            result = trainer.fit()
+        except TrainingFailedError as error:
+            raise RunFailed(f"training failed: {_root_cause(error)}; start the same command again to resume") from error
+    failure = (result.metrics or {}).get("failed")
+    if failure:
+        kept = folder.checkpoints()
+        raise RunFailed(f"{failure}; " + (f"the last good checkpoint is {folder.uri}/{kept[-1]}" if kept else "no checkpoint"))
+    step = newest_step(folder)
+    if asked() or step < plan.total_steps:
+        raise Stopped(f"stopped at step {step} of {plan.total_steps}; the same command goes on from {folder.uri}")
+
+
+def _root_cause(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[-1] if text else type(error).__name__
+
+
+@contextmanager
+def _stop_on_signal(folder: RunFolder) -> Iterator[Callable[[], bool]]:
+    """While inside, SIGTERM (a stopped job) and the first SIGINT ask the workers to save and stop."""
+    asked = threading.Event()
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            os._exit(128 + signum)
+        asked.set()
+        print("raysl: saving a checkpoint and stopping; once more to end at once", file=sys.stderr, flush=True)
+        threading.Thread(target=folder.write, args=(STOP_FILE, b""), daemon=True).start()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    before = signal.signal(signal.SIGTERM, ask)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _progress(folder: RunFolder, plan: TrainPlan, show: bool) -> Iterator[None]:
+    """Follow the run's logs: show new events and the newest line of metrics."""
+    if not show:
+        yield
+        return
+    view, ended = ProgressView(plan.total_steps), threading.Event()
+    num_events = len(_events(folder))
+
+    def look() -> None:
+        nonlocal num_events
+        for event in _events(folder)[num_events:]:
+            log.info(event)
+            num_events += 1
+        lines = parse_metrics(folder.read_if_there("metrics.jsonl"))
+        if lines and num_events:
+            view.show(int(lines[-1]["step"]), lines[-1])
+
+    def follow() -> None:
+        while not ended.wait(0.5 if folder.is_local else 5.0):
+            look()
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        look()
+        view.close()
+
+
+def _events(folder: RunFolder) -> list[str]:
+    content = folder.read_if_there(EVENTS_FILE).decode()
+    return [json.loads(line)["event"] for line in content.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _facts(folder: RunFolder, marks: dict[str, float]) -> dict[str, Any]:
+    startup = json.loads(folder.read_if_there("startup.json") or b"{}")
+    total = time.time() - marks["command"]
+    times = {f"start: {name}": seconds for name, seconds in startup.items() if name != "total"}
+    return {
+        "times": {**times, "start to first step": startup.get("total", 0.0), "total": total},
+        "events": _events(folder),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def _report_of(folder: RunFolder) -> Report | None:
+    """The report of a finished run, if it has one."""
+    if not folder.exists("report.json"):
+        return None
+    scores = load_report_json(folder.read("report.json").decode()).scores
+    return Report(flat_metrics(scores), f"{folder.uri}/report.html", scores)
+
+
+def _result(folder: RunFolder, report: Report | None) -> Result:
+    history = parse_metrics(folder.read_if_there("metrics.jsonl"))
+    newest: dict[str, float] = {}
+    for line in history:
+        newest |= line
+    checkpoint = f"{folder.uri}/{folder.checkpoints()[-1]}"
+    return Result(checkpoint, newest | (report.metrics if report else {}), history, folder.uri, report)
+
+
+def _print(result: Result) -> None:
+    if result.report is not None:
+        print(score_table(result.report.scores))
+        print(f"report      {result.report.path}")
+    print(f"checkpoint  {result.checkpoint}")
+    print(f"run         {result.path}", flush=True)
+
+
+def _check_expected(config: RunConfig, result: Result) -> None:
+    for name, (low, high) in config.train.expect.items():
+        if name not in result.metrics:
+            raise RunFailed(f"train.expect: no metric {name!r}; there are: {', '.join(sorted(result.metrics))}")
+        if not low <= result.metrics[name] <= high:
+            raise RunFailed(f"train.expect: {name} is {result.metrics[name]:g}, outside [{low:g}, {high:g}]")
+
+
+def _process_start() -> float:
+    """When this process began, seconds since the epoch."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except OSError:  # no /proc on this system
+        return time.time()
+    return time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))

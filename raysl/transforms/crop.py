@@ -1,0 +1,108 @@
+"""Crops: from a decoded image of any size to a square of a fixed one, on the CPU, image by image."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from raysl.transforms import functional
+from raysl.transforms.random import Floats, Ints, SampleRandom
+
+CropParams = dict[str, Ints]
+"""Parameters of a batch of crops, each int64 [B]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crop(ABC):
+    """A way to cut a square view out of an image."""
+
+    size: int
+    """Side of the result, in pixels."""
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"size={self.size} must be at least 1 pixel")
+
+    @abstractmethod
+    def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
+        """Draw the parameters of images with these sizes, int64 [B] each."""
+
+    @abstractmethod
+    def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
+        """Cut one uint8 image [C, H, W] to [C, size, size]; it may be a view of the image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomResizedCrop(Crop):
+    """A box of random area and aspect ratio, resized: torchvision's rule (Szegedy et al. 2015, section 6)."""
+
+    scale: tuple[float, float] = (0.08, 1.0)
+    """Range of the box's area, as a share of the image's, in (0, 1]."""
+    ratio: tuple[float, float] = (3.0 / 4.0, 4.0 / 3.0)
+    """Range of width / height, drawn evenly in its logarithm."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.scale[0] <= self.scale[1] <= 1.0:
+            raise ValueError(f"scale={self.scale} must be a rising range inside (0, 1]")
+        if not 0.0 < self.ratio[0] <= self.ratio[1]:
+            raise ValueError(f"ratio={self.ratio} must be a rising range above 0")
+
+    def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
+        """Boxes: the first of 10 attempts that fits the image, else the largest central one."""
+        area = (heights * widths)[:, None] * random.uniforms(10, *self.scale)  # [B, 10]
+        aspect = np.exp(random.uniforms(10, math.log(self.ratio[0]), math.log(self.ratio[1])))
+        width = np.rint(np.sqrt(area * aspect)).astype(np.int64)
+        height = np.rint(np.sqrt(area / aspect)).astype(np.int64)
+        fits = (width > 0) & (width <= widths[:, None]) & (height > 0) & (height <= heights[:, None])
+
+        first = fits.argmax(axis=1)
+        rows = np.arange(len(first))
+        found = fits[rows, first]
+        central_height, central_width = self._central_box(heights, widths)
+        height = np.where(found, height[rows, first], central_height)
+        width = np.where(found, width[rows, first], central_width)
+        top, left = random.integers(0, heights - height + 1), random.integers(0, widths - width + 1)
+        return {
+            "top": np.where(found, top, (heights - height) // 2),
+            "left": np.where(found, left, (widths - width) // 2),
+            "height": height,
+            "width": width,
+        }
+
+    def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
+        return functional.resized_crop(image, **params, size=self.size)
+
+    def _central_box(self, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
+        """Height and width of the largest box whose ratio is allowed."""
+        in_ratio: Floats = widths / heights
+        height = np.where(in_ratio < self.ratio[0], np.rint(widths / self.ratio[0]), heights)
+        width = np.where(in_ratio > self.ratio[1], np.rint(heights * self.ratio[1]), widths)
+        return height.astype(np.int64).clip(1, heights), width.astype(np.int64).clip(1, widths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CenterCrop(Crop):
+    """The middle of the image after its short side is resized, for evaluation. Nothing is drawn."""
+
+    resize: int
+    """Short side before the crop, in pixels, at least `size`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resize < self.size:
+            raise ValueError(f"resize={self.resize} is smaller than the crop's side {self.size}; make it as large")
+
+    def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
+        return {}
+
+    def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
+        height, width = image.shape[-2:]
+        short = min(height, width)
+        if short != self.resize:
+            height, width = height * self.resize // short, width * self.resize // short
+            image = functional.resize(image, height, width)
+        top, left = round((height - self.size) / 2), round((width - self.size) / 2)
+        return image[:, top : top + self.size, left : left + self.size]

@@ -1,0 +1,246 @@
+"""Image operations on a batch with a parameter for each image, equal to torchvision's functions of one image.
+
+Images are float [B, C, H, W] in [0, 1]. Parameters are tensors [B] and may stay on the CPU whatever device the images
+are on, which spares a GPU the wait for them. The functions are pure and may return their input where there is nothing
+to do.
+
+An image's result does not depend, to the last bit, on the other images of its batch or on the number of threads. So
+blurs and means are written as sums and products of whole tensors in a fixed order, where each element sees the same
+correctly rounded operations (neither BLAS nor a parallel reduction promises that), and exponentials and sines are taken
+one by one in Python (vectorised ones may differ in the last bit between the body and the tail of an array).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LUMA = (0.2989, 0.587, 0.114)
+"""Weights of red, green and blue in grey (ITU-R 601-2, as torchvision rounds them)."""
+
+
+def to_float(images: Tensor) -> Tensor:
+    """uint8 images [..., C, H, W] as float32 in [0, 1]."""
+    return images.to(torch.float32).div_(torch.full((), 255.0, device=images.device))
+
+
+def to_uint8(images: Tensor) -> Tensor:
+    """Float images [..., C, H, W] as uint8, clamped to [0, 1] and rounded to the nearest of 256 levels."""
+    return images.clamp(0.0, 1.0).mul_(255.0).round_().to(torch.uint8)
+
+
+def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(images - mean) / std for each channel of float images in [0, 1], or of uint8 images, [..., C, H, W]."""
+    if not images.is_floating_point():
+        images = to_float(images)
+    shift = torch.tensor(mean, dtype=images.dtype, device=images.device)[:, None, None]
+    scale = torch.tensor(std, dtype=images.dtype, device=images.device)[:, None, None]
+    return (images - shift).div_(scale)
+
+
+def horizontal_flip(images: Tensor, mask: Tensor) -> Tensor:
+    """Mirror the images where `mask`, bool [B], is true."""
+    return change_where(mask, images, lambda chosen: chosen.flip(-1))
+
+
+def grayscale(images: Tensor, mask: Tensor) -> Tensor:
+    """Grey, in as many channels as before, where `mask`, bool [B], is true."""
+    return change_where(mask, images, lambda chosen: _luma(chosen).expand_as(chosen))
+
+
+def solarize(images: Tensor, threshold: Tensor) -> Tensor:
+    """Invert the values at or above `threshold` [B]; above 1 it leaves an image as it is."""
+    return change_where(threshold <= 1.0, images, _invert_from, threshold)
+
+
+def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """Multiply by `factor` [B] >= 0: 0 is black, 1 the image itself."""
+    return images.mul(_column(factor, images)).clamp_(0.0, 1.0)
+
+
+def adjust_contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Move away from the mean grey of the image by `factor` [B] >= 0: 0 is that grey, 1 the image itself."""
+    return _blend(images, _mean(_luma(images)), factor)
+
+
+def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """Move away from the pixel's grey by `factor` [B] >= 0: 0 is grey, 1 the image itself."""
+    return images if images.shape[1] == 1 else _blend(images, _luma(images), factor)
+
+
+def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
+    """Turn the hue by `factor` [B] in [-0.5, 0.5] turns, in exact HSV: colour = v - c + c * wave(hue)."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.unbind(1)  # [B, H, W] each
+    highest = torch.maximum(torch.maximum(red, green), blue)
+    lowest = torch.minimum(torch.minimum(red, green), blue)
+    chroma = highest - lowest
+
+    # Masks are floats: products with 0 and 1 are exact, and many times faster on a CPU than a selection by bools.
+    is_red = torch.eq(highest, red, out=torch.empty_like(highest))
+    is_green = torch.eq(highest, green, out=torch.empty_like(highest)).mul_(1.0 - is_red)
+    is_blue = 1.0 - is_red - is_green
+    hue = (green - blue).mul_(is_red).add_((blue - red).mul_(is_green)).add_((red - green).mul_(is_blue))
+    hue.div_(chroma.clamp_min(1e-20))  # sixths of a turn from the leading colour; 0 for greys
+    hue.add_(is_green.mul_(2.0)).add_(is_blue.mul_(4.0)).add_((factor.double() * 6.0).to(images)[:, None, None])
+    hue.sub_(hue.mul(1.0 / 6.0).floor_().mul_(6.0))  # [0, 6]
+
+    out = torch.empty_like(images)
+    for channel, centre in enumerate((3.0, 2.0, 4.0)):
+        wave = torch.sub(hue, centre, out=out[:, channel]).abs_()
+        if channel == 0:
+            wave.sub_(1.0)
+        else:
+            wave.neg_().add_(2.0)
+        wave.clamp_(0.0, 1.0).mul_(chroma).add_(lowest)
+    return out
+
+
+def gaussian_blur(images: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
+    """Blur with a Gaussian of `sigma` pixels [B], cut to an odd `kernel_size`, borders reflected; sigma 0 is no blur.
+
+    Raises:
+        ValueError: if the kernel is even, or reaches further over the border than the image is long.
+    """
+    radius = kernel_size // 2
+    if kernel_size % 2 == 0 or radius >= min(images.shape[-2:]):
+        limit = 2 * min(images.shape[-2:]) - 1
+        raise ValueError(f"kernel_size {kernel_size} must be odd and at most {limit} for images of {images.shape[-2:]}")
+    if radius == 0:
+        return images
+
+    def blur(chosen: Tensor, sigma: Tensor) -> Tensor:
+        weights = _gaussian_weights(sigma, radius).to(chosen)  # [b, radius + 1]
+        rows = F.pad(chosen, (0, 0, radius, radius), mode="reflect")
+        mixed = _symmetric_taps(rows, weights, -2)
+        columns = F.pad(mixed, (radius, radius, 0, 0), mode="reflect")
+        return _symmetric_taps(columns, weights, -1)
+
+    return change_where(sigma > 0.0, images, blur, sigma)
+
+
+def affine(images: Tensor, angle: Tensor, translate: Tensor, scale: Tensor, shear: Tensor) -> Tensor:
+    """Rotate, scale, shear and shift about the centre; bilinear, black outside.
+
+    Equal to `torchvision.transforms.functional.affine` on tensors with bilinear interpolation and `fill=None`.
+
+    Args:
+        images: float [B, C, H, W].
+        angle: [B], degrees clockwise.
+        translate: [B, 2], pixels to the right and down.
+        scale: [B], > 0.
+        shear: [B, 2], degrees along x and y.
+    """
+    height, width = images.shape[-2:]
+    params = zip(angle.tolist(), translate.tolist(), scale.tolist(), shear.tolist(), strict=True)
+    half = torch.tensor([[0.5 * width], [0.5 * height]], dtype=torch.float64)
+    matrix = torch.tensor([_inverse_affine(*param) for param in params], dtype=torch.float64).view(-1, 2, 3)
+    matrix = (matrix / half).to(images)
+    x = (torch.arange(width, device=images.device, dtype=images.dtype) - (0.5 * width - 0.5))[None, None, :]
+    y = (torch.arange(height, device=images.device, dtype=images.dtype) - (0.5 * height - 0.5))[None, :, None]
+    grid = images.new_empty(len(images), height, width, 2)
+    for axis in range(2):
+        along_x, along_y, offset = matrix[:, axis, :, None, None].unbind(1)  # [B, 1, 1] each
+        torch.add(along_x * x + offset, along_y * y, out=grid[..., axis])
+    return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def resized_crop(image: Tensor, top: int, left: int, height: int, width: int, size: int) -> Tensor:
+    """A box of one uint8 image [C, H, W], resized to [C, size, size]; bilinear, antialiased, as torchvision's.
+
+    The work is skipped where the box has the output's size already.
+    """
+    box = image[:, top : top + height, left : left + width]
+    return box if (height, width) == (size, size) else resize(box, size, size)
+
+
+def resize(image: Tensor, height: int, width: int) -> Tensor:
+    """One uint8 image [C, H, W] resized; bilinear, antialiased, in the fixed-point arithmetic that torchvision uses."""
+    return F.interpolate(image[None], size=(height, width), mode="bilinear", antialias=True)[0]
+
+
+def change_where(mask: Tensor, images: Tensor, function: Callable[..., Tensor], *params: Tensor) -> Tensor:
+    """The images with `function(chosen, *chosen_params)` in place of those where `mask`, bool [B], is true."""
+    rows = mask.nonzero().flatten()
+    if len(rows) == 0:
+        return images
+    if len(rows) == len(images):
+        return function(images, *params)
+    on_device = rows.to(images.device)
+    changed = function(images.index_select(0, on_device), *(param.index_select(0, rows) for param in params))
+    return images.index_copy(0, on_device, changed)
+
+
+def _invert_from(images: Tensor, threshold: Tensor) -> Tensor:
+    is_bright = torch.ge(images, _column(threshold, images), out=torch.empty_like(images))
+    return is_bright.sub_(images).abs_()  # |1 - x| or |0 - x|
+
+
+def _column(values: Tensor, images: Tensor) -> Tensor:
+    """Values [B] as [B, 1, 1, 1] of the images' type and device."""
+    return values.to(images)[:, None, None, None]
+
+
+def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+    rest = _column(1.0 - factor.double(), images)
+    return images.mul(_column(factor, images)).add_(rest * other).clamp_(0.0, 1.0)
+
+
+def _luma(images: Tensor) -> Tensor:
+    """Grey [B, 1, H, W] of images with three channels; an image of one channel is grey already."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
+    return (red * LUMA[0]).add_(green * LUMA[1]).add_(blue * LUMA[2])
+
+
+def _mean(planes: Tensor) -> Tensor:
+    """Mean of [B, 1, H, W] as [B, 1, 1, 1], summed by halves so that the order of additions is fixed."""
+    values = planes.flatten(1)
+    num_values = values.shape[1]
+    while values.shape[1] > 1:
+        half = values.shape[1] // 2
+        total = values[:, :half] + values[:, half : 2 * half]
+        if values.shape[1] % 2:
+            total[:, 0] += values[:, -1]
+        values = total
+    return (values * (1.0 / num_values))[:, :, None, None]
+
+
+def _gaussian_weights(sigma: Tensor, radius: int) -> Tensor:
+    """float64 [B, radius + 1]: the weight at distance 0 to radius, of a kernel that sums to 1 over both sides."""
+    weights = []
+    for width in sigma.tolist():
+        sides = [math.exp(-0.5 * (distance / width) ** 2) for distance in range(1, radius + 1)]
+        total = 1.0 + 2.0 * sum(sides)
+        weights.append([1.0 / total, *(side / total for side in sides)])
+    return torch.tensor(weights, dtype=torch.float64)
+
+
+def _symmetric_taps(padded: Tensor, weights: Tensor, dim: int) -> Tensor:
+    """Correlate along `dim` with a symmetric kernel for each image: weights [B, radius + 1] by distance."""
+    radius = weights.shape[1] - 1
+    length = padded.shape[dim] - 2 * radius
+    taps = weights[:, :, None, None, None].unbind(1)  # [B, 1, 1, 1] each
+    total = padded.narrow(dim, radius, length) * taps[0]
+    for distance in range(1, radius + 1):
+        pair = padded.narrow(dim, radius - distance, length) + padded.narrow(dim, radius + distance, length)
+        total.add_(pair.mul_(taps[distance]))
+    return total
+
+
+def _inverse_affine(angle: float, translate: list[float], scale: float, shear: list[float]) -> list[list[float]]:
+    """[2, 3]: from output to input pixels, both counted from the centre."""
+    turn, shear_x, shear_y = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
+    shift_x, shift_y = translate
+    a = math.cos(turn - shear_y) / math.cos(shear_y)
+    b = -a * math.tan(shear_x) - math.sin(turn)
+    c = math.sin(turn - shear_y) / math.cos(shear_y)
+    d = -c * math.tan(shear_x) + math.cos(turn)
+    return [
+        [d / scale, -b / scale, (b * shift_y - d * shift_x) / scale],
+        [-c / scale, a / scale, (c * shift_x - a * shift_y) / scale],
+    ]

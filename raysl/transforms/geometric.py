@@ -1,0 +1,74 @@
+"""Transforms that move pixels."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raysl.transforms import functional
+from raysl.transforms.random import SampleRandom
+from raysl.transforms.transform import Transform, check_probability
+
+
+@dataclass(frozen=True, kw_only=True)
+class HorizontalFlip(Transform):
+    """Mirror left and right."""
+
+    p: float = 0.5
+    """Probability for each image."""
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        return {"mask": torch.from_numpy(random.bernoulli(self.p))}
+
+    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        return functional.horizontal_flip(images, params["mask"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Affine(Transform):
+    """Rotate, shift, scale and shear about the centre, as torchvision's RandomAffine; black outside."""
+
+    p: float = 1.0
+    """Probability for each image."""
+    degrees: float | tuple[float, float] = 0.0
+    """Range of the rotation, clockwise; one number d means (-d, d)."""
+    translate: tuple[float, float] = (0.0, 0.0)
+    """Largest shifts as shares of width and height, in [0, 1]; whole pixels are drawn."""
+    scale: tuple[float, float] = (1.0, 1.0)
+    """Range of the scale, above 0."""
+    shear: float | tuple[float, float] | tuple[float, float, float, float] = 0.0
+    """Degrees along x, and with four numbers along y too; one number s means (-s, s)."""
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        if not all(0.0 <= share <= 1.0 for share in self.translate):
+            raise ValueError(f"translate={self.translate} must be two shares in [0, 1]")
+        if not 0.0 < self.scale[0] <= self.scale[1]:
+            raise ValueError(f"scale={self.scale} must be a rising range above 0")
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        height, width = size
+        max_x, max_y = self.translate[0] * width, self.translate[1] * height
+        shear = self.shear if isinstance(self.shear, tuple) else (-self.shear, self.shear)
+        degrees = self.degrees if isinstance(self.degrees, tuple) else (-self.degrees, self.degrees)
+        mask = random.bernoulli(self.p)
+        angle = random.uniform(*degrees)
+        shift_x = random.uniform(-max_x, max_x).round()
+        shift_y = random.uniform(-max_y, max_y).round()
+        scale = random.uniform(*self.scale)
+        shear_x = random.uniform(shear[0], shear[1])
+        shear_y = random.uniform(shear[2], shear[3]) if len(shear) == 4 else shear_x * 0.0
+        return {
+            "mask": torch.from_numpy(mask),
+            "angle": torch.from_numpy(angle),
+            "translate": torch.stack([torch.from_numpy(shift_x), torch.from_numpy(shift_y)], dim=1),
+            "scale": torch.from_numpy(scale),
+            "shear": torch.stack([torch.from_numpy(shear_x), torch.from_numpy(shear_y)], dim=1),
+        }
+
+    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        values = (params[name] for name in ("angle", "translate", "scale", "shear"))
+        return functional.change_where(params["mask"], images, functional.affine, *values)

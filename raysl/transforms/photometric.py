@@ -1,0 +1,155 @@
+"""Transforms that change colours and sharpness."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from raysl.transforms import functional
+from raysl.transforms.random import SampleRandom
+from raysl.transforms.transform import Transform, check_probability
+
+Range = float | tuple[float, float]
+
+KERNELS = {
+    "brightness": functional.adjust_brightness,
+    "contrast": functional.adjust_contrast,
+    "saturation": functional.adjust_saturation,
+    "hue": functional.adjust_hue,
+}
+IDENTITY = {"brightness": (1.0, 1.0), "contrast": (1.0, 1.0), "saturation": (1.0, 1.0), "hue": (0.0, 0.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColorJitter(Transform):
+    """Change brightness, contrast, saturation and hue, in an order drawn for each image, as torchvision's ColorJitter.
+
+    The defaults are SimCLR's at colour strength 1 (Chen et al. 2020, appendix A).
+    """
+
+    p: float = 0.8
+    """Probability for each image."""
+    brightness: Range = 0.8
+    """Range of the factor, at least 0; one number x means (max(0, 1 - x), 1 + x)."""
+    contrast: Range = 0.8
+    """As brightness."""
+    saturation: Range = 0.8
+    """As brightness."""
+    hue: Range = 0.2
+    """Range of the turn, in [-0.5, 0.5]; one number x means (-x, x)."""
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        for name, (low, high) in self._ranges().items():
+            floor, ceiling = (-0.5, 0.5) if name == "hue" else (0.0, float("inf"))
+            if not floor <= low <= high <= ceiling:
+                raise ValueError(f"{name}={getattr(self, name)} must be a rising range inside [{floor}, {ceiling}]")
+
+    def _ranges(self) -> dict[str, tuple[float, float]]:
+        """Bounds of each operation's factor, by name."""
+        return {
+            "brightness": _around_one(self.brightness),
+            "contrast": _around_one(self.contrast),
+            "saturation": _around_one(self.saturation),
+            "hue": self.hue if isinstance(self.hue, tuple) else (-self.hue, self.hue),
+        }
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        mask = torch.from_numpy(random.bernoulli(self.p))
+        order = torch.from_numpy(random.permutation(len(KERNELS)))  # [B, 4]
+        factors = {name: torch.from_numpy(random.uniform(*bounds)) for name, bounds in self._ranges().items()}
+        unused = {name for name, bounds in self._ranges().items() if bounds == IDENTITY[name]}
+        return {"mask": mask, "order": order, **{name: factors[name] for name in KERNELS if name not in unused}}
+
+    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        names = [name for name in KERNELS if name in params]
+        factors = (params[name] for name in names)
+        return functional.change_where(params["mask"], images, partial(_jitter, names), params["order"], *factors)
+
+
+def _jitter(names: list[str], images: Tensor, order: Tensor, *factors: Tensor) -> Tensor:
+    """Apply the named operations to each image in its `order` [B, 4] of the numbers of KERNELS."""
+    out = images.clone()
+    for stage in range(order.shape[1]):
+        for name, factor in zip(names, factors, strict=True):
+            rows = (order[:, stage] == list(KERNELS).index(name)).nonzero().flatten()
+            on_device = rows.to(images.device)
+            changed = KERNELS[name](out.index_select(0, on_device), factor.index_select(0, rows))
+            out.index_copy_(0, on_device, changed)
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grayscale(Transform):
+    """Grey, in as many channels as before."""
+
+    p: float = 0.2
+    """Probability for each image."""
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        return {"mask": torch.from_numpy(random.bernoulli(self.p))}
+
+    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        return functional.grayscale(images, params["mask"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianBlur(Transform):
+    """Blur with a Gaussian of random width (SimCLR, Chen et al. 2020, appendix A)."""
+
+    p: float = 0.5
+    """Probability for each image."""
+    sigma: tuple[float, float] = (0.1, 2.0)
+    """Range of the standard deviation, in pixels, above 0."""
+    kernel_size: int | None = None
+    """Side of the kernel, odd; default: the odd number nearest to a tenth of the image's side, at least 3."""
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        if not 0.0 < self.sigma[0] <= self.sigma[1]:
+            raise ValueError(f"sigma={self.sigma} must be a rising range above 0")
+        if self.kernel_size is not None and (self.kernel_size < 1 or self.kernel_size % 2 == 0):
+            raise ValueError(f"kernel_size={self.kernel_size} must be odd; try {self.kernel_size // 2 * 2 + 1}")
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        mask = random.bernoulli(self.p)
+        return {"sigma": torch.from_numpy(random.uniform(*self.sigma) * mask)}
+
+    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        kernel_size = self.kernel_size or blur_kernel_size(min(images.shape[-2:]))
+        return functional.gaussian_blur(images, params["sigma"], kernel_size)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solarize(Transform):
+    """Invert the bright values (BYOL, Grill et al. 2020, appendix B)."""
+
+    p: float = 0.2
+    """Probability for each image."""
+    threshold: float = 0.5
+    """Values from here on are inverted, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        if not 0.0 <= self.threshold <= 1.0:
+            raise ValueError(f"threshold={self.threshold} is outside [0, 1]; 128 of 255 is 0.5")
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        mask = torch.from_numpy(random.bernoulli(self.p))
+        return {"threshold": torch.where(mask, self.threshold, float("inf"))}
+
+    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        return functional.solarize(images, params["threshold"])
+
+
+def blur_kernel_size(side: int) -> int:
+    """The odd number nearest to a tenth of `side`, at least 3: 3 for 32 px, 23 for 224 px."""
+    return max(3, side // 20 * 2 + 1)
+
+
+def _around_one(value: Range) -> tuple[float, float]:
+    return value if isinstance(value, tuple) else (max(0.0, 1.0 - value), 1.0 + value)

@@ -1,0 +1,116 @@
+import logging
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from sklearn.neighbors import KNeighborsClassifier
+
+from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.knn import KNN, knn_predict
+from raysl.config.schema import ConfigError
+
+
+def random_set(num: int, seed: int, num_classes: int = 4) -> FeatureSet:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(num_classes, (num,), generator=generator)
+    return FeatureSet(torch.randn(num, 6, generator=generator) + 0.5 * labels[:, None], labels)
+
+
+def digits() -> tuple[FeatureSet, FeatureSet]:
+    images, labels = load_digits(return_X_y=True)
+    parts = train_test_split(images / 16, labels, test_size=0.2, stratify=labels, random_state=0)
+    features, held_out, labels, held_out_labels = (torch.from_numpy(np.asarray(part)) for part in parts)
+    return FeatureSet(features.float(), labels), FeatureSet(held_out.float(), held_out_labels)
+
+
+def slow_knn(train: FeatureSet, query: torch.Tensor, num_classes: int, k: int, temperature: float) -> int:
+    votes = []
+    for feature, label in zip(train.features, train.labels, strict=True):
+        votes.append((torch.cosine_similarity(feature, query, dim=0).item(), int(label)))
+    scores = [0.0] * num_classes
+    for cosine, label in sorted(votes, reverse=True)[:k]:
+        scores[label] += math.exp(cosine / temperature)
+    return max(range(num_classes), key=scores.__getitem__)
+
+
+@pytest.mark.parametrize(("k", "temperature"), [(1, 0.07), (5, 0.07), (30, 0.5)])
+def test_knn_equals_a_slow_loop(k: int, temperature: float) -> None:
+    train, test = random_set(40, seed=0), random_set(20, seed=1)
+    predicted = knn_predict(train, test.features, 4, (k,), temperature)[k][:, 0]
+    assert predicted.tolist() == [slow_knn(train, query, 4, k, temperature) for query in test.features]
+
+
+def test_knn_equals_sklearn_on_digits() -> None:
+    train, test = digits()
+    reference = KNeighborsClassifier(20, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07))
+    score = reference.fit(train.features.numpy(), train.labels).score(test.features.numpy(), test.labels)
+    metrics = KNN(KNN.Config()).run(train, test, num_classes=10, seed=0)
+    assert metrics["top1"] == pytest.approx(100 * score)
+    assert metrics["top1"] == pytest.approx(97.5, abs=0.3)
+    assert metrics["top1"] < metrics["top5"] <= 100
+
+
+def test_chunks_change_no_prediction() -> None:
+    train, test = random_set(50, seed=0), random_set(23, seed=1)
+    whole = knn_predict(train, test.features, 4, (3, 10))
+    parts = knn_predict(train, test.features, 4, (3, 10), chunk_rows=7)
+    assert torch.equal(whole[3], parts[3])
+    assert torch.equal(whole[10], parts[10])
+
+
+def test_lengths_of_features_do_not_matter_and_small_temperatures_do_not_overflow() -> None:
+    train, test = random_set(50, seed=0), random_set(23, seed=1)
+    longer = FeatureSet(train.features * torch.linspace(0.1, 1e4, 50)[:, None], train.labels)
+    assert torch.equal(knn_predict(train, test.features, 4)[20], knn_predict(longer, 3 * test.features, 4)[20])
+    nearest = knn_predict(train, test.features, 4, (1,))[1][:, 0]
+    assert torch.equal(knn_predict(train, test.features, 4, (20,), temperature=1e-4)[20][:, 0], nearest)
+
+
+def test_several_k_are_measured_each_as_if_alone() -> None:
+    train, test = random_set(60, seed=0, num_classes=7), random_set(40, seed=1, num_classes=7)
+    both = KNN(KNN.Config(k=(20, 1))).run(train, test, 7, seed=0)
+    assert set(both) == {"top1", "top5", "top1_k1", "top5_k1"}
+    alone = KNN(KNN.Config(k=(1,))).run(train, test, 7, seed=0)
+    assert (both["top1_k1"], both["top5_k1"]) == (alone["top1"], alone["top5"])
+
+
+def test_a_class_without_a_vote_is_no_hit() -> None:
+    train, test = random_set(60, seed=0, num_classes=7), random_set(40, seed=1, num_classes=7)
+    ranked = knn_predict(train, test.features, 7, (1,))[1]
+    assert torch.equal(ranked[:, 1:], torch.full((40, 4), -1))
+    metrics = KNN(KNN.Config(k=(1,))).run(train, test, 7, seed=0)
+    assert metrics["top5"] == metrics["top1"]
+
+
+def test_top5_needs_more_than_five_classes() -> None:
+    train, test = random_set(40, seed=0), random_set(20, seed=1)
+    assert set(KNN(KNN.Config()).run(train, test, num_classes=4, seed=0)) == {"top1"}
+
+
+def test_more_neighbours_than_images_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    train, test = random_set(8, seed=0), random_set(5, seed=1)
+    with caplog.at_level(logging.WARNING):
+        metrics = KNN(KNN.Config(k=(20,))).run(train, test, 4, seed=0)
+    assert "k=20 is more than the 8 training images" in caplog.text
+    assert metrics == KNN(KNN.Config(k=(8,))).run(train, test, 4, seed=0)
+
+
+@pytest.mark.parametrize("fields", [{"k": ()}, {"k": (0,)}, {"temperature": 0.0}])
+def test_impossible_settings_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="knn needs"):
+        KNN(KNN.Config(**fields))
+
+
+def test_unlabelled_images_and_broken_features_are_refused() -> None:
+    train, test = random_set(8, seed=0), random_set(5, seed=1)
+    with pytest.raises(ValueError, match="train labels range from -1 to"):
+        KNN(KNN.Config()).run(FeatureSet(train.features, train.labels - train.labels.min() - 1), test, 4, seed=0)
+    broken = test.features.clone()
+    broken[2, 1] = torch.nan
+    with pytest.raises(ValueError, match="1 of 5 test rows have features that are not finite"):
+        KNN(KNN.Config()).run(train, FeatureSet(broken, test.labels), 4, seed=0)
+    with pytest.raises(ValueError, match=r"must be \[N, D\]"):
+        FeatureSet(train.features, test.labels)

@@ -1,0 +1,74 @@
+import pytest
+import torch
+from torch.nn import functional as F
+
+from raysl.benchmarks import low_shot
+from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.low_shot import LowShot, draw_shots
+from raysl.config.schema import ConfigError
+from tests.benchmarks.test_knn import digits, random_set
+
+
+def slow_low_shot(train: FeatureSet, test: FeatureSet, picks: torch.Tensor) -> list[float]:
+    """Accuracy of each draw, one test image after another."""
+    mean = train.features.mean(dim=0)
+    accuracies = []
+    for draw in picks:
+        means = [F.normalize(train.features[rows] - mean, dim=1).mean(dim=0) for rows in draw]
+        hits = 0
+        for feature, label in zip(test.features, test.labels, strict=True):
+            cosines = [torch.cosine_similarity(feature - mean, center, dim=0).item() for center in means]
+            hits += cosines.index(max(cosines)) == int(label)
+        accuracies.append(100 * hits / len(test.labels))
+    return accuracies
+
+
+def test_low_shot_equals_a_slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(low_shot, "MEMORY", 100)  # one draw at a time
+    monkeypatch.setattr(low_shot, "CHUNK_ROWS", 7)
+    train, test = random_set(60, seed=0), random_set(30, seed=1)
+    metrics = LowShot(LowShot.Config(shots=(1, 3), draws=6)).run(train, test, num_classes=4, seed=5)
+    for shots in (1, 3):
+        slow = torch.tensor(slow_low_shot(train, test, draw_shots(train.labels, 4, shots, 6, seed=5)))
+        assert metrics[f"{shots}_shot"] == pytest.approx(slow.mean().item(), rel=1e-5)
+        assert metrics[f"{shots}_shot_std"] == pytest.approx(slow.std(correction=0).item(), rel=1e-5)
+
+
+def test_raw_digits_have_their_known_accuracy() -> None:
+    train, test = digits()
+    metrics = LowShot(LowShot.Config()).run(train, test, num_classes=10, seed=0)
+    assert metrics["1_shot"] == pytest.approx(65.4, abs=1)
+    assert metrics["5_shot"] == pytest.approx(83.2, abs=1)
+    assert metrics["5_shot_std"] < metrics["1_shot_std"] < 8
+
+
+def test_draws_hold_each_class_without_repeats() -> None:
+    labels = random_set(60, seed=0).labels
+    picks = draw_shots(labels, 4, 5, draws=50, seed=0)
+    assert picks.shape == (50, 4, 5)
+    assert torch.equal(labels[picks], torch.arange(4)[None, :, None].expand(50, 4, 5))
+    assert all(len(set(draw.flatten().tolist())) == 20 for draw in picks)
+    assert len({tuple(draw.flatten().tolist()) for draw in picks}) == 50
+    assert set(picks.flatten().tolist()) == set(range(60))
+
+
+def test_a_draw_is_a_function_of_seed_and_number() -> None:
+    labels = random_set(60, seed=0).labels
+    picks = draw_shots(labels, 4, 5, draws=8, seed=3)
+    assert torch.equal(picks[:4], draw_shots(labels, 4, 5, draws=4, seed=3))
+    assert torch.equal(picks[:, :, :2], draw_shots(labels, 4, 2, draws=8, seed=3))
+    assert not torch.equal(picks, draw_shots(labels, 4, 5, draws=8, seed=4))
+
+
+def test_a_class_with_too_few_images_is_named() -> None:
+    labels = torch.tensor([0] * 6 + [1] * 3 + [2] * 6)
+    with pytest.raises(ValueError, match="class 1 has 3 training images, 5 shots need 5"):
+        draw_shots(labels, 3, 5, draws=2, seed=0)
+    with pytest.raises(ValueError, match="class 3 has 0 training images"):
+        draw_shots(labels, 4, 1, draws=2, seed=0)
+
+
+@pytest.mark.parametrize("fields", [{"shots": ()}, {"shots": (0,)}, {"draws": 0}])
+def test_impossible_settings_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="low_shot needs"):
+        LowShot(LowShot.Config(**fields))

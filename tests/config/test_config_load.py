@@ -1,0 +1,280 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import raysl
+from raysl.config import files
+from raysl.config.load import differences, dump, from_dict, load_config, to_dict
+from raysl.errors import ConfigError
+from raysl.schedule import Duration
+
+Write = Callable[[str, str], str]
+PARTS = Path(__file__).with_name("parts.py")
+DURATIONS = "write epochs (10ep), steps (500st) or a share of the run (5%)"
+
+
+def error_of(path: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, list(overrides))
+    return str(caught.value)
+
+
+def test_name_defaults_to_the_stem_of_the_file(tiny: str) -> None:
+    assert load_config(tiny).name == "tiny"
+    assert load_config(tiny, ["name=other"]).name == "other"
+
+
+def test_overrides_are_typed_by_their_fields(tiny: str) -> None:
+    config = load_config(
+        tiny,
+        ["optim.lr=1e-3", "optim.weight_decay=0", "optim.warmup=5%", "train.clip_grad=null", "method.range=[0.1, 1]",
+         "method.head.widths=[7]", "train.expect={top1: [0.5, 1]}", "data.path=a=b", "train.max_failures=-1"],
+    )  # fmt: skip
+    assert config.optim.lr == 0.001
+    assert config.optim.weight_decay == 0.0
+    assert isinstance(config.optim.weight_decay, float)
+    assert config.optim.warmup == Duration(5, "%")
+    assert config.train.clip_grad is None
+    assert to_dict(config)["method"]["range"] == [0.1, 1.0]
+    assert to_dict(config)["data"]["path"] == "a=b"
+    assert config.train.expect == {"top1": (0.5, 1.0)}
+    assert config.train.max_failures == -1
+
+
+def test_partly_given_group_takes_the_rest_from_the_default_of_its_field(tiny: str) -> None:
+    head = to_dict(load_config(tiny, ["method.head.bias=false"]))["method"]["head"]
+    assert head == {"widths": [128, 128], "bias": False}
+    assert to_dict(load_config(tiny, ["method.local.bias=false"]))["method"]["local"] == {
+        "widths": [64, 32],
+        "bias": False,
+    }
+    assert to_dict(load_config(tiny, ["method.local={bias: false}", "method.local=null"]))["method"]["local"] is None
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optim.lr=fast", "optim.lr: 'fast' is no float; write a number"),
+        ("optim.lr=true", "optim.lr: true is no float; write a number"),
+        ("train.epochs=abc", "train.epochs: 'abc' is no int; write a whole number"),
+        ("train.epochs=1e2", "train.epochs: 100.0 is no int; write 100"),
+        ("train.epochs=1.5", "train.epochs: 1.5 is no int; write a whole number"),
+        ("train.epochs=true", "train.epochs: true is no int; write a whole number"),
+        ("train.sync_bn=1", "train.sync_bn: 1 is no bool; write true or false"),
+        ("train.clip_grad=x", "train.clip_grad: 'x' is no float or null"),
+        ("train.device=gpu", "train.device: 'gpu' is none of its choices; write one of auto, cpu, cuda"),
+        ("optim.warmup=10", f"optim.warmup: 10 is no duration; {DURATIONS}"),
+        ("optim.warmup=10 epochs", f"optim.warmup: '10 epochs' is no duration; {DURATIONS}"),
+        ("data.std=[1, 1]", "data.std: [1, 1] has 2 values; it needs 3"),
+        ("data.std=[1, 1, x]", "data.std[2]: 'x' is no float; write a number"),
+        ("data.std=1", "data.std: 1 is no list of 3; write [a, b, ...]"),
+        ("method.head=3", "method.head: 3 is no group of settings; set its fields, or write {} for defaults"),
+        ("method.local={bias: 3}", "method.local.bias: 3 is no bool; write true or false"),
+        ("method.head.widths=[1, two]", "method.head.widths[1]: 'two' is no int; write a whole number"),
+        ("train.expect={a: {b: 1}}", "train.expect.a: {b: 1} is no list of 2; write [a, b, ...]"),
+        ("name=2026", "name: 2026 is no text; quote it: name='\"2026\"'"),
+        ("method=3", "method.name: 3 is no text; choose one of contrast, teacher"),
+        ("train=3", "train=3: train is a group of settings; set one of them, such as train.epochs=10"),
+        ("train.epochs=[", "train.epochs=[: not YAML: "),
+        ("stray", "'stray' is no setting; write key=value, such as optim.lr=0.1"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_key_value_and_rule(tiny: str, override: str, message: str) -> None:
+    assert error_of(tiny, override).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("lr=0.1", "lr: no such setting; did you mean optim.lr?"),
+        ("optimizer.lr=0.1", "optimizer.lr: no such setting; did you mean optim.lr?"),
+        ("train.bach_size=8", "train.bach_size: no such setting; did you mean train.batch_size?"),
+        ("method.hed.bias=true", "method.hed.bias: no such setting; did you mean method.head.bias"),
+        ("backbone.zzz=1", "backbone.zzz: no such setting; backbone has name, width"),
+        ("methd.temperature=1", "methd.temperature: no such setting; did you mean method.temperature?"),
+        ("zzz=1", "zzz: no such setting; the tree has name, storage, seed, method"),
+        ("method=contrst", "method.name: unknown method 'contrst'; did you mean 'contrast'?"),
+        (
+            "benchmarks.neigbours.k=3",
+            "benchmarks.neigbours.name: unknown benchmark 'neigbours'; did you mean 'neighbours'?",
+        ),
+    ],
+)
+def test_unknown_names_come_with_what_was_meant(tiny: str, override: str, message: str) -> None:
+    assert error_of(tiny, override).startswith(message)
+
+
+def test_all_that_is_wrong_is_told_at_once(tiny: str) -> None:
+    lines = error_of(tiny, "lr=1", "train.epochs=x", "method.head.bias=3", "optim.lr=y").splitlines()
+    assert [line.split(":")[0] for line in lines] == ["lr", "method.head.bias", "optim.lr", "train.epochs"]
+
+
+def test_values_out_of_range_are_told_with_their_bounds(tiny: str) -> None:
+    text = error_of(
+        tiny, "train.epochs=0", "train.workers=-1", "data.prefetch=0", "optim.final_lr=1.1", "optim.lr=.nan",
+        "data.std=[0, 1, 1]", "train.log_every=0st", "name=a/b", "data.eval_resize=16", "train.expect={a: [2, 1]}",
+        "optim.warmup=101%", "data.lanes=300",
+    )  # fmt: skip
+    keys = {line.split(":")[0] for line in text.splitlines()}
+    assert keys == {
+        "train.epochs", "train.workers", "data.prefetch", "optim.final_lr", "optim.lr", "data.std", "train.log_every",
+        "name", "data.eval_resize", "train.expect.a", "optim.warmup", "data.lanes",
+    }  # fmt: skip
+    assert "train.epochs: 0 is out of range; give a finite number of at least 1" in text
+
+
+def test_missing_values_and_components_are_told(write: Write) -> None:
+    path = write("empty.yaml", "backbone: net\nmethod:\n")
+    assert error_of(path).splitlines() == [
+        "method: missing; choose one with method=NAME (contrast, teacher)",
+        "backbone.width: missing; it has no default, set it with backbone.width=... (int)",
+        "data: missing; choose one with data=NAME (pictures)",
+        "optim: missing; choose one with optim=NAME (adam)",
+    ]
+
+
+def test_a_class_without_settings_is_no_component(tiny: str) -> None:
+    assert "Bare has no settings; nest a frozen dataclass Config(MethodConfig)" in error_of(
+        tiny, f"method={PARTS}:Bare"
+    )
+    assert "Net has no settings" in error_of(tiny, f"method={PARTS}:Net")
+
+
+def test_what_a_component_refuses_names_its_node(tiny: str) -> None:
+    assert error_of(tiny, "method=teacher", "method.momentum=2") == "method: momentum 2.0 is not in [0, 1]"
+
+
+def test_file_lies_over_its_bases_in_their_order(tiny: str, write: Write) -> None:
+    write("sub/a.yaml", "name: a\nseed: 1\ntrain: {epochs: 5, workers: 2}\n")
+    write("b.yaml", "base: sub/a.yaml\ntrain: {epochs: 6}\n")
+    path = write("top.yaml", "base: [tiny, b, sub/a.yaml]\ntrain:\noptim: {lr: 2}\n")
+    config = load_config(path)
+    assert (config.name, config.seed, config.train.epochs, config.train.workers, config.optim.lr) == (
+        "top",
+        1,
+        6,
+        2,
+        2.0,
+    )
+
+
+def test_bases_in_a_circle_are_refused(write: Write) -> None:
+    write("b.yaml", "base: a.yaml\n")
+    path = write("a.yaml", "base: b.yaml\n")
+    assert "a.yaml -> " in error_of(path)
+    assert "goes round in a circle" in error_of(path)
+
+
+def test_packaged_names_are_found_and_near_ones_suggested(
+    tiny: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(tiny).parent / "packaged"
+    write("packaged/data/cifar10.yaml", "# CIFAR.\ndata: {image_size: 32}\n")
+    write("packaged/simclr.yaml", Path(tiny).read_text())
+    monkeypatch.setattr(files, "packaged_folder", lambda: folder)
+    assert files.config_names() == ["data/cifar10", "simclr"]
+    assert files.summary_of(folder / "data/cifar10.yaml") == "CIFAR."
+    assert load_config("simclr", ["base=data/cifar10"]).data.image_size == 32
+    assert load_config("simclr", ["base=data/cifar10", "data.image_size=64"]).data.image_size == 64
+    assert load_config("simclr", ["base=data/cifar10"]).name == "simclr"
+    assert "did you mean 'simclr'? Known: data/cifar10, simclr" in error_of("simclrr")
+    assert "did you mean 'data/cifar10'?" in error_of("cifar-10")
+    assert "the packaged one is called 'simclr'" in error_of("simclr.yaml")
+    own = write("simclr.yaml", "base: simclr\nseed: 9\n")
+    assert load_config(own).seed == 9
+
+
+def test_configurations_are_taken_from_the_package_before_the_folder_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(raysl, "__path__", [str(tmp_path / "raysl")])
+    assert files.packaged_folder() == tmp_path / "configs"
+    (tmp_path / "raysl/configs").mkdir(parents=True)
+    assert files.packaged_folder() == tmp_path / "raysl/configs"
+
+
+def test_a_base_that_two_bases_share_lies_below_both(tiny: str, write: Write) -> None:
+    write("one.yaml", "base: tiny\nseed: 1\n")
+    write("two.yaml", "base: tiny\ntrain: {epochs: 2}\n")
+    write("tiny.yaml", Path(tiny).read_text() + "seed: 5\n")
+    assert load_config(write("both.yaml", "base: [one, two]\n")).seed == 1
+
+
+def test_interpolation_sees_overrides_and_defaults(tiny: str, write: Write) -> None:
+    path = write("i.yaml", "base: tiny\nbackbone: {width: '${data.image_size}'}\nname: e${train.epochs}-\\${x}\n")
+    assert load_config(path).name == "e100-${x}"
+    config = load_config(path, ["train.epochs=7", "data.image_size=32"])
+    assert (config.name, to_dict(config)["backbone"]["width"]) == ("e7-${x}", 32)
+    assert error_of(path, "name=${nothing}").startswith("name: Interpolation key 'nothing' not found")
+
+
+def test_other_component_drops_only_what_a_file_set_for_the_one_before(tiny: str, write: Write) -> None:
+    path = write(
+        "m.yaml", "base: tiny\nmethod: {temperature: 0.5, shape: wide, head: {widths: [5]}, weights: {a: 1}}\n"
+    )
+    method = to_dict(load_config(path, ["method=teacher"]))["method"]
+    assert method == {"name": "teacher", "shape": 3, "momentum": 0.99, "head": {"widths": [5], "bias": True}}
+    derived = write("n.yaml", "base: m.yaml\nmethod: teacher\n")
+    assert to_dict(load_config(derived))["method"] == method
+    assert to_dict(load_config(derived, ["method=contrast"]))["method"]["temperature"] == 0.5
+    assert error_of(path, "method=teacher", "method.temperature=0.5").startswith("method.temperature: no such setting")
+    typed = write("o.yaml", "base: m.yaml\nmethod: {name: teacher, temperature: 1}\n")
+    assert error_of(typed).startswith("method.temperature: no such setting")
+
+
+def test_benchmarks_have_their_key_as_name_and_can_be_selected(tiny: str, write: Write) -> None:
+    path = write("b.yaml", "base: tiny\nbenchmarks: {neighbours: {k: 5}, wide: {name: neighbours, k: 50}}\n")
+    assert {key: node.name for key, node in load_config(path).benchmarks.items()} == {
+        "neighbours": "neighbours",
+        "wide": "neighbours",
+    }
+    only = load_config(path, ["benchmarks.wide.k=60", "benchmarks=[wide]"])
+    assert to_dict(only)["benchmarks"] == {"wide": {"name": "neighbours", "k": 60}}
+    assert load_config(path, ["benchmarks=[]"]).benchmarks == {}
+    assert "write benchmarks=[]" in error_of(path, "benchmarks=null")
+    assert error_of(path, "benchmarks.wide=null").startswith("benchmarks.wide: null is no group of settings")
+
+
+def test_component_files_become_absolute(
+    tiny: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = PARTS.read_text()
+    write("yaml/mine.py", text)
+    write("cwd/yours.py", text)
+    path = write("yaml/run.yaml", "base: ../tiny.yaml\nmethod: {name: 'mine.py:Teacher'}\n")
+    monkeypatch.chdir(tmp_path / "cwd")
+    assert load_config(path).method.name == f"{tmp_path}/yaml/mine.py:Teacher"
+    assert load_config(path, ["method=yours.py:Teacher"]).method.name == f"{tmp_path}/cwd/yours.py:Teacher"
+    assert f"no file '{tmp_path}/cwd/none.py'" in error_of(path, "method=none.py:Teacher")
+
+
+def test_yaml_mistakes_name_file_and_line(write: Write) -> None:
+    assert error_of(write("d.yaml", "seed: 1\nseed: 2\n")).endswith("d.yaml line 2: not YAML: 'seed' stands twice")
+    assert error_of(write("k.yaml", "1: a\n")).endswith("line 1: not YAML: the key 1 is no text; quote it")
+    assert "s.yaml line 2: not YAML" in error_of(write("s.yaml", "a: 1\n b: [\n"))
+    assert error_of(write("l.yaml", "- 1\n")).endswith("holds no settings; write lines such as `method: simclr`")
+    assert "base: 3 is no name" in error_of(write("b.yaml", "base: 3\n"))
+    assert "no file 'gone.yaml'" in error_of("gone.yaml")
+
+
+def test_what_is_dumped_loads_as_the_same(tiny: str, write: Write) -> None:
+    config = load_config(
+        tiny, ["optim.warmup=1234567st", "name='a: \\${b} # \\${c}'", "storage=1e-3x", "optim.lr=1e-5"]
+    )
+    assert load_config(write("again.yaml", dump(config))) == config
+    assert from_dict(to_dict(config)) == config
+
+
+def test_differences_leave_out_what_may_change(tiny: str) -> None:
+    old = load_config(tiny)
+    new = load_config(
+        tiny, ["optim.lr=0.6", "train.workers=4", "optim.chatty=true", "benchmarks.neighbours.k=3", "name=x"]
+    )
+    assert differences(old, new) == ["optim.lr: 0.3 -> 0.6"]
+    assert differences(to_dict(old), new) == ["optim.lr: 0.3 -> 0.6"]
+    assert differences(old, old) == []
+    other = load_config(tiny, ["method=teacher"])
+    assert "method.temperature: 0.1 -> unset" in differences(old, other)
+    assert "method.momentum: unset -> 0.99" in differences(old, other)
+    assert "method.shape: square -> 3" in differences(to_dict(old), other)

@@ -1,0 +1,111 @@
+"""The order of samples as claims, over drawn (units, batch, lanes, ranks, epoch, step)."""
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysl.data.order import Order, default_lanes, rank_lanes
+from raysl.hashing import permutation
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> Order:
+    sizes = draw(st.lists(st.integers(1, 30), min_size=1, max_size=20))
+    batch = draw(st.integers(1, sum(sizes)))
+    return Order(
+        seed=draw(st.integers(0, 2**40)),
+        fingerprint=draw(st.sampled_from(["a", "b"])),
+        unit_sizes=np.array(sizes),
+        batch_size=batch,
+        lanes=draw(st.integers(1, batch)),
+        window=draw(st.integers(1, 40)),
+        is_exact=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(orders(), st.integers(0, 3))
+def test_an_epoch_holds_no_sample_twice_and_leaves_out_less_than_a_batch(order: Order, epoch: int) -> None:
+    steps = range(epoch * order.epoch_len, (epoch + 1) * order.epoch_len)
+    seen = np.concatenate([order.batch(step) for step in steps])
+    assert len(seen) == len(set(seen.tolist())) == order.epoch_len * order.batch_size
+    assert seen.min() >= 0
+    assert seen.max() < order.num_samples
+    assert order.num_samples - len(seen) < order.batch_size
+
+
+@settings(max_examples=150, deadline=None)
+@given(orders(), st.integers(1, 9), st.integers(0, 100))
+def test_ranks_laid_side_by_side_give_the_same_batch_at_any_world_size(order: Order, world: int, step: int) -> None:
+    parts = [order.batch(step, rank, world) for rank in range(world)]
+    np.testing.assert_array_equal(np.concatenate(parts), order.batch(step))
+    assert [len(part) for part in parts] == [order.num_rows(rank, world) for rank in range(world)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(orders(), st.integers(0, 60))
+def test_a_step_needs_no_step_before_it(order: Order, step: int) -> None:
+    walked = pickle.loads(pickle.dumps(order))
+    for earlier in range(step):
+        walked.batch(earlier)
+    np.testing.assert_array_equal(walked.batch(step), order.batch(step))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**63), st.integers(0, 300))
+def test_permutation_holds_each_place_once(key: int, n: int) -> None:
+    assert sorted(permutation(n, key).tolist()) == list(range(n))
+
+
+@given(st.integers(1, 200), st.integers(1, 20))
+def test_lanes_are_shared_out_whole_and_as_evenly_as_can_be(lanes: int, world: int) -> None:
+    parts = [rank_lanes(lanes, rank, world) for rank in range(world)]
+    assert [lane for part in parts for lane in part] == list(range(lanes))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def _order(**changes: object) -> Order:
+    settings = {
+        "seed": 0,
+        "fingerprint": "x",
+        "unit_sizes": np.full(50, 40),
+        "batch_size": 20,
+        "lanes": 4,
+        "window": 100,
+        "is_exact": False,
+    }
+    return Order(**(settings | changes))
+
+
+def test_seed_epoch_and_dataset_each_give_another_order() -> None:
+    base = _order()
+    first = base.batch(0)
+    for other in (_order(seed=1).batch(0), _order(fingerprint="y").batch(0), base.batch(base.epoch_len)):
+        assert len(np.intersect1d(first, other)) < 10
+
+
+def test_a_lane_opens_few_units_at_a_time() -> None:
+    order = _order(window=80)
+    for step in range(order.epoch_len):
+        for lane in range(4):
+            rows = order._lane_rows(0, step, lane)
+            assert len(np.unique(rows // 40)) <= 5  # two windows of 80 rows touch at most 5 units of 40
+
+
+def test_exact_permutations_mix_evenly() -> None:
+    order = _order(is_exact=True, unit_sizes=np.array([1000]), batch_size=10)
+    firsts = np.array([order.batch(epoch * order.epoch_len)[0] for epoch in range(2000)])
+    assert abs(firsts.mean() - 499.5) < 20
+    assert np.bincount(firsts // 100, minlength=10).min() > 150
+
+
+def test_bad_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match="fewer than a batch"):
+        _order(batch_size=3000)
+    with pytest.raises(ValueError, match=r"lanes must be in \[1, batch size 20\], not 21"):
+        _order(lanes=21)
+    assert default_lanes(10) == 10
+    assert default_lanes(4096) == 64

@@ -1,0 +1,106 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raysl import dist
+from raysl.nn.batch_norm import SyncBatchNorm, convert_sync_batch_norm, norm_statistics
+from tests.distributed import run_ranks
+
+COUNTS = [5, 2]
+CASES = {
+    "images": ((7, 3, 4, 4), torch.float64, 0.0),
+    "vectors": ((7, 6), torch.float64, 0.0),
+    "float32": ((7, 3, 4, 4), torch.float32, 0.0),
+    "far_mean": ((7, 3, 8, 8), torch.float32, 300.0),
+}
+
+
+def inputs(case: str) -> Tensor:
+    shape, dtype, mean = CASES[case]
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    return (x * 2 + x.new_tensor(range(7)).view(-1, *[1] * (len(shape) - 1)) + mean).to(dtype)
+
+
+def norm_pass(layer: nn.Module, whole: Tensor, counts: list[int]) -> dict[str, Any]:
+    """Two training passes and an evaluation of this rank's rows, with the gradients of an uneven loss."""
+    layer.to(whole.dtype)
+    with torch.no_grad():
+        layer.weight.copy_(torch.linspace(0.5, 2, len(layer.weight)))
+        layer.bias.copy_(torch.linspace(-1, 1, len(layer.bias)))
+    x = torch.split(whole, counts)[dist.rank()].clone().requires_grad_()
+    weights = torch.split(torch.linspace(-1, 1, whole.numel(), dtype=whole.dtype).view_as(whole), counts)[dist.rank()]
+    out = layer(x)
+    (out.pow(2) * weights).sum().backward()
+    layer(2 * x.detach())
+    statistics = [value.clone() for value in norm_statistics(layer)]
+    layer.eval()
+    return {
+        "out": out.detach(),
+        "grad": x.grad,
+        "weight": layer.weight.grad,
+        "bias": layer.bias.grad,
+        "statistics": statistics,
+        "eval": layer(x).detach(),
+    }
+
+
+def on_two_ranks() -> dict[str, Any]:
+    results = {case: norm_pass(SyncBatchNorm(inputs(case).shape[1]), inputs(case), COUNTS) for case in CASES}
+    averaging = SyncBatchNorm(3, momentum=None)
+    for scale in (1, 3):
+        averaging(torch.split(scale * inputs("float32"), COUNTS)[dist.rank()])
+    results["averaging"] = {"statistics": norm_statistics(averaging)}
+    return results
+
+
+@pytest.fixture(scope="module")
+def ranks() -> list[dict[str, Any]]:
+    return run_ranks(2, on_two_ranks)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_with_uneven_rows_equal_torch_on_the_whole_batch(ranks: list[dict[str, Any]], case: str) -> None:
+    x = inputs(case)
+    torch_layer = nn.BatchNorm1d(x.shape[1]) if x.dim() == 2 else nn.BatchNorm2d(x.shape[1])
+    whole = norm_pass(torch_layer, x.double() if case == "far_mean" else x, [len(x)])
+    rtol, atol = {"float32": (1e-5, 1e-5), "far_mean": (1e-3, 1e-3)}.get(case, (1e-10, 1e-11))
+    close = {"rtol": rtol, "atol": atol, "check_dtype": False}
+    for name in ("out", "grad", "eval"):
+        torch.testing.assert_close(torch.cat([rank[case][name] for rank in ranks]), whole[name], **close)
+    for name in ("weight", "bias"):
+        torch.testing.assert_close(ranks[0][case][name] + ranks[1][case][name], whole[name], **close)
+    for rank in ranks:
+        for ours, theirs in zip(rank[case]["statistics"], whole["statistics"], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=min(rtol, 1e-5), atol=1e-6, check_dtype=False)
+
+
+def test_momentum_none_is_the_plain_average_over_passes(ranks: list[dict[str, Any]]) -> None:
+    layer = nn.BatchNorm2d(3, momentum=None)
+    for scale in (1, 3):
+        layer(scale * inputs("float32"))
+    for rank in ranks:
+        torch.testing.assert_close(rank["averaging"]["statistics"], norm_statistics(layer), rtol=1e-5, atol=1e-6)
+
+
+def test_one_process_gives_torchs_numbers_bit_for_bit() -> None:
+    x = inputs("float32")
+    ours, theirs = norm_pass(SyncBatchNorm(3), x, [7]), norm_pass(nn.BatchNorm2d(3), x, [7])
+    for name in ("out", "grad", "weight", "bias", "eval"):
+        assert torch.equal(ours[name], theirs[name])
+
+
+def test_conversion_keeps_parameters_buffers_and_mode() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Sequential(nn.BatchNorm2d(4, eps=1e-3, momentum=0.2)), nn.ReLU())
+    network.eval()
+    before = dict(network.named_parameters()) | dict(network.named_buffers())
+    converted = convert_sync_batch_norm(network)
+    layer = converted[1][0]
+    assert isinstance(layer, SyncBatchNorm)
+    assert (layer.eps, layer.momentum, layer.training) == (1e-3, 0.2, False)
+    after = dict(converted.named_parameters()) | dict(converted.named_buffers())
+    assert list(after) == list(before)
+    assert all(after[name] is before[name] for name in before)
+    assert norm_statistics(converted)[1] is layer.running_var
+    assert convert_sync_batch_norm(converted)[1][0] is layer

@@ -1,0 +1,99 @@
+import pytest
+import torch
+import torchvision
+
+from raysl.config.schema import ConfigError
+from raysl.nn.backbones.resnet import ResNet
+from raysl.nn.heads import mlp
+
+
+def small(**fields: object) -> ResNet:
+    torch.manual_seed(0)
+    return ResNet(ResNet.Config(**({"depth": 10, "num_stages": 3, "width": 8, "stem": "cifar"} | fields)))
+
+
+@pytest.mark.parametrize(("depth", "num_parameters"), [(18, 11_176_512), (34, 21_284_672), (50, 23_508_032)])
+def test_weights_are_torchvisions_less_the_classifier(depth: int, num_parameters: int) -> None:
+    theirs = getattr(torchvision.models, f"resnet{depth}")().eval()
+    theirs.fc = torch.nn.Identity()
+    ours = ResNet(ResNet.Config(depth=depth)).eval()
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    images = torch.randn(1, 3, 64, 64)
+    assert sum(parameter.numel() for parameter in ours.parameters()) == num_parameters
+    assert ours.feature_dim == theirs(images).shape[1]
+    torch.testing.assert_close(ours(images), theirs(images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [101, 152])
+def test_deep_ones_have_torchvisions_names_too(depth: int) -> None:
+    with torch.device("meta"):
+        theirs = getattr(torchvision.models, f"resnet{depth}")().state_dict()
+        ours = ResNet(ResNet.Config(depth=depth)).state_dict()
+    shapes = {name: value.shape for name, value in ours.items()}
+    assert shapes == {name: value.shape for name, value in theirs.items() if not name.startswith("fc.")}
+
+
+def test_convolutions_start_with_kaiming_fan_out() -> None:
+    network = ResNet(ResNet.Config(depth=18))
+    assert network.layer4[1].conv2.weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
+    assert network.layer1[0].bn2.weight.min() == 1
+
+
+@pytest.mark.parametrize(("depth", "last"), [(10, "bn2"), (50, "bn3")])
+def test_zero_init_residual_starts_blocks_as_the_identity(depth: int, last: str) -> None:
+    network = small(depth=depth, zero_init_residual=True, num_stages=2)
+    blocks = [*network.layer1, *network.layer2]
+    assert all(getattr(block, last).weight.abs().max() == 0 for block in blocks)
+    assert all(block.bn1.weight.min() == 1 for block in blocks)
+
+
+def test_small_network_for_sixteen_pixels() -> None:
+    network = small()
+    images = torch.randn(2, 3, 16, 16)
+    shapes = {name: tuple(out.shape[1:]) for name, out in network.stages(images, ["avgpool", "res4", "stem"]).items()}
+    assert shapes == {"avgpool": (32,), "res4": (32, 4, 4), "stem": (8, 16, 16)}
+    assert list(shapes) == ["avgpool", "res4", "stem"]
+    assert network.feature_dim == network(images).shape[1] == 32
+
+
+def test_stages_stop_at_the_deepest_one_asked_for() -> None:
+    network = small().eval()
+    ran: list[int] = []
+    network.layer3.register_forward_hook(lambda *_: ran.append(3))
+    images = torch.randn(1, 3, 16, 16)
+    early = network.stages(images, ["res2", "res3"])
+    assert not ran
+    late = network.stages(images, ["res2", "res3", "avgpool"])
+    assert ran
+    assert torch.equal(early["res2"], late["res2"])
+    assert torch.equal(early["res3"], late["res3"])
+    assert torch.equal(late["avgpool"], network(images))
+
+
+def test_channels_last_gives_the_same_features() -> None:
+    network = small().eval()
+    images = torch.randn(2, 3, 16, 16)
+    plain = network(images)
+    network.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(network(images.to(memory_format=torch.channels_last)), plain, rtol=1e-5, atol=1e-5)
+
+
+def test_unknown_stage_lists_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"no stage 'res5' .* stem, res2, res3, res4, avgpool"):
+        small().stages(torch.zeros(1, 3, 8, 8), ["res5"])
+
+
+@pytest.mark.parametrize("fields", [{"depth": 20}, {"num_stages": 5}, {"width": 0}])
+def test_impossible_networks_are_refused(fields: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match=str(next(iter(fields.values())))):
+        small(**fields)
+
+
+def test_mlp_has_relu_between_layers_and_a_plain_last_one() -> None:
+    names = [[type(layer).__name__ for layer in mlp([4, 8, 8, 2], norm=norm)] for norm in (False, True)]
+    assert names[0] == ["Linear", "ReLU", "Linear", "ReLU", "Linear"]
+    assert names[1] == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d", "ReLU", "Linear"]
+    assert [layer.bias is None for layer in mlp([4, 8, 2], norm=True) if hasattr(layer, "in_features")] == [True, False]
+    assert mlp([4, 8, 2])(torch.zeros(3, 4)).shape == (3, 2)
+    with pytest.raises(ValueError, match="at least an input and an output"):
+        mlp([4])

@@ -1,0 +1,225 @@
+"""report.html."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raysl.report.contents import RunReport, Score, load_report_json
+from raysl.report.page import duration, page, readable, write_report
+from tests.report.run import SCORES, example
+
+VOID = {"meta", "img"}
+
+
+class Outline(HTMLParser):
+    """Tags, attributes, text and headings of a page; fails on a tag that closes another."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.headings: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.open, f"left open: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag == "h2":
+            self.headings.append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self.open:
+            return
+        self.text += data
+        if "h2" in self.open:
+            self.headings[-1] += data
+
+
+@pytest.fixture(scope="module")
+def full() -> str:
+    return page(example())
+
+
+def test_the_sections_come_in_the_order_of_interest(full: str) -> None:
+    assert Outline(full).headings == [
+        "Results",
+        "Course of training",
+        "Map of the embeddings",
+        "Views",
+        "Nearest neighbours",
+        "Benchmarks",
+        "Time and throughput",
+        "Settings",
+        "Environment",
+        "Use it",
+    ]
+
+
+def test_nothing_is_loaded_from_elsewhere(full: str) -> None:
+    outline = Outline(full)
+    sources = [value for name, value in outline.attributes if name in ("src", "href", "xlink:href", "srcset", "data")]
+    assert sources
+    assert all(value.startswith(("#", "data:image/")) for value in sources)
+    assert not re.search(r"https?://|@import|url\((?!#)", full)
+    assert not outline.tags & {"script", "link", "iframe", "object", "embed"}
+
+
+def test_ids_are_unique_and_every_reference_has_its_target(full: str) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', full)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', full)) <= set(ids)
+
+
+def test_drawings_take_their_colours_from_the_style_sheet(full: str) -> None:
+    drawn = set(re.findall(r"var\((--\w+)\)", full[full.index("<body>") :]))
+    assert {"--ink", "--muted", "--grid", "--trained", "--untrained", "--pixels"} <= drawn
+    for name in drawn:
+        assert full.count(f" {name}:") == 2, f"{name} needs a light and a dark value"
+    assert not re.search(r"#0[1-8]0[1-8]0[1-8]\b", full)
+
+
+HOSTILE = "<script>alert('1')</script>\"><img src=x onerror=alert(2)> $\\frac{$ & 100 %"
+
+
+def test_hostile_text_stays_text() -> None:
+    plain_report = example()
+    assert plain_report.embeddings is not None
+    report = example(
+        **dict.fromkeys(("name", "method", "backbone", "dataset", "checkpoint", "command", "finished"), HOSTILE),
+        config={HOSTILE: {HOSTILE: HOSTILE}},
+        config_docs={f"{HOSTILE}.{HOSTILE}": HOSTILE},
+        environment={HOSTILE: HOSTILE},
+        times={HOSTILE: 1.0},
+        history=[{"step": 1, "loss": 1.0, HOSTILE: 2.0}],
+        scores=[Score(benchmark=HOSTILE, metric=HOSTILE, trained=1.0, note=HOSTILE)],
+        embeddings=replace(plain_report.embeddings, class_names=[HOSTILE, "_hidden"]),
+        events=[HOSTILE],
+    )
+    outline = Outline(page(report))
+    assert "script" not in outline.tags
+    assert not [name for name, _ in outline.attributes if name.startswith("on")]
+    assert outline.text.count(HOSTILE) >= 15
+
+
+def test_missing_parts_leave_no_heading() -> None:
+    report = RunReport(name="bare", method="SimCLR", backbone="resnet18", dataset="digits")
+    outline = Outline(page(report))
+    assert outline.headings == []
+    assert "None" not in outline.text
+    assert not outline.tags & {"section", "table", "img", "svg", "h3"}
+
+
+@pytest.mark.parametrize(
+    ("part", "heading"),
+    [
+        ("history", "Course of training"),
+        ("scores", "Results"),
+        ("views", "Views"),
+        ("neighbours", "Nearest neighbours"),
+    ],
+)
+def test_each_part_goes_with_its_heading(part: str, heading: str) -> None:
+    report = example(embeddings=None, **{part: [] if part in ("history", "scores") else None})
+    assert heading not in Outline(page(report)).headings
+
+
+def test_the_same_report_gives_the_same_page(full: str) -> None:
+    assert page(example()) == full
+
+
+def test_both_files_are_written_and_small(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    report = example()
+    assert report.views is not None
+    noise = draws.integers(0, 256, size=(8, 8, 96, 96, 3), dtype=np.uint8)
+    large = replace(
+        report,
+        history=[{"step": step, "loss": float(draws.normal()), "lr": 0.1} for step in range(20_000)],
+        views=replace(report.views, originals=list(noise[0]), views={"global": noise}),
+    )
+    path = write_report(large, tmp_path / "new" / "folder")
+    assert path == tmp_path / "new" / "folder" / "report.html"
+    assert path.stat().st_size < 1_000_000
+    assert load_report_json(path.with_suffix(".json")).metrics == report.metrics
+
+
+def test_saturated_pixels_are_named_and_others_are_not(full: str) -> None:
+    assert "Raw pixels alone reach 98.1 % with kNN" in Outline(full).text
+    assert "Go by the low-shot numbers." in Outline(full).text
+    fair = [replace(score, pixels=96.9) for score in SCORES]
+    assert "Raw pixels alone" not in page(example(scores=fair, embeddings=None))
+
+
+def test_cards_name_the_gain_over_the_better_rival(full: str) -> None:
+    text = Outline(full).text
+    assert "Low-shot, 5 per class90.1 % ± 0.8+12.6 vs raw pixels" in text
+    assert "kNN, top-197.4 %−0.7 vs raw pixels" in text
+
+
+def test_a_loss_that_is_not_finite_is_marked() -> None:
+    history = [{"step": step, "loss": float("nan") if step == 7 else 1.0} for step in range(20)]
+    full = page(example(history=history, embeddings=None))
+    assert "Not finite at step 7." in Outline(full).text
+    assert "var(--bad)" in full[full.index("<body>") :]
+
+
+def test_collapsed_embeddings_are_called_so() -> None:
+    sample = example().embeddings
+    assert sample is not None
+    collapsed = replace(sample, features=np.ones_like(sample.features))
+    outline = Outline(page(example(embeddings=collapsed)))
+    assert "the representation has collapsed" in outline.text
+    assert "t-SNE" not in outline.text
+
+
+def test_the_legend_has_every_class_up_to_twenty() -> None:
+    sample = example().embeddings
+    assert sample is not None
+    for count, is_named in ((20, True), (21, False)):
+        names = [f"kind-{label}-" for label in range(count)]
+        outline = Outline(page(example(embeddings=replace(sample, labels=np.arange(40) % count, class_names=names))))
+        assert all((name in outline.text) == is_named for name in names[2:])
+
+
+def test_settings_carry_their_doc_line(full: str) -> None:
+    assert "lr0.3Peak of the learning rate.betas[0.9, 0.999]" in Outline(full).text
+
+
+def test_the_checkpoint_can_be_loaded_as_shown(full: str) -> None:
+    assert 'raysl.load_backbone("s3://bucket/morning/checkpoint_000060")' in Outline(full).text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.416, "0.42 s"),
+        (38.12, "38.1 s"),
+        (59.97, "1 min 00 s"),
+        (247, "4 min 07 s"),
+        (3599.7, "1 h 00 min"),
+        (11520, "3 h 12 min"),
+    ],
+)
+def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_numbers_keep_three_digits() -> None:
+    assert [readable(value) for value in (0.00011284, 1.909, 12399.7, 3e12)] == ["0.000113", "1.91", "12,400", "3e+12"]

@@ -1,0 +1,29 @@
+"""The table for the terminal."""
+
+import math
+
+from raysl.report.contents import Score
+from raysl.report.summary import score_table
+from tests.report.run import SCORES
+
+
+def test_columns_are_aligned_and_gaps_stay_empty() -> None:
+    assert score_table(SCORES) == "\n".join(
+        [
+            "benchmark  metric  trained     ±  untrained  pixels",
+            "---------  ------  -------  ----  ---------  ------",
+            "low_shot   5_shot    90.10  0.80      70.40   77.50",
+            "knn        top1      97.40            93.00   98.10",
+            "linear     top1      96.00",
+        ]
+    )
+
+
+def test_columns_that_no_score_fills_are_left_out() -> None:
+    assert score_table([Score(benchmark="svm", metric="map", trained=math.nan)]) == "\n".join(
+        ["benchmark  metric  trained", "---------  ------  -------", "svm        map         nan"]
+    )
+
+
+def test_no_scores_make_no_table() -> None:
+    assert score_table([]) == ""

@@ -1,0 +1,183 @@
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from raysl import cli
+from raysl.config.files import config_names
+from raysl.config.load import load_config
+from raysl.errors import ConfigError, RunFailed
+
+PARTS = Path(__file__).parent / "config" / "parts.py"
+TINY = f"""\
+method: {{name: "{PARTS}:Contrast"}}
+backbone: {{name: "{PARTS}:Net", width: 8}}
+data: {{name: "{PARTS}:Pictures"}}
+optim: {{name: "{PARTS}:Adam"}}
+"""
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    return str(path)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the console entry point in this process; gives exit code, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["raysl", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(caught.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "raysl", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_wrong_input_is_one_message_and_exit_code_2(tiny: str) -> None:
+    done = shell("config", tiny, "lr=0.1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: lr: no such setting; did you mean optim.lr?\n"
+
+
+def test_help_loads_neither_torch_nor_ray() -> None:
+    code = (
+        "import sys, raysl.cli\n"
+        "sys.argv = ['raysl', '--help']\n"
+        "try: raysl.cli.main()\n"
+        "except SystemExit as done: assert not done.code\n"
+        "print(sorted({'torch', 'ray', 'torchvision', 'pyarrow', 'omegaconf'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0].startswith("Usage: raysl ")
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["confg"], r"error: No such command 'confg'. Did you mean 'config'\?\n"),
+        (["list", "methods", "--jsn"], r"error: No such option: --jsn.*--json.*\n"),
+        (["list", "method"], r"error: no list 'method'; did you mean 'methods'\? Known: methods, .*, configs\n"),
+        (["list"], r"error: Missing argument .*\n"),
+        (["config", "gone.yaml"], r"error: no file 'gone.yaml'.*\n"),
+        (["config", "a", "b", "c=1"], r"error: 'b' is neither CONFIG nor a setting; .*\n"),
+        ([], r"Usage: raysl .*"),
+    ],
+)
+def test_misspelt_words_come_with_what_was_meant(run: Run, arguments: list[str], message: str) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(message, err, re.DOTALL)
+
+
+def test_each_line_of_a_config_error_is_marked(run: Run, tiny: str) -> None:
+    code, _, err = run("config", tiny, "train.epochs=x", "optim.lr=y")
+    assert code == 2
+    assert [line[:20] for line in err.splitlines()] == ["error: optim.lr: 'y'", "error: train.epochs:"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigError("wrong"), 2, "error: wrong\n"),
+        (RunFailed("loss is nan at step 3"), 1, "error: loss is nan at step 3\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (typer.Exit(3), 3, ""),
+    ],
+)
+def test_how_a_command_ends_is_its_exit_code(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, message: str
+) -> None:
+    app = typer.Typer(pretty_exceptions_enable=False)
+
+    @app.command()
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", app)
+    assert run() == (code, "", message)
+
+
+def test_our_own_mistakes_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = typer.Typer(pretty_exceptions_enable=False)
+
+    @app.command()
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "app", app)
+    monkeypatch.setattr(sys, "argv", ["raysl"])
+    with pytest.raises(ZeroDivisionError):
+        cli.main()
+
+
+def test_version_is_told(run: Run) -> None:
+    code, out, _ = run("--version")
+    assert code == 0
+    assert out.startswith("raysl ")
+
+
+def test_printed_config_loads_back_with_and_without_its_comments(run: Run, tiny: str, tmp_path: Path) -> None:
+    code, out, err = run("config", tiny, "optim.lr=1e-3", "name=x")
+    assert (code, err) == (0, "")
+    assert re.search(r"^  lr: 0.001 +# Peak learning rate", out, re.MULTILINE)
+    bare = "".join(re.sub(r"  # .*$", "", line) + "\n" for line in out.splitlines())
+    for text in (out, bare):
+        (tmp_path / "printed.yaml").write_text(text)
+        assert load_config(str(tmp_path / "printed.yaml")) == load_config(tiny, ["optim.lr=1e-3", "name=x"])
+
+
+@pytest.mark.parametrize(
+    "kind", ["methods", "backbones", "sources", "transforms", "benchmarks", "optimizers", "configs"]
+)
+def test_every_listed_name_has_its_class_and_a_line(run: Run, kind: str) -> None:
+    code, out, _ = run("list", kind, "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert rows
+    assert all(row["name"] and row["class"] and row["doc"] and "not available" not in row["doc"] for row in rows)
+    _, table, _ = run("list", kind)
+    assert [line.split()[0] for line in table.splitlines()] == [row["name"] for row in rows]
+
+
+def test_every_packaged_run_loads() -> None:
+    runs = [name for name in config_names() if "/" not in name]
+    assert cli.DEFAULT_CONFIG in runs
+    for name in runs:
+        assert load_config(name).name
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], (None, [])),
+        (["simclr"], ("simclr", [])),
+        (["optim.lr=0.6"], (None, ["optim.lr=0.6"])),
+        (["simclr", "optim.lr=0.6", "data.path=a=b"], ("simclr", ["optim.lr=0.6", "data.path=a=b"])),
+        (["runs/a=b/run.yaml", "seed=1"], ("runs/a=b/run.yaml", ["seed=1"])),
+        (["train.expect={a/b: [1, 2]}", "data.path="], (None, ["train.expect={a/b: [1, 2]}", "data.path="])),
+    ],
+)
+def test_config_comes_first_and_settings_follow(words: list[str], expected: tuple[str | None, list[str]]) -> None:
+    assert cli.split_arguments(words) == expected
+
+
+@pytest.mark.parametrize("words", [["a", "b"], ["seed=1", "simclr"], ["a", "seed=1", "a"], ["a", "=1"]])
+def test_stray_words_are_refused(words: list[str]) -> None:
+    with pytest.raises(ConfigError, match="is neither CONFIG nor a setting"):
+        cli.split_arguments(words)

@@ -1,0 +1,111 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysl.schedule import Duration, Step, cosine, linear, progress_after, warmup
+
+UNITS = st.sampled_from(["ep", "st", "%"])
+TOTALS = st.integers(1, 10**6)
+
+
+@st.composite
+def durations(draw: st.DrawFn) -> Duration:
+    unit = draw(UNITS)
+    value = draw(st.integers(0, 10**12)) if unit == "st" else draw(st.floats(0, 1e9))
+    return Duration(float(value), unit)
+
+
+def test_a_step_knows_its_epoch_and_share() -> None:
+    step = Step(25, 40, 10)
+    assert (step.epoch, step.in_epoch, step.progress) == (2, 5, 0.625)
+    assert step.next() == Step(26, 40, 10)
+    assert Step(0, 40, 10).progress == 0.0
+    assert Step(39, 40, 10).progress < 1.0
+
+
+@given(index=TOTALS, epoch_len=TOTALS)
+def test_epoch_and_place_in_it_make_up_the_index(index: int, epoch_len: int) -> None:
+    step = Step(index, index + 1, epoch_len)
+    assert step.epoch * epoch_len + step.in_epoch == index
+    assert 0 <= step.in_epoch < epoch_len
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("10ep", 100), ("0.5ep", 5), ("500st", 500), ("5%", 10), ("0.5%", 1), ("100%", 200), ("0st", 0), (" 3 ep ", 30)],
+)
+def test_durations_are_read_in_epochs_steps_and_shares(text: str, steps: int) -> None:
+    assert Duration.parse(text).steps(200, 10) == steps
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10", "ep", "-1ep", "1.5st", "1e2st", "10 epochs", "5 %%", "1.ep", "nan%", "10EP"]
+)
+def test_what_is_no_duration_is_refused_with_a_way_out(text: str) -> None:
+    with pytest.raises(ValueError, match=r"10ep.*500st.*5%|write 2st"):
+        Duration.parse(text)
+
+
+@given(duration=durations())
+def test_a_duration_is_read_back_from_its_text_exactly(duration: Duration) -> None:
+    assert Duration.parse(str(duration)) == duration
+
+
+@pytest.mark.parametrize("text", ["10ep", "0.5ep", "500st", "5%", "1234567st", "0.0000001%", "33.333333333%"])
+def test_the_text_of_a_duration_is_the_one_it_came_from(text: str) -> None:
+    assert str(Duration.parse(text)) == text
+
+
+@given(duration=durations(), total=TOTALS, epoch_len=TOTALS)
+def test_the_length_in_steps_is_a_whole_number_within_half_a_step(
+    duration: Duration, total: int, epoch_len: int
+) -> None:
+    exact = duration.value * {"ep": epoch_len, "st": 1, "%": total / 100}[duration.unit]
+    assert abs(duration.steps(total, epoch_len) - exact) <= 0.5 + 1e-9 * exact
+
+
+def test_a_duration_is_due_at_its_multiples() -> None:
+    def due(text: str) -> list[int]:
+        return [i for i in range(1, 21) if Duration.parse(text).is_due(Step(i, 20, 5))]
+
+    assert due("1ep") == [5, 10, 15, 20]
+    assert due("25%") == [5, 10, 15, 20]
+    assert due("8st") == [8, 16]
+    assert due("0st") == list(range(1, 21))
+    assert due("0.1%") == list(range(1, 21))
+
+
+def test_cosine_has_the_values_of_half_a_period() -> None:
+    expected = {0.0: 1.0, 0.25: (1 + math.sqrt(0.5)) / 2, 0.5: 0.5, 0.75: (1 - math.sqrt(0.5)) / 2, 1.0: 0.0, 1.5: 0.0}
+    for progress, value in expected.items():
+        assert cosine(progress, 1.0, 0.0) == pytest.approx(value, abs=1e-12)
+    assert cosine(0.5, 0.996, 1.0) == pytest.approx(0.998)
+
+
+@given(a=st.floats(0, 1), b=st.floats(0, 1), start=st.floats(-10, 10), end=st.floats(-10, 10))
+def test_schedules_run_from_start_to_end_without_turning_back(a: float, b: float, start: float, end: float) -> None:
+    for schedule in (linear, cosine):
+        assert schedule(0.0, start, end) == pytest.approx(start, abs=1e-9)
+        assert schedule(1.0, start, end) == pytest.approx(end, abs=1e-9)
+        early, late = schedule(min(a, b), start, end), schedule(max(a, b), start, end)
+        assert (late - early) * (end - start) >= -1e-9
+
+
+def test_warm_up_rises_by_equal_parts_and_stays_at_one() -> None:
+    assert [warmup(Step(i, 10, 5), 4) for i in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    assert warmup(Step(0, 10, 5), 0) == 1.0
+
+
+def test_progress_after_the_warm_up_starts_at_zero() -> None:
+    assert [progress_after(Step(i, 10, 5), 5) for i in (0, 4, 5, 6, 9)] == [0.0, 0.0, 0.0, 0.2, 0.8]
+    assert progress_after(Step(3, 10, 5), 20) == 0.0
+    assert progress_after(Step(3, 10, 5), 0) == 0.3
+
+
+@given(total=TOTALS, num_warmup=st.integers(0, 10**6), data=st.data())
+def test_progress_after_the_warm_up_stays_below_one(total: int, num_warmup: int, data: st.DataObject) -> None:
+    step = Step(data.draw(st.integers(0, total - 1)), total, 1)
+    assert 0.0 <= progress_after(step, num_warmup) < 1.0
+    assert 0.0 < warmup(step, num_warmup) <= 1.0
