@@ -11,6 +11,7 @@ import re
 import sys
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from raysl.config.schema import RunConfig
 
 DEFAULT_CONFIG = "quickstart"
+DEFAULT_SWEEP = "sweep/quickstart"
 INTERRUPTED = 130
 
 app = typer.Typer(
@@ -191,6 +193,33 @@ def run_extract(
     features = extract(checkpoint, split=split, out=out)
     rows, width = features.features.shape
     typer.echo(f"features    {features.path} ({rows:,} rows of {width})")
+
+
+@app.command("sweep")
+def run_sweep(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[SWEEP] [key=value ...]",
+            help="Packaged name or .yaml file of a search space, then its settings (trials=4) and those of its runs.",
+            show_default=False,
+        ),
+    ] = None,
+    low_resource: LowResource = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a search over settings and print its leaderboard. SWEEP defaults to sweep/quickstart."""
+    _set_up_logging(verbose)
+    from raysl.config.space import load_sweep
+    from raysl.sweep import sweep
+
+    name, overrides = split_arguments(arguments or [])
+    name = name or DEFAULT_SWEEP
+    space, rest = load_sweep(name, overrides)
+    own_name = Path(name).stem if name.endswith((".yaml", ".yml")) else name.replace("/", "-")
+    board = sweep(_load([space.config, f"name={own_name}", *rest], low_resource), space)
+    typer.echo(board.table())
+    typer.echo(f"leaderboard {board.path}")
 
 
 @app.command("list")

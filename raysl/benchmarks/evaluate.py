@@ -15,7 +15,7 @@ from raysl.config.stored import load_benchmarks
 from raysl.config.schema import BenchmarkConfig, ConfigError
 from raysl.data.source import Split
 from raysl.report.assemble import assemble
-from raysl.report.contents import Score
+from raysl.report.contents import Score, flat_metrics
 from raysl.report.page import write_report
 from raysl.storage import Folder
 
@@ -29,7 +29,7 @@ class Report:
     """What benchmarks measured.
 
     Args:
-        metrics: `knn/top1` is the trained backbone's number, `knn/top1/untrained` and `knn/top1/pixels` those beside it.
+        metrics: `knn/top1` is the trained backbone's number, `knn/top1/untrained`, `/pixels` and `/deviation` those beside it.
         path: of `report.html`.
         scores: the same as a table.
     """
@@ -76,18 +76,6 @@ def benchmark(
     ]
     path = _write(loaded, scores, train, test, test_sets["trained"], train_sets["trained"], facts or {})
     return Report(flat_metrics(scores), path, scores)
-
-
-def flat_metrics(scores: Sequence[Score]) -> dict[str, float]:
-    """Numbers by name: `knn/top1`, and `knn/top1/untrained`, `/pixels`, `/std` beside it."""
-    flat = {}
-    for score in scores:
-        name = f"{score.benchmark}/{score.metric}"
-        flat[name] = score.trained
-        for column, value in (("untrained", score.untrained), ("pixels", score.pixels), ("std", score.deviation)):
-            if value is not None:
-                flat[f"{name}/{column}"] = value
-    return flat
 
 
 def _scores(

@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +41,12 @@ def summary_of(path: Path) -> str:
 def files_of(name_or_path: str) -> list[ConfigFile]:
     """A configuration's file after all that it is based on, each once, the lowest first.
 
-    Only the last one keeps its `name`: a run does not inherit another's.
-
     Raises:
         ConfigError: if a name or a file does not exist, is no YAML tree, or is based on itself.
     """
     done: dict[Path, ConfigFile] = {}
     _collect(find(name_or_path, Path.cwd()), [], done)
-    files = list(done.values())
-    inherited = [replace(f, values={k: v for k, v in f.values.items() if k != "name"}) for f in files[:-1]]
-    return files
+    return list(done.values())
 
 
 def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:

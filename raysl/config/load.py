@@ -40,7 +40,7 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> RunConfig:
     for base in base_names(changes.pop("base", None), "overrides"):
         files += [file for file in files_of(base) if file.path not in {f.path for f in files}]
     layers = Layers()
-    for file in files:
+    for file in files:  # a run does not inherit another's name
         values = (
             file.values if file.path == main else {key: value for key, value in file.values.items() if key != "name"}
         )

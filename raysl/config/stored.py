@@ -1,7 +1,6 @@
 """Settings that were written by raysl itself, read back."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from raysl.components import ALIASES
@@ -22,6 +21,18 @@ def load_dumped(text: str) -> RunConfig:
     return from_dict(read(text, "run.yaml"))
 
 
+def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """Settings with some of them changed by `key=value`, as on the command line.
+
+    Raises:
+        ConfigError: if a key or a value is wrong.
+    """
+    layers = Layers()
+    layers.lay(to_dict(config), Path.cwd())
+    layers.lay(parse_overrides(overrides), Path.cwd())
+    return from_dict(layers.pruned())
+
+
 def load_benchmarks(
     config: RunConfig, names: Sequence[str] | None, overrides: Sequence[str] = ()
 ) -> dict[str, BenchmarkConfig]:
@@ -37,7 +48,5 @@ def load_benchmarks(
     """
     chosen = list(names or config.benchmarks or ALIASES["benchmark"])
     wanted = {name: to_dict(config)["benchmarks"].get(name, {}) for name in chosen}
-    layers = Layers()
-    layers.lay({**to_dict(replace(config, benchmarks={})), "benchmarks": wanted}, Path.cwd())
-    layers.lay(parse_overrides([f"benchmarks.{override}" for override in overrides]), Path.cwd())
-    return from_dict(layers.pruned()).benchmarks
+    settings = from_dict({**to_dict(config), "benchmarks": wanted})
+    return apply_overrides(settings, [f"benchmarks.{override}" for override in overrides]).benchmarks

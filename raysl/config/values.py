@@ -127,6 +127,8 @@ def _holds(kind: Any, value: Any) -> bool:
 
 
 def _sequence(kind: Any, value: Any, key: str, node: Node) -> Any:
+    if Ellipsis in get_args(kind) and isinstance(value, int | float | str):
+        value = [value]  # a list of one needs no brackets
     if not isinstance(value, list | tuple):
         raise ConfigError(f"{key}: {show(value)} is no {spell(kind)}; write [a, b, ...]")
     outer, inner = get_origin(kind) or kind, get_args(kind)

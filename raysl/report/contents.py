@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -110,14 +110,24 @@ class RunReport:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The scores, flat: `low_shot/5_shot/trained` -> 90.1; what was not measured has no key."""
-        flat = {}
-        for score in self.scores:
-            for column in ("trained", "untrained", "pixels", "deviation"):
-                value = getattr(score, column)
-                if value is not None:
-                    flat[f"{score.benchmark}/{score.metric}/{column}"] = float(value)
-        return flat
+        """The scores, flat; see `flat_metrics`."""
+        return flat_metrics(self.scores)
+
+
+def flat_metrics(scores: Iterable[Score]) -> dict[str, float]:
+    """Scores by name: `knn/top1` is the trained backbone's; `/untrained`, `/pixels` and `/deviation` stand beside it.
+
+    What was not measured has no key.
+    """
+    flat = {}
+    for score in scores:
+        name = f"{score.benchmark}/{score.metric}"
+        flat[name] = float(score.trained)
+        for column in ("untrained", "pixels", "deviation"):
+            value = getattr(score, column)
+            if value is not None:
+                flat[f"{name}/{column}"] = float(value)
+    return flat
 
 
 PICTURES = ("embeddings", "neighbours", "views")
@@ -132,12 +142,17 @@ def report_json(report: RunReport) -> str:
 
 
 def load_report_json(path: Path | str) -> RunReport:
-    """Read a report.json back, without pictures; a `trained` of null comes back as NaN.
+    """Read a report.json back; see `parse_report_json`."""
+    return parse_report_json(Path(path).read_text(encoding="utf-8"), str(path))
+
+
+def parse_report_json(text: str, path: str) -> RunReport:
+    """The report that a report.json holds, without pictures; a `trained` of null comes back as NaN.
 
     Raises:
         ValueError: if the file is no report of this format.
     """
-    content = json.loads(Path(path).read_text(encoding="utf-8"))
+    content = json.loads(text)
     found = content.get("format") if isinstance(content, dict) else None
     if found != FORMAT_VERSION:
         expected = f"report.json of format {FORMAT_VERSION}"

@@ -22,7 +22,7 @@ from ray.train import CheckpointConfig, FailureConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from raysl.benchmarks.evaluate import Report, benchmark, flat_metrics
+from raysl.benchmarks.evaluate import Report, benchmark
 from raysl.cluster import Resources, connect, worker_shape
 from raysl.components import resolve
 from raysl.config.schema import RunConfig
@@ -30,7 +30,7 @@ from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.errors import RunFailed
-from raysl.report.contents import load_report_json
+from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
 from raysl.storage import absolute
 from raysl.train.callbacks.metrics_log import parse_metrics
@@ -283,7 +283,7 @@ def _report_of(folder: RunFolder) -> Report | None:
     """The report of a finished run, if it has one."""
     if not folder.exists("report.json"):
         return None
-    scores = load_report_json(folder.read("report.json").decode()).scores
+    scores = parse_report_json(folder.read("report.json").decode(), folder.uri).scores
     return Report(flat_metrics(scores), f"{folder.uri}/report.html", scores)
 
 

@@ -15,6 +15,16 @@ from raysl.schedule import Duration
 
 
 @dataclass(frozen=True, kw_only=True)
+class Tip:
+    """End of a head."""
+
+    size: int
+    """Outputs; has no default."""
+    scale: float = 1.0
+    """Factor of the outputs."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Head:
     """Sizes of a head."""
 
@@ -22,6 +32,8 @@ class Head:
     """Outputs of its layers."""
     bias: bool = True
     """Add a bias."""
+    tip: Tip = Tip(size=4)
+    """What follows."""
 
 
 class Contrast:
@@ -33,7 +45,9 @@ class Contrast:
         similarities."""
         shape: Literal["square", "wide"] = "square"
         """Shape of the crops."""
-        head: Head = Head(widths=(128, 128))
+        level: Literal[0, 1] = 0
+        """How hard."""
+        head: Head = Head(widths=(128, 128), tip=Tip(size=5))
         """Projector."""
         local: Head | None = None
         """Head of the local crops; default: none."""

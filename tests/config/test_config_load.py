@@ -44,10 +44,13 @@ def test_overrides_are_typed_by_their_fields(tiny: str) -> None:
 
 def test_partly_given_group_takes_the_rest_from_the_default_of_its_field(tiny: str) -> None:
     head = to_dict(load_config(tiny, ["method.head.bias=false"]))["method"]["head"]
-    assert head == {"widths": [128, 128], "bias": False}
+    assert head == {"widths": [128, 128], "bias": False, "tip": {"size": 5, "scale": 1.0}}
+    head = to_dict(load_config(tiny, ["method.head.tip.scale=2"]))["method"]["head"]
+    assert head["tip"] == {"size": 5, "scale": 2.0}
     assert to_dict(load_config(tiny, ["method.local.bias=false"]))["method"]["local"] == {
         "widths": [64, 32],
         "bias": False,
+        "tip": {"size": 4, "scale": 1.0},
     }
     assert to_dict(load_config(tiny, ["method.local={bias: false}", "method.local=null"]))["method"]["local"] is None
 
@@ -64,6 +67,7 @@ def test_partly_given_group_takes_the_rest_from_the_default_of_its_field(tiny: s
         ("train.sync_bn=1", "train.sync_bn: 1 is no bool; write true or false"),
         ("train.clip_grad=x", "train.clip_grad: 'x' is no float or null"),
         ("train.device=gpu", "train.device: 'gpu' is none of its choices; write one of auto, cpu, cuda"),
+        ("method.level=true", "method.level: true is none of its choices; write one of 0, 1"),
         ("optim.warmup=10", f"optim.warmup: 10 is no duration; {DURATIONS}"),
         ("optim.warmup=10 epochs", f"optim.warmup: '10 epochs' is no duration; {DURATIONS}"),
         ("data.std=[1, 1]", "data.std: [1, 1] has 2 values; it needs 3"),
@@ -214,11 +218,18 @@ def test_other_component_drops_only_what_a_file_set_for_the_one_before(tiny: str
         "m.yaml", "base: tiny\nmethod: {temperature: 0.5, shape: wide, head: {widths: [5]}, weights: {a: 1}}\n"
     )
     method = to_dict(load_config(path, ["method=teacher"]))["method"]
-    assert method == {"name": "teacher", "shape": 3, "momentum": 0.99, "head": {"widths": [5], "bias": True}}
+    assert method == {
+        "name": "teacher",
+        "shape": 3,
+        "momentum": 0.99,
+        "head": {"widths": [5], "bias": True, "tip": {"size": 4, "scale": 1.0}},
+    }
     derived = write("n.yaml", "base: m.yaml\nmethod: teacher\n")
     assert to_dict(load_config(derived))["method"] == method
     assert to_dict(load_config(derived, ["method=contrast"]))["method"]["temperature"] == 0.5
     assert error_of(path, "method=teacher", "method.temperature=0.5").startswith("method.temperature: no such setting")
+    unnamed = write("u.yaml", "method: {temperature: 1}\n")
+    assert "method.temperature: no such setting" in error_of(unnamed, "method=teacher")
     typed = write("o.yaml", "base: m.yaml\nmethod: {name: teacher, temperature: 1}\n")
     assert error_of(typed).startswith("method.temperature: no such setting")
 
@@ -263,6 +274,8 @@ def test_what_is_dumped_loads_as_the_same(tiny: str, write: Write) -> None:
         tiny, ["optim.warmup=1234567st", "name='a: \\${b} # \\${c}'", "storage=1e-3x", "optim.lr=1e-5"]
     )
     assert load_config(write("again.yaml", dump(config))) == config
+    slashed = from_dict({**to_dict(config), "storage": "a\\\\${b}\\${c}\\"})
+    assert load_config(write("again.yaml", dump(slashed))) == slashed
     assert from_dict(to_dict(config)) == config
 
 

@@ -26,6 +26,7 @@ METHOD = st.fixed_dictionaries(
     {"name": st.just(f"{PARTS}:Contrast")},
     optional={
         "temperature": FLOAT,
+        "level": st.sampled_from([0, 1]),
         "shape": st.sampled_from(["square", "wide"]),
         "head": HEAD,
         "local": st.none() | HEAD,

@@ -20,14 +20,14 @@ def test_a_report_comes_back_from_json_without_its_pictures(tmp_path: Path) -> N
 
 def test_metrics_are_flat_and_hold_only_what_was_measured() -> None:
     assert json.loads(report_json(example()))["metrics"] == {
-        "low_shot/5_shot/trained": 90.1,
+        "low_shot/5_shot": 90.1,
         "low_shot/5_shot/untrained": 70.4,
         "low_shot/5_shot/pixels": 77.5,
         "low_shot/5_shot/deviation": 0.8,
-        "knn/top1/trained": 97.4,
+        "knn/top1": 97.4,
         "knn/top1/untrained": 93.0,
         "knn/top1/pixels": 98.1,
-        "linear/top1/trained": 96.0,
+        "linear/top1": 96.0,
     }
 
 
@@ -40,7 +40,7 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     path.write_text(report_json(report))
     content = json.loads(path.read_text())
-    assert content["metrics"] == {"knn/top1/trained": None}
+    assert content["metrics"] == {"knn/top1": None}
     assert content["history"] == [{"step": 1, "loss": None}]
     assert content["times"] == {"training": None}
     assert math.isnan(load_report_json(path).scores[0].trained)

@@ -1,0 +1,111 @@
+"""What a sweep searches: a YAML file of its own, with a distribution for each setting that varies."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from raysl.config.files import find
+from raysl.config.text import read, write
+from raysl.config.values import convert, show
+from raysl.errors import ConfigError
+
+DISTRIBUTIONS = ("choice", "grid", "uniform", "loguniform", "randint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """A search over the settings of a run."""
+
+    config: str = "quickstart"
+    """Configuration that the trials depart from: a packaged name or a .yaml file."""
+    trials: int = 8
+    """Trials to draw; every grid value is tried in each of them."""
+    metric: str = "knn_top1"
+    """Number that ranks the trials: one logged while training, or with scheduler none also one of a benchmark."""
+    mode: Literal["max", "min"] = "max"
+    """Whether more or less of it is better."""
+    scheduler: Literal["asha", "none"] = "asha"
+    """asha (Li et al. 2020, arXiv 1810.05934) stops trials that are behind the others at the same epoch."""
+    grace_epochs: int = 1
+    """Epochs that asha lets every trial train, at least 1."""
+    reduction: int = 3
+    """asha lets one in so many trials go on at each rung, at least 2."""
+    concurrent: int | None = None
+    """Trials at a time; default: as many as the cluster has room for."""
+    space: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Dotted setting -> {choice: [..]}, {grid: [..]}, {uniform: [low, high]}, {loguniform: [low, high]}, {randint: [low, high]}."""
+
+
+def load_sweep(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[SweepConfig, list[str]]:
+    """A sweep's file, and those overrides that belong to its runs.
+
+    Args:
+        name_or_path: a packaged name (`sweep/quickstart`) or a .yaml file.
+        overrides: `trials=4` and the other settings of a sweep; all others are for the runs.
+
+    Raises:
+        ConfigError: if the file or a value is wrong.
+    """
+    path = find(name_or_path, Path.cwd())
+    tree = read(path.read_text(encoding="utf-8"), str(path))
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} is no sweep; write settings such as space: and trials:")
+    own = {setting.name for setting in dataclasses.fields(SweepConfig)}
+    mine = [override for override in overrides if override.partition("=")[0] in own]
+    for override in mine:
+        key, _, text = override.partition("=")
+        tree[key] = read(text, override)
+    return _build(tree, str(path)), [override for override in overrides if override not in mine]
+
+
+def dump_sweep(sweep: SweepConfig) -> str:
+    """The sweep as YAML."""
+    return write(dataclasses.asdict(sweep))
+
+
+def example(key: str, distribution: dict[str, Any]) -> Any:
+    """A value that the distribution can give.
+
+    Raises:
+        ConfigError: if it is none of the known ones, or its bounds do not fit it.
+    """
+    known = f"write one of {{{'}, {'.join(f'{name}: [..]' for name in DISTRIBUTIONS)}}}"
+    if len(distribution) != 1 or next(iter(distribution)) not in DISTRIBUTIONS:
+        raise ConfigError(f"space.{key}: {show(distribution)} is no distribution; {known}")
+    ((name, values),) = distribution.items()
+    if not isinstance(values, list) or not values:
+        raise ConfigError(f"space.{key}.{name}: {show(values)} is no list of values; {known}")
+    if name in ("choice", "grid"):
+        return values[0]
+    is_range = len(values) == 2 and all(isinstance(v, int | float) for v in values) and values[0] < values[1]
+    if not is_range or (name == "loguniform" and values[0] <= 0):
+        above = ", both above 0" if name == "loguniform" else ""
+        raise ConfigError(f"space.{key}.{name}: {show(values)} is no range; write [low, high]{above}")
+    return values[0]
+
+
+def _build(tree: dict[str, Any], path: str) -> SweepConfig:
+    fields = {setting.name: setting for setting in dataclasses.fields(SweepConfig)}
+    unknown = [key for key in tree if key not in fields]
+    if unknown:
+        raise ConfigError(f"{path}: unknown key {unknown[0]!r}; a sweep has {', '.join(fields)}")
+    values = {key: convert(fields[key].type, value, key, None, _no_node) for key, value in tree.items()}
+    sweep = SweepConfig(**values)
+    if not sweep.space:
+        raise ConfigError(f"{path}: space is empty; name a setting and its distribution, optim.lr: {{uniform: [0.1, 1]}}")
+    if sweep.trials < 1 or sweep.grace_epochs < 1 or sweep.reduction < 2 or (sweep.concurrent or 1) < 1:
+        raise ConfigError(f"{path}: trials, grace_epochs and concurrent are at least 1 and reduction at least 2")
+    if sweep.scheduler == "asha" and "/" in sweep.metric:
+        raise ConfigError(
+            f"{path}: asha compares trials while they train, and {sweep.metric} is measured afterwards; "
+            "rank by knn_top1, or set scheduler=none"
+        )
+    for key, distribution in sweep.space.items():
+        example(key, distribution)
+    return sweep
+
+
+def _no_node(kind: type[Any], value: Any, key: str, default: Any) -> Any:
+    raise TypeError(f"{key}: a sweep has no groups of settings")

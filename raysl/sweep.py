@@ -1,0 +1,228 @@
+"""Sweeps: a search over pre-training runs, scheduled by Ray Tune, to one leaderboard.
+
+Each trial is a whole run in `<storage>/<name>/trial_<hash of its settings>/`, with its checkpoints and its report, and
+resumes like any other; Tune's notes are in `<storage>/<name>/tune/`. Starting a sweep of the same name again goes on
+where it stopped.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ray import tune
+from ray.train import UserCallback
+from ray.tune import Tuner
+from ray.tune.integration.ray_train import TuneReportCallback
+from ray.tune.schedulers import ASHAScheduler
+from ray.tune.search.basic_variant import BasicVariantGenerator
+
+from raysl.cluster import Resources, connect, worker_shape
+from raysl.config.load import dump
+from raysl.config.schema import ConfigError, RunConfig
+from raysl.config.space import SweepConfig, dump_sweep, example
+from raysl.config.stored import apply_overrides
+from raysl.storage import absolute
+from raysl.train.pretrain import pretrain
+from raysl.train.run_folder import RunFolder
+
+log = logging.getLogger("raysl")
+
+TRIAL_CPUS = 0.01  # of the process that drives a trial; its workers and data tasks have their own
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Trials, the best first.
+
+    Args:
+        rows: an object a trial: rank, trial, status, epoch, the metric, the varied settings, other numbers, path.
+        path: of `leaderboard.csv`, which holds the same.
+    """
+
+    rows: list[dict[str, Any]]
+    path: str
+
+    def table(self) -> str:
+        """The rows as aligned text, without the paths."""
+        names = [name for name in self.rows[0] if name != "path"]
+        cells = [names, *([_text(row.get(name)) for name in names] for row in self.rows)]
+        widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
+        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
+
+
+def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
+    """Run every trial of a sweep, or those that an earlier start of the same name left.
+
+    Args:
+        config: settings that the trials depart from; its `name` and `storage` are those of the sweep.
+        space: what varies, how many trials, and what ranks them.
+
+    Raises:
+        ConfigError: if a setting is wrong, or another sweep has this name.
+    """
+    base = replace(config, storage=absolute(config.storage))
+    if space.metric == "knn_top1":  # known at every report, so that trials can be compared there
+        base = replace(base, train=replace(base.train, online_knn_every=base.train.checkpoint_every))
+    for key, distribution in space.space.items():
+        apply_overrides(base, [_setting(key, example(key, distribution))])
+    folder = RunFolder.of(base)
+    folder.make()
+    with folder.locked():
+        _claim(folder, base, space)
+        connect()
+        shape = worker_shape(base.train, Resources.of_cluster())
+        results = _tuner(folder, base, space, _room(space, base, shape)).fit()
+    rows = _rank([_row(folder, result, space, base.train.epochs) for result in results], space)
+    content = _csv(rows)
+    folder.write("leaderboard.csv", content.encode())
+    return Leaderboard(rows, f"{folder.uri}/leaderboard.csv")
+
+
+def _claim(folder: RunFolder, base: RunConfig, space: SweepConfig) -> None:
+    text = dump_sweep(space) + "\n# departs from:\n" + dump(base)
+    if folder.exists("sweep.yaml") and folder.read("sweep.yaml").decode() != text:
+        raise ConfigError(
+            f"another sweep named {base.name!r} is in {folder.uri} (see its sweep.yaml); give this one another name="
+        )
+    folder.write("sweep.yaml", text.encode())
+
+
+def _room(space: SweepConfig, base: RunConfig, shape: Any) -> int:
+    """How many trials to run at a time."""
+    if space.concurrent is not None:
+        return space.concurrent
+    have = Resources.of_cluster()
+    by_cpus = have.cpus // (base.train.workers * shape.cpus + shape.task_cpus)
+    by_gpus = have.gpus // base.train.workers if shape.device == "cuda" else by_cpus
+    return max(1, int(min(by_cpus, by_gpus)))
+
+
+def _tuner(folder: RunFolder, base: RunConfig, space: SweepConfig, concurrent: int) -> Tuner:
+    def trial(settings: dict[str, Any]) -> None:
+        run = _trial_config(base, folder, settings)
+        callbacks: list[UserCallback] = [TuneReportCallback()]
+        result = pretrain(run, callbacks=callbacks, show_progress=False)
+        numbers = {name: value for name, value in result.metrics.items() if name != "step"}
+        tune.report({**numbers, "epoch": float(base.train.epochs)})
+
+    trainable = tune.with_resources(trial, {"CPU": TRIAL_CPUS})
+    notes = f"{folder.path}/tune"
+    if Tuner.can_restore(notes, storage_filesystem=folder.system):
+        log.info("the sweep goes on")
+        return Tuner.restore(
+            notes,
+            trainable=trainable,
+            resume_unfinished=True,
+            resume_errored=True,
+            storage_filesystem=folder.system,
+        )
+    scheduler = None
+    if space.scheduler == "asha":
+        scheduler = ASHAScheduler(
+            time_attr="epoch",
+            max_t=base.train.epochs,
+            grace_period=min(space.grace_epochs, base.train.epochs),
+            reduction_factor=space.reduction,
+        )
+    return Tuner(
+        trainable,
+        param_space={key: _distribution(values) for key, values in space.space.items()},
+        tune_config=tune.TuneConfig(
+            metric=space.metric,
+            mode=space.mode,
+            num_samples=space.trials,
+            max_concurrent_trials=concurrent,
+            search_alg=BasicVariantGenerator(max_concurrent=concurrent, random_state=base.seed),
+            scheduler=scheduler,
+        ),
+        run_config=tune.RunConfig(
+            name="tune",
+            storage_path=folder.path,
+            storage_filesystem=folder.system,
+            callbacks=[_Announce(space)],
+            verbose=0,
+        ),
+    )
+
+
+def _trial_config(base: RunConfig, folder: RunFolder, settings: dict[str, Any]) -> RunConfig:
+    run = apply_overrides(base, [_setting(key, value) for key, value in settings.items()])
+    return replace(run, storage=folder.uri, name=_trial_name(settings))
+
+
+def _trial_name(settings: dict[str, Any]) -> str:
+    """The same for the same settings, whatever Tune calls the trial."""
+    return "trial_" + hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _setting(key: str, value: Any) -> str:
+    return f"{key}={json.dumps(value)}"
+
+
+def _distribution(distribution: dict[str, Any]) -> Any:
+    ((name, values),) = distribution.items()
+    if name in ("choice", "grid"):
+        return tune.choice(values) if name == "choice" else tune.grid_search(values)
+    return getattr(tune, name)(*values)
+
+
+class _Announce(tune.Callback):
+    """Says when a trial starts and ends."""
+
+    def __init__(self, space: SweepConfig) -> None:
+        self.space = space
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        settings = ", ".join(f"{key}={_text(value)}" for key, value in trial.config.items())
+        log.info("%s starts: %s", _trial_name(trial.config), settings)
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        value = (trial.last_result or {}).get(self.space.metric)
+        ended = sum(other.is_finished() for other in trials)
+        log.info("%s ended: %s %s (%d ended so far)", _trial_name(trial.config), self.space.metric, _text(value), ended)
+
+
+def _row(folder: RunFolder, result: Any, space: SweepConfig, epochs: int) -> dict[str, Any]:
+    metrics, settings = result.metrics or {}, result.config or {}
+    name = _trial_name(settings)
+    is_whole = metrics.get("epoch") == float(epochs)
+    numbers = {key: value for key, value in metrics.items() if key.count("/") == 1 and key != space.metric}
+    return {
+        "rank": 0,
+        "trial": name,
+        "status": "failed" if result.error else "finished" if is_whole else "stopped",
+        "epoch": metrics.get("epoch"),
+        space.metric: metrics.get(space.metric),
+        **settings,
+        **dict(sorted(numbers.items())),
+        "path": f"{folder.uri}/{name}",
+    }
+
+
+def _rank(rows: list[dict[str, Any]], space: SweepConfig) -> list[dict[str, Any]]:
+    sign = -1.0 if space.mode == "max" else 1.0
+
+    def key(row: dict[str, Any]) -> tuple[bool, float]:
+        value = row[space.metric]
+        return value is None, 0.0 if value is None else sign * value
+
+    return [{**row, "rank": rank} for rank, row in enumerate(sorted(rows, key=key), 1)]
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else str(value)
