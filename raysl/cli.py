@@ -32,6 +32,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+speed_app = typer.Typer(help="Measure how fast raysl is on this machine.", no_args_is_help=True)
+app.add_typer(speed_app, name="speed")
 
 Arguments = Annotated[
     list[str] | None,
@@ -48,6 +50,9 @@ LowResource = Annotated[
 ]
 Checkpoint = Annotated[
     str, typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is taken.", show_default=False)
+]
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers there too.", show_default=False)
 ]
 LOW_RESOURCE = (
     "train.workers=1",
@@ -248,3 +253,38 @@ def list_names(
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     for name, where, doc in rows:
         typer.echo(f"{name:<{widths[0]}}  {where:<{widths[1]}}  {doc}".rstrip())
+
+
+@speed_app.command("step")
+def run_speed_step(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps that a turn times.")] = 3,
+    verbose: Verbose = False,
+) -> None:
+    """Compare raysl's loop, alone and on Ray Train, with a bare torch loop on the same CPUs."""
+    _set_up_logging(verbose)
+    from raysl.speed.numbers import check_writable, write
+    from raysl.speed.step import measure_step, step_table
+
+    check_writable(json_file)
+    numbers = measure_step(repeats=repeats, steps=steps)
+    write(json_file, numbers)
+    typer.echo(step_table(numbers))
+
+
+@speed_app.command("start")
+def run_speed_start(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Starts.")] = 3,
+    verbose: Verbose = False,
+) -> None:
+    """Time from `raysl pretrain` to its first training step, and say where the seconds go."""
+    _set_up_logging(verbose)
+    from raysl.speed.numbers import check_writable, write
+    from raysl.speed.start import measure_start, start_table
+
+    check_writable(json_file)
+    numbers = measure_start(repeats=repeats)
+    write(json_file, numbers)
+    typer.echo(start_table(numbers))

@@ -14,8 +14,12 @@ _SETTINGS = {
     "RAY_DATA_AUTOSCALING_REQUEST_EXPIRE_TIME_S": "30",  # so long a stream that was killed keeps its share of the CPUs
 }
 
-def connect() -> None:
+def connect(with_state: bool = False) -> None:
     """Use the cluster that RAY_ADDRESS names (set inside a Ray job), else start a private one on this machine.
+
+    Args:
+        with_state: whether a private cluster answers questions about its state. Ray Train needs that to free the
+            places of a trial that was stopped; it makes the start slower.
 
     What Ray's own processes print is shown when the environment has RAYSL_VERBOSE=1.
     """
@@ -29,7 +33,10 @@ def connect() -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _SETTINGS})
     else:
-        ray.init(address="local", include_dashboard=False, logging_level=level, log_to_driver=is_verbose)
+        ray.init(address="local", include_dashboard=with_state, logging_level=level, log_to_driver=is_verbose)
+
+
+SWEEP_CPUS = 0.05  # stay free for the processes that drive the trials of a sweep
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
             f"set train.workers={max(1, int(cluster.gpus))}" + ("" if cluster.gpus >= 1 else " and train.device=cpu")
         )
     task_cpus = min(1.0, cluster.cpus / 2)
-    spare = cluster.cpus - task_cpus
+    spare = cluster.cpus - task_cpus - SWEEP_CPUS
     if train.cpus_per_worker is not None:
         if train.workers * train.cpus_per_worker > spare:
             raise ConfigError(

@@ -1,14 +1,18 @@
 """Folders that may be local or remote: one way to open a URI, and the files of a run."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from urllib.parse import urlparse
+from urllib.parse import parse_qs, urlparse
 
 import pyarrow as pa
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError
+
+GCS_RETRY_S = 20  # the client's own default is a quarter of an hour without a word
 
 
 def absolute(uri: str) -> str:
@@ -16,7 +20,6 @@ def absolute(uri: str) -> str:
     return uri if _is_uri(uri) else os.path.abspath(os.path.expanduser(uri))
 
 
-@lru_cache(maxsize=64)
 def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
     """The file system of a local path or a URI, and the path inside it.
 
@@ -27,22 +30,60 @@ def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
     """
     if not _is_uri(uri):
         return fs.LocalFileSystem(), absolute(uri)
-    try:
-        return fs.FileSystem.from_uri(uri)
-    except pa.ArrowInvalid:
-        return _open_fsspec(uri)
-    except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"cannot open {uri!r}: {error}") from error
+    return _open_remote(uri)
+
+
+@lru_cache(maxsize=64)
+def _open_remote(uri: str) -> tuple[fs.FileSystem, str]:
+    with telling("open", uri):
+        try:
+            system, path = fs.FileSystem.from_uri(_bounded(uri))
+        except pa.ArrowInvalid:
+            system, path = _open_fsspec(uri)
+    return system, path.rstrip("/")
+
+
+def _bounded(uri: str) -> str:
+    """Let a Google bucket that does not answer be an error soon; `retry_limit_seconds` in the URI overrules this."""
+    parts = urlparse(uri)
+    if parts.scheme not in ("gs", "gcs") or "retry_limit_seconds" in parse_qs(parts.query):
+        return uri
+    return f"{uri}{'&' if parts.query else '?'}retry_limit_seconds={GCS_RETRY_S}"
 
 
 def _open_fsspec(uri: str) -> tuple[fs.FileSystem, str]:
     import fsspec
 
-    try:
-        system, path = fsspec.core.url_to_fs(uri)
-    except (ImportError, ValueError, OSError) as error:
-        raise ConfigError(f"cannot open {uri!r}: {error}") from error
+    system, path = fsspec.core.url_to_fs(uri)
     return fs.PyFileSystem(fs.FSSpecHandler(system)), path
+
+
+def info_of(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:
+    """The file system of a local path or a URI, and what lies there.
+
+    Raises:
+        ConfigError: if it cannot be reached.
+    """
+    system, path = open_uri(uri)
+    with telling("read", uri):
+        return system, system.get_file_info(path)
+
+
+@contextmanager
+def telling(what: str, uri: str) -> Iterator[None]:
+    """Turn what a file system raises inside into a message for the user.
+
+    Raises:
+        ConfigError: instead of the errors of files, of networks and of missing packages.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (OSError, pa.ArrowException, ImportError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        short = reason if len(reason) <= 300 else f"{reason[:300]} ..."
+        raise ConfigError(f"cannot {what} {uri!r}: {short}; check the address, the network and the rights") from error
 
 
 def _is_uri(uri: str) -> bool:
@@ -67,22 +108,26 @@ class Folder:
         Raises:
             ConfigError: if it cannot be created.
         """
-        try:
+        with telling("create", self.uri):
             self.system.create_dir(self.path, recursive=True)
-        except (OSError, pa.ArrowException) as error:
-            raise ConfigError(f"cannot create {self.uri!r}: {error}") from error
 
     def exists(self, name: str = "") -> bool:
-        """Whether the folder, or a file or folder of it, exists."""
-        try:
+        """Whether the folder, or a file or folder of it, exists.
+
+        Raises:
+            ConfigError: if the folder cannot be reached.
+        """
+        with telling("read", self.uri):
             info = self.system.get_file_info(f"{self.path}/{name}".rstrip("/"))
-        except (OSError, pa.ArrowException) as error:
-            raise ConfigError(f"cannot read {self.uri!r}: {error}") from error
         return bool(info.type != fs.FileType.NotFound)
 
     def read(self, name: str) -> bytes:
-        """Content of a file."""
-        with self.system.open_input_stream(f"{self.path}/{name}") as stream:
+        """Content of a file.
+
+        Raises:
+            ConfigError: if it cannot be read.
+        """
+        with telling("read", f"{self.uri}/{name}"), self.system.open_input_stream(f"{self.path}/{name}") as stream:
             return bytes(stream.read())
 
     def read_if_there(self, name: str) -> bytes:
@@ -95,15 +140,25 @@ class Folder:
             self.system.delete_file(f"{self.path}/{name}")
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole: under another name first, then moved into place."""
+        """Write a file whole: under another name first, then moved into place.
+
+        Raises:
+            ConfigError: if it cannot be written.
+        """
         path = f"{self.path}/{name}"
-        with self.system.open_output_stream(f"{path}.part") as stream:
-            stream.write(content)
-        self.system.move(f"{path}.part", path)
+        with telling("write", f"{self.uri}/{name}"):
+            with self.system.open_output_stream(f"{path}.part") as stream:
+                stream.write(content)
+            self.system.move(f"{path}.part", path)
 
     def names(self) -> list[str]:
-        """Names of the files and folders directly inside, sorted."""
-        entries = self.system.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        """Names of the files and folders directly inside, sorted.
+
+        Raises:
+            ConfigError: if the folder cannot be read.
+        """
+        with telling("read", self.uri):
+            entries = self.system.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return sorted(entry.base_name for entry in entries)
 
     def download(self, target: Path) -> None:

@@ -73,7 +73,7 @@ def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
     folder.make()
     with folder.locked():
         _claim(folder, base, space)
-        connect()
+        connect(with_state=True)
         shape = worker_shape(base.train, Resources.of_cluster())
         results = _tuner(folder, base, space, _room(space, base, shape)).fit()
     rows = _rank([_row(folder, result, space, base.train.epochs) for result in results], space)
@@ -124,7 +124,7 @@ def _tuner(folder: RunFolder, base: RunConfig, space: SweepConfig, concurrent: i
     if space.scheduler == "asha":
         scheduler = ASHAScheduler(
             time_attr="epoch",
-            max_t=base.train.epochs,
+            max_t=base.train.epochs + 1,  # asha would stop a trial that reaches max_t, before it is measured
             grace_period=min(space.grace_epochs, base.train.epochs),
             reduction_factor=space.reduction,
         )
@@ -182,8 +182,8 @@ class _Announce(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         value = (trial.last_result or {}).get(self.space.metric)
-        ended = sum(other.is_finished() for other in trials)
-        log.info("%s ended: %s %s (%d ended so far)", _trial_name(trial.config), self.space.metric, _text(value), ended)
+        ended = sum(other is trial or other.is_finished() for other in trials)
+        log.info("%s ended: %s %s (%d so far)", _trial_name(trial.config), self.space.metric, _text(value), ended)
 
 
 def _row(folder: RunFolder, result: Any, space: SweepConfig, epochs: int) -> dict[str, Any]:

@@ -170,4 +170,5 @@ def _save(run: Run, callbacks: Sequence[Callback], reporter: Reporter) -> None:
         for callback in callbacks:
             callback.on_checkpoint(run, folder)
 
-    reporter.report({"step": state.step, **run.metrics}, save)
+    epoch = state.step / run.plan.epoch_len
+    reporter.report({**run.metrics, "step": state.step, "epoch": epoch}, save)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from pyarrow import fs
@@ -10,15 +11,17 @@ from pyarrow import fs
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.hashing import Int64s
-from raysl.storage import open_uri
+from raysl.storage import absolute, info_of, open_uri, telling
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+HELD_OUT = ("val", "test")
 
 
 class ImageFolder(Source):
     """Images below a folder: `train/` and `val/` (or `test/`) inside it, or one folder for training alone.
 
-    Sub-folders are classes, in alphabetical order. A folder whose images lie flat in it has no labels.
+    Sub-folders are classes, in alphabetical order; those of the training images number the held-out ones too. A folder
+    whose images lie flat in it has no labels. Files and folders whose names begin with a dot are left out.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -33,56 +36,80 @@ class ImageFolder(Source):
         test: str | None = None
         """Folder or URI of the held-out images, instead of the one in `path`."""
 
+        def __post_init__(self) -> None:
+            for name in ("path", "train", "test"):  # workers run in other directories
+                if getattr(self, name) is not None:
+                    object.__setattr__(self, name, absolute(getattr(self, name)))
+
     def split(self, name: str) -> Split | None:
         """See `Source.split`."""
-        given = getattr(self.config, name)
-        if given is not None:
-            return _split_at(given)
+        if name == "train":
+            return self._train
+        folder = self.config.test or self._inside(HELD_OUT)
+        return None if folder is None else _FolderSplit(folder, _listed(folder), self._train.classes)
+
+    @cached_property
+    def _train(self) -> "_FolderSplit":
+        folder = self.config.train or self._inside(("train",))
+        if folder is not None:
+            return _FolderSplit(folder, _listed(folder))
         if self.config.path is None:
-            if name == "train":
-                raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
+            raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
+        return _FolderSplit(self.config.path, _listed(self.config.path, without=self._inside(HELD_OUT)))
+
+    def _inside(self, names: Sequence[str]) -> str | None:
+        """The first folder of these names in `path` that is there."""
+        if self.config.path is None:
             return None
-        system, path = open_uri(self.config.path)
-        names = {"train": ("train",), "test": ("val", "test")}[name]
-        for candidate in names:
-            if system.get_file_info(f"{path}/{candidate}").type == fs.FileType.Directory:
-                return _split_at(f"{self.config.path.rstrip('/')}/{candidate}")
-        return _split_at(self.config.path) if name == "train" else None
+        folders = (f"{self.config.path.rstrip('/')}/{name}" for name in names)
+        return next((folder for folder in folders if info_of(folder)[1].type == fs.FileType.Directory), None)
 
 
-def _split_at(uri: str) -> "_FolderSplit":
-    system, root = open_uri(uri)
-    info = system.get_file_info(root)
+def _listed(uri: str, without: str | None = None) -> list[tuple[str, int]]:
+    """Paths below a folder, and sizes, of its images, sorted; those in the folder `without` are left out."""
+    system, info = info_of(uri)
     if info.type != fs.FileType.Directory:
         raise ConfigError(f"no folder {uri!r}; give data.path= a folder of images")
+    with telling("read", uri):
+        entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
+    inner = [(entry.path[len(info.path) :].strip("/"), entry) for entry in entries]
+    held_out = None if without is None else f"{without.rpartition('/')[2]}/"
     files = sorted(
-        (entry.path, entry.size)
-        for entry in system.get_file_info(fs.FileSelector(root, recursive=True))
-        if entry.type == fs.FileType.File and entry.path.lower().endswith(EXTENSIONS)
+        (path, entry.size)
+        for path, entry in inner
+        if entry.type == fs.FileType.File
+        and path.lower().endswith(EXTENSIONS)
+        and not any(part.startswith(".") for part in path.split("/"))
+        and (held_out is None or not path.startswith(held_out))
     )
     if not files:
-        raise ConfigError(f"no images in {uri!r}; it is searched for {', '.join(EXTENSIONS)} files, sub-folders included")
-    return _FolderSplit(uri, root, files)
+        rule = f"it is searched for {', '.join(EXTENSIONS)} files, sub-folders included"
+        raise ConfigError(f"no images in {uri!r}{'' if held_out is None else f' outside {held_out}'}; {rule}")
+    return files
 
 
 class _FolderSplit(Split):
     is_random_access = True
 
-    def __init__(self, uri: str, root: str, files: Sequence[tuple[str, int]]) -> None:
+    def __init__(self, uri: str, files: Sequence[tuple[str, int]], classes: tuple[str, ...] | None = None) -> None:
         self.uri = uri
-        self.paths = [path for path, _ in files]
-        inner = [path[len(root) :].strip("/") for path in self.paths]
-        folders = [path.split("/", 1)[0] if "/" in path else None for path in inner]
-        self.classes = tuple(sorted({folder for folder in folders if folder is not None}))
+        self.files = [path for path, _ in files]
+        folders = [path.split("/", 1)[0] if "/" in path else None for path in self.files]
+        found = sorted({folder for folder in folders if folder is not None})
+        self.classes = tuple(found) if classes is None else classes
+        unknown = sorted(set(found) - set(self.classes))
+        if self.classes and unknown:
+            some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+            raise ConfigError(f"{uri!r} has classes that no training image is of: {some}; name folders alike in both")
         place = {name: label for label, name in enumerate(self.classes)}
-        self.labels = np.array([-1 if folder is None else place[folder] for folder in folders], np.int64)
-        self.unit_sizes = runs(len(self.paths))
-        listing = "\n".join(f"{name} {size}" for name, (_, size) in zip(inner, files, strict=True))
+        self.labels = np.array([place.get(folder, -1) if folder else -1 for folder in folders], np.int64)
+        self.unit_sizes = runs(len(self.files))
+        listing = "\n".join(f"{name} {size}" for name, size in files)
         self.fingerprint = hashlib.sha256(listing.encode()).hexdigest()[:16]
 
     def read(self, index: Int64s) -> Rows:
-        system, _ = open_uri(self.uri)
-        names = [self.paths[row] for row in index.tolist()]
+        system, root = open_uri(self.uri)
+        names = [f"{root}/{self.files[row]}" for row in index.tolist()]
         images: list[bytes | np.ndarray] = []
         for path in names:
             with system.open_input_stream(path) as stream:

@@ -1,0 +1,83 @@
+"""From measured repeats to the numbers that are reported: medians, ratios, goals, and the JSON file they go to."""
+
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from raysl.errors import ConfigError
+
+Repeat = Mapping[str, float]
+
+
+def medians(repeats: Sequence[Repeat]) -> dict[str, float]:
+    """The median over repeats of each number."""
+    return {name: median(repeat[name] for repeat in repeats) for name in repeats[0]}
+
+
+def ratios(repeats: Sequence[Repeat], names: Iterable[str]) -> dict[str, float]:
+    """The median over repeats of ratios taken inside each repeat, so that a slow spell of the machine cancels out.
+
+    Args:
+        repeats: numbers by name.
+        names: ratios such as `b/a`; those of which a side was not measured are left out.
+    """
+    found = {}
+    for name in names:
+        above, _, below = name.partition("/")
+        if above in repeats[0] and below in repeats[0]:
+            found[name] = median(repeat[above] / repeat[below] for repeat in repeats)
+    return found
+
+
+def rotated(names: Sequence[str], repeat: int) -> list[str]:
+    """The order of a repeat: each starts one further on, every other one runs backwards."""
+    cut = repeat % len(names)
+    order = [*names[cut:], *names[:cut]]
+    return order[::-1] if repeat % 2 else order
+
+
+def verdict(is_met: bool) -> str:
+    """One word for a goal."""
+    return "ok" if is_met else "short"
+
+
+def machine() -> dict[str, Any]:
+    """Where a measurement was made."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cpus": os.cpu_count(),
+        "load_before": load,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("raysl", "torch", "ray")},
+    }
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse a JSON file that could not be written, before minutes go into its numbers.
+
+    Raises:
+        ConfigError: if its folder does not exist, or it is a folder.
+    """
+    if path is not None and (not path.parent.is_dir() or path.is_dir()):
+        raise ConfigError(f"--json {path}: cannot write a file there; its folder must exist")
+
+
+def write(path: Path | None, numbers: dict[str, Any]) -> None:
+    """Write the numbers as JSON, if a file was asked for."""
+    if path is not None:
+        path.write_text(json.dumps(numbers, indent=1) + "\n")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # no /proc on this system
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -1,0 +1,63 @@
+"""`raysl speed start`: seconds from the command to the first training step, and where they go."""
+
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from raysl.errors import RunFailed
+from raysl.speed.numbers import machine, medians, verdict
+
+log = logging.getLogger("raysl")
+
+GOAL_S = 20.0
+SETTINGS = ("train.epochs=1", "benchmarks=[]")
+
+
+def measure_start(config: str = "quickstart", overrides: tuple[str, ...] = (), repeats: int = 3) -> dict[str, Any]:
+    """Start `raysl pretrain` as a child process, anew each time.
+
+    Args:
+        config: packaged name or file.
+        overrides: settings on top of one epoch without benchmarks.
+        repeats: starts.
+
+    Returns:
+        `start` (median seconds: `total`, and the parts it is made of), `repeats`, `environment`.
+
+    Raises:
+        RunFailed: if a run fails.
+    """
+    environment = machine() | {"config": config, "settings": [*SETTINGS, *overrides]}
+    measured = []
+    with tempfile.TemporaryDirectory(prefix="raysl_speed_") as folder:
+        for repeat in range(repeats):
+            measured.append(_start([config, *SETTINGS, *overrides], Path(folder), f"start-{repeat}"))
+            log.info("start %d of %d: %.1f s", repeat + 1, repeats, measured[-1]["total"])
+    return {"start": medians(measured), "repeats": measured, "environment": environment}
+
+
+def start_table(numbers: dict[str, Any]) -> str:
+    """What `measure_start` gave, for people."""
+    parts = dict(numbers["start"])
+    total = parts.pop("total")
+    totals = [repeat["total"] for repeat in numbers["repeats"]]
+    lines = [f"{name:<12}{seconds:>7.2f} s" for name, seconds in parts.items()]
+    span = f"{min(totals):.1f} to {max(totals):.1f}"
+    goal = f"goal under {GOAL_S:.0f} s: {verdict(total < GOAL_S)}"
+    return "\n".join([*lines, f"{'total':<12}{total:>7.2f} s ({span})  {goal}"])
+
+
+def _start(words: list[str], storage: Path, name: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "raysl", "pretrain", *words, f"storage={storage}", f"name={name}"]
+    ended = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    if ended.returncode != 0:
+        said = "\n".join(ended.stdout.splitlines()[-12:])
+        raise RunFailed(f"`raysl pretrain {' '.join(words)}` ended with code {ended.returncode}:\n{said}")
+    seconds: dict[str, float] = json.loads((storage / name / "startup.json").read_text())
+    return seconds

@@ -1,0 +1,81 @@
+"""What every contender trains: SimCLR on a few batches made beforehand, so that only the steps are measured."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from raysl.config.schema import RunConfig, TrainConfig
+from raysl.data.batch import Batch, DataInfo
+from raysl.data.load import read_images
+from raysl.data.sources.synthetic import Synthetic
+from raysl.methods.simclr import SimCLR, Views
+from raysl.nn.backbones.resnet import ResNet
+from raysl.optim.sgd import SGD
+from raysl.schedule import Duration
+from raysl.transforms.view import normalize
+
+NUM_BATCHES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A ResNet for small images under SimCLR with SGD, in fp32, each process normalising its own batch.
+
+    Args:
+        batch_size: images of each process, with two views each.
+        image_size: side of the views.
+        depth, width: of the ResNet.
+        hidden_dim: of the projector.
+        lr: of SGD, constant.
+    """
+
+    batch_size: int = 64
+    image_size: int = 32
+    depth: Literal[10, 18, 34, 50] = 18
+    width: int = 64
+    hidden_dim: int = 2048
+    lr: float = 0.03
+
+    @property
+    def backbone(self) -> ResNet.Config:
+        """Settings of the network."""
+        return ResNet.Config(depth=self.depth, width=self.width, stem="cifar")
+
+    def config(self, name: str, storage: Path, num_steps: int, world: int, threads: int) -> RunConfig:
+        """A run of `num_steps` that saves at its end and logs as often as by default."""
+        batch_size = self.batch_size * world
+        return RunConfig(
+            name=name,
+            storage=str(storage),
+            method=SimCLR.Config(hidden_dim=self.hidden_dim, views=Views(size=self.image_size)),
+            backbone=self.backbone,
+            data=Synthetic.Config(image_size=self.image_size, num_train=batch_size * num_steps),
+            optim=SGD.Config(lr=self.lr, lr_scaling="none", schedule="constant", warmup=Duration(0, "st")),
+            train=TrainConfig(
+                epochs=1, batch_size=batch_size, workers=world, threads=threads, precision="fp32", sync_bn=False
+            ),
+        )
+
+    def batches(self, rank: int) -> list[Batch]:
+        """The batches of one process: a function of its rank."""
+        config = Synthetic.Config(image_size=self.image_size)
+        split = Synthetic(config).required("train")
+        recipe = SimCLR.views(SimCLR.Config(views=Views(size=self.image_size)))
+        made = []
+        for number in range(NUM_BATCHES):
+            first = (rank * NUM_BATCHES + number) * self.batch_size
+            index = np.arange(first, first + self.batch_size)
+            images, labels, _ = read_images(split, index)
+            views = recipe(images, index, seed=0, epoch=0)
+            floats = {group: normalize(view, config.mean, config.std) for group, view in views.items()}
+            made.append(Batch(floats, torch.from_numpy(index), torch.from_numpy(labels)))
+        return made
+
+
+def data_info(config: RunConfig) -> DataInfo:
+    """The dataset that the settings of a workload speak of."""
+    assert isinstance(config.data, Synthetic.Config)
+    return DataInfo(config.data.num_train, config.data.num_classes, config.data.image_size)
