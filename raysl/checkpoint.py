@@ -26,8 +26,8 @@ import raysl
 from raysl import dist
 from raysl.components import resolve
 from raysl.config.load import dump
-from raysl.config.stored import load_dumped
 from raysl.config.schema import BackboneConfig, ConfigError, RunConfig
+from raysl.config.stored import load_dumped
 from raysl.data.batch import DataInfo
 from raysl.methods.method import Method
 from raysl.nn.backbones.backbone import Backbone
@@ -112,12 +112,7 @@ class TrainState:
         Raises:
             ConfigError: if it is of another format or method, or its file holds more than tensors and primitives.
         """
-        meta = read_meta(folder)
-        if meta["method"] != self.config.method.name:
-            raise ConfigError(
-                f"{folder} is a checkpoint of the method {meta['method']!r}, not of {self.config.method.name!r}; "
-                "give the run another name"
-            )
+        check_resumable(Folder(str(folder)), self.config)
         tensors = load_tensors(folder / "train_state.pt", self.device)
         try:
             self.method.load_state_dict(tensors["method"])
@@ -144,23 +139,38 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, An
     return loaded
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
+def read_meta(folder: Folder) -> dict[str, Any]:
     """`meta.json` of a checkpoint.
 
     Raises:
         ConfigError: if there is none, or its format is another.
     """
-    path = folder / "meta.json"
     try:
-        meta: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{folder} is no checkpoint: {error}; a checkpoint folder holds meta.json") from error
-    if meta.get("format") != FORMAT:
+        meta = json.loads(folder.read("meta.json"))
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f"{folder.uri} is no checkpoint: {error}; a checkpoint folder holds meta.json") from error
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        found, version = (meta.get("format"), meta.get("raysl")) if isinstance(meta, dict) else (None, None)
         raise ConfigError(
-            f"{folder} has checkpoint format {meta.get('format')!r}, this raysl reads format {FORMAT}; "
-            f"open it with raysl {meta.get('raysl', '(unknown)')}"
+            f"{folder.uri} has checkpoint format {found!r}, this raysl reads format {FORMAT}; "
+            f"open it with raysl {version or '(unknown)'}"
         )
     return meta
+
+
+def check_resumable(folder: Folder, config: RunConfig) -> int:
+    """The step of a checkpoint that a run is to go on from.
+
+    Raises:
+        ConfigError: if it is of another format or method.
+    """
+    meta = read_meta(folder)
+    if meta["method"] != config.method.name:
+        raise ConfigError(
+            f"{folder.uri} is a checkpoint of the method {meta['method']!r}, not of {config.method.name!r}; "
+            "give the run another name"
+        )
+    return int(meta["step"])
 
 
 @dataclass(frozen=True)
@@ -186,8 +196,9 @@ def load_checkpoint(uri: str) -> Checkpoint:
     """
     uri = newest(uri)
     with local_copy(uri) as folder:
-        meta = read_meta(folder)
-        config = load_dumped((folder / "run.yaml").read_text())
+        copy = Folder(str(folder))
+        meta = read_meta(copy)
+        config = load_dumped(copy.read("run.yaml").decode())
         backbone = _build_backbone(config.backbone)
         try:
             backbone.load_state_dict(load_file(folder / "backbone.safetensors"))

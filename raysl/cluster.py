@@ -14,6 +14,7 @@ _SETTINGS = {
     "RAY_DATA_AUTOSCALING_REQUEST_EXPIRE_TIME_S": "30",  # so long a stream that was killed keeps its share of the CPUs
 }
 
+
 def connect(with_state: bool = False) -> None:
     """Use the cluster that RAY_ADDRESS names (set inside a Ray job), else start a private one on this machine.
 
@@ -92,9 +93,10 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
     spare = cluster.cpus - task_cpus - SWEEP_CPUS
     if train.cpus_per_worker is not None:
         if train.workers * train.cpus_per_worker > spare:
+            share = _floor(spare / train.workers)
             raise ConfigError(
                 f"{train.workers} workers of {train.cpus_per_worker:g} CPUs leave no CPU for data tasks: this cluster "
-                f"can never have more than {cluster.cpus:g}; set train.cpus_per_worker={_floor(spare / train.workers):g}"
+                f"can never have more than {cluster.cpus:g}; set train.cpus_per_worker={share:g}"
             )
         return WorkerShape(device, train.cpus_per_worker, task_cpus)
     if train.workers > cluster.cpus:

@@ -164,7 +164,9 @@ class Folder:
     def download(self, target: Path) -> None:
         """Copy everything inside to a local folder."""
         target.mkdir(parents=True, exist_ok=True)
-        fs.copy_files(self.path, str(target), source_filesystem=self.system, destination_filesystem=fs.LocalFileSystem())
+        fs.copy_files(
+            self.path, str(target), source_filesystem=self.system, destination_filesystem=fs.LocalFileSystem()
+        )
 
     def upload(self, source: Path, name: str) -> None:
         """Copy a local file to `name`."""

@@ -51,7 +51,9 @@ class Leaderboard:
         names = [name for name in self.rows[0] if name != "path"]
         cells = [names, *([_text(row.get(name)) for name in names] for row in self.rows)]
         widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
-        return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells)
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
+        )
 
 
 def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:

@@ -11,8 +11,8 @@ from raysl.benchmarks.benchmark import Benchmark, FeatureSet
 from raysl.benchmarks.features import RawPixels, extract_sets
 from raysl.checkpoint import Checkpoint, load_checkpoint
 from raysl.components import resolve
-from raysl.config.stored import load_benchmarks
 from raysl.config.schema import BenchmarkConfig, ConfigError
+from raysl.config.stored import load_benchmarks
 from raysl.data.source import Split
 from raysl.report.assemble import assemble
 from raysl.report.contents import Score, flat_metrics
@@ -29,7 +29,7 @@ class Report:
     """What benchmarks measured.
 
     Args:
-        metrics: `knn/top1` is the trained backbone's number, `knn/top1/untrained`, `/pixels` and `/deviation` those beside it.
+        metrics: `knn/top1` is the trained backbone's; `knn/top1/untrained`, `/pixels` and `/deviation` stand beside it.
         path: of `report.html`.
         scores: the same as a table.
     """

@@ -149,13 +149,10 @@ def _models_here(token: str, reference: Any, device: torch.device) -> dict[str, 
 
 
 def _write(path: str, found: FeatureSet, index: Tensor) -> None:
-    rows = pa.FixedSizeListArray.from_arrays(
-        pa.array(found.features.flatten().numpy()), found.features.shape[1]
-    )
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(found.features.flatten().numpy()), found.features.shape[1])
     table = pa.table({"index": index.numpy(), "label": found.labels.numpy(), "features": rows})
     parent, _, name = path.rpartition("/")
     folder = Folder(parent or ".")
     folder.make()
     with folder.system.open_output_stream(f"{folder.path}/{name}") as stream:
         pq.write_table(table, stream)
-

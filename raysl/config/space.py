@@ -35,7 +35,7 @@ class SweepConfig:
     concurrent: int | None = None
     """Trials at a time; default: as many as the cluster has room for."""
     space: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Dotted setting -> {choice: [..]}, {grid: [..]}, {uniform: [low, high]}, {loguniform: [low, high]}, {randint: [low, high]}."""
+    """Dotted setting -> {choice: [..]}, {grid: [..]}, {uniform: [low, high]}, {loguniform: ..} or {randint: ..}."""
 
 
 def load_sweep(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[SweepConfig, list[str]]:
@@ -94,7 +94,9 @@ def _build(tree: dict[str, Any], path: str) -> SweepConfig:
     values = {key: convert(fields[key].type, value, key, None, _no_node) for key, value in tree.items()}
     sweep = SweepConfig(**values)
     if not sweep.space:
-        raise ConfigError(f"{path}: space is empty; name a setting and its distribution, optim.lr: {{uniform: [0.1, 1]}}")
+        raise ConfigError(
+            f"{path}: space is empty; name a setting and its distribution, optim.lr: {{uniform: [0.1, 1]}}"
+        )
     if sweep.trials < 1 or sweep.grace_epochs < 1 or sweep.reduction < 2 or (sweep.concurrent or 1) < 1:
         raise ConfigError(f"{path}: trials, grace_epochs and concurrent are at least 1 and reduction at least 2")
     if sweep.scheduler == "asha" and "/" in sweep.metric:

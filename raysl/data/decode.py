@@ -11,16 +11,18 @@ class CorruptImage(ValueError):
     """Bytes that are no image, or a broken one."""
 
 
-def decode(image: bytes | np.ndarray) -> Tensor:
+def decode(image: bytes | np.ndarray | None) -> Tensor:
     """RGB pixels, uint8 [3, H, W].
 
     Args:
-        image: an encoded file (what Pillow reads; JPEG and PNG through torchvision, which is faster), or pixels
-            uint8 [H, W] or [H, W, 3].
+        image: an encoded file (what Pillow reads; JPEG through torchvision, which is faster), or pixels
+            uint8 [H, W] or [H, W, 3]; None stands for an image that is missing.
 
     Raises:
-        CorruptImage: if the bytes cannot be decoded.
+        CorruptImage: if the bytes cannot be decoded, or there are none.
     """
+    if not isinstance(image, bytes | np.ndarray) or len(image) == 0:
+        raise CorruptImage("no image: the entry is empty")
     if isinstance(image, np.ndarray):
         pixels = torch.from_numpy(np.ascontiguousarray(image))
         return pixels.expand(3, *pixels.shape) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
@@ -32,9 +34,10 @@ def _decode_jpeg(data: bytes) -> Tensor:
 
     buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8)
     try:
-        return decode_jpeg(buffer, mode=ImageReadMode.RGB, apply_exif_orientation=True)
+        pixels: Tensor = decode_jpeg(buffer, mode=ImageReadMode.RGB, apply_exif_orientation=True)
     except RuntimeError:
         return _decode_other(data)  # CMYK and other rarities
+    return pixels
 
 
 def _decode_other(data: bytes) -> Tensor:
@@ -46,6 +49,8 @@ def _decode_other(data: bytes) -> Tensor:
             if turned.mode.startswith("I"):  # 16 bits a pixel: the conversion to RGB would clip instead of scale
                 turned = Image.fromarray((np.asarray(turned).astype(np.uint32) >> 8).clip(0, 255).astype(np.uint8))
             pixels = np.array(turned.convert("RGB"))
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+    except UnidentifiedImageError as error:
+        raise CorruptImage(f"{len(data):,} bytes that are no image; they begin with {data[:8]!r}") from error
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise CorruptImage(str(error)) from error
     return torch.from_numpy(pixels).permute(2, 0, 1)

@@ -1,7 +1,7 @@
 """From sample indices to the views of a batch: the part of the pipeline that knows no Ray."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -73,7 +73,6 @@ class Loader:
         floats = {name: normalize(view, self.mean, self.std) for name, view in views.items()}
         return Batch(floats, loaded.index.to(device), loaded.label.to(device))
 
-
     def plain(self, rank: int, world: int, device: torch.device) -> Iterator[Batch]:
         """A rank's share of the training images without augmentation, in dataset order, as the group "image"."""
         first, end = (self.split.num_samples * place // world for place in (rank, rank + 1))
@@ -87,7 +86,7 @@ class LocalBatches:
     loader: Loader
     rank: int = 0
     world: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """Batches without end, the first one that of `step`."""

@@ -16,6 +16,7 @@ Only the permutation of units is held for an epoch, 8 bytes each; a window's per
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ class Order:
         lanes = rank_lanes(self.lanes, rank, world)
         if self.is_exact:
             key = self._key(_SAMPLES, epoch)
-            places = self._epochs.get((epoch,), lambda: permutation(self.num_samples, key))
+            places: Int64s = self._epochs.get((epoch,), partial(permutation, self.num_samples, key))
             first = in_epoch * self.batch_size
             return places[first + self._slot(lanes.start) : first + self._slot(lanes.stop)]
         none = np.empty(0, np.int64)  # for more ranks than lanes
@@ -97,16 +98,17 @@ class Order:
             first = number * self.window
             size = min(self.window, length - first)
             key = self._key(_WINDOW, epoch, lane, number)
-            order = self._windows.get((epoch, lane, number), lambda n=size, k=key: permutation(n, k))
+            order = self._windows.get((epoch, lane, number), partial(permutation, size, key))
             inside = places // self.window == number
             shuffled[inside] = first + order[places[inside] - first]
         return self._samples(epoch, self.epoch_len * self._slot(lane) + shuffled)
 
     def _samples(self, epoch: int, places: Int64s) -> Int64s:
         """Sample indices at places of the epoch's units laid end to end."""
-        units, starts, first_samples = self._epochs.get((epoch,), lambda: self._unit_order(epoch))
+        units, starts, first_samples = self._epochs.get((epoch,), partial(self._unit_order, epoch))
         nth = np.searchsorted(starts, places, side="right") - 1
-        return first_samples[units[nth]] + places - starts[nth]
+        samples: Int64s = first_samples[units[nth]] + places - starts[nth]
+        return samples
 
     def _unit_order(self, epoch: int) -> tuple[Int64s, Int64s, Int64s]:
         units = permutation(len(self.unit_sizes), self._key(_UNITS, epoch))

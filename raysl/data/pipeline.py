@@ -120,9 +120,7 @@ class _Segment:
     def begin(self) -> tuple[Iterator[Numpy], "Future[Numpy]"]:
         """Start the execution, in the background; a second call does nothing."""
         if self._begun is None:
-            batches = self.iterator.iter_batches(
-                batch_size=None, batch_format="numpy", prefetch_batches=self.prefetch
-            )
+            batches = self.iterator.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=self.prefetch)
             blocks = iter(batches)
             self._begun = blocks, self._thread.submit(next, blocks)
         return self._begun

@@ -80,7 +80,7 @@ def fit(
         set_lr(optimizer, lr_at(plan.optim, step, plan.batch_size))
         with torch.autocast(state.device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
             out: StepOutput = model(batch, step)
-        (out.loss * plan.weight(len(batch))).backward()
+        torch.autograd.backward(out.loss * plan.weight(len(batch)))
         _check_finite(out.loss, step)
         method.after_backward(step)
         if plan.clip_grad is not None:

@@ -29,7 +29,7 @@ class Meter:
         self.images += num_images
 
     def read(self) -> dict[str, float]:
-        """Images a second over all ranks, seconds a step, share of time that waited for data, memory; then start anew."""
+        """Images a second over all ranks, seconds a step, share of time that waited for data, memory. Starts anew."""
         seconds = max(time.perf_counter() - self.start, 1e-9)
         numbers = {
             "images_per_s": self.images / seconds,

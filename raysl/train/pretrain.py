@@ -197,7 +197,9 @@ def _train(
     failure = (result.metrics or {}).get("failed")
     if failure:
         kept = folder.checkpoints()
-        raise RunFailed(f"{failure}; " + (f"the last good checkpoint is {folder.uri}/{kept[-1]}" if kept else "no checkpoint"))
+        raise RunFailed(
+            f"{failure}; " + (f"the last good checkpoint is {folder.uri}/{kept[-1]}" if kept else "no checkpoint")
+        )
     step = newest_step(folder)
     if asked() or step < plan.total_steps:
         raise Stopped(f"stopped at step {step} of {plan.total_steps}; the same command goes on from {folder.uri}")

@@ -66,4 +66,3 @@ def local_logs(folder: RunFolder) -> Path | None:
     if folder.exists("metrics.jsonl"):
         (logs / "metrics.jsonl").write_bytes(folder.read("metrics.jsonl"))
     return logs
-

@@ -12,13 +12,14 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from raysl.checkpoint import check_resumable
 from raysl.config.load import differences, dump
-from raysl.config.stored import load_dumped
 from raysl.config.schema import ConfigError, RunConfig
-from raysl.storage import Folder
+from raysl.config.stored import load_dumped
+from raysl.storage import Folder, telling
 
 HEARTBEAT_S = 15.0
 STALE_S = 60.0
@@ -35,10 +36,11 @@ class RunFolder(Folder):
         return cls(f"{config.storage.rstrip('/')}/{config.name}")
 
     def claim(self, config: RunConfig) -> None:
-        """Write the run's settings, or check that those written before are the same.
+        """Write the run's settings, or check that those written before are the same and can be gone on from.
 
         Raises:
-            ConfigError: if another run has this name; the message lists what differs.
+            ConfigError: if another run has this name (the message lists what differs), or its newest checkpoint is of
+                another format or method.
         """
         self.make()
         if self.exists("run.yaml"):
@@ -49,6 +51,8 @@ class RunFolder(Folder):
                     f"a run named {config.name!r} with other settings is in {self.uri}:\n  {listed}\n"
                     "give this one another name=, or go back to those settings to resume it"
                 )
+            for name in self.checkpoints()[-1:]:
+                check_resumable(self.child(name), config)
         self.write("run.yaml", dump(config).encode())
 
     def checkpoints(self) -> list[str]:
@@ -69,7 +73,9 @@ class RunFolder(Folder):
 @contextmanager
 def _local_lock(folder: Path, uri: str) -> Iterator[None]:
     """A lock of the operating system's, which ends with the process however that ends."""
-    with (folder / ".lock").open("a+") as file:
+    with telling("write", f"{uri}/.lock"):
+        opened = (folder / ".lock").open("a+")
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -97,7 +103,8 @@ def _remote_lock(folder: RunFolder) -> Iterator[None]:
 
     def renew() -> None:
         while not ended.wait(HEARTBEAT_S):
-            folder.write(".lock", _note(token))
+            with suppress(ConfigError):  # a network that fails for a moment: the next beat tries again
+                folder.write(".lock", _note(token))
 
     thread = threading.Thread(target=renew, daemon=True)
     thread.start()
@@ -106,7 +113,7 @@ def _remote_lock(folder: RunFolder) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        folder.system.delete_file(f"{folder.path}/.lock")
+        folder.remove(".lock")
 
 
 def _note(token: str) -> bytes:

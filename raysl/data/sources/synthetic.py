@@ -58,4 +58,5 @@ class _SyntheticSplit(Split):
         coarse = (hash_rows(self.salt, cells) % np.uint64(128)).astype(np.float64).reshape(4, 4, 3)
         hue = 2 * np.pi * label / len(self.classes) + np.array([0, 2.1, 4.2])
         grown = np.arange(self.size) * 4 // self.size
-        return (coarse[grown][:, grown] + 63 * (1 + np.cos(hue))).astype(np.uint8)
+        pixels: np.ndarray = (coarse[grown][:, grown] + 63 * (1 + np.cos(hue))).astype(np.uint8)
+        return pixels

@@ -33,9 +33,7 @@ class ProgressView:
 
     def show(self, step: int, line: dict[str, float]) -> None:
         """Show a logged line."""
-        numbers = " ".join(
-            text.format(line[name]) for name, text in _SHOWN.items() if name in line
-        )
+        numbers = " ".join(text.format(line[name]) for name, text in _SHOWN.items() if name in line)
         if self.is_live:
             self.bar.update(self.task, completed=step, numbers=numbers)
         elif step * 10 // self.total != self.last_tenth:

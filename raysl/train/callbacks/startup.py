@@ -11,7 +11,7 @@ from raysl.train.callbacks.callback import Callback, Run
 
 
 class Startup(Callback):
-    """Writes `startup.json` after the first step of a start: seconds from the command to that step, and where they went.
+    """Writes `startup.json` after the first step: seconds from the command to that step, and where they went.
 
     Args:
         folder: local folder to write into.
@@ -34,6 +34,8 @@ class Startup(Callback):
         self.is_written = True
         moments = {**self.marks, "first step": time.time()}
         names, times = list(moments), list(moments.values())
-        parts = {name: round(after - before, 2) for name, before, after in zip(names[1:], times, times[1:], strict=False)}
+        parts = {
+            name: round(after - before, 2) for name, before, after in zip(names[1:], times, times[1:], strict=False)
+        }
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "startup.json").write_text(json.dumps({"total": round(times[-1] - times[0], 2), **parts}))

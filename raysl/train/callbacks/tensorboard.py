@@ -8,7 +8,7 @@ from raysl.train.callbacks.callback import Callback, Run
 
 
 class TensorBoard(Callback):
-    """Writes every logged number to event files in a local folder; a resume hides what lies behind the restored step."""
+    """Writes logged numbers to event files in a local folder; a resume hides what lies behind the restored step."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,0 +1,61 @@
+"""Every packaged configuration loads, builds, and makes the views that its method takes."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from raysl.checkpoint import TrainState
+from raysl.components import resolve
+from raysl.config.files import config_names, packaged_folder
+from raysl.config.load import load_config
+from raysl.config.space import load_sweep
+from raysl.data.batch import Batch, DataInfo
+from raysl.schedule import Step
+from raysl.train.plan import TrainPlan
+from raysl.transforms import normalize
+
+SWEEPS = [name for name in config_names() if name.startswith("sweep/")]
+FRAGMENTS = [name for name in config_names() if name.startswith("data/")]
+RUNS = [name for name in config_names() if name not in SWEEPS + FRAGMENTS]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_step_of_every_config_has_a_finite_loss_and_gradient(name: str) -> None:
+    config = load_config(name, ["backbone.depth=10", "backbone.width=4", "train.batch_size=4", "optim.warmup=1st"])
+    method_class = resolve("method", config.method.name)
+    recipe = method_class.views(config.method)
+    assert recipe.size == config.data.image_size
+    plan = TrainPlan.from_config(config, num_samples=64)
+    data = DataInfo(64, 10, config.data.image_size)
+    method_class.check(config.method, data, plan)
+    index = torch.arange(4)
+    images = [torch.randint(0, 256, (3, 40 + i, 50), dtype=torch.uint8) for i in range(4)]
+    views = recipe(images, index.numpy(), config.seed, 0)
+    floats = {group: normalize(view, config.data.mean, config.data.std) for group, view in views.items()}
+    state = TrainState.create(config, data)
+    out = state.method(Batch(floats, index, index), Step(0, plan.total_steps, plan.epoch_len))
+    out.loss.backward()
+    assert torch.isfinite(out.loss)
+    assert all(torch.isfinite(p.grad).all() for p in state.method.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("name", RUNS + FRAGMENTS + SWEEPS)
+def test_every_config_says_what_it_is_and_how_to_run_it(name: str) -> None:
+    head = (Path(packaged_folder()) / f"{name}.yaml").read_text().split("\n\n")[0]
+    assert head.startswith("# ")
+    assert "# Command: raysl " in head
+
+
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_data_configs_lie_over_a_run(name: str) -> None:
+    config = load_config("simclr", [f"base={name}", "data.path=/images"])
+    assert config.data.image_size == 32
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_sweeps_load_and_depart_from_a_config(name: str) -> None:
+    space, rest = load_sweep(name, ["trials=2", "train.epochs=3"])
+    assert space.trials == 2
+    assert rest == ["train.epochs=3"]
+    assert load_config(space.config).name == space.config

@@ -1,0 +1,148 @@
+"""The loop on lists of tensors, without Ray."""
+
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from raysl.checkpoint import TrainState
+from raysl.config.load import load_config
+from raysl.data.batch import Batch, DataInfo
+from raysl.methods.method import StepOutput
+from raysl.methods.simclr import SimCLR
+from raysl.schedule import Step
+from raysl.train import LocalReporter, NonFiniteLoss, TrainPlan, fit
+from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
+from raysl.train.callbacks.tensorboard import TensorBoard
+from tests.train.runs import assert_same
+
+README = Path(__file__).parents[2] / "README.md"
+DATA = DataInfo(num_samples=32, num_classes=0, image_size=8)
+SMALL = [
+    "backbone.num_stages=1",
+    "backbone.width=4",
+    "method.hidden_dim=8",
+    "method.output_dim=4",
+    "train.batch_size=8",
+    "train.epochs=3",
+    "train.log_every=1st",
+    "train.checkpoint_every=5st",
+]
+
+
+def _batches(num: int = 4) -> list[Batch]:
+    generator = torch.Generator().manual_seed(0)
+    views = [torch.randn(8, 2, 3, 8, 8, generator=generator) for _ in range(num)]
+    return [Batch({"global": view}, torch.arange(8), torch.zeros(8, dtype=torch.int64)) for view in views]
+
+
+def _state() -> tuple[TrainState, TrainPlan]:
+    config = load_config("quickstart", SMALL)
+    return TrainState.create(config, DATA), TrainPlan.from_config(config, DATA.num_samples)
+
+
+class _StopAt(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        if step.index == self.step:
+            run.stop("the test wants it")
+
+
+def test_readme_notebook_runs_as_printed_and_does_not_start_ray(tmp_path: Path) -> None:
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "fit(" in block]
+    assert len([line for line in code.splitlines() if line and not line.startswith(("import", "from"))]) <= 10
+    check = code + "\nimport sys\nassert 'ray' not in sys.modules\nprint(features.shape, sorted(metrics))"
+    done = subprocess.run([sys.executable, "-c", check], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([8, " in done.stdout
+    assert (tmp_path / "runs" / "notebook" / "checkpoint_000000020" / "backbone.safetensors").exists()
+
+
+def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path: Path) -> None:
+    whole, plan = _state()
+    fit(whole, whole.method, plan, _batches(), reporter=LocalReporter())
+    assert whole.step == plan.total_steps == 12
+
+    first, _ = _state()
+    fit(first, first.method, plan, _batches(), callbacks=[_StopAt(7)], reporter=LocalReporter(tmp_path))
+    assert first.step == 7
+    second, _ = _state()
+    restored = LocalReporter(tmp_path).restore()
+    assert restored is not None
+    second.load(restored)
+    fit(second, second.method, plan, _batches(), reporter=LocalReporter(tmp_path))
+
+    assert_same(whole.method.state_dict(), second.method.state_dict())
+    assert_same(whole.optimizer.state_dict(), second.optimizer.state_dict())
+
+
+def test_training_lowers_the_loss() -> None:
+    state, plan = _state()
+    losses: list[float] = []
+
+    class Watch(Callback):
+        def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
+            losses.append(line["loss"])
+
+    long = replace(plan, total_steps=60)
+    fit(state, state.method, long, _batches(1), callbacks=[Watch()], reporter=LocalReporter())
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+
+
+def test_loss_that_is_not_finite_names_the_step_and_leaves_the_weights(tmp_path: Path) -> None:
+    state, plan = _state()
+    batches = _batches()
+    batches[2].views["global"][0, 0, 0, 0, 0] = math.nan
+    before: dict[str, torch.Tensor] = {}
+
+    class Keep(Callback):
+        def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+            before.update({name: p.clone() for name, p in run.state.method.named_parameters()})
+
+    with pytest.raises(NonFiniteLoss, match="not finite at step 2"):
+        fit(state, state.method, plan, batches, callbacks=[Keep()], reporter=LocalReporter(tmp_path))
+    assert_same(before, dict(state.method.named_parameters()))
+
+
+def test_metrics_behind_the_restored_step_are_cut_off(tmp_path: Path) -> None:
+    state, plan = _state()
+    fit(state, state.method, plan, _batches(), callbacks=[MetricsLog(tmp_path), TensorBoard(tmp_path)], reporter=LocalReporter(tmp_path))
+    lines = parse_metrics((tmp_path / "metrics.jsonl").read_bytes())
+    assert [line["step"] for line in lines] == list(range(1, 13))
+    assert {"loss", "lr", "epoch", "images_per_s", "step_s", "data_wait", "memory_gb"} <= lines[0].keys()
+    assert list(tmp_path.glob("events.out.tfevents.*"))
+
+    again, _ = _state()
+    again.load(tmp_path / "checkpoint_000000010")
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 99, "los')  # a line that a kill cut short
+    fit(again, again.method, plan, _batches(), callbacks=[MetricsLog(tmp_path)], reporter=LocalReporter())
+    repeated = parse_metrics((tmp_path / "metrics.jsonl").read_bytes())
+    assert [line["step"] for line in repeated] == list(range(1, 13))
+    assert [line["loss"] for line in repeated] == [line["loss"] for line in lines]
+
+
+def test_old_checkpoints_go_and_a_draft_is_no_checkpoint(tmp_path: Path) -> None:
+    state, plan = _state()
+    fit(state, state.method, plan, _batches(), reporter=LocalReporter(tmp_path, keep=1))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_000000012"]
+    (tmp_path / "draft_checkpoint_000000020").mkdir()
+    restored = LocalReporter(tmp_path).restore()
+    assert restored is not None
+    assert restored.name == "checkpoint_000000012"
+
+
+def test_initial_weights_are_a_function_of_the_seed() -> None:
+    first, second = _state()[0], _state()[0]
+    assert_same(first.method.state_dict(), second.method.state_dict())
+    other = TrainState.create(load_config("quickstart", [*SMALL, "seed=1"]), DATA)
+    assert not torch.equal(first.method.backbone.conv1.weight, other.method.backbone.conv1.weight)
+    assert isinstance(first.method, SimCLR)
