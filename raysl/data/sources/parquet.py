@@ -146,10 +146,10 @@ class _ParquetSplit(Split):
 
     def _unit(self, unit: int) -> tuple[pa.Array, Int64s | None]:
         path, group = self.units[unit]
-        key = (self.fingerprint, path, group)
+        columns = [self.image_column, *([self.label_column] if self.label_column else [])]
+        key = (self.fingerprint, path, group, *columns)
         if key not in _CACHE:
             system, _ = open_uri(self.uri)
-            columns = [self.image_column, *([self.label_column] if self.label_column else [])]
             with system.open_input_file(path) as file:
                 table = pq.ParquetFile(file).read_row_group(group, columns=columns, use_threads=False)
             images = table[self.image_column].combine_chunks()

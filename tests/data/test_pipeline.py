@@ -1,0 +1,120 @@
+"""The stream through Ray Data gives the batches of one process, to the bit, at any number of ranks."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import torch
+
+from raysl.data import pipeline
+from raysl.data.batch import Batch
+from raysl.data.load import Loader, LocalBatches
+from raysl.data.order import Order
+from raysl.data.pipeline import RayBatches
+from raysl.data.sources.synthetic import Synthetic
+from raysl.transforms import ColorJitter, HorizontalFlip, RandomResizedCrop, View, ViewRecipe
+from raysl.transforms.view import evaluation_recipe
+
+CPU = torch.device("cpu")
+STORE_BYTES = 80 * 1024**2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cluster() -> Iterator[None]:
+    ray.init(
+        address="local",
+        num_cpus=2,
+        object_store_memory=STORE_BYTES,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="error",
+    )
+    yield
+    ray.shutdown()
+
+
+def _loader(num: int = 100, size: int = 8, batch: int = 10, lanes: int = 10, is_exact: bool = True) -> Loader:
+    source = Synthetic(Synthetic.Config(num_train=num, image_size=size, unit_rows=16))
+    split = source.required("train")
+    jitter = ColorJitter(p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+    view = View(RandomResizedCrop(size=size), (HorizontalFlip(p=0.5), jitter))
+    return Loader(
+        split=split,
+        recipe=ViewRecipe({"global": (view, view)}),
+        order=Order(0, split.fingerprint, split.unit_sizes, batch, lanes, window=20, is_exact=is_exact),
+        mean=(0.5, 0.5, 0.5),
+        std=(0.25, 0.25, 0.25),
+        augment_in_task=True,
+        plain_recipe=evaluation_recipe(size),
+    )
+
+
+class _Share:
+    """Hands rank 0's object to all ranks, which are threads here."""
+
+    def __init__(self, world: int) -> None:
+        self.barrier = Barrier(world)
+        self.object: Any = None
+
+    def __call__(self, given: Any) -> Any:
+        if given is not None:
+            self.object = given
+        self.barrier.wait()
+        taken = self.object
+        self.barrier.wait()
+        return taken
+
+
+def _consume(loader: Loader, world: int, start: int, end: int, take: Callable[[Batch], Any]) -> list[list[Any]]:
+    """What `take` gives for each batch of steps [start, end), by rank."""
+    share = _Share(world)
+
+    def rank_stream(rank: int) -> list[Any]:
+        stream = RayBatches(loader, end, rank, world, CPU, share, task_cpus=1.0, prefetch=1)
+        return [take(batch) for batch in stream.from_step(start)]
+
+    with ThreadPoolExecutor(world) as pool:
+        return list(pool.map(rank_stream, range(world)))
+
+
+@pytest.mark.parametrize(("world", "is_exact"), [(1, True), (3, False)])
+def test_pixels_and_order_are_those_of_one_process(
+    world: int, is_exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "BLOCK_ROWS", 8)  # two steps a block for three ranks with 3, 3 and 4 rows
+    monkeypatch.setattr(pipeline, "SEGMENT_BLOCKS", 15)  # two or more Ray Data executions, joined without a seam
+    loader = _loader(is_exact=is_exact)
+    ranks = _consume(loader, world, start=3, end=17, take=lambda batch: batch)
+    alone = list(islice(LocalBatches(loader).from_step(3), 14))
+    for step, whole in enumerate(alone):
+        parts = [batches[step] for batches in ranks]
+        assert torch.equal(torch.cat([part.index for part in parts]), whole.index)
+        assert torch.equal(torch.cat([part.label for part in parts]), whole.label)
+        assert torch.equal(torch.cat([part.views["global"] for part in parts]), whole.views["global"])
+
+
+def test_augmenting_on_the_device_changes_no_pixel() -> None:
+    loader = _loader()
+    in_task = next(iter(LocalBatches(loader).from_step(4)))
+    on_device = next(iter(LocalBatches(replace(loader, augment_in_task=False)).from_step(4)))
+    assert torch.equal(in_task.views["global"], on_device.views["global"])
+
+
+def test_a_stream_larger_than_the_object_store_flows_through() -> None:
+    loader = _loader(num=2048, size=128, batch=64, lanes=64)
+    (rows,) = _consume(loader, 1, start=0, end=32, take=lambda batch: batch.index.numpy())
+    num_bytes = 32 * 64 * 2 * 3 * 128 * 128
+    assert num_bytes > 2 * STORE_BYTES
+    np.testing.assert_array_equal(np.sort(np.concatenate(rows)), np.arange(2048))
+
+
+def test_plain_images_are_shared_out_in_dataset_order() -> None:
+    loader = _loader()
+    index = [batch.index for rank in range(3) for batch in loader.plain(rank, 3, CPU)]
+    assert torch.equal(torch.cat(index), torch.arange(100))

@@ -1,0 +1,90 @@
+"""Sweeps: what a space may be, and a driver that is killed in the middle."""
+
+import csv
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from raysl.config.schema import ConfigError
+from raysl.config.space import SweepConfig, dump_sweep, load_sweep
+from raysl.sweep import Leaderboard, _rank, _trial_name
+from tests.train.runs import SMALL, kill_driver
+
+SPACE = """
+config: quickstart
+trials: 4
+metric: knn_top1
+scheduler: none
+space:
+  optim.lr: {loguniform: [0.05, 1.0]}
+"""
+
+
+def _write(folder: Path, text: str) -> str:
+    path = folder / "search.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
+    sweep, rest = load_sweep(_write(tmp_path, SPACE), ["trials=2", "optim.weight_decay=0"])
+    assert sweep == SweepConfig(
+        trials=2, scheduler="none", space={"optim.lr": {"loguniform": [0.05, 1.0]}}
+    )
+    assert rest == ["optim.weight_decay=0"]
+    (tmp_path / "again.yaml").write_text(dump_sweep(sweep))
+    assert load_sweep(str(tmp_path / "again.yaml"))[0] == sweep
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("space: {}", "space is empty"),
+        ("trails: 3\nspace: {optim.lr: {choice: [1]}}", "unknown key 'trails'"),
+        ("space: {optim.lr: {normal: [0, 1]}}", "is no distribution; write one of {choice"),
+        ("space: {optim.lr: {uniform: [1, 0]}}", "is no range"),
+        ("space: {optim.lr: {loguniform: [0, 1]}}", "both above 0"),
+        ("trials: 0\nspace: {optim.lr: {choice: [1]}}", "trials, grace_epochs and concurrent are at least 1"),
+        ("metric: knn/top1\nspace: {optim.lr: {choice: [1]}}", "asha compares trials while they train"),
+    ],
+)
+def test_bad_spaces_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_sweep(_write(tmp_path, text))
+
+
+def test_trials_are_named_by_their_settings_alone() -> None:
+    assert _trial_name({"a": 1, "b": 2.5}) == _trial_name({"b": 2.5, "a": 1}) != _trial_name({"a": 1, "b": 2.0})
+
+
+def test_best_trial_comes_first_and_one_without_a_number_last() -> None:
+    rows = [{"trial": name, "knn_top1": value} for name, value in (("a", 90.0), ("b", None), ("c", 95.0))]
+    ranked = _rank(rows, SweepConfig())
+    assert [(row["rank"], row["trial"]) for row in ranked] == [(1, "c"), (2, "a"), (3, "b")]
+    assert [row["trial"] for row in _rank(rows, SweepConfig(mode="min"))] == ["a", "c", "b"]
+    assert Leaderboard(ranked, "x.csv").table().splitlines()[1].split() == ["c", "95", "1"]
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_started_again_ends_with_one_table(tmp_path: Path) -> None:
+    small = [option for option in SMALL if not option.startswith(("train.online", "benchmarks"))]
+    command = [sys.executable, "-m", "raysl", "sweep", _write(tmp_path, SPACE), *small, f"storage={tmp_path}", "name=s"]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    end = time.monotonic() + 240
+    while len(list((tmp_path / "s").glob("trial_*/report.html"))) < 2:
+        assert time.monotonic() < end
+        assert first.poll() is None
+        time.sleep(0.2)
+    kill_driver(first)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert "the sweep goes on" in done.stderr
+    rows = list(csv.DictReader((tmp_path / "s" / "leaderboard.csv").open()))
+    assert [row["rank"] for row in rows] == ["1", "2", "3", "4"]
+    assert {row["status"] for row in rows} == {"finished"}
+    assert len({row["optim.lr"] for row in rows}) == len(list((tmp_path / "s").glob("trial_*"))) == 4
+    values = [float(row["knn_top1"]) for row in rows]
+    assert values == sorted(values, reverse=True)

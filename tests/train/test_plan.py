@@ -1,0 +1,78 @@
+"""What settings come to on a number of ranks."""
+
+from dataclasses import replace
+
+import pytest
+
+from raysl.cluster import Resources, worker_shape
+from raysl.config.load import load_config
+from raysl.config.schema import ConfigError, TrainConfig
+from raysl.train.plan import TrainPlan
+
+
+def _plan(world: int, batch: int = 96, *overrides: str) -> TrainPlan:
+    config = load_config("quickstart", [f"train.batch_size={batch}", "train.epochs=4", *overrides])
+    return TrainPlan.from_config(config, num_samples=1000, world=world)
+
+
+def test_steps_and_rows() -> None:
+    plan = _plan(2)
+    assert (plan.epoch_len, plan.total_steps, plan.lanes) == (10, 40, 64)
+    assert plan.rows == [48, 48]
+    assert _plan(3).rows == [31, 32, 33]  # 64 lanes among three
+    assert _plan(3, 96, "data.lanes=48").rows == [32, 32, 32]
+
+
+def test_weights_make_the_mean_over_ranks_that_over_the_batch() -> None:
+    plan = _plan(3)
+    assert sum(plan.weight(rows) for rows in plan.rows) / 3 == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("world", "batch", "message"),
+    [
+        (8, 100, r"batch 100 is not divisible by 8 workers; try train.batch_size=96 or 104"),
+        (3, 96, r"64 lanes of a batch of 96 are not shared evenly by 3 workers; try data.lanes=63"),
+    ],
+)
+def test_uneven_ranks_are_refused_with_a_way_out(world: int, batch: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        _plan(world, batch).check_even()
+
+
+def test_the_way_out_of_uneven_lanes_is_one() -> None:
+    for world in (3, 5, 6, 7):
+        batch = 96 * world
+        with pytest.raises(ConfigError, match=r"data\.lanes=(\d+)") as error:
+            _plan(world, batch).check_even()
+        lanes = str(error.value).split("data.lanes=")[1].split(",")[0]
+        _plan(world, batch, f"data.lanes={lanes}").check_even()
+
+
+def test_too_few_images_and_too_many_workers_are_refused() -> None:
+    with pytest.raises(ConfigError, match="1000 training images do not fill a batch of 2000; set train.batch_size=1000"):
+        _plan(1, 2000)
+    with pytest.raises(ConfigError, match="65 workers are more than the 64 lanes"):
+        _plan(65, 130)
+
+
+def test_workers_leave_cpus_to_data_tasks() -> None:
+    train = TrainConfig()
+    for cpus in (1, 2, 4, 64):
+        for workers in range(1, min(cpus, 8) + 1):
+            shape = worker_shape(replace(train, workers=workers), Resources(cpus, 0))
+            assert 0 < shape.cpus <= 1
+            assert workers * shape.cpus + shape.task_cpus < cpus
+    assert worker_shape(train, Resources(8, 2)).resources == {"CPU": 1.0, "GPU": 1.0}
+
+
+def test_workers_that_no_node_can_hold_are_refused() -> None:
+    train = TrainConfig(workers=9)
+    with pytest.raises(ConfigError, match="9 workers are more than the 2 CPUs that this cluster can ever have"):
+        worker_shape(train, Resources(2, 0))
+    with pytest.raises(ConfigError, match="never have more than 4; set train.workers=4"):
+        worker_shape(train, Resources(64, 4))
+    with pytest.raises(ConfigError, match="set train.workers=1 and train.device=cpu"):
+        worker_shape(replace(train, device="cuda"), Resources(64, 0))
+    with pytest.raises(ConfigError, match=r"set train.cpus_per_worker=0\.1"):
+        worker_shape(replace(train, cpus_per_worker=0.5), Resources(2, 0))
