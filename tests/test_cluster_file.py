@@ -26,7 +26,9 @@ def test_ray_accepts_the_cluster_file(cluster: dict[str, Any]) -> None:
 
 
 def test_groups_grow_from_nothing_and_are_given_back(cluster: dict[str, Any]) -> None:
-    groups = {name: group for name, group in cluster["available_node_types"].items() if name != cluster["head_node_type"]}
+    groups = {
+        name: group for name, group in cluster["available_node_types"].items() if name != cluster["head_node_type"]
+    }
     assert [group["min_workers"] for group in groups.values()] == [0, 0]
     assert sum(group["max_workers"] for group in groups.values()) <= cluster["max_workers"]
     assert {bool(group["resources"].get("GPU")) for group in groups.values()} == {True, False}

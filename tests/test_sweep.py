@@ -31,9 +31,7 @@ def _write(folder: Path, text: str) -> str:
 
 def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
     sweep, rest = load_sweep(_write(tmp_path, SPACE), ["trials=2", "optim.weight_decay=0"])
-    assert sweep == SweepConfig(
-        trials=2, scheduler="none", space={"optim.lr": {"loguniform": [0.05, 1.0]}}
-    )
+    assert sweep == SweepConfig(trials=2, scheduler="none", space={"optim.lr": {"loguniform": [0.05, 1.0]}})
     assert rest == ["optim.weight_decay=0"]
     (tmp_path / "again.yaml").write_text(dump_sweep(sweep))
     assert load_sweep(str(tmp_path / "again.yaml"))[0] == sweep
@@ -76,7 +74,7 @@ def test_a_killed_sweep_started_again_ends_with_one_table(tmp_path: Path) -> Non
     end = time.monotonic() + 240
     while len(list((tmp_path / "s").glob("trial_*/report.html"))) < 2:
         assert time.monotonic() < end
-        assert first.poll() is None
+        assert first.poll() is None, first.communicate()[0]
         time.sleep(0.2)
     kill_driver(first)
     done = subprocess.run(command, capture_output=True, text=True, timeout=400)

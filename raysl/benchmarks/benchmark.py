@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from raysl.config.schema import BenchmarkConfig
+from raysl.config.schema import BenchmarkConfig, ConfigError
 
 
 @dataclass
@@ -33,14 +33,14 @@ class FeatureSet:
         """Refuse what would give a number that means nothing.
 
         Raises:
-            ValueError: if a feature is not finite, or a label is outside [0, num_classes).
+            ConfigError: if a feature is not finite, or a label is outside [0, num_classes).
         """
         num_bad = int((~self.features.isfinite().all(dim=1)).sum())
         if num_bad:
-            raise ValueError(f"{num_bad} of {len(self.features)} {split} rows have features that are not finite")
+            raise ConfigError(f"{num_bad} of {len(self.features)} {split} rows have features that are not finite")
         low, high = int(self.labels.min()), int(self.labels.max())
         if low < 0 or high >= num_classes:
-            raise ValueError(
+            raise ConfigError(
                 f"the {split} labels range from {low} to {high}, outside 0 to {num_classes - 1}; "
                 "a benchmark needs a label on every image"
             )

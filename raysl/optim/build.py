@@ -1,7 +1,7 @@
 """From settings to an optimizer, and its learning rate as a function of the step."""
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
@@ -13,13 +13,19 @@ if TYPE_CHECKING:
     from raysl.methods.method import Method
 
 
-def build_optimizer(method: "Method", optim: OptimConfig) -> Optimizer:
+def build_optimizer(method: "Method", optim: OptimConfig, optimizer_class: type[Any] | None = None) -> Optimizer:
     """The optimizer that `optim.name` picks, over `method.param_groups`; `set_lr` before every step.
+
+    Args:
+        method: what to optimise.
+        optim: its settings.
+        optimizer_class: resolved already, for a name that is not known here.
 
     Raises:
         ConfigError: if there is no such optimizer.
     """
-    optimizer: Optimizer = resolve("optimizer", optim.name)(method.param_groups(optim), optim)
+    optimizer_class = optimizer_class or resolve("optimizer", optim.name)
+    optimizer: Optimizer = optimizer_class(method.param_groups(optim), optim)
     return optimizer
 
 

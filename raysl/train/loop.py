@@ -132,6 +132,16 @@ def _check_finite(loss: torch.Tensor, step: Step) -> None:
         )
 
 
+def _check_weights(state: TrainState) -> None:
+    """Refuse to save what an update has destroyed, so that the newest checkpoint is a good one."""
+    values = [value for value in state.method.state_dict().values() if value.is_floating_point()]
+    if not dist.all_true(all(bool(value.isfinite().all()) for value in values), state.device):
+        raise NonFiniteLoss(
+            f"weights are not finite after step {state.step - 1}; "
+            "lower optim.lr, lengthen optim.warmup, or set train.clip_grad"
+        )
+
+
 def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, out: StepOutput) -> None:
     step = run.plan.step(run.state.step)
     if run.plan.log_every.is_due(step) or step.index == step.total:
@@ -164,6 +174,7 @@ def _save(run: Run, callbacks: Sequence[Callback], reporter: Reporter) -> None:
     state = run.state
     state.callbacks = {type(callback).__name__: callback.state_dict() for callback in callbacks}
     state.synchronise()
+    _check_weights(state)
 
     def save(folder: Path) -> None:
         state.save(folder, run.metrics)

@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any
 
 import ray
-import ray.cloudpickle
 import ray.train
 from ray.train import CheckpointConfig, FailureConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
@@ -29,14 +28,14 @@ from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
 from raysl.data.order import Order
-from raysl.errors import RunFailed
+from raysl.errors import ConfigError, RunFailed
 from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
 from raysl.storage import absolute
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.callbacks.progress import ProgressView
 from raysl.train.plan import TrainPlan
-from raysl.train.run_folder import EVENTS_FILE, STOP_FILE, RunFolder
+from raysl.train.run_folder import EVENTS_FILE, FAILED_FILE, STOP_FILE, RunFolder
 from raysl.train.worker import Job, train_worker
 from raysl.transforms.view import evaluation_recipe
 
@@ -120,6 +119,11 @@ def _prepare(config: RunConfig) -> Job:
     method_class = resolve("method", config.method.name)
     source = resolve("source", config.data.name)(config.data)
     train, test = source.required("train"), source.optional("test")
+    if test is not None and not train.classes and (config.benchmarks or config.train.online_knn_every is not None):
+        raise ConfigError(
+            f"the images of {config.data.name!r} have no labels, which benchmarks and the online kNN need; "
+            "set benchmarks=[] train.online_knn_every=null"
+        )
     data = DataInfo(train.num_samples, len(train.classes), config.data.image_size)
     plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
     if not config.train.uneven:
@@ -144,15 +148,18 @@ def _prepare(config: RunConfig) -> Job:
         plain_recipe=evaluation_recipe(config.data.image_size, config.data.eval_resize),
     )
     backbone_class = resolve("backbone", config.backbone.name)
-    _pickle_user_modules(method_class, backbone_class, type(source))
-    return Job(config, data, method_class, backbone_class, loader, test, plan.lanes, 1.0, {})
-
-
-def _pickle_user_modules(*classes: type[Any]) -> None:
-    """Send components from a user's file by value: the file is unknown to workers."""
-    for module in {sys.modules[cls.__module__] for cls in classes}:
-        if module.__name__.startswith("raysl_user_"):
-            ray.cloudpickle.register_pickle_by_value(module)
+    return Job(
+        config=config,
+        data=data,
+        method_class=method_class,
+        backbone_class=backbone_class,
+        optimizer_class=resolve("optimizer", config.optim.name),
+        loader=loader,
+        test=test,
+        lanes=plan.lanes,
+        task_cpus=1.0,
+        marks={},
+    )
 
 
 def _train(
@@ -173,7 +180,8 @@ def _train(
         task_cpus=shape.task_cpus,
         marks=marks | {"ray": time.time()},
     )
-    folder.remove(STOP_FILE)
+    for note in (STOP_FILE, FAILED_FILE):
+        folder.remove(note)
     trainer = TorchTrainer(
         train_worker,
         train_loop_config={"job": job},
@@ -191,10 +199,10 @@ def _train(
     )
     with _progress(folder, plan, show_progress), _stop_on_signal(folder) as asked:
         try:
-            result = trainer.fit()
+            trainer.fit()
         except TrainingFailedError as error:
             raise RunFailed(f"training failed: {_root_cause(error)}; start the same command again to resume") from error
-    failure = (result.metrics or {}).get("failed")
+    failure = folder.read_if_there(FAILED_FILE).decode()
     if failure:
         kept = folder.checkpoints()
         raise RunFailed(

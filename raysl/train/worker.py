@@ -11,6 +11,7 @@ import ray.train
 import ray.train.torch
 import torch
 from ray.train.collective import broadcast_from_rank_zero
+from torch.optim import Optimizer
 
 from raysl import dist
 from raysl.checkpoint import TrainState
@@ -30,7 +31,7 @@ from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.loop import NonFiniteLoss, fit
 from raysl.train.plan import TrainPlan
 from raysl.train.ray_reporter import RayReporter, local_logs
-from raysl.train.run_folder import EVENTS_FILE, STOP_FILE, RunFolder
+from raysl.train.run_folder import EVENTS_FILE, FAILED_FILE, STOP_FILE, RunFolder
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Job:
     Args:
         config: the run's settings.
         data: the dataset.
-        method_class, backbone_class: behind the names in the settings.
+        method_class, backbone_class, optimizer_class: behind the names in the settings.
         loader: makes the batches.
         test: held-out images for the online kNN, or None.
         lanes: fixed parts of a global batch.
@@ -52,6 +53,7 @@ class Job:
     data: DataInfo
     method_class: type[Method]
     backbone_class: type[Backbone]
+    optimizer_class: type[Optimizer]
     loader: Loader
     test: Split | None
     lanes: int
@@ -62,14 +64,15 @@ class Job:
 def train_worker(settings: dict[str, Any]) -> None:
     """Train on this rank until the run ends. Ray Train calls it in every worker.
 
-    A run whose loss stops being finite ends here by a report, not by an exception, which would be tried again.
+    A run whose loss stops being finite ends here by a note in its folder, not by an exception, which would be tried
+    again.
     """
     job: Job = settings["job"]
     marks = job.marks | {"workers": time.time()}
     device = ray.train.torch.get_device()
     plan = _plan(job, device)
     _prepare_process(job, device)
-    state = TrainState.create(job.config, job.data, device, job.method_class, job.backbone_class)
+    state = TrainState.create(job.config, job.data, device, job.method_class, job.backbone_class, job.optimizer_class)
     folder = RunFolder.of(job.config)
     logs = local_logs(folder) if dist.is_main() else None
     reporter = RayReporter(folder, logs)
@@ -95,7 +98,8 @@ def train_worker(settings: dict[str, Any]) -> None:
     try:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
     except NonFiniteLoss as error:
-        reporter.report({"step": state.step, "failed": str(error)}, save=None)
+        if dist.is_main():
+            folder.write(FAILED_FILE, str(error).encode())
 
 
 def _plan(job: Job, device: torch.device) -> TrainPlan:

@@ -84,9 +84,7 @@ def _consume(loader: Loader, world: int, start: int, end: int, take: Callable[[B
 
 
 @pytest.mark.parametrize(("world", "is_exact"), [(1, True), (3, False)])
-def test_pixels_and_order_are_those_of_one_process(
-    world: int, is_exact: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixels_and_order_are_those_of_one_process(world: int, is_exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "BLOCK_ROWS", 8)  # two steps a block for three ranks with 3, 3 and 4 rows
     monkeypatch.setattr(pipeline, "SEGMENT_BLOCKS", 15)  # two or more Ray Data executions, joined without a seam
     loader = _loader(is_exact=is_exact)

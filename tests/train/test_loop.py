@@ -114,7 +114,14 @@ def test_loss_that_is_not_finite_names_the_step_and_leaves_the_weights(tmp_path:
 
 def test_metrics_behind_the_restored_step_are_cut_off(tmp_path: Path) -> None:
     state, plan = _state()
-    fit(state, state.method, plan, _batches(), callbacks=[MetricsLog(tmp_path), TensorBoard(tmp_path)], reporter=LocalReporter(tmp_path))
+    fit(
+        state,
+        state.method,
+        plan,
+        _batches(),
+        callbacks=[MetricsLog(tmp_path), TensorBoard(tmp_path)],
+        reporter=LocalReporter(tmp_path),
+    )
     lines = parse_metrics((tmp_path / "metrics.jsonl").read_bytes())
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert {"loss", "lr", "epoch", "images_per_s", "step_s", "data_wait", "memory_gb"} <= lines[0].keys()

@@ -50,7 +50,7 @@ def test_the_way_out_of_uneven_lanes_is_one() -> None:
 
 
 def test_too_few_images_and_too_many_workers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="1000 training images do not fill a batch of 2000; set train.batch_size=1000"):
+    with pytest.raises(ConfigError, match=r"do not fill a batch of 2000; set train\.batch_size=1000"):
         _plan(1, 2000)
     with pytest.raises(ConfigError, match="65 workers are more than the 64 lanes"):
         _plan(65, 130)
@@ -70,9 +70,9 @@ def test_workers_that_no_node_can_hold_are_refused() -> None:
     train = TrainConfig(workers=9)
     with pytest.raises(ConfigError, match="9 workers are more than the 2 CPUs that this cluster can ever have"):
         worker_shape(train, Resources(2, 0))
-    with pytest.raises(ConfigError, match="never have more than 4; set train.workers=4"):
+    with pytest.raises(ConfigError, match=r"never have more than 4; set train\.workers=4"):
         worker_shape(train, Resources(64, 4))
-    with pytest.raises(ConfigError, match="set train.workers=1 and train.device=cpu"):
+    with pytest.raises(ConfigError, match=r"set train\.workers=1 and train\.device=cpu"):
         worker_shape(replace(train, device="cuda"), Resources(64, 0))
     with pytest.raises(ConfigError, match=r"set train.cpus_per_worker=0\.1"):
         worker_shape(replace(train, cpus_per_worker=0.5), Resources(2, 0))
