@@ -35,7 +35,7 @@ from raysl.storage import absolute
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.callbacks.progress import ProgressView
 from raysl.train.plan import TrainPlan
-from raysl.train.run_folder import EVENTS_FILE, FAILED_FILE, STOP_FILE, RunFolder
+from raysl.train.run_folder import EVENTS_FILE, FAILED_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.worker import Job, train_worker
 from raysl.transforms.view import evaluation_recipe
 
@@ -180,7 +180,7 @@ def _train(
         task_cpus=shape.task_cpus,
         marks=marks | {"ray": time.time()},
     )
-    for note in (STOP_FILE, FAILED_FILE):
+    for note in (STOP_FILE, FAILED_FILE, STARTUP_FILE):
         folder.remove(note)
     trainer = TorchTrainer(
         train_worker,
@@ -248,14 +248,18 @@ def _progress(folder: RunFolder, plan: TrainPlan, show: bool) -> Iterator[None]:
         return
     view, ended = ProgressView(plan.total_steps), threading.Event()
     num_events = len(_events(folder))
+    is_started = False
 
     def look() -> None:
-        nonlocal num_events
+        nonlocal num_events, is_started
         for event in _events(folder)[num_events:]:
             log.info(event)
             num_events += 1
+        if not is_started and folder.exists(STARTUP_FILE):
+            is_started = True
+            log.info(_startup_text(folder))
         lines = parse_metrics(folder.read_if_there("metrics.jsonl"))
-        if lines and num_events:
+        if lines and is_started:
             view.show(int(lines[-1]["step"]), lines[-1])
 
     def follow() -> None:
@@ -278,8 +282,14 @@ def _events(folder: RunFolder) -> list[str]:
     return [json.loads(line)["event"] for line in content.splitlines(keepends=True) if line.endswith("\n")]
 
 
+def _startup_text(folder: RunFolder) -> str:
+    seconds: dict[str, float] = json.loads(folder.read(STARTUP_FILE))
+    parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total")
+    return f"first step after {seconds['total']:.1f} s: {parts}"
+
+
 def _facts(folder: RunFolder, marks: dict[str, float]) -> dict[str, Any]:
-    startup = json.loads(folder.read_if_there("startup.json") or b"{}")
+    startup = json.loads(folder.read_if_there(STARTUP_FILE) or b"{}")
     total = time.time() - marks["command"]
     times = {f"start: {name}": seconds for name, seconds in startup.items() if name != "total"}
     return {

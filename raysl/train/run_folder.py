@@ -24,6 +24,7 @@ from raysl.storage import Folder, telling
 HEARTBEAT_S = 15.0
 STALE_S = 60.0
 EVENTS_FILE = "events.jsonl"  # starts and resumes
+STARTUP_FILE = "startup.json"  # seconds from the command to the first step, by part
 FAILED_FILE = "failed"  # why the loop gave up, where a new attempt would end the same way
 STOP_FILE = "stop"  # its appearance asks the workers to save and stop
 

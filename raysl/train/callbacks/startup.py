@@ -8,6 +8,7 @@ from raysl import dist
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.run_folder import STARTUP_FILE
 
 
 class Startup(Callback):
@@ -38,4 +39,6 @@ class Startup(Callback):
             name: round(after - before, 2) for name, before, after in zip(names[1:], times, times[1:], strict=False)
         }
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "startup.json").write_text(json.dumps({"total": round(times[-1] - times[0], 2), **parts}))
+        draft = self.folder / f"{STARTUP_FILE}.part"
+        draft.write_text(json.dumps({"total": round(times[-1] - times[0], 2), **parts}))
+        draft.rename(self.folder / STARTUP_FILE)
