@@ -134,6 +134,15 @@ class Folder:
         """Content of a file; empty where there is none."""
         return self.read(name) if self.exists(name) else b""
 
+    def last_lines(self, name: str, num_bytes: int = 8192) -> bytes:
+        """The whole lines in the last `num_bytes` of a file; empty where there is none."""
+        if not self.exists(name):
+            return b""
+        with self.system.open_input_file(f"{self.path}/{name}") as file:
+            first = max(0, file.size() - num_bytes)
+            content = bytes(file.read_at(file.size() - first, first))
+        return content if first == 0 else content.partition(b"\n")[2]
+
     def remove(self, name: str) -> None:
         """Delete a file, if it is there."""
         if self.exists(name):

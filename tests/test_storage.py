@@ -55,6 +55,15 @@ def test_a_folder_is_the_same_on_disk_and_behind_a_uri(place: str, tmp_path: Pat
         folder.read("b")
 
 
+def test_the_last_lines_of_a_long_file_are_whole(place: str) -> None:
+    folder = Folder(place)
+    folder.make()
+    assert folder.last_lines("log") == b""
+    folder.write("log", b"".join(b"line %04d\n" % number for number in range(1000)))
+    assert folder.last_lines("log", 25) == b"line 0998\nline 0999\n"
+    assert len(folder.last_lines("log", 10**6).splitlines()) == 1000
+
+
 def test_a_write_that_breaks_off_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder(str(tmp_path))
     folder.write("file", b"whole")

@@ -4,15 +4,11 @@ import json
 import logging
 import os
 import shlex
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import ray
@@ -33,9 +29,9 @@ from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
 from raysl.storage import absolute
 from raysl.train.callbacks.metrics_log import parse_metrics
-from raysl.train.callbacks.progress import ProgressView
+from raysl.train.follow import events_of, progress_of, stop_on_signal
 from raysl.train.plan import TrainPlan
-from raysl.train.run_folder import EVENTS_FILE, FAILED_FILE, STARTUP_FILE, STOP_FILE, RunFolder
+from raysl.train.run_folder import FAILED_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.worker import Job, train_worker
 from raysl.transforms.view import evaluation_recipe
 
@@ -124,6 +120,11 @@ def _prepare(config: RunConfig) -> Job:
             f"the images of {config.data.name!r} have no labels, which benchmarks and the online kNN need; "
             "set benchmarks=[] train.online_knn_every=null"
         )
+    recipe = method_class.views(config.method)
+    if recipe.size != config.data.image_size:
+        log.warning(
+            "images are trained at %d px and measured at data.image_size=%d", recipe.size, config.data.image_size
+        )
     data = DataInfo(train.num_samples, len(train.classes), config.data.image_size)
     plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
     if not config.train.uneven:
@@ -140,7 +141,7 @@ def _prepare(config: RunConfig) -> Job:
     )
     loader = Loader(
         split=train,
-        recipe=method_class.views(config.method),
+        recipe=recipe,
         order=order,
         mean=config.data.mean,
         std=config.data.std,
@@ -197,7 +198,7 @@ def _train(
             callbacks=list(callbacks),
         ),
     )
-    with _progress(folder, plan, show_progress), _stop_on_signal(folder) as asked:
+    with progress_of(folder, plan, show_progress), stop_on_signal(folder) as asked:
         try:
             trainer.fit()
         except TrainingFailedError as error:
@@ -218,83 +219,13 @@ def _root_cause(error: BaseException) -> str:
     return text.splitlines()[-1] if text else type(error).__name__
 
 
-@contextmanager
-def _stop_on_signal(folder: RunFolder) -> Iterator[Callable[[], bool]]:
-    """While inside, SIGTERM (a stopped job) and the first SIGINT ask the workers to save and stop."""
-    asked = threading.Event()
-
-    def ask(signum: int, frame: FrameType | None) -> None:
-        if asked.is_set():
-            os._exit(128 + signum)
-        asked.set()
-        print("raysl: saving a checkpoint and stopping; once more to end at once", file=sys.stderr, flush=True)
-        threading.Thread(target=folder.write, args=(STOP_FILE, b""), daemon=True).start()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-    before = signal.signal(signal.SIGTERM, ask)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _progress(folder: RunFolder, plan: TrainPlan, show: bool) -> Iterator[None]:
-    """Follow the run's logs: show new events and the newest line of metrics."""
-    if not show:
-        yield
-        return
-    view, ended = ProgressView(plan.total_steps), threading.Event()
-    num_events = len(_events(folder))
-    is_started = False
-
-    def look() -> None:
-        nonlocal num_events, is_started
-        for event in _events(folder)[num_events:]:
-            log.info(event)
-            num_events += 1
-        if not is_started and folder.exists(STARTUP_FILE):
-            is_started = True
-            log.info(_startup_text(folder))
-        lines = parse_metrics(folder.read_if_there("metrics.jsonl"))
-        if lines and is_started:
-            view.show(int(lines[-1]["step"]), lines[-1])
-
-    def follow() -> None:
-        while not ended.wait(0.5 if folder.is_local else 5.0):
-            look()
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        look()
-        view.close()
-
-
-def _events(folder: RunFolder) -> list[str]:
-    content = folder.read_if_there(EVENTS_FILE).decode()
-    return [json.loads(line)["event"] for line in content.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def _startup_text(folder: RunFolder) -> str:
-    seconds: dict[str, float] = json.loads(folder.read(STARTUP_FILE))
-    parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total")
-    return f"first step after {seconds['total']:.1f} s: {parts}"
-
-
 def _facts(folder: RunFolder, marks: dict[str, float]) -> dict[str, Any]:
     startup = json.loads(folder.read_if_there(STARTUP_FILE) or b"{}")
     total = time.time() - marks["command"]
     times = {f"start: {name}": seconds for name, seconds in startup.items() if name != "total"}
     return {
         "times": {**times, "start to first step": startup.get("total", 0.0), "total": total},
-        "events": _events(folder),
+        "events": events_of(folder),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
 
