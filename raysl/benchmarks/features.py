@@ -90,7 +90,7 @@ def extract_sets(models: dict[str, nn.Module], split: Split, data: DataConfig) -
     is_gpu = Resources.of_cluster().gpus >= 1
     context = DataContext.get_current()
     context.enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     task = _Extraction(uuid.uuid4().hex, ray.put({name: model.eval() for name, model in models.items()}), split, data)
     num_chunks = -(-split.num_samples // CHUNK_ROWS)
     chunks = ray.data.range(num_chunks, override_num_blocks=num_chunks).map_batches(
@@ -144,7 +144,8 @@ def _models_here(token: str, reference: Any, device: torch.device) -> dict[str, 
     """The networks of an extraction, fetched once by each process."""
     if token not in _HERE:
         _HERE.clear()
-        _HERE[token] = {name: model.to(device) for name, model in ray.get(reference).items()}
+        models = ray.get(reference)
+        _HERE[token] = {name: model.to(device).to(memory_format=torch.channels_last) for name, model in models.items()}
     return _HERE[token]
 
 

@@ -92,7 +92,7 @@ class RayBatches:
         context = DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = True
-        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         job = _Job(replace(self.loader), first, end, self._block_steps, self._rows, self.world)
         num_blocks = self.world * -(-(end - first) // self._block_steps)
         blocks = ray.data.range(num_blocks, override_num_blocks=num_blocks).map_batches(
