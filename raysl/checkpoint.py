@@ -73,7 +73,7 @@ class TrainState:
         method = (method_class or resolve("method", config.method.name))(config.method, backbone, data)
         if config.train.sync_bn and dist.world() > 1:
             method = convert_sync_batch_norm(method)
-        method = method.to(device).to(memory_format=torch.channels_last)  # convolutions run up to twice as fast
+        method = method.to(device)
         return cls(config, data, method, build_optimizer(method, config.optim, optimizer_class))
 
     @property

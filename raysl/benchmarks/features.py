@@ -144,8 +144,7 @@ def _models_here(token: str, reference: Any, device: torch.device) -> dict[str, 
     """The networks of an extraction, fetched once by each process."""
     if token not in _HERE:
         _HERE.clear()
-        models = ray.get(reference)
-        _HERE[token] = {name: model.to(device).to(memory_format=torch.channels_last) for name, model in models.items()}
+        _HERE[token] = {name: model.to(device) for name, model in ray.get(reference).items()}
     return _HERE[token]
 
 

@@ -104,7 +104,7 @@ def bare_loop(task: Task) -> None:
     if task.world > 1:
         torch.distributed.init_process_group("gloo")
     torch.manual_seed(0)
-    model: nn.Module = BareSimCLR(task.workload).to(memory_format=torch.channels_last)
+    model: nn.Module = BareSimCLR(task.workload)
     if task.world > 1:
         model = nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=task.workload.lr, momentum=0.9, weight_decay=1e-6)
