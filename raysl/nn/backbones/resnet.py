@@ -23,7 +23,7 @@ LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]
 class ResNet(Backbone):
     """A ResNet without its classifier; features are the global average pool of the last stage.
 
-    The state dict is torchvision's less `fc.*`. Works in either memory format; channels_last is the faster one on GPUs.
+    The state dict is torchvision's less `fc.*`.
     """
 
     @dataclass(frozen=True, kw_only=True)
