@@ -1,7 +1,7 @@
 """What a training step gets: the views of a batch of images, and who they are."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -33,10 +33,6 @@ class Batch:
             function(self.label),
             {name: function(extra) for name, extra in self.extras.items()},
         )
-
-    def with_views(self, views: dict[str, Tensor]) -> "Batch":
-        """The same rows with other views."""
-        return replace(self, views=views)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """From sample indices to the views of a batch: the part of the pipeline that knows no Ray."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from raysl.data.order import Order
 from raysl.data.source import Split
 from raysl.hashing import Int64s
 from raysl.transforms.view import ViewRecipe, normalize
+
+log = logging.getLogger("raysl")
 
 PLAIN_ROWS = 256
 
@@ -67,6 +70,8 @@ class Loader:
 
     def finish(self, loaded: Loaded, step: int, device: torch.device) -> Batch:
         """Move loaded rows to the device, augment them there if that is still to do, and normalise."""
+        if loaded.num_corrupt:
+            log.warning("step %d: %d corrupt image(s) replaced by others of their read unit", step, loaded.num_corrupt)
         views = {name: view.to(device, non_blocking=True) for name, view in loaded.views.items()}
         if not self.augment_in_task:
             views = self.recipe.augment(views, loaded.index.numpy(), self.order.seed, step // self.order.epoch_len)

@@ -7,9 +7,12 @@ import torch
 from PIL import Image
 
 from raysl.data.decode import CorruptImage, decode
-from raysl.data.load import read_images
+from raysl.data.load import Loaded, Loader, read_images
+from raysl.data.order import Order
 from raysl.data.source import Rows, Split, runs
+from raysl.data.sources.synthetic import Synthetic
 from raysl.hashing import Int64s
+from raysl.transforms.view import evaluation_recipe
 
 HEIGHT, WIDTH = 24, 40
 
@@ -149,3 +152,20 @@ def test_a_unit_without_a_valid_image_names_the_first_problem() -> None:
         CorruptImage, match=r"no valid image in the 4 rows from 4 on; the first problem: image 6: 6 bytes"
     ):
         read_images(Shades(10, unit=4, broken={4, 5, 6, 7}), np.array([0, 6]))
+
+
+def test_a_replaced_image_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    loaded = Loaded({"global": torch.zeros(2, 1, 3, 4, 4, dtype=torch.uint8)}, torch.arange(2), torch.arange(2), 1)
+    source = Synthetic(Synthetic.Config(num_train=4, image_size=4))
+    split = source.required("train")
+    loader = Loader(
+        split=split,
+        recipe=evaluation_recipe(4),
+        order=Order(0, split.fingerprint, split.unit_sizes, 2, 1, window=4, is_exact=True),
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+        augment_in_task=True,
+        plain_recipe=evaluation_recipe(4),
+    )
+    loader.finish(loaded, 7, torch.device("cpu"))
+    assert "step 7: 1 corrupt image(s) replaced" in caplog.text
