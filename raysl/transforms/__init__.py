@@ -3,27 +3,54 @@
 Everything random is a function of (seed, epoch, sample index, view): see `raysl.transforms.random`.
 """
 
+from raysl.transforms.auto_augment import AutoAugment
+from raysl.transforms.color import Autocontrast, Equalize, Invert, Posterize, RandomPhotometric, Sharpness, ToLab
 from raysl.transforms.crop import CenterCrop, Crop, RandomResizedCrop
+from raysl.transforms.erasing import RandomErasing
 from raysl.transforms.geometric import Affine, HorizontalFlip
+from raysl.transforms.masking import BlockMask, RandomMask
+from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
+from raysl.transforms.permutations import permutation_table
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
+from raysl.transforms.rand_augment import RandAugment
 from raysl.transforms.random import SampleRandom
+from raysl.transforms.rotation import RandomRotation90
+from raysl.transforms.tiles import Tiles
 from raysl.transforms.transform import Transform
 from raysl.transforms.view import View, ViewRecipe, evaluation_recipe, normalize
 
 __all__ = [
     "Affine",
+    "AutoAugment",
+    "Autocontrast",
+    "BlockMask",
     "CenterCrop",
     "ColorJitter",
     "Crop",
+    "CutMix",
+    "Equalize",
     "GaussianBlur",
     "Grayscale",
     "HorizontalFlip",
+    "Invert",
+    "Mixup",
+    "MixupOrCutMix",
+    "Posterize",
+    "RandAugment",
+    "RandomErasing",
+    "RandomMask",
+    "RandomPhotometric",
     "RandomResizedCrop",
+    "RandomRotation90",
     "SampleRandom",
+    "Sharpness",
     "Solarize",
+    "Tiles",
+    "ToLab",
     "Transform",
     "View",
     "ViewRecipe",
     "evaluation_recipe",
     "normalize",
+    "permutation_table",
 ]

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,14 @@ class Crop(ABC):
     @abstractmethod
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
         """Cut one uint8 image [C, H, W] to [C, size, size]; it may be a view of the image."""
+
+    @abstractmethod
+    def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
+        """How many times smaller the images could be before the crop had to enlarge them, float64 [B]."""
+
+    def shrunk(self, params: dict[str, int], size: Sequence[int], reduced: Sequence[int]) -> dict[str, int]:
+        """The parameters for an image of the size `reduced` (height, width) that were drawn for one of `size`."""
+        return params
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +84,16 @@ class RandomResizedCrop(Crop):
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
         return functional.resized_crop(image, **params, size=self.size)
 
+    def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
+        return np.minimum(params["height"], params["width"]) / self.size
+
+    def shrunk(self, params: dict[str, int], size: Sequence[int], reduced: Sequence[int]) -> dict[str, int]:
+        top, bottom = (round(edge * reduced[0] / size[0]) for edge in (params["top"], params["top"] + params["height"]))
+        left, right = (
+            round(edge * reduced[1] / size[1]) for edge in (params["left"], params["left"] + params["width"])
+        )
+        return {"top": top, "left": left, "height": max(1, bottom - top), "width": max(1, right - left)}
+
     def _central_box(self, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
         """Height and width of the largest box whose ratio is allowed."""
         in_ratio: Floats = widths / heights
@@ -106,3 +125,43 @@ class CenterCrop(Crop):
             image = functional.resize(image, height, width)
         top, left = round((height - self.size) / 2), round((width - self.size) / 2)
         return image[:, top : top + self.size, left : left + self.size]
+
+    def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
+        return np.minimum(heights, widths) / self.resize
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomCrop(Crop):
+    """A square of fixed size at a random place, after the short side is resized (Noroozi and Favaro 2016)."""
+
+    resize: int
+    """Short side before the crop, in pixels, at least `size`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.resize < self.size:
+            raise ValueError(f"resize={self.resize} is smaller than the crop's side {self.size}; make it as large")
+
+    def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
+        height, width = _short_side_resized(heights, widths, self.resize)
+        return {
+            "height": height,
+            "width": width,
+            "top": random.integers(0, height - self.size + 1),
+            "left": random.integers(0, width - self.size + 1),
+        }
+
+    def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
+        if tuple(image.shape[-2:]) != (params["height"], params["width"]):
+            image = functional.resize(image, params["height"], params["width"])
+        top, left = params["top"], params["left"]
+        return image[:, top : top + self.size, left : left + self.size]
+
+    def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
+        return np.minimum(heights, widths) / self.resize
+
+
+def _short_side_resized(heights: Ints, widths: Ints, resize: int) -> tuple[Ints, Ints]:
+    """Sizes [B] of images whose short side becomes `resize`, the long one rounded down as in torchvision."""
+    short = np.minimum(heights, widths)
+    return heights * resize // short, widths * resize // short

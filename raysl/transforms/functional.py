@@ -13,6 +13,7 @@ one by one in Python (vectorised ones may differ in the last bit between the bod
 import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -33,11 +34,23 @@ def to_uint8(images: Tensor) -> Tensor:
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """(images - mean) / std for each channel of float images in [0, 1], or of uint8 images, [..., C, H, W]."""
+    if images.dtype == torch.uint8 and images.device.type == "cpu":
+        return _normalize_on_cpu(images, mean, std)
     if not images.is_floating_point():
         images = to_float(images)
     shift = torch.tensor(mean, dtype=images.dtype, device=images.device)[:, None, None]
     scale = torch.tensor(std, dtype=images.dtype, device=images.device)[:, None, None]
     return (images - shift).div_(scale)
+
+
+def _normalize_on_cpu(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """The same in one pass over the pixels."""
+    from raysl.transforms import kernels
+
+    flat = images.reshape(-1, *images.shape[-3:])
+    out = torch.empty(flat.shape)
+    kernels.normalize(flat.numpy(), np.array(mean, np.float32), np.array(std, np.float32), out.numpy())
+    return out.view(images.shape)
 
 
 def horizontal_flip(images: Tensor, mask: Tensor) -> Tensor:
@@ -106,9 +119,9 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
         ValueError: if the kernel is even, or reaches further over the border than the image is long.
     """
     radius = kernel_size // 2
-    if kernel_size % 2 == 0 or radius >= min(images.shape[-2:]):
-        limit = 2 * min(images.shape[-2:]) - 1
-        raise ValueError(f"kernel_size {kernel_size} must be odd and at most {limit} for images of {images.shape[-2:]}")
+    if kernel_size % 2 == 0:
+        raise ValueError(f"kernel_size {kernel_size} must be odd; try {kernel_size + 1}")
+    check_blur(radius, (images.shape[-2], images.shape[-1]))
     if radius == 0:
         return images
 
@@ -120,6 +133,13 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
         return _symmetric_taps(columns, weights, -1)
 
     return change_where(sigma > 0.0, images, blur, sigma)
+
+
+def check_blur(radius: int, size: tuple[int, int]) -> None:
+    """Raise ValueError if a blur reaches further over the border than images of this size are long."""
+    if radius >= min(size):
+        limit = 2 * min(size) - 1
+        raise ValueError(f"kernel_size {2 * radius + 1} is too large for {size} pixels; give at most {limit}")
 
 
 def affine(images: Tensor, angle: Tensor, translate: Tensor, scale: Tensor, shear: Tensor) -> Tensor:

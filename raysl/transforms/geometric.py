@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from raysl.transforms import functional
+from raysl.transforms import functional, kernels
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Transform, check_probability
+from raysl.transforms.transform import Program, Transform, check_probability, program_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,9 @@ class HorizontalFlip(Transform):
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return functional.horizontal_flip(images, params["mask"])
+
+    def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
+        return program_of(kernels.FLIP, params["mask"])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.transforms import functional
+from raysl.transforms import functional, kernels
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Transform, check_probability
+from raysl.transforms.transform import Program, Transform, check_probability, program_of
 
 Range = float | tuple[float, float]
 
@@ -17,6 +18,12 @@ KERNELS = {
     "contrast": functional.adjust_contrast,
     "saturation": functional.adjust_saturation,
     "hue": functional.adjust_hue,
+}
+CODES = {
+    "brightness": kernels.BRIGHTNESS,
+    "contrast": kernels.CONTRAST,
+    "saturation": kernels.SATURATION,
+    "hue": kernels.HUE,
 }
 IDENTITY = {"brightness": (1.0, 1.0), "contrast": (1.0, 1.0), "saturation": (1.0, 1.0), "hue": (0.0, 0.0)}
 
@@ -67,6 +74,17 @@ class ColorJitter(Transform):
         factors = (params[name] for name in names)
         return functional.change_where(params["mask"], images, partial(_jitter, names), params["order"], *factors)
 
+    def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
+        order = params["order"].numpy()  # [B, 4]
+        factors = np.zeros((*order.shape, 2))
+        codes = np.zeros_like(order)
+        for number, name in enumerate(KERNELS):
+            if name in params:
+                here = (order == number) & params["mask"].numpy()[:, None]
+                codes[here] = CODES[name]
+                factors[..., 0] += np.where(here, params[name].numpy()[:, None], 0.0)
+        return codes, factors
+
 
 def _jitter(names: list[str], images: Tensor, order: Tensor, *factors: Tensor) -> Tensor:
     """Apply the named operations to each image in its `order` [B, 4] of the numbers of KERNELS."""
@@ -96,6 +114,9 @@ class Grayscale(Transform):
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return functional.grayscale(images, params["mask"])
 
+    def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
+        return program_of(kernels.GRAYSCALE, params["mask"])
+
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianBlur(Transform):
@@ -120,30 +141,51 @@ class GaussianBlur(Transform):
         return {"sigma": torch.from_numpy(random.uniform(*self.sigma) * mask)}
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
-        kernel_size = self.kernel_size or blur_kernel_size(min(images.shape[-2:]))
+        kernel_size = self._kernel_size((images.shape[-2], images.shape[-1]))
         return functional.gaussian_blur(images, params["sigma"], kernel_size)
+
+    def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
+        radius = self._kernel_size(size) // 2
+        functional.check_blur(radius, size)
+        sigma = params["sigma"]
+        return program_of(kernels.BLUR, sigma > 0.0, sigma, torch.full_like(sigma, radius))
+
+    def _kernel_size(self, size: tuple[int, int]) -> int:
+        return self.kernel_size or blur_kernel_size(min(size))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solarize(Transform):
-    """Invert the bright values (BYOL, Grill et al. 2020, appendix B)."""
+    """Invert the bright values (BYOL, Grill et al. 2020, appendix B; with a range of thresholds PIRL's)."""
 
     p: float = 0.2
     """Probability for each image."""
-    threshold: float = 0.5
-    """Values from here on are inverted, in [0, 1]."""
+    threshold: float | tuple[float, float] = 0.5
+    """Values from here on are inverted, in [0, 1]; of a range one of its 256ths is drawn for each image."""
 
     def __post_init__(self) -> None:
         check_probability(self.p)
-        if not 0.0 <= self.threshold <= 1.0:
+        low, high = self._range()
+        if not 0.0 <= low <= high <= 1.0:
             raise ValueError(f"threshold={self.threshold} is outside [0, 1]; 128 of 255 is 0.5")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         mask = torch.from_numpy(random.bernoulli(self.p))
-        return {"threshold": torch.where(mask, self.threshold, float("inf"))}
+        low, high = self._range()
+        if low == high:
+            return {"threshold": torch.where(mask, low, float("inf"))}
+        level = random.integers(round(low * 255), round(high * 255) + 1)
+        return {"threshold": torch.where(mask, torch.from_numpy(level / 255), float("inf"))}
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return functional.solarize(images, params["threshold"])
+
+    def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
+        threshold = params["threshold"]
+        return program_of(kernels.SOLARIZE, threshold <= 1.0, threshold)
+
+    def _range(self) -> tuple[float, float]:
+        return self.threshold if isinstance(self.threshold, tuple) else (self.threshold, self.threshold)
 
 
 def blur_kernel_size(side: int) -> int:

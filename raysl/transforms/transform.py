@@ -2,10 +2,17 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from raysl.transforms.random import SampleRandom
+
+Program = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""What `raysl.transforms.kernels` does to each image: operations [B, S] and their numbers [B, S, 2]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +22,11 @@ class Transform(ABC):
     A subclass is a frozen dataclass of settings. `apply` must treat each image alone, to the last bit: the same image
     with the same parameters gives the same pixels in any batch.
     """
+
+    changes_pixels: ClassVar[bool] = True
+    """False for those that only draw something for the method, such as a mask."""
+    has_extras: ClassVar[bool] = False
+    """Whether `extras` gives anything."""
 
     @abstractmethod
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
@@ -39,6 +51,34 @@ class Transform(ABC):
         Returns:
             Float images of the same shape.
         """
+
+    def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program | None:
+        """The same change as compiled operations for a CPU; None where there are none, and `apply` is used there too.
+
+        Args:
+            params: what `draw` gave.
+            size: height and width of the images, in pixels.
+        """
+        return None
+
+    def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What a method has to know of the drawn parameters, [B, ...] by name: the rotation, a mask."""
+        return {}
+
+
+def program_of(code: int, mask: Tensor, *values: Tensor) -> Program:
+    """A program of one operation, on the images where `mask` [B] is true.
+
+    Args:
+        code: of `raysl.transforms.kernels`.
+        mask: bool [B].
+        values: up to two numbers of the operation, [B] each.
+    """
+    codes = np.where(mask.numpy(), code, 0)[:, None]  # [B, 1]
+    numbers = np.zeros((len(codes), 1, 2))
+    for place, value in enumerate(values):
+        numbers[:, 0, place] = value.to(torch.float64).numpy()
+    return codes, numbers
 
 
 def check_probability(p: float) -> None:

@@ -2,47 +2,111 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from raysl.transforms.chain import apply_chain, row_numbers
 from raysl.transforms.crop import CenterCrop, Crop
-from raysl.transforms.functional import normalize, to_float, to_uint8
-from raysl.transforms.random import Ints, SampleRandom
+from raysl.transforms.functional import normalize
+from raysl.transforms.random import Floats, Ints, SampleRandom
 from raysl.transforms.transform import Transform
+
+if TYPE_CHECKING:
+    from raysl.transforms.tiles import Tiles
 
 __all__ = ["View", "ViewRecipe", "evaluation_recipe", "normalize"]
 
-CPU_CHUNK = 1 << 20
-"""Float values that go through a chain at once on a CPU, few enough for its cache; elsewhere all go at once."""
+_CROP, _TILES, _TILE = (crc32(name) for name in (b"crop", b"tiles", b"tile"))  # slots of a view's random numbers
 
 
 @dataclass(frozen=True)
 class View:
-    """One view of an image: a crop, then batched transforms in order."""
+    """One view of an image: a crop, batched transforms in order, and what it may be cut into.
+
+    Args:
+        crop: from the decoded image to a square.
+        transforms: of the crop.
+        tiles: cuts the crop into tiles, which then are the images of the view; None leaves it whole.
+        tile_transforms: of the tiles, with numbers of its own for each.
+    """
 
     crop: Crop
     transforms: tuple[Transform, ...] = ()
+    tiles: "Tiles | None" = None
+    tile_transforms: tuple[Transform, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.tile_transforms and self.tiles is None:
+            raise ValueError("tile_transforms need tiles; put them into transforms, or give tiles")
+
+    @property
+    def num_images(self) -> int:
+        """Images that the view comes to: its tiles, or itself."""
+        return 1 if self.tiles is None else self.tiles.num_tiles
+
+    @property
+    def size(self) -> int:
+        """Side of these images, in pixels."""
+        return self.crop.size if self.tiles is None else self.tiles.size
 
     def draw(self, random: SampleRandom) -> list[dict[str, Tensor]]:
-        """Parameters of each transform, for every sample of `random`.
+        """Parameters of each transform, for every sample of `random`."""
+        return _draw(self.transforms, random, self.crop.size)
 
-        A transform's numbers are keyed by its class and its place among those of the same class, so that another
-        transform may join the chain without moving them.
+    def augment(self, random: SampleRandom, crops: Tensor, place: int) -> Tensor | None:
+        """Run the view's transforms.
+
+        Args:
+            random: of the view, for B samples.
+            crops: uint8 [B, V, C, S, S] of all views in the group, contiguous; changed in place.
+            place: of this view among them.
+
+        Returns:
+            The tiles, uint8 [B, T, C, s, s]; None where there are none.
         """
-        size = (self.crop.size, self.crop.size)
-        names = [type(transform).__name__ for transform in self.transforms]
-        streams = [random.at(crc32(name.encode())).at(names[:place].count(name)) for place, name in enumerate(names)]
-        return [transform.draw(stream, size) for transform, stream in zip(self.transforms, streams, strict=True)]
+        num_samples, num_views = crops.shape[:2]
+        rows = row_numbers(num_samples, num_views, place)
+        if self.transforms:
+            apply_chain(self.transforms, self.draw(random), crops.flatten(0, 1), rows)
+        if self.tiles is None:
+            return None
+        side = self.crop.size
+        cut = self.tiles.cut(crops[:, place], self.tiles.draw(random.at(_TILES), (side, side))).contiguous()
+        if self.tile_transforms:
+            for tile in range(self.num_images):
+                drawn = _draw(self.tile_transforms, random.at(_TILE).at(tile), self.size)
+                apply_chain(
+                    self.tile_transforms, drawn, cut.flatten(0, 1), row_numbers(num_samples, self.num_images, tile)
+                )
+        return cut
 
-    def apply(self, images: Tensor, params: Sequence[dict[str, Tensor]]) -> Tensor:
-        """Run the chain: uint8 images [B, C, H, W] in and out, float in between."""
-        out = to_float(images)
-        for transform, values in zip(self.transforms, params, strict=True):
-            out = transform.apply(out, values)
-        return to_uint8(out)
+    def extras(self, random: SampleRandom) -> dict[str, Tensor]:
+        """What a method has to know of the drawn parameters, [B, ...] by name."""
+        found: dict[str, Tensor] = {}
+        size = (self.crop.size, self.crop.size)
+        for transform, stream in zip(self.transforms, _streams(self.transforms, random), strict=True):
+            if transform.has_extras:
+                found |= transform.extras(transform.draw(stream, size))
+        if self.tiles is not None:
+            found |= self.tiles.extras(self.tiles.draw(random.at(_TILES), size))
+        return found
+
+
+def _draw(transforms: Sequence[Transform], random: SampleRandom, side: int) -> list[dict[str, Tensor]]:
+    """Parameters of each transform."""
+    streams = _streams(transforms, random)
+    return [transform.draw(stream, (side, side)) for transform, stream in zip(transforms, streams, strict=True)]
+
+
+def _streams(transforms: Sequence[Transform], random: SampleRandom) -> list[SampleRandom]:
+    """The numbers of each transform, keyed by its class and its place among those of the same class, so that another
+    transform may join the chain without moving them."""
+    names = [type(transform).__name__ for transform in transforms]
+    return [random.at(crc32(name.encode())).at(names[:place].count(name)) for place, name in enumerate(names)]
 
 
 @dataclass(frozen=True)
@@ -63,25 +127,35 @@ class ViewRecipe:
         if not self.groups:
             raise ValueError("a recipe needs at least one group of views")
         for name, views in self.groups.items():
-            sizes = sorted({view.crop.size for view in views})
-            if len(sizes) != 1:
-                raise ValueError(f"group {name!r} has views of sizes {sizes}; give each size a group of its own")
+            for what, sizes in (("", {view.size for view in views}), ("crops of ", {view.crop.size for view in views})):
+                if len(sizes) != 1:
+                    rule = "give each size a group of its own"
+                    raise ValueError(f"group {name!r} has {what or 'views of '}sizes {sorted(sizes)}; {rule}")
+            if len({view.tiles is None for view in views}) != 1:
+                raise ValueError(f"group {name!r} has views with tiles and without; give each kind a group of its own")
 
     @property
     def size(self) -> int:
         """Side of the views of the first group, in pixels."""
-        return next(iter(self.groups.values()))[0].crop.size
+        return next(iter(self.groups.values()))[0].size
 
     @property
     def num_views(self) -> int:
         """Views of one image, over all groups."""
-        return sum(len(views) for views in self.groups.values())
+        return sum(view.num_images for views in self.groups.values() for view in views)
 
     def __call__(self, images: Sequence[Tensor], index: Ints, seed: int, epoch: int) -> dict[str, Tensor]:
         """`crop`, then `augment`: uint8 [B, V, C, H, W] by group."""
         return self.augment(self.crop(images, index, seed, epoch), index, seed, epoch)
 
-    def crop(self, images: Sequence[Tensor], index: Ints, seed: int, epoch: int) -> dict[str, Tensor]:
+    def crop(
+        self,
+        images: Sequence[Tensor],
+        index: Ints,
+        seed: int,
+        epoch: int,
+        sizes: Sequence[tuple[int, int]] | None = None,
+    ) -> dict[str, Tensor]:
         """Cut every view out of every image, on the CPU.
 
         Args:
@@ -89,6 +163,8 @@ class ViewRecipe:
             index: int64 [B], the samples' places in the dataset.
             seed: seed of the run.
             epoch: pass over the dataset.
+            sizes: heights and widths that the crops are drawn for, where images were decoded at a reduced scale;
+                default: their own.
 
         Returns:
             uint8 [B, V, C, size, size] by group.
@@ -97,8 +173,9 @@ class ViewRecipe:
             ValueError: if an image is not uint8 [C, H, W] with as many channels as the first.
         """
         _check_images(images, index)
-        heights = np.array([image.shape[1] for image in images], dtype=np.int64)
-        widths = np.array([image.shape[2] for image in images], dtype=np.int64)
+        own = [(image.shape[1], image.shape[2]) for image in images]
+        sizes = own if sizes is None else sizes
+        heights, widths = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
         num_channels = images[0].shape[0] if images else 3
         out = {}
         first = 0
@@ -106,12 +183,32 @@ class ViewRecipe:
             side = views[0].crop.size
             group = torch.empty(len(images), len(views), num_channels, side, side, dtype=torch.uint8)
             for place, view in enumerate(views):
-                random = SampleRandom(seed, epoch, index, first + place).at(crc32(b"crop"))
+                random = SampleRandom(seed, epoch, index, first + place).at(_CROP)
                 params = view.crop.draw(random, heights, widths)
-                _crop_each(view.crop, images, params, group[:, place])
+                _crop_each(view.crop, images, params, sizes, group[:, place])
             out[name] = group
             first += len(views)
         return out
+
+    def room(self, sizes: Ints, index: Ints, seed: int, epoch: int) -> Floats:
+        """How many times smaller images could be before a view had to enlarge what it would have shrunk.
+
+        Args:
+            sizes: heights and widths in pixels, int64 [B, 2].
+            index: int64 [B], the samples' places in the dataset.
+            seed: seed of the run.
+            epoch: pass over the dataset.
+
+        Returns:
+            float64 [B].
+        """
+        heights, widths = sizes.T
+        rooms = []
+        views = [view for group in self.groups.values() for view in group]
+        for number, view in enumerate(views):
+            params = view.crop.draw(SampleRandom(seed, epoch, index, number).at(_CROP), heights, widths)
+            rooms.append(view.crop.room(params, heights, widths))
+        return np.min(rooms, axis=0)  # type: ignore[no-any-return]
 
     def augment(self, crops: dict[str, Tensor], index: Ints, seed: int, epoch: int) -> dict[str, Tensor]:
         """Run every view's transforms, on the device that the crops are on.
@@ -123,21 +220,38 @@ class ViewRecipe:
             epoch: pass over the dataset.
 
         Returns:
-            uint8 [B, V, C, H, W] by group.
+            uint8 [B, V, C, H, W] by group; a view that is cut into tiles counts as many times as it has tiles.
         """
         out = {}
         first = 0
         for name, views in self.groups.items():
             group = crops[name]
             if any(view.transforms for view in views):
-                group = group.clone()
-            for place, view in enumerate(views):
-                if view.transforms:
-                    random = SampleRandom(seed, epoch, index, first + place)
-                    _augment_chunks(view, random, group[:, place])
-            out[name] = group
+                group = group.clone(memory_format=torch.contiguous_format)
+            randoms = [SampleRandom(seed, epoch, index, first + place) for place in range(len(views))]
+            tiles = [view.augment(randoms[place], group, place) for place, view in enumerate(views)]
+            cut = [tile for tile in tiles if tile is not None]
+            out[name] = torch.cat(cut, dim=1) if cut else group
             first += len(views)
         return out
+
+    def extras(self, index: Ints, seed: int, epoch: int) -> dict[str, Tensor]:
+        """What the method has to know of the drawn parameters: rotations, permutations, masks.
+
+        Args:
+            index: int64 [B], the samples' places in the dataset.
+            seed: seed of the run.
+            epoch: pass over the dataset.
+
+        Returns:
+            [B, V, ...] by name, stacked over the V views that have it.
+        """
+        found: dict[str, list[Tensor]] = {}
+        views = [view for group in self.groups.values() for view in group]
+        for number, view in enumerate(views):
+            for name, values in view.extras(SampleRandom(seed, epoch, index, number)).items():
+                found.setdefault(name, []).append(values)
+        return {name: torch.stack(values, dim=1) for name, values in found.items()}
 
 
 def evaluation_recipe(image_size: int, eval_resize: int | None = None) -> ViewRecipe:
@@ -161,21 +275,13 @@ def _check_images(images: Sequence[Tensor], index: Ints) -> None:
             raise ValueError(f"image {place} is {image.dtype} {list(image.shape)}; decode it to uint8 {shape}")
 
 
-def _crop_each(crop: Crop, images: Sequence[Tensor], params: dict[str, Ints], out: Tensor) -> None:
+def _crop_each(
+    crop: Crop, images: Sequence[Tensor], params: dict[str, Ints], sizes: Sequence[tuple[int, int]], out: Tensor
+) -> None:
     """Fill `out` [B, C, size, size]."""
     columns = [values.tolist() for values in params.values()]
     rows = zip(*columns, strict=True) if columns else [()] * len(images)
-    for image, row, place in zip(images, rows, out.unbind(0), strict=True):
-        place.copy_(crop.apply(image, dict(zip(params, row, strict=True))))
-
-
-def _augment_chunks(view: View, random: SampleRandom, images: Tensor) -> None:
-    """Replace uint8 images [B, C, H, W] by what the view's transforms make of them, some at a time."""
-    if len(images) == 0:
-        return
-    params = view.draw(random)
-    step = max(1, CPU_CHUNK // images[0].numel()) if images.device.type == "cpu" else len(images)
-    for start in range(0, len(images), step):
-        chunk = slice(start, start + step)
-        values = [{name: tensor[chunk] for name, tensor in drawn.items()} for drawn in params]
-        images[chunk] = view.apply(images[chunk], values)
+    for image, row, size, place in zip(images, rows, sizes, out.unbind(0), strict=True):
+        values = dict(zip(params, row, strict=True))
+        is_reduced = image.shape[1:] != size
+        place.copy_(crop.apply(image, crop.shrunk(values, size, image.shape[1:]) if is_reduced else values))

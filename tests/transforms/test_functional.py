@@ -86,7 +86,7 @@ def test_blur_equals_torchvision(images: Tensor, kernel_size: int) -> None:
 
 def test_blur_refuses_kernels_that_do_not_fit(images: Tensor) -> None:
     for kernel_size in (4, 73):
-        with pytest.raises(ValueError, match="must be odd and at most 71"):
+        with pytest.raises(ValueError, match=r"try 5|at most 71"):
             functional.gaussian_blur(images, torch.ones(9), kernel_size)
 
 

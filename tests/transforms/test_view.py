@@ -62,7 +62,7 @@ def test_a_samples_views_do_not_depend_on_its_batch(size: int, cuts: Callable[..
     assert torch.equal(torch.cat(sevens), together)
     order = np.random.default_rng(0).permutation(NUM)
     assert torch.equal(recipe([images[row] for row in order], index[order], 3, 2)["global"], together[order])
-    monkeypatch.setattr(view, "CPU_CHUNK", 5 * 3 * size * size)
+    monkeypatch.setattr("raysl.transforms.chain.CHUNK", 5 * 3 * size * size)
     assert torch.equal(recipe(images, index, 3, 2)["global"], together)
 
 

@@ -1,0 +1,81 @@
+"""Running a chain of transforms on uint8 images: compiled, image by image, where that can be, else as tensors."""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysl.transforms.functional import to_float, to_uint8
+from raysl.transforms.transform import Program, Transform
+
+Params = Sequence[dict[str, Tensor]]
+
+CHUNK = 1 << 20
+"""Float values that go through tensor operations at once on a CPU, few enough for its cache; a GPU takes all."""
+
+
+def apply_chain(transforms: Sequence[Transform], params: Params, images: Tensor, rows: Tensor) -> None:
+    """Replace uint8 images by what the transforms make of them; they are floats in between.
+
+    Args:
+        transforms: in their order.
+        params: what each has drawn, for the B images.
+        images: uint8 [N, C, H, W], contiguous, on any device; changed in place.
+        rows: which of them, int64 [B] on the CPU.
+    """
+    if len(rows) == 0:
+        return
+    runs = list(_runs(transforms, params, images))
+    if len(runs) == 1 and isinstance(runs[0], tuple):
+        from raysl.transforms import kernels
+
+        pixels = images.numpy()
+        kernels.run(pixels, rows.numpy(), *runs[0], pixels)
+        return
+    step = max(1, CHUNK // images[0].numel()) if images.device.type == "cpu" else len(rows)
+    for start in range(0, len(rows), step):
+        chunk = slice(start, start + step)
+        chosen = rows[chunk].to(images.device)
+        out = to_float(images.index_select(0, chosen))
+        for run in runs:
+            if isinstance(run, tuple):
+                out = _run_program(out, (run[0][chunk], run[1][chunk]))
+            else:
+                transform, values = run[0]
+                out = transform.apply(out, {name: value[chunk] for name, value in values.items()})
+        images.index_copy_(0, chosen, to_uint8(out))
+
+
+Drawn = list[tuple[Transform, dict[str, Tensor]]]
+
+
+def _runs(transforms: Sequence[Transform], params: Params, images: Tensor) -> Iterator[Program | Drawn]:
+    """The chain in pieces: programs of transforms in a row that have one, and each other transform alone."""
+    size = (images.shape[2], images.shape[3])
+    can_compile = images.device.type == "cpu" and images.shape[1] == 3
+    drawn = [
+        (transform, values) for transform, values in zip(transforms, params, strict=True) if transform.changes_pixels
+    ]
+    programs = [transform.program(values, size) if can_compile else None for transform, values in drawn]
+    for is_compiled, group in groupby(zip(drawn, programs, strict=True), key=lambda pair: pair[1] is not None):
+        members = list(group)
+        if is_compiled:
+            codes, numbers = zip(*(program for _, program in members if program is not None), strict=True)
+            yield np.concatenate(codes, axis=1), np.concatenate(numbers, axis=1)
+        else:
+            yield from ([member] for member, _ in members)
+
+
+def _run_program(images: Tensor, program: Program) -> Tensor:
+    from raysl.transforms import kernels
+
+    out = images.clone(memory_format=torch.contiguous_format)
+    kernels.run_in_place(out.numpy(), *program)
+    return out
+
+
+def row_numbers(num_samples: int, num_views: int, view: int) -> Tensor:
+    """Rows of one view among the images [B * V, ...] of a group, int64 [B]."""
+    return torch.arange(num_samples) * num_views + view

@@ -1,0 +1,93 @@
+"""Random erasing."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysl.hashing import hash_rows
+from raysl.transforms.boxes import inside_boxes
+from raysl.transforms.random import SampleRandom
+from raysl.transforms.transform import Transform, check_probability
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomErasing(Transform):
+    """Fill a random box, with torchvision's rule for the box (Zhong et al. 2020).
+
+    An image where none of ten boxes fits stays as it is.
+    """
+
+    p: float = 0.25
+    """Probability for each image."""
+    scale: tuple[float, float] = (0.02, 0.33)
+    """Range of the box's area, as a share of the image's, in [0, 1]."""
+    ratio: tuple[float, float] = (0.3, 3.3)
+    """Range of height / width, above 0, drawn evenly in its logarithm."""
+    value: float | tuple[float, ...] | str = 0.0
+    """What fills the box, in [0, 1]: a number, a number for each channel, or `random` for even noise, other numbers for
+    each pixel and channel. torchvision's 0 after the normalisation is the mean of the dataset here."""
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        if not 0.0 <= self.scale[0] <= self.scale[1] <= 1.0:
+            raise ValueError(f"scale={self.scale} must be a rising range inside [0, 1]")
+        if not 0.0 < self.ratio[0] <= self.ratio[1]:
+            raise ValueError(f"ratio={self.ratio} must be a rising range above 0")
+        levels = self.value if isinstance(self.value, tuple) else (self.value,)
+        if self.value != "random" and not all(isinstance(x, int | float) and 0.0 <= x <= 1.0 for x in levels):
+            raise ValueError(f"value={self.value!r} must be 'random' or in [0, 1]; 128 of 255 is 0.5")
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        height, width = size
+        mask = random.bernoulli(self.p)
+        area = height * width * random.uniforms(10, *self.scale)  # [B, 10]
+        logs = random.uniforms(10, math.log(self.ratio[0]), math.log(self.ratio[1]))
+        aspect = np.array([[math.exp(log) for log in row] for row in logs.tolist()]).reshape(logs.shape)
+        tall, wide = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+        fits = (tall < height) & (wide < width)
+
+        first = fits.argmax(axis=1)
+        rows = np.arange(len(first))
+        is_erased = mask & fits[rows, first]
+        tall = np.where(is_erased, tall[rows, first], 0.0).astype(np.int64)
+        wide = np.where(is_erased, wide[rows, first], 0.0).astype(np.int64)
+        top, left = random.integers(0, height - tall + 1), random.integers(0, width - wide + 1)
+        box = np.stack([top, left, tall, wide], axis=1) * is_erased[:, None]
+        return {
+            "box": torch.from_numpy(box),
+            "noise": torch.from_numpy(random.integers(0, 2**53)),
+        }
+
+    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        """Fill the boxes.
+
+        Raises:
+            ValueError: if `value` has not one number for each channel.
+        """
+        if self.value == "random":
+            return fill_with_noise(images, params["box"], params["noise"])
+        value = torch.tensor(self.value, dtype=images.dtype, device=images.device).view(-1, 1, 1)
+        if len(value) not in (1, images.shape[1]):
+            raise ValueError(f"value={self.value} has {len(value)} numbers for {images.shape[1]} channels")
+        height, width = images.shape[-2:]
+        return torch.where(inside_boxes(params["box"], (height, width), images.device), value, images)
+
+
+def fill_with_noise(images: Tensor, boxes: Tensor, keys: Tensor) -> Tensor:
+    """Put even noise in [0, 1) into the box of each image, a function of its key alone.
+
+    Args:
+        images: float [B, C, H, W].
+        boxes: int64 [B, 4]: top, left, height and width; empty ones change nothing.
+        keys: int64 [B].
+    """
+    out = images.clone()
+    for row, ((top, left, height, width), key) in enumerate(zip(boxes.tolist(), keys.tolist(), strict=True)):
+        shape = (images.shape[1], height, width)
+        bits = hash_rows(key, np.arange(math.prod(shape))) >> np.uint64(40)
+        noise = torch.from_numpy(bits.astype(np.float32) * np.float32(2.0**-24)).view(shape)
+        out[row, :, top : top + height, left : left + width] = noise.to(out)
+    return out

@@ -1,0 +1,91 @@
+"""Colour operations of AutoAugment and PIRL on a batch, each image alone: more of `raysl.transforms.functional`.
+
+Images are float [B, C, H, W] in [0, 1]; parameters are tensors [B] that may stay on the CPU. What is defined on the 256
+levels of uint8 images (`posterize`, `equalize`) takes each value to its nearest level first.
+"""
+
+import torch
+from torch import Tensor
+
+from raysl.transforms.functional import change_where, to_float, to_uint8
+
+
+def posterize(images: Tensor, bits: Tensor) -> Tensor:
+    """Keep the `bits` [B] highest of the 8 bits of each value, integers in [0, 8]; 8 is the image itself.
+
+    Equal to torchvision's `posterize` of the uint8 image.
+    """
+
+    def keep_high_bits(chosen: Tensor, bits: Tensor) -> Tensor:
+        kept = (0xFF << (8 - bits)) & 0xFF
+        return to_float(to_uint8(chosen) & _column(kept.to(torch.uint8), chosen.device)).to(chosen.dtype)
+
+    return change_where(bits < 8, images, keep_high_bits, bits)
+
+
+def adjust_sharpness(images: Tensor, factor: Tensor) -> Tensor:
+    """Move away from the smoothed image by `factor` [B] >= 0: 0 is smooth, 1 the image itself, 2 sharp.
+
+    Equal to torchvision's `adjust_sharpness` of the float image within 1e-6. Smooth is the mean of the 3x3 neighbours
+    where the centre counts five times; the outermost pixels stay as they are.
+    """
+    if min(images.shape[-2:]) <= 2:
+        return images
+
+    def sharpen(chosen: Tensor, factor: Tensor) -> Tensor:
+        out = chosen.clone()
+        centre = out[..., 1:-1, 1:-1]
+        columns = chosen[..., :-2] + chosen[..., 1:-1] + chosen[..., 2:]
+        smooth = columns[..., :-2, :] + columns[..., 1:-1, :] + columns[..., 2:, :]
+        smooth.add_(centre.mul(4.0)).mul_(1.0 / 13.0)
+        smooth.sub_(centre).mul_(_column((1.0 - factor).to(chosen.dtype), chosen.device))
+        centre.add_(smooth)
+        return out.clamp_(0.0, 1.0)
+
+    return change_where(factor != 1.0, images, sharpen, factor)
+
+
+def autocontrast(images: Tensor, mask: Tensor) -> Tensor:
+    """Stretch each channel to [0, 1] where `mask`, bool [B], is true; a channel of one value stays as it is.
+
+    Equal to torchvision's `autocontrast` of the float image, to the last bit.
+    """
+
+    def stretch(chosen: Tensor) -> Tensor:
+        low, high = chosen.amin(dim=(-2, -1), keepdim=True), chosen.amax(dim=(-2, -1), keepdim=True)
+        is_flat = low == high
+        shift, scale = low.masked_fill(is_flat, 0.0), (high - low).masked_fill(is_flat, 1.0)
+        return (chosen - shift).div_(scale).clamp_(0.0, 1.0)
+
+    return change_where(mask, images, stretch)
+
+
+def equalize(images: Tensor, mask: Tensor) -> Tensor:
+    """Spread the 256 levels of each channel evenly where `mask`, bool [B], is true, by Pillow's rule.
+
+    Equal to torchvision's `equalize` of the uint8 image. A channel with too few pixels below its highest level (fewer
+    than 255) stays as it is.
+    """
+
+    def spread(chosen: Tensor) -> Tensor:
+        levels = to_uint8(chosen).flatten(2).long()  # [B, C, H*W]
+        counts = levels.new_zeros(*levels.shape[:2], 256)
+        counts.scatter_add_(2, levels, torch.ones_like(levels))
+        num_highest = counts.gather(2, levels.amax(dim=2, keepdim=True))
+        step = (levels.shape[2] - num_highest) // 255  # [B, C, 1]
+        num_below = counts.cumsum(dim=2) - counts
+        table = ((num_below + step // 2) // step.clamp_min(1)).clamp_max(255)
+        spread_out = to_float(table.gather(2, levels).to(torch.uint8)).view_as(chosen).to(chosen.dtype)
+        return torch.where(step[..., None] > 0, spread_out, chosen)
+
+    return change_where(mask, images, spread)
+
+
+def invert(images: Tensor, mask: Tensor) -> Tensor:
+    """The negative, 1 - x, where `mask`, bool [B], is true. Equal to torchvision's `invert`, to the last bit."""
+    return change_where(mask, images, lambda chosen: 1.0 - chosen)
+
+
+def _column(values: Tensor, device: torch.device) -> Tensor:
+    """Values [B] as [B, 1, 1, 1] on a device."""
+    return values.to(device)[:, None, None, None]

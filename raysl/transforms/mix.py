@@ -1,0 +1,166 @@
+"""Mixing of the images and labels of a batch: Mixup and CutMix, with neighbours of a lane as partners.
+
+A lane is read by one process whatever the number of processes, so the pairs are the same at any number of them. What
+is drawn belongs to a sample, or to a step where the batch shares one draw: that is the choice of the caller's
+`SampleRandom`, `one_for_all` makes the latter.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysl.hashing import hash_words
+from raysl.transforms.boxes import inside_boxes
+from raysl.transforms.random import Floats, Ints, SampleRandom
+from raysl.transforms.transform import check_probability
+
+MIX = 0x6D6978  # what the key of `one_for_all` is for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix(ABC):
+    """A way to mix each image of a batch with one other."""
+
+    @abstractmethod
+    def draw(self, random: SampleRandom, lanes: Ints, size: tuple[int, int]) -> dict[str, Tensor]:
+        """Draw the partners and shares of `len(random)` images.
+
+        Args:
+            random: of the samples, or `one_for_all`.
+            lanes: int64 [B], the lane of each row of the batch.
+            size: height and width of the images.
+
+        Returns:
+            `partner`, int64 [B]: row of each image's partner, the next of its lane and after the last the first; a
+            row alone in its lane is its own partner, and stays as it is;
+            `lam`, float64 [B]: share of the image itself, in [0, 1];
+            `box`, int64 [B, 4]: top, left, height and width of what is cut from the partner; empty where it is blended.
+        """
+
+    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        """Mix float images [B, C, H, W], on any device; they are not written to."""
+        height, width = images.shape[-2:]
+        partner, boxes = params["partner"].to(images.device), params["box"]
+        others = images.index_select(0, partner)
+        is_cut = (boxes[:, 2:].amin(dim=1) > 0).to(images.device)[:, None, None, None]
+        share = params["lam"].to(images)[:, None, None, None]
+        blended = images * share + others * (1.0 - share)
+        pasted = torch.where(inside_boxes(boxes, (height, width), images.device), others, images)
+        return torch.where(is_cut, pasted, blended)
+
+    def mix_labels(self, labels: Tensor, params: dict[str, Tensor]) -> Tensor:
+        """Mix one-hot or soft labels, float [B, K], in the shares that the images have."""
+        share = params["lam"].to(labels)[:, None]
+        return labels * share + labels.index_select(0, params["partner"].to(labels.device)) * (1.0 - share)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixup(Mix):
+    """Blend two images: lam * x + (1 - lam) * partner (Zhang et al. 2018)."""
+
+    alpha: float = 0.2
+    """lam is drawn of Beta(alpha, alpha); above 0."""
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def draw(self, random: SampleRandom, lanes: Ints, size: tuple[int, int]) -> dict[str, Tensor]:
+        lam = beta(random.uniform(), self.alpha)
+        return _params(lanes, lam, np.zeros((len(lam), 4), dtype=np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutMix(Mix):
+    """Paste a box of another image (Yun et al. 2019).
+
+    The box has the share 1 - lam of the image and its centre anywhere in it; where it reaches over the border, lam
+    becomes the share that is left of the image.
+    """
+
+    alpha: float = 1.0
+    """lam is drawn of Beta(alpha, alpha); above 0."""
+
+    def __post_init__(self) -> None:
+        _check_alpha(self.alpha)
+
+    def draw(self, random: SampleRandom, lanes: Ints, size: tuple[int, int]) -> dict[str, Tensor]:
+        sides = np.array(size)
+        share = np.sqrt(1.0 - beta(random.uniform(), self.alpha))[:, None]
+        half = (sides * share).astype(np.int64) // 2  # [B, 2]
+        centre = np.stack([random.integers(0, size[0]), random.integers(0, size[1])], axis=1)
+        start, end = (centre - half).clip(0, sides), (centre + half).clip(0, sides)
+        box = np.concatenate([start, end - start], axis=1)
+        return _params(lanes, 1.0 - box[:, 2] * box[:, 3] / (size[0] * size[1]), box)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixupOrCutMix(Mix):
+    """Mixup or CutMix, one of them for each image, or neither (as in DeiT, Touvron et al. 2021)."""
+
+    p: float = 1.0
+    """Probability that an image is mixed at all."""
+    switch_p: float = 0.5
+    """Probability of CutMix where it is mixed."""
+    mixup: Mixup = field(default_factory=lambda: Mixup(alpha=0.8))
+    """How to blend."""
+    cutmix: CutMix = field(default_factory=CutMix)
+    """How to paste."""
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        if not 0.0 <= self.switch_p <= 1.0:
+            raise ValueError(f"switch_p={self.switch_p} is no probability; give a number in [0, 1]")
+
+    def draw(self, random: SampleRandom, lanes: Ints, size: tuple[int, int]) -> dict[str, Tensor]:
+        is_mixed = torch.from_numpy(random.bernoulli(self.p))
+        is_cut = torch.from_numpy(random.bernoulli(self.switch_p)) & is_mixed
+        blended = self.mixup.draw(random, lanes, size)
+        pasted = self.cutmix.draw(random, lanes, size)
+        lam = torch.where(is_cut, pasted["lam"], torch.where(is_mixed, blended["lam"], 1.0))
+        return {"partner": blended["partner"], "lam": lam, "box": pasted["box"] * is_cut[:, None]}
+
+
+def one_for_all(seed: int, step: int, num_rows: int) -> SampleRandom:
+    """The same numbers for each of `num_rows` rows, a function of the run's seed and the training step."""
+    return SampleRandom(hash_words(MIX, seed), step, np.zeros(num_rows, dtype=np.int64), 0)
+
+
+def lane_partners(lanes: Ints) -> Ints:
+    """For each row the next row of the same lane, after the last one the first; int64 [B] for lanes [B]."""
+    order = np.argsort(lanes, kind="stable")
+    sorted_lanes = np.asarray(lanes)[order]
+    is_first = np.ones(len(order), dtype=np.bool_)
+    is_first[1:] = sorted_lanes[1:] != sorted_lanes[:-1]
+    starts = np.flatnonzero(is_first)
+    following = np.arange(1, len(order) + 1)
+    following[np.append(starts[1:], len(order))[: len(starts)] - 1] = starts
+    partners = np.empty(len(order), dtype=np.int64)
+    partners[order] = order[following]
+    return partners
+
+
+def beta(uniform: Floats, alpha: float) -> Floats:
+    """Numbers of Beta(alpha, alpha) that belong to even ones in [0, 1)."""
+    from scipy.special import betaincinv
+
+    return np.asarray(betaincinv(alpha, alpha, uniform), dtype=np.float64)
+
+
+def _params(lanes: Ints, lam: Floats, box: Ints) -> dict[str, Tensor]:
+    if len(lanes) != len(lam):
+        raise ValueError(f"{len(lanes)} lanes came for {len(lam)} images; give the lane of each row")
+    partner = lane_partners(lanes)
+    is_alone = partner == np.arange(len(lanes))
+    return {
+        "partner": torch.from_numpy(partner),
+        "lam": torch.from_numpy(np.where(is_alone, 1.0, lam)),
+        "box": torch.from_numpy(np.where(is_alone[:, None], 0, box)),
+    }
+
+
+def _check_alpha(alpha: float) -> None:
+    if not alpha > 0.0:
+        raise ValueError(f"alpha={alpha} must be above 0; leave the mixing out where none is wanted")

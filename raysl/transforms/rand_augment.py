@@ -1,0 +1,71 @@
+"""RandAugment."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysl.transforms.augment_ops import OPS, apply_ops, values_of
+from raysl.transforms.random import Floats, SampleRandom
+from raysl.transforms.transform import Transform, check_probability
+
+NUM_OPS = OPS.index("invert")
+"""RandAugment chooses from the operations before this one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandAugment(Transform):
+    """A few operations one after the other, each drawn evenly from 14, all of one magnitude (Cubuk et al. 2020).
+
+    The defaults are torchvision's, but for bilinear interpolation. timm's has `p` 0.5, 11 bins, a fill of 0.5 and
+    operations of its own.
+    """
+
+    num_ops: int = 2
+    """Operations in a row."""
+    magnitude: float = 9.0
+    """Strength of each, in [0, num_bins - 1]."""
+    magnitude_std: float = 0.0
+    """Standard deviation of the strength, a normal one for each operation, cut to its range."""
+    p: float = 1.0
+    """Probability that an operation is done."""
+    num_bins: int = 31
+    """The strongest magnitude, and one: magnitudes are measured on this scale."""
+    fill: float = 0.0
+    """Value of the pixels that come from outside of the image, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+        if self.num_ops < 1 or self.num_bins < 2:
+            raise ValueError(f"num_ops={self.num_ops} must be at least 1 and num_bins={self.num_bins} at least 2")
+        if not 0.0 <= self.magnitude <= self.num_bins - 1:
+            raise ValueError(f"magnitude={self.magnitude} must be in [0, {self.num_bins - 1}], the range of num_bins")
+        if self.magnitude_std < 0.0:
+            raise ValueError(f"magnitude_std={self.magnitude_std} must not be negative")
+        if not 0.0 <= self.fill <= 1.0:
+            raise ValueError(f"fill={self.fill} is outside [0, 1]; 128 of 255 is 0.5")
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        num = self.num_ops
+        ops = (random.uniforms(num) * NUM_OPS).astype(np.int64)  # [B, num_ops]
+        is_done = random.uniforms(num) < self.p
+        signs = np.where(random.uniforms(num) < 0.5, -1.0, 1.0)
+        magnitude = self.magnitude + self.magnitude_std * _normals(random, num)
+        levels = magnitude.clip(0.0, self.num_bins - 1) / (self.num_bins - 1)
+        return {
+            "ops": torch.from_numpy(np.where(is_done, ops, 0)),
+            "values": torch.from_numpy(values_of(ops, levels, signs, size)),
+        }
+
+    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        return apply_ops(images, params["ops"], params["values"], self.fill)
+
+
+def _normals(random: SampleRandom, num: int) -> Floats:
+    """float64 [B, num] of the standard normal distribution, by Box and Muller's transform, one by one."""
+    radii, angles = random.uniforms(num), random.uniforms(num, 0.0, 2.0 * math.pi)
+    pairs = zip(radii.ravel().tolist(), angles.ravel().tolist(), strict=True)
+    values = [math.sqrt(-2.0 * math.log(1.0 - radius)) * math.cos(angle) for radius, angle in pairs]
+    return np.array(values, dtype=np.float64).reshape(radii.shape)

@@ -1,0 +1,116 @@
+"""Tiles of an image, in order or shuffled, for Jigsaw and PIRL."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysl.transforms.random import Ints, SampleRandom
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tiles:
+    """One square tile out of each cell of a grid, at a random place in its cell.
+
+    Cells are counted down the first column, then down the second: cell i * grid + j is the j-th from the top of the
+    i-th column from the left. Jigsaw (Noroozi and Favaro 2016) takes tiles of 64 pixels out of 3x3 cells of 85.
+    """
+
+    grid: int = 3
+    """Cells along each side."""
+    size: int = 64
+    """Side of a tile, in pixels."""
+    jitter: int = 21
+    """Number of places of a tile along each axis: offsets of 0 to jitter - 1 pixels from its cell's corner."""
+    order: str | Ints = "random"
+    """`fixed` is the cells' order, `random` one for each image (PIRL); a table int64 [num, grid**2], as
+    `permutation_table` makes it, gives each image one of its rows, whose number is the label (Jigsaw)."""
+
+    def __post_init__(self) -> None:
+        if min(self.grid, self.size, self.jitter) < 1:
+            raise ValueError(f"grid={self.grid}, size={self.size} and jitter={self.jitter} must be at least 1")
+        if isinstance(self.order, str):
+            if self.order not in ("fixed", "random"):
+                raise ValueError(f"order={self.order!r} must be 'fixed', 'random' or a table of permutations")
+            return
+        rows = np.asarray(self.order)
+        if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != self.num_tiles:
+            raise ValueError(f"order of shape {rows.shape} must be a table [num, {self.num_tiles}]")
+        if not np.array_equal(np.sort(rows, axis=1), np.broadcast_to(np.arange(self.num_tiles), rows.shape)):
+            raise ValueError(f"order has rows that are no permutations of 0 to {self.num_tiles - 1}; count from 0")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Tiles):
+            return NotImplemented
+        return self._settings() == other._settings() and np.array_equal(self.order, other.order)
+
+    def __hash__(self) -> int:
+        return hash(self._settings())
+
+    def _settings(self) -> tuple[int, int, int]:
+        return self.grid, self.size, self.jitter
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of an image."""
+        return self.grid**2
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        """Draw the tiles of `len(random)` images of this height and width.
+
+        Returns:
+            `offsets`, int64 [B, T, 2]: pixels to the right and down from the corner of each cell;
+            `order`, int64 [B, T]: the cell of each tile;
+            `permutation`, int64 [B], where a table is given: the row of the order.
+
+        Raises:
+            ValueError: if a tile with its jitter does not fit into its cell.
+        """
+        self._cell(size)
+        num = len(random)
+        offsets = (random.uniforms(self.num_tiles * 2) * self.jitter).astype(np.int64).reshape(num, self.num_tiles, 2)
+        params = {"offsets": torch.from_numpy(offsets)}
+        if isinstance(self.order, str):
+            fixed = np.tile(np.arange(self.num_tiles), (num, 1))
+            order = fixed if self.order == "fixed" else random.permutation(self.num_tiles)
+        else:
+            row = random.integers(0, len(self.order))
+            order = np.asarray(self.order, dtype=np.int64)[row]
+            params["permutation"] = torch.from_numpy(row)
+        return {**params, "order": torch.from_numpy(order)}
+
+    def cut(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        """Cut the tiles out.
+
+        Args:
+            images: [B, C, H, W] of any type, on any device.
+            params: what `draw` gave for images of this size.
+
+        Returns:
+            [B, T, C, size, size]: tile k is that of cell `order[k]`.
+        """
+        height, width = self._cell((images.shape[2], images.shape[3]))
+        order = params["order"]  # [B, T]
+        offsets = params["offsets"].gather(1, order[..., None].expand(-1, -1, 2))
+        left = order // self.grid * width + offsets[..., 0]
+        top = order % self.grid * height + offsets[..., 1]
+        image = torch.arange(len(order))[:, None]
+        windows = images.unfold(2, self.size, 1).unfold(3, self.size, 1).permute(0, 2, 3, 1, 4, 5)
+        rows = (place.to(images.device) for place in (image, top, left))
+        return windows[tuple(rows)].contiguous()
+
+    def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The label `permutation`, int64 [B], where a table is given."""
+        return {"permutation": params["permutation"]} if "permutation" in params else {}
+
+    def _cell(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Height and width of a cell of images of this size."""
+        height, width = size[0] // self.grid, size[1] // self.grid
+        reach = self.size + self.jitter - 1
+        if reach > min(height, width):
+            raise ValueError(
+                f"tiles of {self.size} pixels with jitter {self.jitter} do not fit into the {height}x{width} cells of "
+                f"images of {size[0]}x{size[1]}; give images of at least {reach * self.grid} pixels or less jitter"
+            )
+        return height, width

@@ -1,0 +1,32 @@
+"""Squares of a fixed size at random places."""
+
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.v2.functional as vision
+from torch import Tensor
+
+from raysl.transforms.crop import RandomCrop
+from raysl.transforms.random import SampleRandom
+
+
+@pytest.mark.parametrize("shape", [(100, 150), (151, 90), (64, 64)])
+def test_random_crop_equals_torchvisions_resize_and_crop(photos: list[Tensor], shape: tuple[int, int]) -> None:
+    image = photos[0][:, : shape[0], : shape[1]]
+    crop = RandomCrop(size=60, resize=64)
+    params = crop.draw(SampleRandom(0, 0, np.arange(5), 0), np.full(5, shape[0]), np.full(5, shape[1]))
+    resized = vision.resize(image, [64], antialias=True)
+    for row in range(5):
+        values = {name: int(column[row]) for name, column in params.items()}
+        expected = vision.crop(resized, values["top"], values["left"], 60, 60)
+        assert torch.equal(crop.apply(image, values), expected)
+
+
+def test_random_crop_is_as_often_at_each_place() -> None:
+    num = 20_000
+    crop = RandomCrop(size=60, resize=64)
+    params = crop.draw(SampleRandom(0, 0, np.arange(num), 0), np.full(num, 128), np.full(num, 140))
+    for name, places in (("top", 5), ("left", 11)):
+        counts = np.bincount(params[name])
+        assert len(counts) == places
+        assert ((counts - num / places) ** 2 / (num / places)).sum() < places + 5 * (2 * places) ** 0.5  # chi-square
