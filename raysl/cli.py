@@ -34,6 +34,8 @@ app = typer.Typer(
 )
 speed_app = typer.Typer(help="Measure how fast raysl is on this machine.", no_args_is_help=True)
 app.add_typer(speed_app, name="speed")
+report_app = typer.Typer(help="Write pages to look at.", no_args_is_help=True)
+app.add_typer(report_app, name="report")
 
 Arguments = Annotated[
     list[str] | None,
@@ -200,6 +202,57 @@ def run_extract(
     typer.echo(f"features    {features.path} ({rows:,} rows of {width})")
 
 
+@app.command("ingest")
+def run_ingest(
+    arguments: Arguments = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="URI", help="Folder to fill, or, with --check, for its lists.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only look: list corrupt and odd images, count the others.")
+    ] = False,
+    resize: Annotated[
+        int | None, typer.Option(min=1, help="Short side that larger images are shrunk to; default: none are.")
+    ] = None,
+    rows_per_file: Annotated[int, typer.Option(min=1, help="Images in a file.")] = 10_000,
+    rows_per_group: Annotated[int, typer.Option(min=1, help="Images that training reads at once.")] = 256,
+    quality: Annotated[int, typer.Option(min=1, max=100, help="Of the JPEG files that --resize makes.")] = 95,
+    verbose: Verbose = False,
+) -> None:
+    """Store the images of a dataset as Parquet files, which `data=parquet` streams.
+
+    A start that was cut off goes on when the command is given again. Images that cannot be decoded are left out and
+    listed in corrupt.jsonl; with --check, their presence is exit code 1.
+    """
+    _set_up_logging(verbose)
+    if out is None and not check:
+        raise ConfigError("where to? give --out a folder or a URI, or --check to only look")
+    data = _load(arguments, low_resource=False).data
+    from raysl.data.spread import on_ray
+
+    if check:
+        from raysl.data.inspect import inspect
+        from raysl.storage import Folder
+
+        found = inspect(data, on_ray)
+        typer.echo(found.table())
+        if out is not None:
+            found.write(Folder(out))
+        if found.num_corrupt:
+            raise typer.Exit(1)
+        return
+    from raysl.data.ingest import ingest
+    from raysl.data.ingest_shard import Layout
+
+    assert out is not None
+    layout = Layout(rows_per_file=rows_per_file, rows_per_group=rows_per_group, resize=resize, quality=quality)
+    done = ingest(data, out, layout, on_ray)
+    for name, rows in done.rows.items():
+        typer.echo(f"{name:<12}{rows:,} images")
+    typer.echo(f"corrupt     {done.num_corrupt:,}" + (" (see corrupt.jsonl)" if done.num_corrupt else ""))
+    typer.echo(f"dataset     {done.uri}" + (" (was complete; nothing changed)" if done.was_done else ""))
+
+
 @app.command("sweep")
 def run_sweep(
     arguments: Annotated[
@@ -233,7 +286,7 @@ def list_names(
         str,
         typer.Argument(
             metavar="KIND",
-            help="methods, backbones, sources, transforms, benchmarks, optimizers or configs.",
+            help="methods, backbones, sources, transforms, recipes, benchmarks, optimizers or configs.",
             show_default=False,
         ),
     ],
@@ -253,6 +306,38 @@ def list_names(
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     for name, where, doc in rows:
         typer.echo(f"{name:<{widths[0]}}  {where:<{widths[1]}}  {doc}".rstrip())
+
+
+@report_app.command("views")
+def run_report_views(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG] [key=value ...]",
+            help="A configuration, for the views of its method on its data; or a recipe (see `raysl list recipes`), "
+            "also as recipe:NAME, with settings such as recipe.size=96 data=digits.",
+            show_default=False,
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A recipe, in place of CONFIG.", show_default=False)
+    ] = None,
+    num: Annotated[int, typer.Option(min=1, help="Samples.")] = 6,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs, from the first on.")] = 2,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("views.html"),
+    verbose: Verbose = False,
+) -> None:
+    """Show what a method sees: its recipe, and the views of some images in some epochs. A recipe's data is photos."""
+    _set_up_logging(verbose)
+    from raysl.report.views import write_views
+
+    name, overrides = split_arguments(arguments or [])
+    if recipe is not None:
+        if name is not None:
+            raise ConfigError(f"--recipe {recipe} and {name!r}: give one of the two")
+        name = f"recipe:{recipe}"
+    path = write_views(name or DEFAULT_CONFIG, overrides, out, num, epochs)
+    typer.echo(f"views       {path}")
 
 
 @speed_app.command("step")
@@ -288,3 +373,48 @@ def run_speed_start(
     numbers = measure_start(repeats=repeats)
     write(json_file, numbers)
     typer.echo(start_table(numbers))
+
+
+@speed_app.command("pipeline")
+def run_speed_pipeline(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds that a turn measures.")] = 3.0,
+    size: Annotated[int | None, typer.Option(help="Side of the views, 32 or 224; default: both.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of each contender; default: one a CPU.")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Compare the way from encoded images to views with torchvision's and lightly's, on the same CPUs."""
+    _set_up_logging(verbose)
+    from raysl.speed.numbers import check_writable, write
+    from raysl.speed.pictures import STORED
+    from raysl.speed.pipeline import measure_pipeline, pipeline_table
+
+    if size is not None and size not in STORED:
+        raise ConfigError(f"--size {size}: there are pictures for {' and '.join(map(str, STORED))}")
+    check_writable(json_file)
+    sizes = tuple(STORED) if size is None else (size,)
+    numbers = measure_pipeline(sizes=sizes, repeats=repeats, seconds=seconds, threads=threads)
+    write(json_file, numbers)
+    typer.echo(pipeline_table(numbers))
+
+
+@speed_app.command("order")
+def run_speed_order(
+    json_file: JsonFile = None,
+    rows: Annotated[int, typer.Option(min=1, help="Images of the simulated dataset.")] = 1_000_000_000,
+    world: Annotated[int, typer.Option(min=1, help="Simulated workers.")] = 1024,
+    verbose: Verbose = False,
+) -> None:
+    """Simulate the sample order of a large run: memory of a process, seconds to its first batch."""
+    _set_up_logging(verbose)
+    from raysl.speed.numbers import check_writable, write
+    from raysl.speed.order import OrderTask, measure_order, order_table
+
+    check_writable(json_file)
+    task = OrderTask(rows=rows, world=world, lanes=world, batch_size=32 * world)
+    if rows < task.batch_size:
+        raise ConfigError(f"--rows {rows} do not fill a batch of {task.batch_size} (32 for each of {world} workers)")
+    numbers = measure_order(task, ranks=sorted({0, world // 2, world - 1}))
+    write(json_file, numbers)
+    typer.echo(order_table(numbers))

@@ -14,6 +14,7 @@ from raysl.config.schema import ConfigError, TrainConfig
 _SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report of a worker may wait for one such interval
     "RAY_DATA_AUTOSCALING_REQUEST_EXPIRE_TIME_S": "30",  # so long a stream that was killed keeps its share of the CPUs
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",  # data tasks that wait for a slow step find their process
 }
 
 

@@ -6,12 +6,14 @@ Then any number of ranks gives the gradient of one process with the whole batch.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as torch_dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+T = TypeVar("T")
 
 
 def rank() -> int:
@@ -72,6 +74,15 @@ def all_true(flag: bool, device: torch.device | str = "cpu") -> bool:
     value = torch.tensor(int(flag), device=device)
     torch_dist.all_reduce(value, op=torch_dist.ReduceOp.MIN)
     return bool(value.item())
+
+
+def gather_objects(value: T) -> list[T]:
+    """The picklable object of every rank, in rank order."""
+    if world() == 1:
+        return [value]
+    found: list[T] = [value] * world()
+    torch_dist.all_gather_object(found, value)
+    return found
 
 
 def broadcast(tensors: Sequence[Tensor]) -> None:

@@ -17,6 +17,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 
+_CHUNK = 1 << 16
 _STEP = 2  # what a key is for; SampleRandom has 1, 3 and 4
 
 
@@ -54,8 +55,12 @@ def hash_rows(key: int, rows: Int64s) -> Words:
 
 
 def permutation(n: int, key: int) -> Int64s:
-    """The permutation of 0..n-1 that belongs to a key: places sorted by their hashes."""
-    return np.argsort(hash_rows(key, np.arange(n)), kind="stable")
+    """The permutation of 0..n-1 that belongs to a key: places sorted by their hashes, of which no two are equal."""
+    hashes = np.empty(n, np.uint64)
+    for start in range(0, n, _CHUNK):  # the steps in between need five times the memory of their result
+        stop = min(n, start + _CHUNK)
+        hashes[start:stop] = hash_rows(key, np.arange(start, stop))
+    return np.argsort(hashes)
 
 
 def _mix(words: Words) -> Words:

@@ -11,6 +11,10 @@ import pyarrow as pa
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError
+from raysl.reads import CHECK, file_errors, reason_of
+from raysl.reads import read_file as read_file
+from raysl.reads import read_ranges as read_ranges
+from raysl.reads import retrying as retrying
 
 GCS_RETRY_S = 20  # the client's own default is a quarter of an hour without a word
 
@@ -80,10 +84,8 @@ def telling(what: str, uri: str) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except (OSError, pa.ArrowException, ImportError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        short = reason if len(reason) <= 300 else f"{reason[:300]} ..."
-        raise ConfigError(f"cannot {what} {uri!r}: {short}; check the address, the network and the rights") from error
+    except (*file_errors(), pa.ArrowException, ImportError, ValueError) as error:
+        raise ConfigError(f"cannot {what} {uri!r}: {reason_of(error)}; {CHECK}") from error
 
 
 def _is_uri(uri: str) -> bool:

@@ -20,7 +20,7 @@ from raysl import cli
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.batch import DataInfo
-from raysl.data.load import read_images
+from raysl.data.images import read_images
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.methods.simclr import SimCLR
 from raysl.optim.build import lr_at, peak_lr
@@ -276,9 +276,10 @@ def test_odd_images_become_views_like_any_other(here: Path) -> None:
     picture(here, "my_images/b.jpg", "CMYK", (5, 90))
     picture(here, "my_images/c.gif", "P", (64, 64))
     config = load_config("quickstart", ["data=image_folder", "data.path=my_images"])
-    images, labels, num_corrupt = read_images(ImageFolder(config.data).required("train"), np.arange(3))
+    read = read_images(ImageFolder(config.data).required("train"), np.arange(3))
+    images = read.pictures[0].images
     assert [list(image.shape) for image in images] == [[3, 7, 300], [3, 90, 5], [3, 64, 64]]
-    assert (labels.tolist(), num_corrupt) == ([-1, -1, -1], 0)
+    assert (read.labels.tolist(), read.corrupt) == ([-1, -1, -1], ())
     assert isinstance(config.method, SimCLR.Config)
     views = SimCLR.views(config.method)(images, np.arange(3), seed=0, epoch=0)["global"]
     assert list(views.shape) == [3, 2, 3, 16, 16]

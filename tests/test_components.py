@@ -45,7 +45,7 @@ def test_a_file_that_fails_is_tried_anew(tmp_path: Path) -> None:
 
 def test_names_that_pick_nothing_are_told_with_what_is_near(tmp_path: Path) -> None:
     assert error_of("method", "simclrr").startswith("unknown method 'simclrr'; did you mean 'simclr'?")
-    assert "known: digits, " in error_of("source", "zzz")
+    assert "known: catalog, " in error_of("source", "zzz")
     assert "cannot import 'no_such_package'" in error_of("method", "no_such_package:Mine")
     assert f"no file '{tmp_path}/none.py'" in error_of("method", f"{tmp_path}/none.py:Mine")
     (tmp_path / "some.py").write_text("from pathlib import Path\nclass Mine: pass\nyours = 3\n")

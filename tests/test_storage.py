@@ -1,9 +1,13 @@
 import json
+import logging
 import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import fsspec
 import pytest
@@ -11,8 +15,8 @@ from pyarrow import fs
 
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError
-from raysl.storage import Folder, absolute, info_of, open_uri
+from raysl.errors import ConfigError, RunFailed
+from raysl.storage import Folder, absolute, info_of, open_uri, read_file, read_ranges, retrying, telling
 from raysl.train.run_folder import STALE_S, RunFolder
 
 
@@ -103,6 +107,131 @@ def test_an_address_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot create"):
         Folder(str(tmp_path / "file" / "runs")).make()
+
+
+# networks that fail
+
+
+class Failing:
+    """Raises its errors one by one, then returns."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.pauses: list[float] = []
+
+    def __call__(self) -> str:
+        if self.errors:
+            raise self.errors.pop(0)
+        return "content"
+
+    def read(self) -> str:
+        return retrying(self, "read", "s3://bucket/file", sleep=self.pauses.append)
+
+
+def test_a_read_that_fails_for_a_moment_is_tried_again_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    read = Failing(OSError("curlCode: 28, timeout"), TimeoutError(), ConnectionResetError("reset by peer"))
+    with caplog.at_level(logging.WARNING, "raysl"):
+        assert read.read() == "content"
+    assert read.pauses == [0.2, 0.4, 0.8]
+    assert caplog.messages == ["cannot read 's3://bucket/file': curlCode: 28, timeout; trying again, 4 times at most"]
+
+
+def test_a_read_that_keeps_failing_ends_with_the_address_the_tries_and_the_reason() -> None:
+    read = Failing(*[OSError("no route to host\nat line 7")] * 6)
+    with pytest.raises(RunFailed, match=r"cannot read 's3://bucket/file' after 5 tries: no route to host; check"):
+        read.read()
+    assert read.pauses == [0.2, 0.4, 0.8, 1.6]
+    assert len(read.errors) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("x"), PermissionError("x"), IsADirectoryError("x"), NotADirectoryError("x"), KeyError()]
+)
+def test_what_waiting_does_not_cure_is_not_tried_again(error: Exception) -> None:
+    read = Failing(error)
+    with pytest.raises(type(error)):
+        read.read()
+    assert read.pauses == []
+
+
+def test_a_missing_local_file_is_missing_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 3600.0)
+    system, path = open_uri(str(tmp_path / "none.jpg"))
+    with pytest.raises(FileNotFoundError):
+        read_file(system, path)
+    (tmp_path / "none.jpg").write_bytes(b"here")
+    assert read_file(system, path) == b"here"
+
+
+@pytest.mark.parametrize("place", ["local", "memory"], indirect=True)
+def test_parts_of_a_file_come_in_the_order_asked_for(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    folder = Folder(place)
+    folder.make()
+    folder.write("file", bytes(range(100)))
+    path = f"{folder.path}/file"
+    assert read_ranges(folder.system, path, [90, 0, 5], [10, 2, 1]) == [bytes(range(90, 100)), b"\x00\x01", b"\x05"]
+    assert read_ranges(folder.system, path, [], []) == []
+    with pytest.raises(RunFailed, match=r"cannot read '.*file' after 5 tries: 9 bytes instead of 10 at byte 91"):
+        read_ranges(folder.system, path, [0, 91], [1, 10])
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers each GET with the next status, the last one for ever."""
+
+    statuses: ClassVar[list[int]] = []
+    num_gets: ClassVar[int] = 0
+
+    def do_HEAD(self) -> None:
+        self._head(200)
+
+    def do_GET(self) -> None:
+        status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+        type(self).num_gets += 1
+        self._head(status)
+        self.wfile.write(b"pixels")
+
+    def _head(self, status: int) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", "6")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def website(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(Answers, "num_gets", 0)
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/image.jpg"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("statuses", "num_gets", "message"),
+    [
+        ([503, 429, 200], 3, None),
+        ([503], 5, r"cannot read 'http://127\.0\.0\.1:\d+/image\.jpg' after 5 tries: 503"),
+        ([404], 1, r"cannot read 'http://127\.0\.0\.1:\d+/image\.jpg': .*; check the address"),
+        ([403], 1, r"cannot read 'http://127\.0\.0\.1:\d+/image\.jpg': 403"),
+    ],
+)
+def test_a_website_is_asked_again_only_where_it_may_change_its_mind(
+    website: str, monkeypatch: pytest.MonkeyPatch, statuses: list[int], num_gets: int, message: str | None
+) -> None:
+    monkeypatch.setattr(Answers, "statuses", statuses)
+    system, path = open_uri(website)
+    if message is None:
+        assert read_file(system, path) == b"pixels"
+    else:
+        with pytest.raises((ConfigError, RunFailed), match=message), telling("read", website):
+            read_file(system, path)
+    assert Answers.num_gets == num_gets
 
 
 # who works in a run's folder

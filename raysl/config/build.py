@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args, get_origin
+from typing import Any, TypeVar, get_args, get_origin
 
 from raysl.components import ALIASES
 from raysl.config.check import problems
@@ -12,6 +12,8 @@ from raysl.config.fields import SLOTS, chosen, component_class, group_of, known_
 from raysl.config.schema import BenchmarkConfig, ComponentConfig, RunConfig
 from raysl.config.values import convert, show, spell
 from raysl.errors import ConfigError
+
+NodeT = TypeVar("NodeT")
 
 
 def from_dict(tree: Mapping[str, Any]) -> RunConfig:
@@ -25,6 +27,22 @@ def from_dict(tree: Mapping[str, Any]) -> RunConfig:
     if found := problems(config):
         raise ConfigError("\n".join(found))
     return config
+
+
+def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:
+    """One node of the tree, for settings that do not stand in a run's configuration.
+
+    Args:
+        kind: the class of the node, such as `DataConfig`.
+        tree: its plain settings.
+        key: its place, for messages.
+
+    Raises:
+        ConfigError: as `from_dict`.
+    """
+    node = _Builder({key: tree}).node(kind, tree, key, None)
+    assert isinstance(node, kind)
+    return node
 
 
 def fits(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
@@ -62,6 +80,8 @@ class _Builder:
 
     def node(self, kind: type[Any], tree: Any, key: str, default: Any) -> Any:
         """An instance of the dataclass `kind`, or of the `Config` that its `name` picks where it is a component."""
+        if kind in SLOTS and isinstance(tree, str):
+            tree = {"name": tree}
         if not isinstance(tree, Mapping):
             raise ConfigError(
                 f"{key}: {show(tree)} is no group of settings; set its fields, or write {{}} for defaults"

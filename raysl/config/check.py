@@ -1,5 +1,6 @@
 """Ranges of the settings that every run has. What depends on a method or on the images is checked by those."""
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from raysl.schedule import Duration
 _AT_LEAST: dict[type[Any], dict[str, int]] = {
     RunConfig: {"seed": 0},
     TrainConfig: {"epochs": 1, "batch_size": 1, "workers": 1, "threads": 1, "keep_checkpoints": 1, "max_failures": -1},
-    DataConfig: {"image_size": 1, "limit": 1, "lanes": 1, "window": 1, "exact_below": 0, "prefetch": 1},
+    DataConfig: {"image_size": 1, "limit": 1, "skip": 0, "lanes": 1, "window": 1, "exact_below": 0, "prefetch": 1},
     OptimConfig: {"lr": 0, "lr_batch_size": 1, "weight_decay": 0},
 }
 _ABOVE_ZERO: dict[type[Any], tuple[str, ...]] = {
@@ -24,11 +25,22 @@ def problems(config: RunConfig) -> list[str]:
     nodes: list[tuple[str, Any]] = [
         ("", config),
         ("train.", config.train),
-        ("data.", config.data),
+        *_sources("data.", config.data),
         ("optim.", config.optim),
     ]
     lines = [line for prefix, node in nodes for line in _ranges(prefix, node)]
+    lines += [line for prefix, node in _sources("data.", config.data) for line in _choice(prefix, node)]
     return [*lines, *_run(config), *_data(config), *_train(config), *_optim(config.optim)]
+
+
+def _sources(prefix: str, data: DataConfig) -> Iterator[tuple[str, DataConfig]]:
+    """The settings of a source, and of those inside it."""
+    yield prefix, data
+    for field in dataclasses.fields(data):
+        inner = getattr(data, field.name)
+        for key, source in inner.items() if isinstance(inner, dict) else ():
+            if isinstance(source, DataConfig):
+                yield from _sources(f"{prefix}{field.name}.{key}.", source)
 
 
 def _ranges(prefix: str, node: Any) -> Iterator[str]:
@@ -53,6 +65,11 @@ def _run(config: RunConfig) -> Iterator[str]:
     for key in config.benchmarks:
         if "." in key:
             yield f"benchmarks: {key!r} has a dot, which separates keys; call it {key.replace('.', '_')!r}"
+
+
+def _choice(prefix: str, data: DataConfig) -> Iterator[str]:
+    if data.balanced and data.limit is None:
+        yield f"{prefix}balanced: it shares out {prefix}limit images over the classes; give {prefix}limit= too"
 
 
 def _data(config: RunConfig) -> Iterator[str]:

@@ -10,6 +10,8 @@ import raysl
 from raysl.config.text import read
 from raysl.errors import ConfigError
 
+CATALOG_FILE = "catalog.yaml"  # names datasets, not runs
+
 
 @dataclass(frozen=True)
 class ConfigFile:
@@ -29,7 +31,8 @@ def packaged_folder() -> Path:
 def config_names() -> list[str]:
     """Names of the packaged configurations, sorted: `simclr`, `data/cifar10`."""
     folder = packaged_folder()
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    paths = (path for path in folder.rglob("*.yaml") if path.name != CATALOG_FILE)
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in paths)
 
 
 def summary_of(path: Path) -> str:

@@ -76,7 +76,7 @@ def _set(tree: dict[str, Any], override: str) -> None:
         parts.append("name")
     elif parts == ["benchmarks"] and value is None:
         raise ConfigError(f"{override}: null changes nothing here; write benchmarks=[] to measure nothing")
-    elif parts[0] == "benchmarks" and len(parts) == 2 and isinstance(value, str):
+    elif isinstance(value, str) and parts[:-1] in (["benchmarks"], ["data", "sources"]):
         parts.append("name")
     node = tree
     for part in parts[:-1]:

@@ -26,7 +26,7 @@ def _summary(slot: str, name: str) -> str:
         return f"(not available: {error})"
 
 
-def _first_line(found: type) -> str:
+def _first_line(found: object) -> str:
     return next(iter((inspect.getdoc(found) or "").splitlines()), "")
 
 
@@ -39,6 +39,12 @@ def _transforms() -> list[Row]:
     return [(name, f"{found.__module__}:{found.__qualname__}", _first_line(found)) for name, found in public.items()]
 
 
+def _recipes() -> list[Row]:
+    from raysl.transforms.recipes import RECIPES
+
+    return [(name, f"{found.__module__}:{name}", _first_line(found)) for name, found in RECIPES.items()]
+
+
 def _configs() -> list[Row]:
     paths = {name: packaged_folder() / f"{name}.yaml" for name in config_names()}
     return [(name, str(path), summary_of(path)) for name, path in paths.items()]
@@ -49,6 +55,7 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
     "backbones": lambda: _components("backbone"),
     "sources": lambda: _components("source"),
     "transforms": _transforms,
+    "recipes": _recipes,
     "benchmarks": lambda: _components("benchmark"),
     "optimizers": lambda: _components("optimizer"),
     "configs": _configs,

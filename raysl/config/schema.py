@@ -47,18 +47,46 @@ class DataConfig(ComponentConfig):
     """Channel standard deviations of the normalisation, of images in [0, 1]."""
     limit: int | None = None
     """Use only so many images of each split, an even share of the file order; default: all."""
+    balanced: bool = False
+    """Take the training images of `limit` from all classes alike; where that leaves a rest, the first classes
+    give one more."""
+    skip: int | None = None
+    """Take the training images of `limit` from a draw that is always the same, after the first so many:
+    limit=n skip=0 and limit=n skip=n share none. Default: no draw, an even share."""
+    subset: str | None = None
+    """File or URI (.txt, .npy) that lists the training images to use: a file name (with or without its folders and
+    extension) or an index a line; `limit` chooses among them."""
+    label_type: Literal["standard", "sample_index", "zero"] = "standard"
+    """Labels of the dataset, each sample's index, or 0 for all; the latter two name no classes that benchmarks
+    could measure."""
     lanes: int | None = None
     """Fixed parts of a global batch, each with its own read units; a worker takes whole lanes.
     Default: 64, or the batch where that is smaller."""
     window: int = 2048
     """Rows of one lane that are shuffled together where a dataset is too large for an exact permutation."""
+    drop_last: bool = True
+    """Leave out the images that fill no batch at the end of an epoch, other ones each time; else the last batch of each
+    epoch is smaller."""
     exact_below: int = 4_194_304
     """Datasets with fewer rows get an exact permutation each epoch, if their source can read any row."""
     augment_on: Literal["auto", "task", "device"] = field(default="auto", metadata=MAY_CHANGE)
     """Where views are augmented: in the data tasks, on the worker's device, or on the device
     where it is a GPU (auto)."""
+    scaled_decode: bool = True
+    """Decode large JPEG files at 1/2, 1/4 or 1/8 of their size where every view of them is smaller still."""
+    max_corrupt: float = field(default=0.05, metadata=MAY_CHANGE)
+    """Share of the training images that may turn out to be broken before the run stops;
+    up to there they are replaced."""
+    buffer_gb: float | None = field(default=None, metadata=MAY_CHANGE)
+    """Memory that views may fill in Ray's object store before the data tasks wait; default: Ray's own share of it."""
     prefetch: int = field(default=2, metadata=MAY_CHANGE)
     """Blocks that each worker holds ready ahead of training, at least 1."""
+
+    def __post_init__(self) -> None:
+        if self.subset is not None:  # workers run in other directories
+            from raysl.storage import absolute
+
+            object.__setattr__(self, "subset", absolute(self.subset))
 
 
 @dataclass(frozen=True, kw_only=True)

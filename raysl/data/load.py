@@ -1,7 +1,9 @@
 """From sample indices to the views of a batch: the part of the pipeline that knows no Ray."""
 
 import logging
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -9,15 +11,19 @@ import torch
 from torch import Tensor
 
 from raysl.data.batch import Batch
-from raysl.data.decode import CorruptImage, decode
+from raysl.data.corrupt import CorruptLog
+from raysl.data.decode import can_reduce, image_size
+from raysl.data.images import Read, read_images
 from raysl.data.order import Order
-from raysl.data.source import Split
-from raysl.hashing import Int64s
+from raysl.data.source import Rows, Split
+from raysl.hashing import Int64s, hash_words
 from raysl.transforms.view import ViewRecipe, normalize
 
 log = logging.getLogger("raysl")
 
 PLAIN_ROWS = 256
+LARGE_BYTES = 1 << 17  # JPEG files from here on may be decoded at a reduced scale
+MOST_REDUCED = 8
 
 
 @dataclass(frozen=True)
@@ -25,16 +31,18 @@ class Loaded:
     """Views of some samples before normalisation.
 
     Args:
-        views: uint8 [B, V, C, H, W] by group.
+        views: uint8 [B, V, C, H, W] by group; those of the n-th paired source end in `_n`.
+        extras: what the recipe tells the method, [B, ...] by name.
         index: int64 [B].
-        label: int64 [B].
-        num_corrupt: images that could not be decoded and were replaced.
+        label: int64 [B], or [B, K].
+        corrupt: images that could not be decoded and were replaced, "name: reason".
     """
 
     views: dict[str, Tensor]
+    extras: dict[str, Tensor]
     index: Tensor
     label: Tensor
-    num_corrupt: int
+    corrupt: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,11 +51,12 @@ class Loader:
 
     Args:
         split: the images.
-        recipe: the views.
+        recipe: the views, of each paired source.
         order: which samples make up which batch.
         mean, std: of the normalisation.
         augment_in_task: whether `load` also augments; else `finish` does, on the device.
         plain_recipe: the one view of an image without augmentation.
+        scaled_decode: whether large JPEG files may be decoded at a reduced scale.
     """
 
     split: Split
@@ -57,100 +66,151 @@ class Loader:
     std: tuple[float, float, float]
     augment_in_task: bool
     plain_recipe: ViewRecipe
+    scaled_decode: bool = True
 
-    def load(self, step: int, rank: int, world: int) -> Loaded:
-        """Read, decode and crop one rank's rows of a step; augment them too if that is done here."""
-        index = self.order.batch(step, rank, world)
-        epoch = step // self.order.epoch_len
-        images, labels, num_corrupt = read_images(self.split, index)
-        views = self.recipe.crop(images, index, self.order.seed, epoch)
+    def load(self, step: int, rank: int, world: int, rows: slice = slice(None)) -> Loaded:
+        """Read, decode and crop some of a rank's rows of a step; augment them too if that is done here."""
+        index = self.order.batch(step, rank, world)[rows]
+        seed, epoch = self.order.seed, step // self.order.epoch_len
+        read, views = self._cut(self.split, self.recipe, index, seed, epoch)
         if self.augment_in_task:
-            views = self.recipe.augment(views, index, self.order.seed, epoch)
-        return Loaded(views, torch.from_numpy(index), torch.from_numpy(labels), num_corrupt)
+            views = self._augment(views, index, epoch)
+        extras = {
+            pair_name(name, number): extra
+            for number in range(self.split.num_sources)
+            for name, extra in self.recipe.extras(index, pair_seed(seed, number), epoch).items()
+        }
+        return Loaded(views, extras, torch.from_numpy(index), torch.from_numpy(read.labels), read.corrupt)
 
     def finish(self, loaded: Loaded, step: int, device: torch.device) -> Batch:
         """Move loaded rows to the device, augment them there if that is still to do, and normalise."""
-        if loaded.num_corrupt:
-            log.warning("step %d: %d corrupt image(s) replaced by others of their read unit", step, loaded.num_corrupt)
         views = {name: view.to(device, non_blocking=True) for name, view in loaded.views.items()}
         if not self.augment_in_task:
-            views = self.recipe.augment(views, loaded.index.numpy(), self.order.seed, step // self.order.epoch_len)
-        floats = {name: normalize(view, self.mean, self.std) for name, view in views.items()}
-        return Batch(floats, loaded.index.to(device), loaded.label.to(device))
+            views = self._augment(views, loaded.index.numpy(), step // self.order.epoch_len)
+        extras = {name: extra.to(device, non_blocking=True) for name, extra in loaded.extras.items()}
+        return Batch(self.normalized(views), loaded.index.to(device), loaded.label.to(device), extras)
 
     def plain(self, rank: int, world: int, device: torch.device) -> Iterator[Batch]:
         """A rank's share of the training images without augmentation, in dataset order, as the group "image"."""
         first, end = (self.split.num_samples * place // world for place in (rank, rank + 1))
-        return plain_batches(self, self.split, first, end, device)
+        return self.plain_batches(self.split, first, end, device)
+
+    def plain_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
+        """The images [first, end) of a split without augmentation, as the group "image" of one view.
+
+        Args:
+            split: the images, not necessarily those of the loader.
+            first, end: places in the split.
+            device: where batches go.
+        """
+        for start in range(first, end, PLAIN_ROWS):
+            index = np.arange(start, min(end, start + PLAIN_ROWS))
+            read, views = self._cut(split, self.plain_recipe, index, seed=0, epoch=0)
+            on_device = {name: view.to(device) for name, view in views.items()}
+            labels = torch.from_numpy(read.labels).to(device)
+            yield Batch(self.normalized(on_device), torch.from_numpy(index).to(device), labels)
+
+    def normalized(self, views: dict[str, Tensor]) -> dict[str, Tensor]:
+        """uint8 views as floats."""
+        return {name: normalize(view, self.mean, self.std) for name, view in views.items()}
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that one sample's crops have between a data task and a worker."""
+        views = sum(view.num_images * 3 * view.size**2 for group in self.recipe.groups.values() for view in group)
+        crops = sum(3 * view.crop.size**2 for group in self.recipe.groups.values() for view in group)
+        return self.split.num_sources * (views if self.augment_in_task else crops)
+
+    def _cut(
+        self, split: Split, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int
+    ) -> tuple[Read, dict[str, Tensor]]:
+        """Decoded samples and their crops."""
+
+        def reductions(rows: Rows, source: int) -> Sequence[int]:
+            return _reductions(rows, recipe, index, pair_seed(seed, source), epoch)
+
+        read = read_images(split, index, reductions if self.scaled_decode else None)
+        views: dict[str, Tensor] = {}
+        for number, pictures in enumerate(read.pictures):
+            cut = recipe.crop(pictures.images, index, pair_seed(seed, number), epoch, pictures.sizes)
+            views |= {pair_name(name, number): view for name, view in cut.items()}
+        return read, views
+
+    def _augment(self, views: dict[str, Tensor], index: Int64s, epoch: int) -> dict[str, Tensor]:
+        out: dict[str, Tensor] = {}
+        for number in range(self.split.num_sources):
+            crops = {name: views[pair_name(name, number)] for name in self.recipe.groups}
+            augmented = self.recipe.augment(crops, index, pair_seed(self.order.seed, number), epoch)
+            out |= {pair_name(name, number): view for name, view in augmented.items()}
+        return out
 
 
 @dataclass(frozen=True)
 class LocalBatches:
-    """Batches made in this process: for notebooks, tests, and to compare the distributed pipeline with."""
+    """Batches made in this process: for notebooks, tests, and to compare the distributed pipeline with.
+
+    Args:
+        loader: makes the rows of any step.
+        rank, world: which rows of a global batch.
+        device: where batches go.
+        threads: that read and augment ahead; 0 does it when a batch is asked for.
+        corrupt: takes note of images that were replaced.
+    """
 
     loader: Loader
     rank: int = 0
     world: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    threads: int = 0
+    corrupt: CorruptLog = field(default_factory=CorruptLog)
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """Batches without end, the first one that of `step`."""
-        while True:
-            yield self.loader.finish(self.loader.load(step, self.rank, self.world), step, self.device)
+        for loaded in self._loaded(step):
+            self.corrupt.add(loaded.corrupt)
+            for image in self.corrupt.take_untold():
+                log.warning("replaced a corrupt image: %s", image)
+            yield self.loader.finish(loaded, step, self.device)
             step += 1
 
     def plain(self) -> Iterator[Batch]:
         """See `Loader.plain`."""
         return self.loader.plain(self.rank, self.world, self.device)
 
-
-def plain_batches(loader: Loader, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
-    """The images [first, end) of a split without augmentation, as the group "image" of one view.
-
-    Args:
-        loader: gives size and normalisation.
-        split: the images, not necessarily those of the loader.
-        first, end: places in the split.
-        device: where batches go.
-    """
-    for start in range(first, end, PLAIN_ROWS):
-        index = np.arange(start, min(end, start + PLAIN_ROWS))
-        images, labels, _ = read_images(split, index)
-        views = loader.plain_recipe(images, index, seed=0, epoch=0)
-        floats = {name: normalize(view.to(device), loader.mean, loader.std) for name, view in views.items()}
-        yield Batch(floats, torch.from_numpy(index).to(device), torch.from_numpy(labels).to(device))
+    def _loaded(self, step: int) -> Iterator[Loaded]:
+        if self.threads == 0:
+            while True:
+                yield self.loader.load(step, self.rank, self.world)
+                step += 1
+        with ThreadPoolExecutor(self.threads) as pool:
+            ahead: deque[Future[Loaded]] = deque()
+            while True:
+                while len(ahead) <= self.threads:
+                    ahead.append(pool.submit(self.loader.load, step + len(ahead), self.rank, self.world))
+                yield ahead.popleft().result()
+                step += 1
 
 
-def read_images(split: Split, index: Int64s) -> tuple[list[Tensor], Int64s, int]:
-    """Decoded images uint8 [3, H, W], their labels, and how many were corrupt.
-
-    A corrupt image is replaced by the next valid one of its read unit, so the same on every read.
-
-    Raises:
-        CorruptImage: if a unit holds no valid image.
-    """
-    rows = split.read(index)
-    images: list[Tensor] = []
-    labels = rows.labels.copy()
-    num_corrupt = 0
-    for place, image in enumerate(rows.images):
-        try:
-            images.append(decode(image))
-        except CorruptImage as error:
-            replacement, labels[place] = _replacement(split, int(index[place]), f"{rows.names[place]}: {error}")
-            images.append(replacement)
-            num_corrupt += 1
-    return images, labels, num_corrupt
+def pair_name(name: str, source: int) -> str:
+    """What a group of views or an extra of the n-th paired source is called."""
+    return f"{name}_{source}" if source else name
 
 
-def _replacement(split: Split, index: int, reason: str) -> tuple[Tensor, int]:
-    starts = np.cumsum(split.unit_sizes) - split.unit_sizes
-    unit = int(np.searchsorted(starts, index, side="right")) - 1
-    first, size = int(starts[unit]), int(split.unit_sizes[unit])
-    for distance in range(1, size):
-        rows = split.read(np.array([first + (index - first + distance) % size]))
-        try:
-            return decode(rows.images[0]), int(rows.labels[0])
-        except CorruptImage:
-            continue
-    raise CorruptImage(f"no valid image in the {size} rows from {first} on; the first problem: {reason}")
+def pair_seed(seed: int, source: int) -> int:
+    """Seed of the views of the n-th paired source: another one for each but the first."""
+    return hash_words(seed, source) if source else seed
+
+
+def _reductions(rows: Rows, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int) -> Sequence[int]:
+    """How many times smaller each image may be decoded, so that no view has to enlarge what it would have shrunk."""
+    found = np.ones(len(index), np.int64)
+    places = [place for place, image in enumerate(rows.images) if _is_large(image)]
+    if places:
+        sizes = np.array([image_size(rows.images[place]) for place in places])  # [n, 2]
+        room = recipe.room(sizes, index[places], seed, epoch)  # [n]
+        found[places] = 1 << np.log2(room.clip(1, MOST_REDUCED)).astype(np.int64)
+    return found.tolist()
+
+
+def _is_large(image: object) -> bool:
+    return isinstance(image, bytes) and len(image) >= LARGE_BYTES and can_reduce(image)

@@ -3,7 +3,8 @@
 Everything here is a pure function of (seed, epoch, dataset), so that a run can go on at any step, with any number of
 ranks, without a saved position:
 
-* An epoch is a sequence of sample indices, cut into global batches; the rest that fills no batch is left out.
+* An epoch is a sequence of sample indices, cut into global batches; the rest that fills no batch is left out, or is a
+  smaller last one.
 * A global batch consists of L *lanes*, which do not depend on the number of ranks W. Rank r takes the lanes from
   r*L/W to (r+1)*L/W, so the same lanes stand in the same places whatever W is.
 * A dataset whose rows can be read one by one gets an exact permutation. Any other is read in *units* (row groups, tar
@@ -16,10 +17,11 @@ Only the permutation of units is held for an epoch, 8 bytes each; a window's per
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from raysl.hashing import Int64s, hash_text, hash_words, permutation
 
@@ -38,6 +40,7 @@ class Order:
         lanes: fixed parts of a global batch, at most batch_size.
         window: rows of a lane that are shuffled together; unused when `is_exact`.
         is_exact: permute all rows instead of units and windows.
+        drop_last: leave out the rest that fills no batch.
     """
 
     seed: int
@@ -47,73 +50,96 @@ class Order:
     lanes: int
     window: int
     is_exact: bool
+    drop_last: bool = True
     _epochs: "_Cache" = field(default_factory=lambda: _Cache(2), init=False, repr=False)
     _windows: "_Cache" = field(default_factory=lambda: _Cache(256), init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.lanes <= self.batch_size:
             raise ValueError(f"lanes must be in [1, batch size {self.batch_size}], not {self.lanes}")
-        if self.num_samples < self.batch_size:
+        if self.epoch_len == 0:
             raise ValueError(f"{self.num_samples} samples are fewer than a batch of {self.batch_size}")
         if self.window < 1:
             raise ValueError(f"the window holds at least one row, not {self.window}")
 
-    @property
+    @cached_property
     def num_samples(self) -> int:
         """Rows of the dataset."""
         return int(self.unit_sizes.sum())
 
-    @property
+    @cached_property
     def epoch_len(self) -> int:
         """Global batches in an epoch."""
-        return self.num_samples // self.batch_size
+        return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
+
+    def batch_rows(self, step: int) -> int:
+        """Rows of the global batch at a step."""
+        return min(self.batch_size, self.num_samples - step % self.epoch_len * self.batch_size)
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Int64s:
         """Sample indices of one rank's rows of the global batch at a step, counted from the start of the run."""
         epoch, in_epoch = divmod(step, self.epoch_len)
         lanes = rank_lanes(self.lanes, rank, world)
+        num_rows = self.batch_rows(step)
         if self.is_exact:
             key = self._key(_SAMPLES, epoch)
             places: Int64s = self._epochs.get((epoch,), partial(permutation, self.num_samples, key))
             first = in_epoch * self.batch_size
-            return places[first + self._slot(lanes.start) : first + self._slot(lanes.stop)]
+            return places[first + self._slot(lanes.start, num_rows) : first + self._slot(lanes.stop, num_rows)]
         none = np.empty(0, np.int64)  # for more ranks than lanes
         return np.concatenate([none, *(self._lane_rows(epoch, in_epoch, lane) for lane in lanes)])
 
     def num_rows(self, rank: int, world: int) -> int:
-        """Rows of each global batch that a rank holds."""
+        """Rows of each whole global batch that a rank holds."""
         lanes = rank_lanes(self.lanes, rank, world)
-        return self._slot(lanes.stop) - self._slot(lanes.start)
+        return self._slot(lanes.stop, self.batch_size) - self._slot(lanes.start, self.batch_size)
 
-    def _slot(self, lane: int) -> int:
-        """First place of a lane inside a global batch."""
-        return lane * self.batch_size // self.lanes
+    def _slot(self, lane: int, num_rows: int) -> int:
+        """First place of a lane inside a global batch of so many rows."""
+        return lane * num_rows // self.lanes
+
+    def _lane_start(self, lane: int) -> int:
+        """First place of a lane in the epoch's units laid end to end: behind all rows of the lanes before it."""
+        last = self.epoch_len - 1
+        return last * self._slot(lane, self.batch_size) + self._slot(lane, self.batch_rows(last))
 
     def _lane_rows(self, epoch: int, in_epoch: int, lane: int) -> Int64s:
-        num_rows = self._slot(lane + 1) - self._slot(lane)
-        length = self.epoch_len * num_rows
-        places = np.arange(in_epoch * num_rows, (in_epoch + 1) * num_rows)
+        start, length = self._lane_start(lane), self._lane_start(lane + 1) - self._lane_start(lane)
+        size = self._slot(lane + 1, self.batch_size) - self._slot(lane, self.batch_size)
+        places = np.arange(in_epoch * size, length if in_epoch == self.epoch_len - 1 else (in_epoch + 1) * size)
         shuffled = np.empty_like(places)
         for number in np.unique(places // self.window).tolist():
             first = number * self.window
-            size = min(self.window, length - first)
+            num = min(self.window, length - first)
             key = self._key(_WINDOW, epoch, lane, number)
-            order = self._windows.get((epoch, lane, number), partial(permutation, size, key))
+            order = self._windows.get((epoch, lane, number), partial(permutation, num, key))
             inside = places // self.window == number
             shuffled[inside] = first + order[places[inside] - first]
-        return self._samples(epoch, self.epoch_len * self._slot(lane) + shuffled)
+        return self._samples(epoch, start + shuffled)
 
     def _samples(self, epoch: int, places: Int64s) -> Int64s:
         """Sample indices at places of the epoch's units laid end to end."""
-        units, starts, first_samples = self._epochs.get((epoch,), partial(self._unit_order, epoch))
+        units, starts = self._epochs.get((epoch,), partial(self._unit_order, epoch))
         nth = np.searchsorted(starts, places, side="right") - 1
-        samples: Int64s = first_samples[units[nth]] + places - starts[nth]
+        samples: Int64s = self._first_samples[units[nth]] + places - starts[nth]
         return samples
 
-    def _unit_order(self, epoch: int) -> tuple[Int64s, Int64s, Int64s]:
-        units = permutation(len(self.unit_sizes), self._key(_UNITS, epoch))
-        sizes = self.unit_sizes[units]
-        return units, np.cumsum(sizes) - sizes, np.cumsum(self.unit_sizes) - self.unit_sizes
+    def _unit_order(self, epoch: int) -> tuple[NDArray[np.int32], Int64s]:
+        """The epoch's permutation of the units, and where each of them starts in it."""
+        units = permutation(len(self.unit_sizes), self._key(_UNITS, epoch)).astype(np.int32)
+        starts = np.cumsum(self.unit_sizes[units])
+        starts -= self.unit_sizes[units]
+        return units, starts
+
+    @cached_property
+    def _first_samples(self) -> Int64s:
+        """Index of the first sample of each unit."""
+        first: Int64s = np.cumsum(self.unit_sizes)
+        first -= self.unit_sizes
+        return first
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_first_samples"}
 
     def _key(self, *words: int) -> int:
         return hash_words(self.seed, hash_text(self.fingerprint), *words)

@@ -1,31 +1,32 @@
 """The stream of batches from Ray Data tasks to training workers, in the exact order of `raysl.data.order`.
 
-One Ray Data execution serves all ranks. Its blocks are jobs (first step, rank), each mapped by a stateless task to that
-rank's rows of a few consecutive steps, so any step can be made by any process. Blocks keep their order and all have
-the same number of rows (shorter ones are padded), which is why `streaming_split` deals them out in turn: block i goes
-to rank i mod W. Each rank checks the indices that arrive against the order.
+One Ray Data execution serves all ranks. Its blocks are numbers, each mapped by a stateless task to the rows that
+`raysl.data.blocks` has for it, so any step can be made by any process. Blocks keep their order and have equal rows,
+which is why `streaming_split` deals them out in turn. Each rank checks the indices that arrive against the order.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import ray.data
 import torch
-from ray.data import DataContext
+from ray.data import DataContext, ExecutionResources
 
 from raysl.data.batch import Batch
+from raysl.data.blocks import Blocks, Numpy, batches_of, to_columns
+from raysl.data.corrupt import CorruptLog
 from raysl.data.load import Loaded, Loader
+from raysl.memory import keep_freed_memory
 
-BLOCK_ROWS = 512  # small local batches are joined in one block up to this many rows
+BLOCK_BYTES = 16 << 20  # a block has about so many at most, and one row at least
+BLOCK_ROWS = 2048
 SEGMENT_BLOCKS = 1024  # blocks of one Ray Data execution: it takes longer to start the more it has
 START_S = 6.0  # the next execution is started so long before the current one is used up
-
-Numpy = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ class RayBatches:
         share: hands the object of rank 0 to every rank; called by all ranks at the same steps.
         task_cpus: CPUs that each data task takes.
         prefetch: blocks that are fetched ahead.
+        buffer_bytes: of Ray's object store that blocks may fill before tasks wait; None leaves it to Ray.
+        corrupt: takes note of images that were replaced.
     """
 
     loader: Loader
@@ -50,19 +53,22 @@ class RayBatches:
     share: Callable[[Any], Any]
     task_cpus: float
     prefetch: int
+    buffer_bytes: int | None = None
+    corrupt: CorruptLog = field(default_factory=CorruptLog)
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """Batches from that of `step` to the run's last."""
         segment = self._segment(step)
         while segment is not None:
-            following = self._segment(segment.end)
-            for block in segment.blocks(following):
-                for loaded in _batches_of(block):
-                    self._check(loaded, step)
-                    yield self.loader.finish(loaded, step, self.device)
-                    step += 1
-            if step != segment.end:
-                raise RuntimeError(f"rank {self.rank}: the stream ended at step {step} instead of {segment.end}")
+            blocks = segment.plan
+            following = self._segment(blocks.end)
+            for arrived, loaded in batches_of(segment.blocks(following), blocks.parts):
+                self._check(loaded, arrived, step)
+                self.corrupt.add(loaded.corrupt)
+                yield self.loader.finish(loaded, step, self.device)
+                step += 1
+            if step != blocks.end:
+                raise RuntimeError(f"rank {self.rank}: the stream ended at step {step} instead of {blocks.end}")
             segment = following
 
     def plain(self) -> Iterator[Batch]:
@@ -73,46 +79,43 @@ class RayBatches:
         """The execution over the steps from `first` on; all ranks call this at the same steps."""
         if first >= self.total_steps:
             return None
-        end = min(self.total_steps, first + max(1, SEGMENT_BLOCKS // self.world) * self._block_steps)
-        iterators = self.share(self._start(first, end) if self.rank == 0 else None)
-        num_blocks = -(-(end - first) // self._block_steps)
-        return _Segment(iterators[self.rank], num_blocks, end, self.prefetch)
+        order = self.loader.order
+        rows = max(order.num_rows(rank, self.world) for rank in range(self.world))
+        target = max(1, min(BLOCK_ROWS, BLOCK_BYTES // self.loader.row_bytes))
+        plan = Blocks(first, self.total_steps, self.world, rows, target)
+        num_groups = max(1, SEGMENT_BLOCKS // (self.world * plan.parts))
+        plan = replace(plan, end=min(self.total_steps, first + num_groups * plan.steps))
+        iterators = self.share(self._start(plan) if self.rank == 0 else None)
+        return _Segment(iterators[self.rank], plan, self.prefetch)
 
-    @property
-    def _rows(self) -> int:
-        """Most rows that a rank holds of a global batch."""
-        return max(self.loader.order.num_rows(rank, self.world) for rank in range(self.world))
-
-    @property
-    def _block_steps(self) -> int:
-        return max(1, BLOCK_ROWS // self._rows)
-
-    def _start(self, first: int, end: int) -> list[Any]:
-        """Iterators, one a rank, over the blocks of steps [first, end)."""
+    def _start(self, plan: Blocks) -> list[Any]:
+        """Iterators, one a rank, over the blocks of a plan."""
         context = DataContext.get_current()
         context.enable_progress_bars = False
+        context.target_max_block_size = None  # a block that Ray splits would not be dealt out in turn
         context.execution_options.preserve_order = True
+        if self.buffer_bytes is not None:
+            limits = ExecutionResources.for_limits(object_store_memory=self.buffer_bytes)
+            context.execution_options.resource_limits = limits
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        job = _Job(replace(self.loader), first, end, self._block_steps, self._rows, self.world)
-        num_blocks = self.world * -(-(end - first) // self._block_steps)
+        num_blocks = self.world * plan.num_blocks
         blocks = ray.data.range(num_blocks, override_num_blocks=num_blocks).map_batches(
-            job, batch_size=None, num_cpus=self.task_cpus
+            _Job(replace(self.loader), plan), batch_size=None, num_cpus=self.task_cpus
         )
         return list(blocks.streaming_split(self.world, equal=False))
 
-    def _check(self, loaded: Loaded, step: int) -> None:
+    def _check(self, loaded: Loaded, arrived: int, step: int) -> None:
         expected = self.loader.order.batch(step, self.rank, self.world)
-        if not np.array_equal(loaded.index.numpy(), expected):
+        if arrived != step or not np.array_equal(loaded.index.numpy(), expected):
             raise RuntimeError(f"rank {self.rank}: the rows that arrived are not those of step {step}")
 
 
 class _Segment:
-    """One Ray Data execution: this rank's blocks up to the step `end`."""
+    """One Ray Data execution: this rank's blocks of a plan."""
 
-    def __init__(self, iterator: Any, num_blocks: int, end: int, prefetch: int) -> None:
+    def __init__(self, iterator: Any, plan: Blocks, prefetch: int) -> None:
         self.iterator = iterator
-        self.num_blocks = num_blocks
-        self.end = end
+        self.plan = plan
         self.prefetch = prefetch
         self._thread = ThreadPoolExecutor(1)
         self._begun: tuple[Iterator[Numpy], Future[Numpy]] | None = None
@@ -131,7 +134,7 @@ class _Segment:
         start = time.perf_counter()
         yield first.result()
         for number, block in enumerate(rest, 2):
-            left_s = (time.perf_counter() - start) / number * (self.num_blocks - number)
+            left_s = (time.perf_counter() - start) / number * (self.plan.num_blocks - number)
             if following is not None and left_s < START_S:
                 following.begin()
             yield block
@@ -140,50 +143,18 @@ class _Segment:
 
 @dataclass(frozen=True)
 class _Job:
-    """What a data task does: a block's number to the rows of a rank at a few consecutive steps."""
+    """What a data task does: a block's number to its rows."""
 
     loader: Loader
-    first: int
-    end: int
-    block_steps: int
-    rows: int
-    world: int
+    plan: Blocks
 
     def __call__(self, block: Numpy) -> Numpy:
         torch.set_num_threads(1)
+        keep_freed_memory()
         parts = [part for number in block["id"].tolist() for part in self._parts(number)]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
     def _parts(self, number: int) -> Iterator[Numpy]:
-        group, rank = divmod(number, self.world)
-        start = self.first + group * self.block_steps
-        for step in range(start, min(self.end, start + self.block_steps)):
-            yield _pad(_columns(self.loader.load(step, rank, self.world), step), self.rows)
-
-
-def _columns(loaded: Loaded, step: int) -> Numpy:
-    num_rows = len(loaded.index)
-    corrupt = np.zeros(num_rows, np.int32)
-    corrupt[:1] = loaded.num_corrupt
-    columns = {"step": np.full(num_rows, step), "index": loaded.index.numpy(), "label": loaded.label.numpy()}
-    return columns | {"corrupt": corrupt} | {f"view:{name}": view.numpy() for name, view in loaded.views.items()}
-
-
-def _pad(columns: Numpy, num_rows: int) -> Numpy:
-    """Repeat the last row up to `num_rows`, with index -1."""
-    missing = num_rows - len(columns["index"])
-    if missing == 0:
-        return columns
-    padded = {name: np.concatenate([c, np.repeat(c[-1:], missing, axis=0)]) for name, c in columns.items()}
-    padded["index"][-missing:] = -1
-    padded["corrupt"][-missing:] = 0
-    return padded
-
-
-def _batches_of(block: Numpy) -> Iterator[Loaded]:
-    """The local batches of a block, without the padding; copies, since Ray's arrays are read-only."""
-    for step in np.unique(block["step"]):
-        rows = np.flatnonzero((block["step"] == step) & (block["index"] >= 0))
-        part = {name: torch.from_numpy(column[rows]) for name, column in block.items()}
-        views = {name.removeprefix("view:"): view for name, view in part.items() if name.startswith("view:")}
-        yield Loaded(views, part["index"], part["label"], int(part["corrupt"].sum()))
+        for part in self.plan.members(number):
+            loaded = self.loader.load(part.step, part.rank, self.plan.world, slice(part.start, part.stop))
+            yield to_columns(loaded, part.step, self.plan.part_rows)

@@ -15,7 +15,7 @@ from raysl.checkpoint import Checkpoint
 from raysl.components import resolve
 from raysl.config.load import describe, to_dict
 from raysl.config.schema import DataConfig
-from raysl.data.load import read_images
+from raysl.data.images import read_images
 from raysl.data.source import Split
 from raysl.hashing import permutation
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, RunReport, Score, ViewSample
@@ -127,7 +127,7 @@ def _spread_queries(labels: np.ndarray) -> np.ndarray:
 def _views(loaded: Checkpoint, train: Split) -> ViewSample:
     recipe = resolve("method", loaded.config.method.name).views(loaded.config.method)
     index = permutation(train.num_samples, 2)[:NUM_VIEWED]
-    images, _, _ = read_images(train, index)
+    images = read_images(train, index).pictures[0].images
     views = recipe(images, index, loaded.config.seed, 0)
     return ViewSample(
         originals=[image.permute(1, 2, 0).numpy() for image in images],
@@ -136,7 +136,7 @@ def _views(loaded: Checkpoint, train: Split) -> ViewSample:
 
 
 def _thumbnails(split: Split, index: np.ndarray, data: DataConfig) -> Pixels:
-    images, _, _ = read_images(split, index)
+    images = read_images(split, index).pictures[0].images
     size = min(THUMBNAIL, data.image_size)
     recipe = evaluation_recipe(size, size)
     return recipe(images, index, 0, 0)["image"][:, 0].permute(0, 2, 3, 1).numpy()

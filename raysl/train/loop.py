@@ -80,7 +80,7 @@ def fit(
         set_lr(optimizer, lr_at(plan.optim, step, plan.batch_size))
         with torch.autocast(state.device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
             out: StepOutput = model(batch, step)
-        torch.autograd.backward(out.loss * plan.weight(len(batch)))
+        torch.autograd.backward(out.loss * plan.weight(len(batch), step))
         _check_finite(out.loss, step)
         method.after_backward(step)
         if plan.clip_grad is not None:
@@ -89,7 +89,7 @@ def fit(
         optimizer.zero_grad(set_to_none=True)
         method.after_update(step)
         state.step += 1
-        meter.count(plan.batch_size)
+        meter.count(plan.batch_rows(step))
         _observe(run, callbacks, meter, out)
         if _is_save_due(run):
             _save(run, callbacks, reporter)

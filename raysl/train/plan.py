@@ -17,6 +17,7 @@ class TrainPlan:
         lanes: fixed parts of a global batch.
         epoch_len: updates in an epoch.
         total_steps: updates in the run.
+        last_rows: images in the last global batch of an epoch, which is smaller where the rest is not dropped.
         world: ranks.
         precision: `fp32` or `bf16`.
         clip_grad: largest norm of the gradient, or None.
@@ -29,6 +30,7 @@ class TrainPlan:
     lanes: int
     epoch_len: int
     total_steps: int
+    last_rows: int
     world: int
     precision: str
     clip_grad: float | None
@@ -43,10 +45,11 @@ class TrainPlan:
         """The plan of a run over `num_samples` images.
 
         Raises:
-            ConfigError: if the images do not fill a batch, or there are more workers than lanes.
+            ConfigError: if the images do not fill a batch, there are more workers than lanes, or the last batch of an
+                epoch leaves a worker without images.
         """
         train = config.train
-        if num_samples < train.batch_size:
+        if num_samples < train.batch_size and config.data.drop_last:
             raise ConfigError(
                 f"{num_samples} training images do not fill a batch of {train.batch_size}; "
                 f"set train.batch_size={num_samples} or less"
@@ -59,7 +62,13 @@ class TrainPlan:
                 f"{world} workers are more than the {lanes} lanes of a batch of {train.batch_size}; "
                 f"set train.workers={lanes} or less, or data.lanes={world} if the batch is that large"
             )
-        epoch_len = num_samples // train.batch_size
+        rest = 0 if config.data.drop_last else num_samples % train.batch_size
+        if 0 < rest < 2 * world:
+            raise ConfigError(
+                f"the last batch of an epoch has {rest} of {num_samples} images, fewer than 2 for each of {world} "
+                "worker(s); set data.drop_last=true, or another train.batch_size"
+            )
+        epoch_len = num_samples // train.batch_size + (rest > 0)
         precision = train.precision
         if precision == "auto":
             precision = "bf16" if device_type == "cuda" else "fp32"
@@ -69,6 +78,7 @@ class TrainPlan:
             lanes=lanes,
             epoch_len=epoch_len,
             total_steps=epoch_len * train.epochs,
+            last_rows=rest or train.batch_size,
             world=world,
             precision=precision,
             clip_grad=train.clip_grad,
@@ -81,9 +91,13 @@ class TrainPlan:
         """The point in training after `index` updates."""
         return Step(index, self.total_steps, self.epoch_len)
 
-    def weight(self, num_rows: int) -> float:
+    def batch_rows(self, step: Step) -> int:
+        """Images in the global batch of a step."""
+        return self.last_rows if step.in_epoch == step.epoch_len - 1 else self.batch_size
+
+    def weight(self, num_rows: int, step: Step) -> float:
         """Factor of a rank's mean loss, so that the mean over ranks is the mean over the global batch."""
-        return num_rows * self.world / self.batch_size
+        return num_rows * self.world / self.batch_rows(step)
 
     @property
     def rows(self) -> list[int]:

@@ -138,6 +138,7 @@ def _prepare(config: RunConfig) -> Job:
         lanes=plan.lanes,
         window=config.data.window,
         is_exact=train.is_random_access and train.num_samples < config.data.exact_below,
+        drop_last=config.data.drop_last,
     )
     loader = Loader(
         split=train,
@@ -147,6 +148,7 @@ def _prepare(config: RunConfig) -> Job:
         std=config.data.std,
         augment_in_task=config.data.augment_on == "task",
         plain_recipe=evaluation_recipe(config.data.image_size, config.data.eval_resize),
+        scaled_decode=config.data.scaled_decode,
     )
     backbone_class = resolve("backbone", config.backbone.name)
     return Job(

@@ -24,6 +24,7 @@ from raysl.storage import Folder, telling
 HEARTBEAT_S = 15.0
 STALE_S = 60.0
 EVENTS_FILE = "events.jsonl"  # starts and resumes
+CORRUPT_FILE = "corrupt.jsonl"  # images that were found broken
 STARTUP_FILE = "startup.json"  # seconds from the command to the first step, by part
 FAILED_FILE = "failed"  # why the loop gave up, where a new attempt would end the same way
 STOP_FILE = "stop"  # its appearance asks the workers to save and stop
@@ -128,3 +129,15 @@ def _me() -> str:
 
 def _in_use(uri: str, who: str) -> ConfigError:
     return ConfigError(f"the run in {uri} is in use by {who}; wait for it, stop it, or give this one another name=")
+
+
+def note_event(logs: Path, event: str) -> None:
+    """Add a line to the events of a run, which the driver shows.
+
+    Args:
+        logs: local folder of the run's logs.
+        event: in words.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / EVENTS_FILE).open("a") as file:
+        file.write(json.dumps({"time": time.time(), "event": event}) + "\n")

@@ -1,6 +1,5 @@
 """What each training worker does: device, method, restore, this rank's stream from the right step, fit."""
 
-import json
 import os
 import time
 from dataclasses import dataclass
@@ -17,12 +16,16 @@ from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
+from raysl.data.corrupt import CorruptLog
 from raysl.data.load import Loader
 from raysl.data.pipeline import RayBatches
 from raysl.data.source import Split
+from raysl.memory import keep_freed_memory
 from raysl.methods.method import Method
 from raysl.nn.backbones.backbone import Backbone
 from raysl.train.callbacks.callback import Callback
+from raysl.train.callbacks.corrupt_images import CorruptImages
+from raysl.train.callbacks.data_wait import DataWait
 from raysl.train.callbacks.metrics_log import MetricsLog
 from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.callbacks.startup import Startup
@@ -31,7 +34,7 @@ from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.loop import NonFiniteLoss, fit
 from raysl.train.plan import TrainPlan
 from raysl.train.ray_reporter import RayReporter, local_logs
-from raysl.train.run_folder import EVENTS_FILE, FAILED_FILE, STOP_FILE, RunFolder
+from raysl.train.run_folder import FAILED_FILE, STOP_FILE, RunFolder, note_event
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,9 @@ def train_worker(settings: dict[str, Any]) -> None:
         state.load(restored)
     if dist.is_main():
         _announce(plan, state, logs or Path(folder.path))
-    callbacks = _callbacks(job, plan, folder, logs or Path(folder.path), marks)
+    corrupt = CorruptLog()
+    broken = CorruptImages(corrupt, logs or Path(folder.path), job.config.data.max_corrupt * job.data.num_samples)
+    callbacks = [broken, *_callbacks(job, plan, folder, logs or Path(folder.path), marks)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(type(callback).__name__, {}))
     batches = RayBatches(
@@ -93,13 +98,17 @@ def train_worker(settings: dict[str, Any]) -> None:
         share=broadcast_from_rank_zero,
         task_cpus=job.task_cpus,
         prefetch=job.config.data.prefetch,
+        buffer_bytes=None if job.config.data.buffer_gb is None else int(job.config.data.buffer_gb * 1e9),
+        corrupt=corrupt,
     )
     model = dist.data_parallel(state.method)
     try:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
+        failure = broken.failure
     except NonFiniteLoss as error:
-        if dist.is_main():
-            folder.write(FAILED_FILE, str(error).encode())
+        failure = str(error)
+    if failure is not None and dist.is_main():
+        folder.write(FAILED_FILE, failure.encode())
 
 
 def _plan(job: Job, device: torch.device) -> TrainPlan:
@@ -115,6 +124,8 @@ def _prepare_process(job: Job, device: torch.device) -> None:
     share = max(1, int(os.cpu_count() or 1) // context.get_local_world_size())
     threads = job.config.train.threads or (share if device.type == "cpu" else min(8, share))
     torch.set_num_threads(threads)
+    if device.type == "cpu":
+        keep_freed_memory()
     if job.config.train.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -128,9 +139,7 @@ def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:
     rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
     where = f"{plan.world} worker(s) on {state.device.type}, {rows} images each, {torch.get_num_threads()} thread(s)"
     what = f"resumed at step {state.step}" if state.step else "started"
-    logs.mkdir(parents=True, exist_ok=True)
-    with (logs / EVENTS_FILE).open("a") as file:
-        file.write(json.dumps({"time": time.time(), "event": f"{what} on {where}"}) + "\n")
+    note_event(logs, f"{what} on {where}")
 
 
 def _callbacks(job: Job, plan: TrainPlan, folder: RunFolder, logs: Path, marks: dict[str, float]) -> list[Callback]:
@@ -142,4 +151,4 @@ def _callbacks(job: Job, plan: TrainPlan, folder: RunFolder, logs: Path, marks: 
     knn_every = job.config.train.online_knn_every
     if knn_every is not None and job.test is not None:
         callbacks.append(OnlineKNN(job.loader, job.test, job.data.num_classes, knn_every))
-    return [*callbacks, MetricsLog(logs), TensorBoard(logs)]
+    return [*callbacks, DataWait(logs, job.loader.augment_in_task), MetricsLog(logs), TensorBoard(logs)]

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 
 from raysl.config.load import load_config
 from raysl.data.decode import decode
-from raysl.data.load import read_images
+from raysl.data.images import read_images
 from raysl.train.pretrain import _prepare
 
 
@@ -19,10 +19,11 @@ def test_rows_in_the_order_of_an_epoch_are_those_of_the_files(cifar10: Path) -> 
     order = job.loader.order
     assert order.is_exact
     index = order.batch(order.epoch_len + 3, rank=1, world=4)
-    images, labels, num_corrupt = read_images(job.loader.split, index)
+    read = read_images(job.loader.split, index)
     table = pq.read_table(sorted(cifar10.glob("train-*.parquet")), columns=["image", "label"])
-    np.testing.assert_array_equal(labels, table["label"].to_numpy()[index])
-    assert num_corrupt == 0
+    np.testing.assert_array_equal(read.labels, table["label"].to_numpy()[index])
+    assert read.corrupt == ()
+    images = read.pictures[0].images
     for place in (0, 50, 127):
         assert (images[place] == decode(table["image"][int(index[place])].as_py())).all()
         assert images[place].shape == (3, 32, 32)

@@ -14,7 +14,8 @@ from raysl.hashing import permutation
 @st.composite
 def orders(draw: st.DrawFn) -> Order:
     sizes = draw(st.lists(st.integers(1, 30), min_size=1, max_size=20))
-    batch = draw(st.integers(1, sum(sizes)))
+    drop_last = draw(st.booleans())
+    batch = draw(st.integers(1, sum(sizes) if drop_last else sum(sizes) + 5))
     return Order(
         seed=draw(st.integers(0, 2**40)),
         fingerprint=draw(st.sampled_from(["a", "b"])),
@@ -23,18 +24,22 @@ def orders(draw: st.DrawFn) -> Order:
         lanes=draw(st.integers(1, batch)),
         window=draw(st.integers(1, 40)),
         is_exact=draw(st.booleans()),
+        drop_last=drop_last,
     )
 
 
 @settings(max_examples=150, deadline=None)
 @given(orders(), st.integers(0, 3))
-def test_an_epoch_holds_no_sample_twice_and_leaves_out_less_than_a_batch(order: Order, epoch: int) -> None:
+def test_an_epoch_holds_no_sample_twice_and_leaves_out_less_than_a_batch_or_none(order: Order, epoch: int) -> None:
     steps = range(epoch * order.epoch_len, (epoch + 1) * order.epoch_len)
-    seen = np.concatenate([order.batch(step) for step in steps])
-    assert len(seen) == len(set(seen.tolist())) == order.epoch_len * order.batch_size
+    batches = [order.batch(step) for step in steps]
+    assert [len(batch) for batch in batches] == [order.batch_rows(step) for step in steps]
+    assert all(len(batch) == order.batch_size for batch in batches[:-1])
+    seen = np.concatenate(batches)
+    assert len(seen) == len(set(seen.tolist()))
     assert seen.min() >= 0
     assert seen.max() < order.num_samples
-    assert order.num_samples - len(seen) < order.batch_size
+    assert order.num_samples - len(seen) < (order.batch_size if order.drop_last else 1)
 
 
 @settings(max_examples=150, deadline=None)
@@ -42,7 +47,38 @@ def test_an_epoch_holds_no_sample_twice_and_leaves_out_less_than_a_batch(order: 
 def test_ranks_laid_side_by_side_give_the_same_batch_at_any_world_size(order: Order, world: int, step: int) -> None:
     parts = [order.batch(step, rank, world) for rank in range(world)]
     np.testing.assert_array_equal(np.concatenate(parts), order.batch(step))
-    assert [len(part) for part in parts] == [order.num_rows(rank, world) for rank in range(world)]
+    if order.batch_rows(step) == order.batch_size:
+        assert [len(part) for part in parts] == [order.num_rows(rank, world) for rank in range(world)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(orders(), st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=6), st.integers(0, 50))
+def test_any_chain_of_restarts_with_other_ranks_consumes_what_an_undisturbed_run_does(
+    order: Order, stints: list[tuple[int, int]], start: int
+) -> None:
+    """Each stint is (steps until it is stopped, ranks); each starts in a new process, which knows the step alone."""
+    step, seen = start, []
+    for num_steps, world in stints:
+        process = pickle.loads(pickle.dumps(order))
+        for _ in range(num_steps):
+            seen += [process.batch(step, rank, world) for rank in range(world)]
+            step += 1
+    np.testing.assert_array_equal(np.concatenate(seen), np.concatenate([order.batch(at) for at in range(start, step)]))
+
+
+@settings(max_examples=100, deadline=None)
+@given(orders(), st.integers(0, 100))
+def test_a_resume_reads_at_most_a_window_again_and_the_units_at_its_edges(order: Order, step: int) -> None:
+    """Units are read whole; a lane that is gone on with needs those of its open window, of which some rows are used."""
+    if order.is_exact:
+        return  # rows are read one by one
+    in_epoch = step % order.epoch_len
+    unit_of = np.repeat(np.arange(len(order.unit_sizes)), order.unit_sizes)
+    for lane in range(min(3, order.lanes)):
+        rows = [order._lane_rows(0, at, lane) for at in range(order.epoch_len)]
+        before, after = np.concatenate([rows[0][:0], *rows[:in_epoch]]), np.concatenate(rows[in_epoch:])
+        read_again = np.isin(unit_of[before], unit_of[after])
+        assert read_again.sum() <= order.window + 2 * order.unit_sizes.max()
 
 
 @settings(max_examples=60, deadline=None)

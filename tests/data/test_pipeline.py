@@ -97,6 +97,34 @@ def test_pixels_and_order_are_those_of_one_process(world: int, is_exact: bool, m
         assert torch.equal(torch.cat([part.views["global"] for part in parts]), whole.views["global"])
 
 
+def test_the_smaller_last_batch_of_an_epoch_is_shared_out_too() -> None:
+    loader = _loader(num=47, lanes=6)
+    loader = replace(loader, order=replace(loader.order, drop_last=False))
+    ranks = _consume(loader, 2, start=3, end=7, take=lambda batch: batch)
+    for step, whole in enumerate(islice(LocalBatches(loader).from_step(3), 4)):
+        parts = [batches[step] for batches in ranks]
+        assert len(whole) == (7 if step == 1 else 10)
+        assert torch.equal(torch.cat([part.index for part in parts]), whole.index)
+        assert torch.equal(torch.cat([part.views["global"] for part in parts]), whole.views["global"])
+
+
+def test_rows_too_many_for_a_block_travel_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "BLOCK_ROWS", 3)
+    loader = _loader()
+    (batches,) = _consume(loader, 1, start=2, end=5, take=lambda batch: batch)
+    for whole, batch in zip(LocalBatches(loader).from_step(2), batches, strict=False):
+        assert torch.equal(batch.index, whole.index)
+        assert torch.equal(batch.views["global"], whole.views["global"])
+
+
+def test_threads_that_read_ahead_change_nothing() -> None:
+    loader = _loader()
+    alone, ahead = (list(islice(LocalBatches(loader, threads=threads).from_step(5), 8)) for threads in (0, 3))
+    for one, other in zip(alone, ahead, strict=True):
+        assert torch.equal(one.index, other.index)
+        assert torch.equal(one.views["global"], other.views["global"])
+
+
 def test_augmenting_on_the_device_changes_no_pixel() -> None:
     loader = _loader()
     in_task = next(iter(LocalBatches(loader).from_step(4)))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from pyarrow import fs
 
 from raysl.data.source import Split
 from raysl.data.sources.digits import Digits
@@ -165,6 +166,82 @@ def test_other_images_have_another_fingerprint(tmp_path: Path) -> None:
     assert folder_of(tmp_path).required("train").fingerprint != before
 
 
+def test_images_are_in_the_order_of_torchvision(tmp_path: Path) -> None:
+    from torchvision.datasets import ImageFolder as Reference
+
+    names = ["a/z.png", "a/b/1.png", "a-b/1.png", "a/10.png", "a/9.png", "a/b-c/1.png", "B/1.png"]
+    fill(tmp_path, names)
+    expected = [(Path(path).relative_to(tmp_path).as_posix(), label) for path, label in Reference(tmp_path).samples]
+    assert names_and_labels(folder_of(tmp_path).required("train"), tmp_path) == expected
+
+
+def test_an_image_that_vanished_is_missing_and_the_others_are_read(tmp_path: Path) -> None:
+    train = folder_of(fill(tmp_path, ["a/1.png", "b/2.png"])).required("train")
+    (tmp_path / "a/1.png").unlink()
+    rows = sent(train).read(np.array([1, 0]))
+    assert rows.images == [png(1), None]
+    assert rows.names[1] == str(tmp_path / "a/1.png")
+
+
+def test_labels_and_names_are_told_without_reading_images(tmp_path: Path) -> None:
+    train = folder_of(fill(tmp_path, ["a/1.png", "b/2.png"])).required("train")
+    (tmp_path / "b/2.png").unlink()
+    assert train.labels_of(np.array([1, 0])).tolist() == [1, 0]
+    assert train.names_of(np.array([1])) == [str(tmp_path / "b/2.png")]
+
+
+def test_a_split_of_many_files_is_sent_small(tmp_path: Path) -> None:
+    names = [f"class_{number % 3}/image_{number:05d}.png" for number in range(300)]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert len(pickle.dumps(folder_of(tmp_path).required("train"))) < sum(map(len, names)) + 300 * 16 + 2000
+
+
+class Forbidden(fsspec.AbstractFileSystem):
+    """A folder that may be seen but neither be listed nor be read from."""
+
+    def info(self, path: str, **settings: Any) -> dict[str, Any]:
+        return {"name": path, "type": "directory", "size": 0}
+
+    def find(self, path: str, **settings: Any) -> dict[str, Any]:
+        raise PermissionError(13, "Permission denied", path)
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **settings: Any) -> bytes:
+        raise PermissionError(13, "Permission denied", path)
+
+
+def forbidden(uri: str) -> tuple[fs.FileSystem, str]:
+    return fs.PyFileSystem(fs.FSSpecHandler(Forbidden(skip_instance_cache=True))), uri
+
+
+def test_a_folder_without_the_rights_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysl.storage.open_uri", forbidden)
+    with pytest.raises(ConfigError, match=r"cannot read '/secret/train': .*Permission denied.*; check the address"):
+        folder_of(Path("/secret")).required("train")
+
+
+def test_a_bucket_that_is_not_there_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(self: Any, path: str, **settings: Any) -> dict[str, Any]:
+        raise OSError("When getting information for bucket 'gone': AWS Error NO_SUCH_BUCKET\nRequest ID: 1")
+
+    monkeypatch.setattr(Forbidden, "info", gone)
+    monkeypatch.setattr("raysl.storage.open_uri", forbidden)
+    for source in (ImageFolder(ImageFolder.Config(train="s3://gone/x")), Parquet(Parquet.Config(train="s3://gone/x"))):
+        with pytest.raises(
+            ConfigError, match=r"cannot read 's3://gone/x': .*NO_SUCH_BUCKET; check the address"
+        ) as caught:
+            source.required("train")
+        assert "\n" not in str(caught.value)
+
+
+def test_an_image_without_the_rights_is_no_missing_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = folder_of(fill(tmp_path, ["a/1.png"])).required("train")
+    monkeypatch.setattr("raysl.data.sources.files.open_uri", forbidden)
+    with pytest.raises(ConfigError, match=r"cannot read '.*a/1.png': .*Permission denied"):
+        train.read(np.array([0]))
+
+
 def test_images_behind_a_uri() -> None:
     memory = fsspec.filesystem("memory")
     for name in ("train/a/1.png", "train/b/2.png"):
@@ -268,7 +345,7 @@ def test_two_columns_of_one_file_are_kept_apart(tmp_path: Path) -> None:
     [
         ({"picture": [b"x"]}, r"has no column 'image'; its columns: picture; set data.image_column="),
         ({"image": ["a.png"]}, r"column 'image' holds string, not encoded images"),
-        ({"image": [b"x"], "label": ["cat"]}, r"column 'label' holds string, not integers; set data.label_column="),
+        ({"image": [b"x"], "label": [1.5]}, r"column 'label' holds double, not integers, .*; set data.label_column="),
         ({"image": pa.array([], pa.binary())}, r"no rows in"),
     ],
 )
@@ -281,5 +358,5 @@ def test_tables_that_are_no_images_are_refused(tmp_path: Path, table: dict[str, 
 def test_a_large_table_is_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.parquet", range(4))
     assert table_of(tmp_path).required("train").is_random_access
-    monkeypatch.setattr("raysl.data.sources.parquet.RANDOM_ACCESS_BYTES", 100)
+    monkeypatch.setattr("raysl.data.sources.parquet_split.RANDOM_ACCESS_BYTES", 100)
     assert not table_of(tmp_path).required("train").is_random_access

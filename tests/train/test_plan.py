@@ -25,7 +25,16 @@ def test_steps_and_rows() -> None:
 
 def test_weights_make_the_mean_over_ranks_that_over_the_batch() -> None:
     plan = _plan(3)
-    assert sum(plan.weight(rows) for rows in plan.rows) / 3 == pytest.approx(1.0)
+    assert sum(plan.weight(rows, plan.step(0)) for rows in plan.rows) / 3 == pytest.approx(1.0)
+
+
+def test_the_rest_of_an_epoch_is_a_smaller_batch_where_it_is_kept() -> None:
+    plan = _plan(2, 96, "data.drop_last=false")
+    assert (plan.epoch_len, plan.total_steps) == (11, 44)
+    assert [plan.batch_rows(plan.step(step)) for step in (9, 10, 11, 21)] == [96, 40, 96, 40]
+    assert plan.weight(20, plan.step(10)) == 1.0
+    with pytest.raises(ConfigError, match=r"the last batch of an epoch has 1 of 1000 images, fewer than 2 for each"):
+        _plan(1, 999, "data.drop_last=false")
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError, DataConfig
-from raysl.data.source import Rows, Source, Split, runs
-from raysl.hashing import Int64s
-from raysl.storage import absolute, info_of, open_uri, telling
+from raysl.data.source import Source, Split
+from raysl.data.sources.files import FilesSplit
+from raysl.storage import absolute, info_of, telling
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 HELD_OUT = ("val", "test")
@@ -21,7 +21,8 @@ class ImageFolder(Source):
     """Images below a folder: `train/` and `val/` (or `test/`) inside it, or one folder for training alone.
 
     Sub-folders are classes, in alphabetical order; those of the training images number the held-out ones too. A folder
-    whose images lie flat in it has no labels. Files and folders whose names begin with a dot are left out.
+    whose images lie flat in it has no labels. Files and folders whose names begin with a dot are left out. Images are
+    sorted by class, then folder, then name, as torchvision's `ImageFolder` does.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,7 @@ class ImageFolder(Source):
         """Folder or URI of the held-out images, instead of the one in `path`."""
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             for name in ("path", "train", "test"):  # workers run in other directories
                 if getattr(self, name) is not None:
                     object.__setattr__(self, name, absolute(getattr(self, name)))
@@ -75,12 +77,15 @@ def _listed(uri: str, without: str | None = None) -> list[tuple[str, int]]:
     inner = [(entry.path[len(info.path) :].strip("/"), entry) for entry in entries]
     held_out = None if without is None else f"{without.rpartition('/')[2]}/"
     files = sorted(
-        (path, entry.size)
-        for path, entry in inner
-        if entry.type == fs.FileType.File
-        and path.lower().endswith(EXTENSIONS)
-        and not any(part.startswith(".") for part in path.split("/"))
-        and (held_out is None or not path.startswith(held_out))
+        (
+            (path, entry.size)
+            for path, entry in inner
+            if entry.type == fs.FileType.File
+            and path.lower().endswith(EXTENSIONS)
+            and not any(part.startswith(".") for part in path.split("/"))
+            and (held_out is None or not path.startswith(held_out))
+        ),
+        key=_torchvision_order,
     )
     if not files:
         rule = f"it is searched for {', '.join(EXTENSIONS)} files, sub-folders included"
@@ -88,30 +93,22 @@ def _listed(uri: str, without: str | None = None) -> list[tuple[str, int]]:
     return files
 
 
-class _FolderSplit(Split):
-    is_random_access = True
+def _torchvision_order(file: tuple[str, int]) -> tuple[str, str, str]:
+    folder, _, base = file[0].rpartition("/")
+    return folder.partition("/")[0], folder, base
 
+
+class _FolderSplit(FilesSplit):
     def __init__(self, uri: str, files: Sequence[tuple[str, int]], classes: tuple[str, ...] | None = None) -> None:
-        self.uri = uri
-        self.files = [path for path, _ in files]
-        folders = [path.split("/", 1)[0] if "/" in path else None for path in self.files]
+        folders = [path.split("/", 1)[0] if "/" in path else None for path, _ in files]
         found = sorted({folder for folder in folders if folder is not None})
-        self.classes = tuple(found) if classes is None else classes
-        unknown = sorted(set(found) - set(self.classes))
-        if self.classes and unknown:
+        known = tuple(found) if classes is None else classes
+        unknown = sorted(set(found) - set(known))
+        if known and unknown:
             some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
             raise ConfigError(f"{uri!r} has classes that no training image is of: {some}; name folders alike in both")
-        place = {name: label for label, name in enumerate(self.classes)}
-        self.labels = np.array([place.get(folder, -1) if folder else -1 for folder in folders], np.int64)
-        self.unit_sizes = runs(len(self.files))
+        place = {name: label for label, name in enumerate(known)}
+        labels = np.array([place.get(folder, -1) if folder else -1 for folder in folders], np.int64)
+        super().__init__(uri, (path for path, _ in files), labels, known)
         listing = "\n".join(f"{name} {size}" for name, size in files)
         self.fingerprint = hashlib.sha256(listing.encode()).hexdigest()[:16]
-
-    def read(self, index: Int64s) -> Rows:
-        system, root = open_uri(self.uri)
-        names = [f"{root}/{self.files[row]}" for row in index.tolist()]
-        images: list[bytes | np.ndarray] = []
-        for path in names:
-            with system.open_input_stream(path) as stream:
-                images.append(stream.read())
-        return Rows(images, self.labels[index], names)

@@ -48,7 +48,7 @@ class _SyntheticSplit(Split):
 
     def read(self, index: Int64s) -> Rows:
         labels = (hash_rows(self.salt, index) % np.uint64(len(self.classes))).astype(np.int64)
-        images: list[bytes | np.ndarray] = [
+        images: list[bytes | np.ndarray | None] = [
             self._image(int(row), label) for row, label in zip(index, labels, strict=True)
         ]
         return Rows(images, labels, [f"synthetic {row}" for row in index.tolist()])

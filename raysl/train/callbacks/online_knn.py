@@ -5,7 +5,7 @@ import torch
 from raysl import dist
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.knn import KNN
-from raysl.data.load import Loader, plain_batches
+from raysl.data.load import Loader
 from raysl.data.source import Split
 from raysl.nn.backbones.backbone import Backbone
 from raysl.schedule import Duration, Step
@@ -50,7 +50,7 @@ class OnlineKNN(Callback):
         num = min(most, split.num_samples)
         first, end = (num * place // dist.world() for place in (dist.rank(), dist.rank() + 1))
         features, labels = [], []
-        for batch in plain_batches(self.loader, split, first, end, device):
+        for batch in self.loader.plain_batches(split, first, end, device):
             features.append(backbone(batch.views["image"][:, 0]).float())
             labels.append(batch.label)
         return FeatureSet(dist.all_gather(torch.cat(features)), dist.all_gather(torch.cat(labels)))

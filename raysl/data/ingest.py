@@ -1,0 +1,221 @@
+"""Any dataset into a folder of Parquet files that `data=parquet` streams.
+
+The folder holds `train-00000-of-00012.parquet`, `test-...` with the columns `index` (place in the source's split),
+`image` (an encoded file), `label` and `name`; `ingest.json`, what was asked for; `corrupt.jsonl`, a line for each image
+that cannot be decoded, which is left out together with its index; and at the end `manifest.json`, what there is. A
+start that was cut off goes on when it is asked for again: files that are whole are kept, by their checksums.
+"""
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from raysl.components import resolve
+from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.text import write_inline
+from raysl.config.tree import plain
+from raysl.data.ingest_shard import PART, RECORDS, Layout, Shard, ShardWriter
+from raysl.data.parts import Part, Spread, in_process, parts_of, splits_of
+from raysl.data.source import Split
+from raysl.errors import RunFailed
+from raysl.storage import Folder
+
+log = logging.getLogger("raysl")
+
+FORMAT = 1
+PLAN_FILE = "ingest.json"
+MANIFEST_FILE = "manifest.json"
+CORRUPT_FILE = "corrupt.jsonl"
+CHOICE = ("name", "limit", "balanced", "skip", "subset", "label_type")  # common settings that pick images and labels
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """A dataset that is stored.
+
+    Args:
+        uri: its folder.
+        rows: images of each split.
+        num_files: Parquet files.
+        num_bytes: their size.
+        num_corrupt: images that cannot be decoded and were left out.
+        was_done: whether all of it was there before.
+    """
+
+    uri: str
+    rows: Mapping[str, int]
+    num_files: int
+    num_bytes: int
+    num_corrupt: int
+    was_done: bool
+
+
+def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spread = in_process) -> Ingested:
+    """Store all images of a dataset as Parquet files, or what is missing of them.
+
+    Args:
+        data: settings of the dataset.
+        out: local path or URI of a folder that is new, or that the same call began to fill.
+        layout: how to store; default: files of 10,000 images as they are.
+        spread: `in_process`, or `raysl.data.spread.on_ray`, which uses a cluster.
+
+    Raises:
+        ConfigError: if a setting is out of its range, the images or the folder cannot be read or written, or the folder
+            holds something else.
+        RunFailed: if a split has no image that can be decoded, or storage fails again and again.
+    """
+    layout = layout or Layout()
+    _check(layout)
+    folder = Folder(out)
+    splits = splits_of(resolve("source", data.name)(data))
+    plan = _plan(data, splits, layout)
+    _claim(folder, plan)
+    if (manifest := _finished(folder, plan)) is not None:
+        return _ingested(folder, manifest, was_done=True)
+    parts = parts_of(splits, layout.rows_per_file)
+    folder.child(RECORDS).make()
+    shards = _written(ShardWriter(folder.uri, layout), splits, parts, spread)
+    manifest = plan | {"splits": {name: _summary(name, split, parts, shards) for name, split in splits.items()}}
+    _write_corrupt(folder, parts, shards)
+    for name in folder.names():
+        if name.endswith(PART):  # of a start that was cut off
+            folder.remove(name)
+    folder.write(MANIFEST_FILE, _text(manifest))
+    return _ingested(folder, manifest, was_done=False)
+
+
+def _check(layout: Layout) -> None:
+    lines = [
+        f"{name.replace('_', '-')}: {value} is out of range; give at least 1"
+        for name, value in asdict(layout).items()
+        if value is not None and value < 1
+    ]
+    if layout.quality > 100:
+        lines.append(f"quality: {layout.quality} is out of range; give 1 to 100")
+    if lines:
+        raise ConfigError("\n".join(lines))
+
+
+def _plan(data: DataConfig, splits: Mapping[str, Split], layout: Layout) -> Json:
+    """What decides what the files hold, as JSON has it; settings of the training pipeline do not."""
+    common = {field.name for field in dataclasses.fields(DataConfig)} - set(CHOICE)
+    settings = {name: value for name, value in plain(data).items() if name not in common}
+    sources = {name: {"fingerprint": split.fingerprint, "rows": split.num_samples} for name, split in splits.items()}
+    plan: Json = json.loads(
+        json.dumps({"format": FORMAT, "data": settings, "source": sources, "layout": asdict(layout)})
+    )
+    return plan
+
+
+def _claim(folder: Folder, plan: Json) -> None:
+    """Write down what the folder is for, or check that it is for the same."""
+    before = folder.read_if_there(PLAN_FILE)
+    if not before:
+        if any(name.endswith(".parquet") for name in folder.names()):
+            raise ConfigError(f"{folder.uri} holds Parquet files of another origin; give --out an empty folder")
+        folder.make()
+        folder.write(PLAN_FILE, _text(plan))
+        return
+    old, new = _leaves(json.loads(before)), _leaves(plan)
+    changed = [key for key in old | new if old.get(key, _UNSET) != new.get(key, _UNSET)]
+    if changed:
+        lines = "\n  ".join(f"{key}: {_shown(old, key)} -> {_shown(new, key)}" for key in changed)
+        raise ConfigError(
+            f"{folder.uri} is of images or settings that differ:\n  {lines}\n"
+            "give another --out, or go back to those settings to go on with it"
+        )
+
+
+_UNSET = object()
+
+
+def _leaves(tree: Json, prefix: str = "") -> Json:
+    found: Json = {}
+    for key, value in tree.items():
+        found |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def _shown(leaves: Json, key: str) -> str:
+    return write_inline(leaves[key]) if key in leaves else "unset"
+
+
+def _finished(folder: Folder, plan: Json) -> Json | None:
+    """The manifest, where all the files that it lists are there in full size."""
+    content = folder.read_if_there(MANIFEST_FILE)
+    if not content:
+        return None
+    manifest: Json = json.loads(content)
+    files = [file for split in manifest["splits"].values() for file in split["files"]]
+    infos = folder.system.get_file_info([f"{folder.path}/{file['name']}" for file in files])
+    is_whole = all(info.size == file["bytes"] for info, file in zip(infos, files, strict=True))
+    return manifest if is_whole and manifest.items() >= plan.items() else None
+
+
+def _written(writer: ShardWriter, splits: Mapping[str, Split], parts: list[Part], spread: Spread) -> dict[str, Shard]:
+    """The files of all parts, by name."""
+    sizes = {f"{part.name}.parquet": part.end - part.first for part in parts}
+    shards: dict[str, Shard] = {}
+    bar = Progress(
+        TextColumn("{task.completed:,}/{task.total:,} images"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    )
+    task = bar.add_task("images", total=sum(sizes.values()))
+    with bar if bar.console.is_terminal else nullcontext():  # elsewhere it would end with an empty line
+        for shard in spread(writer, splits, parts):
+            shards[shard.name] = shard
+            bar.advance(task, sizes[shard.name])
+    return shards
+
+
+def _summary(name: str, split: Split, parts: list[Part], shards: Mapping[str, Shard]) -> Json:
+    """What the manifest says of a split."""
+    own = [shards[f"{part.name}.parquet"] for part in parts if part.split == name]
+    rows = sum(shard.rows for shard in own)
+    if rows == 0:
+        index, where, reason = own[0].corrupt[0]
+        raise RunFailed(f"none of the {split.num_samples:,} {name} images can be decoded; {index} is {where}: {reason}")
+    files = [
+        {"name": shard.name, "rows": shard.rows, "bytes": shard.num_bytes, "sha256": shard.sha256} for shard in own
+    ]
+    return {
+        "rows": rows,
+        "corrupt": split.num_samples - rows,
+        "classes": list(split.classes),
+        "is_multilabel": split.is_multilabel,
+        "files": files,
+    }
+
+
+def _write_corrupt(folder: Folder, parts: Iterable[Part], shards: Mapping[str, Shard]) -> None:
+    lines = [
+        json.dumps({"split": part.split, "index": index, "name": name, "reason": reason}) + "\n"
+        for part in parts
+        for index, name, reason in shards[f"{part.name}.parquet"].corrupt
+    ]
+    if lines:
+        folder.write(CORRUPT_FILE, "".join(lines).encode())
+
+
+def _ingested(folder: Folder, manifest: Json, was_done: bool) -> Ingested:
+    splits = manifest["splits"]
+    files = [file for split in splits.values() for file in split["files"]]
+    return Ingested(
+        uri=folder.uri,
+        rows={name: split["rows"] for name, split in splits.items()},
+        num_files=len(files),
+        num_bytes=sum(file["bytes"] for file in files),
+        num_corrupt=sum(split["corrupt"] for split in splits.values()),
+        was_done=was_done,
+    )
+
+
+def _text(tree: Json) -> bytes:
+    return (json.dumps(tree, indent=1) + "\n").encode()

@@ -1,0 +1,124 @@
+"""COCO: which of 80 categories are in a picture."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.source import Source, Split
+from raysl.data.sources.files import FilesSplit, check_present
+from raysl.storage import Folder, absolute
+
+YEARS = ("2017", "2014")
+
+
+class COCO(Source):
+    """COCO, multi-label: 1 where an image has an object of the category, -1 where it has only crowds of it, else 0.
+
+    Labels are made of `annotations/instances_{set}.json`; categories are in the order of their ids and images in that
+    of theirs, those without objects included. Source: Lin et al., Microsoft COCO, ECCV 2014.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """Where the dataset lies, and which of its sets to use."""
+
+        name: str = "coco"
+        path: str | None = None
+        """Folder or URI with `annotations` and the folders of the images, as `train2017`, or those in `images`."""
+        train_set: str | None = None
+        """Set of the training images. Default: train2017, else train2014."""
+        test_set: str | None = None
+        """Set of the held-out images. Default: val2017, else val2014."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.path is not None:  # workers run in other directories
+                object.__setattr__(self, "path", absolute(self.path))
+
+    def split(self, name: str) -> Split | None:
+        """See `Source.split`."""
+        if name == "train":
+            return _split(self._folder, self._train_set, self._train, self._categories)
+        chosen = self.config.test_set or self._newest("val")
+        if chosen is None:
+            return None
+        content = _content(self._folder, chosen)
+        other = sorted(set(_categories(content)) ^ set(self._categories))
+        if other:
+            raise ConfigError(f"the categories of {chosen!r} and {self._train_set!r} differ, first in {other[0]}")
+        return _split(self._folder, chosen, content, self._categories)
+
+    @cached_property
+    def _folder(self) -> Folder:
+        if self.config.path is None:
+            raise ConfigError("coco needs data.path=, the folder with annotations and train2017 in it")
+        return Folder(self.config.path)
+
+    @cached_property
+    def _train_set(self) -> str:
+        chosen = self.config.train_set or self._newest("train")
+        if chosen is None:
+            raise ConfigError(
+                f"no instances_train2017.json or instances_train2014.json in {self._folder.uri}/annotations; "
+                "give data.path= the folder with annotations and train2017 in it, or data.train_set="
+            )
+        return str(chosen)
+
+    def _newest(self, part: str) -> str | None:
+        sets = (f"{part}{year}" for year in YEARS)
+        return next((name for name in sets if self._folder.exists(f"annotations/instances_{name}.json")), None)
+
+    @cached_property
+    def _train(self) -> dict[str, Any]:
+        return _content(self._folder, self._train_set)
+
+    @cached_property
+    def _categories(self) -> list[tuple[int, str]]:
+        return _categories(self._train)
+
+
+def _content(folder: Folder, chosen: str) -> dict[str, Any]:
+    """The parts of an annotation file that are needed."""
+    name = f"annotations/instances_{chosen}.json"
+    if not folder.exists(name):
+        raise ConfigError(f"no {folder.uri}/{name}; give data.train_set= and data.test_set= sets that are there")
+    try:
+        content = json.loads(folder.read(name))
+        return {key: content[key] for key in ("images", "annotations", "categories")}
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{folder.uri}/{name} is no COCO annotation file, an object of images, annotations and categories: {error}"
+        ) from error
+
+
+def _categories(content: dict[str, Any]) -> list[tuple[int, str]]:
+    return sorted((category["id"], category["name"]) for category in content["categories"])
+
+
+def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Sequence[tuple[int, str]]) -> FilesSplit:
+    images = sorted(content["images"], key=lambda image: int(image["id"]))
+    listed_in = f"instances_{chosen}.json"
+    if not images:
+        raise ConfigError(f"{folder.uri}/annotations/{listed_in} lists no images")
+    files = [image["file_name"] for image in images]
+    uri = f"{folder.uri}/{f'images/{chosen}' if folder.exists(f'images/{chosen}') else chosen}"
+    check_present(uri, files, listed_in)
+    row = {image["id"]: number for number, image in enumerate(images)}
+    column = {identity: number for number, (identity, _) in enumerate(categories)}
+    labels = np.zeros((len(images), len(categories)), np.int8)
+    for is_single in (False, True):  # a single object overrules a crowd
+        for note in content["annotations"]:
+            if bool(note.get("iscrowd")) == is_single:
+                continue
+            if note["image_id"] not in row or note["category_id"] not in column:
+                raise ConfigError(
+                    f"{listed_in}: the annotation {note.get('id')} is of the image {note['image_id']} and the category "
+                    f"{note['category_id']}, which the file does not list both"
+                )
+            labels[row[note["image_id"]], column[note["category_id"]]] = 1 if is_single else -1
+    return FilesSplit(uri, files, labels, tuple(name for _, name in categories))

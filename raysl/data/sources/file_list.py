@@ -1,0 +1,171 @@
+"""A list of image files, with labels in it or in a second list."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from pyarrow import fs
+
+from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.class_names import class_names, numbered
+from raysl.data.image_lists import read_image_list, read_labels
+from raysl.data.paths import Paths
+from raysl.data.source import Rows, Source, Split
+from raysl.data.sources.files import FilesSplit, read_each
+from raysl.hashing import Int64s
+from raysl.storage import absolute, open_uri, telling
+
+
+class FileList(Source):
+    """Images that a list names, in its order.
+
+    A list is an array of paths (`.npy`), one path a line (`.txt`; a label may follow it, after a tab, or after a blank
+    where the path ends in an image's extension), or a table (`.csv` with a header, `.jsonl`). Labels are integers from
+    0 (-1: unlabelled) or names, which are sorted and numbered by the training images; an array `.npy` [N, K] of
+    1 present, 0 absent and -1 ignore makes the dataset multi-label.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """Where the lists lie, and how to read them."""
+
+        name: str = "file_list"
+        train: str | None = None
+        """List of the training images, a file or URI: .npy, .txt, .csv or .jsonl."""
+        test: str | None = None
+        """List of the held-out images."""
+        train_labels: str | None = None
+        """List of the labels of `train`, in its order, where they do not stand there."""
+        test_labels: str | None = None
+        """List of the labels of `test`."""
+        root: str | None = None
+        """Folder or URI that relative paths are below. Default: the folder of the list."""
+        path_column: str = "path"
+        """Column of the paths in a table."""
+        label_column: str = "label"
+        """Column of the labels in a table; without it nothing is labelled."""
+        replace_prefix: dict[str, str] = field(default_factory=dict)
+        """What listed paths begin with, and what takes its place: {/old/place: s3://bucket/new}; the first that fits
+        is replaced."""
+        allow_duplicates: bool = False
+        """Let a path stand in a list more than once."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            for name in ("train", "test", "train_labels", "test_labels", "root"):  # workers run in other directories
+                if getattr(self, name) is not None:
+                    object.__setattr__(self, name, absolute(getattr(self, name)))
+
+    def split(self, name: str) -> Split | None:
+        """See `Source.split`."""
+        if name == "train":
+            return self._train
+        if self.config.test is None:
+            return None
+        files, labels, origin = self._read(self.config.test, self.config.test_labels)
+        if labels is None:
+            shape = (len(files), len(self._train.classes)) if self._train.is_multilabel else (len(files),)
+            labels = np.full(shape, -1)
+        elif labels.ndim != self._train.labels.ndim or labels.shape[1:] != self._train.labels.shape[1:]:
+            raise ConfigError(
+                f"{origin} has labels of shape {list(labels.shape)}, the training images of "
+                f"{list(self._train.labels.shape)}; save both as [N] or as [N, classes]"
+            )
+        return _ListSplit(files, self._as_numbers(labels, origin), self._train.classes)
+
+    @cached_property
+    def _train(self) -> "_ListSplit":
+        files, labels, origin = self._training
+        if labels is None:
+            return _ListSplit(files, np.full(len(files), -1), ())
+        return _ListSplit(files, self._as_numbers(labels, origin), class_names(labels))
+
+    @cached_property
+    def _training(self) -> tuple[Paths, np.ndarray | None, str]:
+        if self.config.train is None:
+            raise ConfigError("file_list needs data.train=, a list of images (.npy, .txt, .csv, .jsonl)")
+        return self._read(self.config.train, self.config.train_labels)
+
+    def _as_numbers(self, labels: np.ndarray, origin: str) -> np.ndarray:
+        """Labels as the training images number them."""
+        if labels.ndim == 2:
+            return labels
+        _, training, _ = self._training
+        known = np.empty(0, str) if training is None else training
+        if labels.dtype.kind == "U" or known.dtype.kind == "U":
+            texts = labels if labels.dtype.kind == "U" else np.where(labels < 0, "", labels.astype(str))
+            return numbered(texts, class_names(known), origin)
+        if labels.max(initial=-1) > known.max(initial=-1):
+            raise ConfigError(f"{origin} has the label {labels.max()}, which no training image has")
+        return labels
+
+    def _read(self, uri: str, labels_uri: str | None) -> tuple[Paths, np.ndarray | None, str]:
+        """Absolute paths, labels as they are written or None, and where the labels stand."""
+        config = self.config
+        listed, labels = read_image_list(uri, config.path_column, config.label_column)
+        files = Paths(self._located(listed, config.root or uri.rpartition("/")[0]))
+        if not len(files):
+            raise ConfigError(f"{uri} lists no images")
+        if labels_uri is not None:
+            labels = read_labels(labels_uri, config.label_column)
+            if len(labels) != len(files):
+                raise ConfigError(
+                    f"{labels_uri} lists {len(labels):,} labels for the {len(files):,} images of {uri}; give one each"
+                )
+        repeats = files.repeats()
+        if len(repeats) and not config.allow_duplicates:
+            raise ConfigError(
+                f"{uri} lists {len(repeats):,} images again, first {files[int(repeats[0])]!r}; "
+                "take them out, or set data.allow_duplicates=true"
+            )
+        _check_some(files, uri)
+        return files, labels, labels_uri or uri
+
+    def _located(self, listed: Iterable[str], root: str) -> Iterator[str]:
+        root = root.rstrip("/")
+        for path in listed:
+            for old, new in self.config.replace_prefix.items():
+                if path.startswith(old):
+                    path = new + path[len(old) :]
+                    break
+            yield path if path.startswith("/") or "://" in path else f"{root}/{path.removeprefix('./')}"
+
+
+def _check_some(files: Paths, uri: str) -> None:
+    """Refuse a list of which neither the first, nor the middle, nor the last image is there: its root is wrong."""
+    some = [files[place] for place in sorted({0, len(files) // 2, len(files) - 1})]
+    for path in some:
+        with telling("read", path):
+            system, inner = _place(path)
+            if system.get_file_info(inner).type == fs.FileType.File:
+                return
+    raise ConfigError(
+        f"no file {some[0]!r}, which {uri} lists; set data.root= or data.replace_prefix= to where its images are"
+    )
+
+
+def _place(path: str) -> tuple[fs.FileSystem, str]:
+    """The file system of an absolute path or a URI, and the path inside it; one opened for a bucket serves all."""
+    scheme, mark, rest = path.partition("://")
+    if not mark:
+        return open_uri(path)
+    host, _, inner = rest.partition("/")
+    if scheme in ("http", "https"):
+        return open_uri(f"{scheme}://{host}")[0], path
+    system, root = open_uri(f"{scheme}://{host}" if host else f"{scheme}:///")
+    return system, f"{root}/{inner}"
+
+
+class _ListSplit(FilesSplit):
+    """Files that are named by whole paths or URIs."""
+
+    def __init__(self, files: Paths, labels: np.ndarray, classes: tuple[str, ...]) -> None:
+        super().__init__("/", files, labels, classes)
+
+    def read(self, index: Int64s) -> Rows:
+        names = self.names_of(index)
+        return Rows(read_each([_place(name) for name in names]), self.labels_of(index), names)
+
+    def names_of(self, index: Int64s) -> list[str]:
+        return self.files.take(index)

@@ -1,0 +1,100 @@
+"""Images that are files of one folder, with labels that stand elsewhere."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from pyarrow import fs
+
+from raysl.config.schema import ConfigError
+from raysl.data.paths import Paths
+from raysl.data.source import Rows, Split, runs
+from raysl.hashing import Int64s
+from raysl.reads import REMOTE_READS
+from raysl.storage import info_of, open_uri, read_file, telling
+
+
+class FilesSplit(Split):
+    """Files in the order given; one that is gone when it is read is a missing image.
+
+    Args:
+        uri: folder or URI.
+        files: paths below it.
+        labels: int [N] with -1 where unlabelled, or int [N, K] of 1 present, 0 absent and -1 ignore.
+        classes: names of the classes, by label.
+    """
+
+    is_random_access = True
+
+    def __init__(self, uri: str, files: Iterable[str], labels: np.ndarray, classes: tuple[str, ...]) -> None:
+        self.uri = uri
+        self.files = files if isinstance(files, Paths) else Paths(files)
+        self.is_multilabel = labels.ndim == 2
+        self.labels = labels.astype(np.int8 if self.is_multilabel else np.int64)
+        self.classes = classes
+        self.unit_sizes = runs(len(self.files))
+        self.fingerprint = hashlib.sha256(self.files.digest().encode() + self.labels.tobytes()).hexdigest()[:16]
+
+    def read(self, index: Int64s) -> Rows:
+        """See `Split.read`."""
+        system, _ = open_uri(self.uri)
+        names = self.names_of(index)
+        return Rows(read_each([(system, name) for name in names]), self.labels_of(index), names)
+
+    def labels_of(self, index: Int64s) -> Int64s:
+        """See `Split.labels_of`."""
+        return self.labels[index].astype(np.int64)
+
+    def names_of(self, index: Int64s) -> list[str]:
+        """See `Split.names_of`."""
+        _, root = open_uri(self.uri)
+        return [f"{root}/{file}" for file in self.files.take(index)]
+
+
+def read_each(places: Sequence[tuple[fs.FileSystem, str]]) -> list[bytes | np.ndarray | None]:
+    """The files at these places as `read_if_there` gives them, several at a time where one is remote."""
+    if all(isinstance(system, fs.LocalFileSystem) for system, _ in places):
+        return [read_if_there(*place) for place in places]
+    with ThreadPoolExecutor(REMOTE_READS) as pool:
+        return list(pool.map(lambda place: read_if_there(*place), places))
+
+
+def read_if_there(system: fs.FileSystem, path: str) -> bytes | np.ndarray | None:
+    """An image file, None where it is gone.
+
+    Raises:
+        ConfigError: if it may not be read.
+        RunFailed: if a network fails again and again.
+    """
+    with telling("read", path):
+        try:
+            return read_file(system, path)
+        except FileNotFoundError:
+            return None
+
+
+def check_present(uri: str, files: Sequence[str], listed_in: str) -> None:
+    """Refuse a list of images that names some which are not there.
+
+    Args:
+        uri: folder or URI.
+        files: names of files that lie in it, sub-folders not included.
+        listed_in: what names them, for the message.
+
+    Raises:
+        ConfigError: with the number of absent files and the first of them.
+    """
+    system, info = info_of(uri)
+    if info.type != fs.FileType.Directory:
+        raise ConfigError(
+            f"no folder {uri!r} with the images that {listed_in} lists; give data.path= the whole dataset"
+        )
+    with telling("read", uri):
+        present = {entry.base_name for entry in system.get_file_info(fs.FileSelector(info.path))}
+    absent = [name for name in files if name not in present]
+    if absent:
+        raise ConfigError(
+            f"{len(absent):,} of the {len(files):,} images that {listed_in} lists are not in {uri!r}, "
+            f"first {absent[0]!r}; is the download whole?"
+        )

@@ -1,0 +1,172 @@
+"""Datasets of Hugging Face: from the hub, from files, or saved to disk."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.source import Rows, Source, Split, runs
+from raysl.data.sources.files import read_if_there
+from raysl.hashing import Int64s
+from raysl.storage import absolute, open_uri
+
+HELD_OUT = ("validation", "val", "test")
+
+
+class HuggingFace(Source):
+    """A dataset that the package `datasets` loads; needs `pip install datasets`.
+
+    A name of the hub is fetched into the cache of that package, on each node anew where they share no cache; a local
+    folder is one that `save_to_disk` wrote, or one of files that `load_dataset` knows. Images are not
+    decoded on the way.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """Which dataset, and which of its columns and splits to read."""
+
+        name: str = "hugging_face"
+        dataset: str | None = None
+        """Name on the hub, or local folder."""
+        subset_name: str | None = None
+        """Configuration of the dataset, where it has several."""
+        image_column: str = "image"
+        """Column of images, or of encoded images (binary)."""
+        label_column: str = "label"
+        """Column of class labels or integers, null where unlabelled; without it nothing is labelled."""
+        train_split: str = "train"
+        """Split to train on."""
+        test_split: str | None = None
+        """Held-out split. Default: validation, val or test, the first that is there."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.dataset is not None and os.path.exists(os.path.expanduser(self.dataset)):
+                object.__setattr__(self, "dataset", absolute(self.dataset))  # workers run in other directories
+
+    def split(self, name: str) -> Split | None:
+        """See `Source.split`."""
+        config = self.config
+        if config.dataset is None:
+            raise ConfigError("hugging_face needs data.dataset=, a name on the hub or a local folder")
+        parts = _parts(config.dataset, config.subset_name)
+        held_out = next((part for part in HELD_OUT if part in parts), None)
+        part = config.train_split if name == "train" else config.test_split or held_out
+        if part is None:
+            return None
+        if part not in parts:
+            raise ConfigError(
+                f"{config.dataset!r} has no split {part!r}; its splits: {', '.join(parts)}; set data.{name}_split="
+            )
+        return _TableSplit(config, part)
+
+
+class _TableSplit(Split):
+    is_random_access = True
+
+    def __init__(self, config: "HuggingFace.Config", part: str) -> None:
+        assert config.dataset is not None
+        self.place = (config.dataset, config.subset_name, part, config.image_column)
+        table = _parts(config.dataset, config.subset_name)[part]
+        if not len(table):
+            raise ConfigError(f"the split {part!r} of {config.dataset!r} has no rows")
+        _check_image(table, config)
+        self.unit_sizes = runs(len(table))
+        self.labels, self.classes = _labels(table, config)
+        described = f"{table.features} {table.data.nbytes} {config.image_column}".encode()
+        self.fingerprint = hashlib.sha256(described + self.labels.tobytes()).hexdigest()[:16]
+
+    def read(self, index: Int64s) -> Rows:
+        """See `Split.read`."""
+        entries = _images(*self.place)[index.tolist()].column(0).to_pylist()
+        return Rows([_encoded(entry) for entry in entries], self.labels_of(index), self.names_of(index))
+
+    def labels_of(self, index: Int64s) -> Int64s:
+        """See `Split.labels_of`."""
+        return self.labels[index]
+
+    def names_of(self, index: Int64s) -> list[str]:
+        """See `Split.names_of`."""
+        dataset, _, part, _ = self.place
+        return [f"{dataset} {part} {row}" for row in index.tolist()]
+
+
+@lru_cache(maxsize=4)
+def _parts(dataset: str, subset_name: str | None) -> dict[str, Any]:
+    """The splits of a dataset by name."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError(f"hugging_face cannot import datasets ({error}); run `pip install datasets`") from error
+    if dataset.startswith(("/", ".", "~")) and not os.path.exists(dataset):
+        raise ConfigError(f"no folder {dataset!r}; give data.dataset= a folder, or a name on the hub")
+    was_saved = any(os.path.exists(f"{dataset}/{name}") for name in ("state.json", "dataset_dict.json"))
+    try:
+        loaded = datasets.load_from_disk(dataset) if was_saved else datasets.load_dataset(dataset, subset_name)
+    except (OSError, ValueError, IndexError, pa.ArrowException, datasets.exceptions.DatasetsError) as error:
+        cause = error.__cause__ or error
+        reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+        raise ConfigError(f"cannot load {dataset!r} with datasets: {reason}") from error
+    return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+
+
+@lru_cache(maxsize=4)
+def _images(dataset: str, subset_name: str | None, part: str, column: str) -> Any:
+    """The images of a split as an Arrow table of one column, undecoded."""
+    import datasets
+
+    table = _parts(dataset, subset_name)[part].select_columns([column])
+    if isinstance(table.features[column], datasets.Image):
+        table = table.cast_column(column, datasets.Image(decode=False))
+    return table.with_format("arrow")
+
+
+def _encoded(entry: Any) -> bytes | np.ndarray | None:
+    """An encoded image from binary, or from its bytes or path."""
+    if entry is None or isinstance(entry, bytes):
+        return entry
+    if entry["bytes"] is not None:
+        return bytes(entry["bytes"])
+    return None if entry["path"] is None else read_if_there(*open_uri(entry["path"]))
+
+
+def _check_image(table: Any, config: "HuggingFace.Config") -> None:
+    import datasets
+
+    known = ", ".join(table.features)
+    if config.image_column not in table.features:
+        raise ConfigError(
+            f"{config.dataset!r} has no column {config.image_column!r}; its columns: {known}; set data.image_column="
+        )
+    kind = table.features[config.image_column]
+    is_binary = isinstance(kind, datasets.Value) and kind.dtype in ("binary", "large_binary")
+    if not is_binary and not isinstance(kind, datasets.Image):
+        raise ConfigError(
+            f"{config.dataset!r}: column {config.image_column!r} holds {kind}, not images; set data.image_column="
+        )
+
+
+def _labels(table: Any, config: "HuggingFace.Config") -> tuple[Int64s, tuple[str, ...]]:
+    """Labels int64 [N], -1 where unlabelled, and names of the classes."""
+    import datasets
+
+    column = config.label_column
+    if column not in table.features:
+        return np.full(len(table), -1, np.int64), ()
+    kind = table.features[column]
+    is_integer = isinstance(kind, datasets.Value) and pa.types.is_integer(kind.pa_type)
+    if not is_integer and not isinstance(kind, datasets.ClassLabel):
+        raise ConfigError(
+            f"{config.dataset!r}: column {column!r} holds {kind}, not class labels or integers; set data.label_column= "
+            "to another column, or to a name that is none for unlabelled images"
+        )
+    found = table.select_columns([column]).with_format("arrow")[:].column(0)
+    labels: Int64s = found.cast(pa.int64()).fill_null(-1).to_numpy()
+    if isinstance(kind, datasets.ClassLabel):
+        return labels, tuple(kind.names)
+    return labels, tuple(str(label) for label in range(int(labels.max()) + 1))

@@ -1,0 +1,77 @@
+"""Several datasets side by side: a sample is the images at one place of all of them."""
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.inner import check_inner, source_of
+from raysl.data.source import Rows, Source, Split
+from raysl.hashing import Int64s
+
+
+class Paired(Source):
+    """Corresponding images of several sources of the same length: colour and depth, photograph and sketch.
+
+    Labels are those of the first source, images of the others are its rows' `partners`. There are held-out images where
+    every source has some.
+
+    The settings of the pipeline (image size, normalisation, lanes, window and so on) and `label_type` are those of this
+    node; on the sources inside it they are refused.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """The sources."""
+
+        name: str = "paired"
+        sources: dict[str, DataConfig] = field(default_factory=dict)
+        """Settings of each source, by a name of your choice: {colour: {name: image_folder, path: ...}, depth: ...}."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            for name, config in self.sources.items():
+                check_inner(config, f"sources.{name}")
+
+    def split(self, name: str) -> Split | None:
+        """See `Source.split`."""
+        if len(self.config.sources) < 2:
+            raise ConfigError(
+                "paired needs data.sources=, at least two sources: {a: {name: image_folder, path: ...}, ...}"
+            )
+        if name == "train":
+            return _PairedSplit({key: source.required(name) for key, source in self._sources.items()})
+        found = {key: source.optional(name) for key, source in self._sources.items()}
+        parts = {key: split for key, split in found.items() if split is not None}
+        return _PairedSplit(parts) if len(parts) == len(found) else None
+
+    @cached_property
+    def _sources(self) -> dict[str, Source]:
+        return {key: source_of(config) for key, config in self.config.sources.items()}
+
+
+class _PairedSplit(Split):
+    def __init__(self, parts: dict[str, Split]) -> None:
+        sizes = {key: split.num_samples for key, split in parts.items()}
+        if len(set(sizes.values())) > 1:
+            counts = ", ".join(f"{key} {size:,}" for key, size in sizes.items())
+            raise ConfigError(f"paired sources must have as many images each, not {counts}")
+        self.first, *self.others = parts.values()
+        self.unit_sizes = self.first.unit_sizes
+        self.classes = self.first.classes
+        self.is_multilabel = self.first.is_multilabel
+        self.is_random_access = all(split.is_random_access for split in parts.values())
+        self.num_sources = sum(split.num_sources for split in parts.values())
+        fingerprints = " ".join(split.fingerprint for split in parts.values())
+        self.fingerprint = hashlib.sha256(fingerprints.encode()).hexdigest()[:16]
+
+    def read(self, index: Int64s) -> Rows:
+        rows, *others = (split.read(index) for split in (self.first, *self.others))
+        partners = [partner for other in others for partner in (replace(other, partners=()), *other.partners)]
+        return Rows(rows.images, rows.labels, rows.names, (*rows.partners, *partners))
+
+    def labels_of(self, index: Int64s) -> Int64s:
+        return self.first.labels_of(index)
+
+    def names_of(self, index: Int64s) -> list[str]:
+        return self.first.names_of(index)

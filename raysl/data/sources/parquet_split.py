@@ -1,0 +1,205 @@
+"""Rows of Parquet files, read row group by row group."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from raysl.config.schema import ConfigError
+from raysl.data.class_names import class_names, numbered
+from raysl.data.source import Rows, Split
+from raysl.data.sources.cache import RecentlyUsed
+from raysl.data.sources.parquet_columns import (
+    check_alike,
+    check_columns,
+    label_kind,
+    name_column,
+    raw_labels,
+    stored_classes,
+)
+from raysl.hashing import Int64s, hash_text
+from raysl.storage import open_uri, retrying
+
+RANDOM_ACCESS_BYTES = 1 << 29  # a split up to this size is kept whole by each process that reads it
+CACHE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Columns of a row group; None where the files have none, or where they were not asked for."""
+
+    images: pa.Array | None
+    labels: Int64s | None
+    names: pa.Array | None
+
+
+class ParquetSplit(Split):
+    """The rows of some files; the row group is the read unit.
+
+    Args:
+        uri: where the files lie, for the file system.
+        files: paths there.
+        image_column: encoded images.
+        label_column: integers, names, or lists of 1 present, 0 absent and -1 ignore; may be absent in all files.
+        classes: names of the classes, or those that the training images have; empty: as the files say.
+
+    Raises:
+        ConfigError: if a file cannot be read, lacks images, or has labels of another kind than the first one.
+    """
+
+    def __init__(
+        self, uri: str, files: Iterable[str], image_column: str, label_column: str, classes: tuple[str, ...]
+    ) -> None:
+        self.uri = uri
+        self.image_column = image_column
+        system, _ = open_uri(uri)
+        units: list[tuple[str, int]] = []
+        sizes: list[int] = []
+        schemas: dict[str, pa.Schema] = {}
+        digest = hashlib.sha256()
+        num_bytes = 0
+        for path in files:
+            metadata = _metadata(system, path)
+            schemas[path] = metadata.schema.to_arrow_schema()
+            check_columns(path, schemas[path], image_column, label_column)
+            groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+            units += [(path, number) for number, group in enumerate(groups) if group.num_rows]
+            sizes += [group.num_rows for group in groups if group.num_rows]
+            num_bytes += sum(group.total_byte_size for group in groups)
+            digest.update(f"{path.rpartition('/')[2]} {[(g.num_rows, g.total_byte_size) for g in groups]}\n".encode())
+        if not units:
+            raise ConfigError(f"no rows in the Parquet files of {uri!r}; give data.path= files with images")
+        check_alike(schemas, label_column)
+        first = next(iter(schemas.values()))
+        self.units = units
+        self.unit_sizes = np.array(sizes, np.int64)
+        self.starts = np.cumsum(self.unit_sizes) - self.unit_sizes
+        self.fingerprint = digest.hexdigest()[:16]
+        self.is_random_access = num_bytes <= RANDOM_ACCESS_BYTES
+        self.label_column = label_column if label_column in first.names else None
+        self.name_column = name_column(schemas.values())
+        kind = label_kind(first, label_column)
+        self.is_multilabel = kind == "lists"
+        self.classes = classes or stored_classes(first)
+        if self.label_column is not None and (kind != "integers" or not self.classes):
+            self._name_classes(system, self.label_column, list(schemas))
+        self.classes_key = hash_text("\n".join(self.classes))  # other classes number the same names otherwise
+
+    def read(self, index: Int64s) -> Rows:
+        """See `Split.read`."""
+        images: list[bytes | np.ndarray | None] = [None] * len(index)
+        labels, names = self._no_labels(len(index)), [""] * len(index)
+        for number, places in self._by_unit(index):
+            unit, rows = self._unit(number, with_images=True), index[places] - self.starts[number]
+            assert unit.images is not None
+            if unit.labels is not None:
+                labels[places] = unit.labels[rows]
+            for place, row in zip(places.tolist(), rows.tolist(), strict=True):
+                images[place] = unit.images[row].as_py()
+                names[place] = self._name(number, unit, row)
+        return Rows(images, labels, names)
+
+    def labels_of(self, index: Int64s) -> Int64s:
+        """See `Split.labels_of`."""
+        labels = self._no_labels(len(index))
+        for number, places in self._by_unit(index) if self.label_column is not None else ():
+            found = self._unit(number, with_images=False).labels
+            assert found is not None
+            labels[places] = found[index[places] - self.starts[number]]
+        return labels
+
+    def names_of(self, index: Int64s) -> list[str]:
+        """See `Split.names_of`."""
+        names = [""] * len(index)
+        for number, places in self._by_unit(index):
+            unit, rows = self._unit(number, with_images=False), index[places] - self.starts[number]
+            for place, row in zip(places.tolist(), rows.tolist(), strict=True):
+                names[place] = self._name(number, unit, row)
+        return names
+
+    def _no_labels(self, num: int) -> Int64s:
+        return np.full((num, len(self.classes)) if self.is_multilabel else num, -1, np.int64)
+
+    def _name(self, number: int, unit: _Unit, row: int) -> str:
+        own = None if unit.names is None else unit.names[row].as_py()
+        return own or f"{self.units[number][0]} row {row}"
+
+    def _by_unit(self, index: Int64s) -> Iterable[tuple[int, Int64s]]:
+        """Units that are read from, and the places in `index` of their rows."""
+        units = np.searchsorted(self.starts, index, side="right") - 1
+        order = np.argsort(units, kind="stable")
+        found, firsts = np.unique(units[order], return_index=True)
+        return zip(found.tolist(), np.split(order, firsts[1:]), strict=True) if len(index) else ()
+
+    def _unit(self, number: int, with_images: bool) -> _Unit:
+        path, group = self.units[number]
+        wanted = (self.image_column if with_images else None, self.label_column, self.name_column)
+        columns = [column for column in wanted if column is not None]
+
+        def make() -> tuple[_Unit, int]:
+            table = retrying(lambda: self._row_group(path, group, columns), "read", path) if columns else pa.table({})
+            images, labels, names = (None if column is None else table[column] for column in wanted)
+            if images is not None:
+                images = images.combine_chunks()
+                images = pc.struct_field(images, "bytes") if pa.types.is_struct(images.type) else images
+            names = None if names is None else names.combine_chunks()
+            return _Unit(images, None if labels is None else self._numbers(labels, path), names), table.nbytes
+
+        return _CACHE.get((self.fingerprint, self.classes_key, path, group, *wanted), make)
+
+    def _row_group(self, path: str, group: int, columns: Sequence[str]) -> pa.Table:
+        system, _ = open_uri(self.uri)
+        with system.open_input_file(path) as file:
+            return pq.ParquetFile(file).read_row_group(group, columns=columns, use_threads=False)
+
+    def _numbers(self, column: pa.ChunkedArray, path: str) -> Int64s:
+        """Labels by the numbers of the classes: int64 [B], or [B, K]."""
+        labels = raw_labels(column, path)
+        if labels.ndim == 2 and labels.shape[1] == 0:  # a row group of nulls
+            return self._no_labels(len(labels))
+        return numbered(labels, self.classes, path) if labels.dtype.kind == "U" else labels
+
+    def _name_classes(self, system: fs.FileSystem, column: str, files: Sequence[str]) -> None:
+        """Look through all labels, for the classes where nobody named them, and for what does not fit."""
+        found: set[str] = set()
+        is_text = False
+        for path in files:
+            labels = raw_labels(retrying(partial(_column, system, path, column), "read", path), path)
+            names = class_names(labels)
+            is_text = labels.dtype.kind == "U"
+            if is_text and self.classes:
+                numbered(labels, self.classes, path)
+            if self.is_multilabel and names and len(names) != len(self.classes or names):
+                raise ConfigError(
+                    f"{path} has lists of {len(names)} labels for {len(self.classes)} classes; give one of each class"
+                )
+            if self.is_multilabel:
+                self.classes = self.classes or names
+            found.update(names)
+        if not self.classes:
+            self.classes = tuple(sorted(found) if is_text else sorted(found, key=int))
+
+
+def _column(system: fs.FileSystem, path: str, column: str) -> pa.ChunkedArray:
+    with system.open_input_file(path) as file:
+        return pq.ParquetFile(file).read(columns=[column])[column]
+
+
+def _metadata(system: fs.FileSystem, path: str) -> pq.FileMetaData:
+    def read() -> pq.FileMetaData:
+        with system.open_input_file(path) as file:
+            return pq.ParquetFile(file).metadata
+
+    try:
+        return retrying(read, "read", path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ConfigError(f"cannot read {path} as Parquet: {error}") from error
+
+
+_CACHE: RecentlyUsed[_Unit] = RecentlyUsed(CACHE_BYTES)

@@ -1,0 +1,87 @@
+"""Crops of the two photographs that come with scikit-learn: real colour without a download."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.source import Rows, Source, Split, runs
+from raysl.hashing import Int64s, hash_rows, hash_words
+
+WIDTH, HEIGHT = 640, 427
+TEST_LEFT = 448  # columns from here on are for testing alone
+MAX_SIZE = (WIDTH - TEST_LEFT) // 2
+
+
+class Photos(Source):
+    """Square crops of a temple (`china`) and of a dahlia (`flower`), the photographs of `load_sample_images`.
+
+    The label is the photograph. Crops are 1, 1.5 and 2 times `size` wide and lie where a hash of their number says;
+    no pixel of a held-out crop is in a training crop.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """Size and number of the crops."""
+
+        name: str = "photos"
+        num_train: int = 1024
+        """Training crops, at least 1."""
+        num_test: int = 256
+        """Held-out crops, at least 1."""
+        size: int = 64
+        """Side of the smallest crops in pixels, in [8, 96]."""
+
+    def split(self, name: str) -> Split | None:
+        """See `Source.split`."""
+        config = self.config
+        if min(config.num_train, config.num_test) < 1:
+            raise ConfigError("data.num_train and data.num_test are at least 1")
+        if not 8 <= config.size <= MAX_SIZE:
+            raise ConfigError(
+                f"data.size={config.size} is out of [8, {MAX_SIZE}], the crops that fit into the photographs"
+            )
+        return _PhotosSplit(name, config.num_train if name == "train" else config.num_test, config.size)
+
+
+class _PhotosSplit(Split):
+    classes = ("china", "flower")
+    is_random_access = True
+
+    def __init__(self, name: str, num_crops: int, size: int) -> None:
+        self.name = name
+        self.size = size
+        self.left, self.right = (0, TEST_LEFT) if name == "train" else (TEST_LEFT, WIDTH)
+        self.unit_sizes = runs(num_crops)
+        self.fingerprint = f"photos:{name}:{num_crops}:{size}"
+
+    def read(self, index: Int64s) -> Rows:
+        """See `Split.read`."""
+        labels = self.labels_of(index)
+        sides = np.array([self.size, self.size * 3 // 2, self.size * 2])[index // 2 % 3]
+        tops = self._places(0, index, HEIGHT - sides)
+        lefts = self.left + self._places(1, index, self.right - self.left - sides)
+        images: list[bytes | np.ndarray | None] = []
+        for label, side, top, left in zip(labels, sides, tops, lefts, strict=True):
+            images.append(_photographs()[label, top : top + side, left : left + side].copy())
+        crops = zip(labels, sides, tops, lefts, strict=True)
+        names = [f"{self.classes[label]} {side} px at row {top}, column {left}" for label, side, top, left in crops]
+        return Rows(images, labels, names)
+
+    def labels_of(self, index: Int64s) -> Int64s:
+        """See `Split.labels_of`."""
+        return index % 2
+
+    def _places(self, axis: int, index: Int64s, most: Int64s) -> Int64s:
+        """A place in [0, most] for each crop."""
+        words = hash_rows(hash_words(axis, self.left), index)
+        return (words % (most + 1).astype(np.uint64)).astype(np.int64)
+
+
+@lru_cache(maxsize=1)
+def _photographs() -> np.ndarray:
+    """Both photographs, uint8 [2, 427, 640, 3]."""
+    from sklearn.datasets import load_sample_images
+
+    return np.stack(load_sample_images().images)

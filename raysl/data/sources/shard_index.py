@@ -1,0 +1,207 @@
+"""What is in a shard of the WebDataset layout: where each image lies, and its label."""
+
+import hashlib
+import io
+import json
+import logging
+import re
+import zipfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+
+from raysl.config.schema import ConfigError
+from raysl.data.sources.shards import Shard
+from raysl.data.sources.tar import Member, members
+from raysl.hashing import Int64s
+from raysl.storage import Folder, open_uri, read_file, telling
+
+log = logging.getLogger("raysl")
+
+ENDING = ".index.npz"
+IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
+SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")  # a key, and what the file is of that sample
+SCANS = 4  # remote shards that are read whole at a time
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The images of one shard, in the order of the tar.
+
+    Args:
+        offsets: int64 [N], first byte of each image in the shard.
+        sizes: int64 [N], bytes of each image.
+        labels: int64 [N], -1 where unlabelled.
+        keys: bytes [N], what the files of each sample have in common.
+    """
+
+    offsets: Int64s
+    sizes: Int64s
+    labels: Int64s
+    keys: np.ndarray
+
+    @property
+    def digest(self) -> str:
+        """A number, in hexadecimal, that changes when images or labels do."""
+        arrays = (self.offsets, self.sizes, self.labels, self.keys)
+        return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:16]
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes."""
+        return self.offsets.nbytes + self.sizes.nbytes + self.labels.nbytes + self.keys.nbytes
+
+
+def indices(shards: Sequence[Shard], label_key: str, folder: str | None) -> list[ShardIndex]:
+    """The index of every shard: read where there is one that is newer than its shard, else made and written.
+
+    Args:
+        shards: tars.
+        label_key: field of the integer label in `.json` members.
+        folder: where indices lie; default: beside the shards.
+
+    Raises:
+        ConfigError: if a shard is damaged, has a label that is no integer, or if the index of a remote one cannot be
+            written.
+    """
+    is_stored = _stored(shards, folder)
+    stale = sum(not there for there in is_stored)
+    if stale > SCANS:
+        log.info("reading what is in %d of %d shards; this is done once", stale, len(shards))
+    with ThreadPoolExecutor(SCANS) as pool:
+        found = list(pool.map(lambda shard, there: _ready(shard, there, label_key, folder), shards, is_stored))
+    lost = [shard for shard, (_, is_kept) in zip(shards, found, strict=True) if not is_kept]
+    if lost:
+        uri, name = _beside(lost[0], folder)
+        log.warning("cannot write %s/%s: what is in %d shards is looked up at every start", uri, name, len(lost))
+    return [index for index, _ in found]
+
+
+def index_of(shard: Shard, label_key: str, folder: str | None) -> ShardIndex:
+    """The index of one shard; see `indices`."""
+    return _ready(shard, _stored([shard], folder)[0], label_key, folder)[0]
+
+
+def _ready(shard: Shard, is_stored: bool, label_key: str, folder: str | None) -> tuple[ShardIndex, bool]:
+    """An index, and whether it is kept for the next time."""
+    found = _loaded(shard, label_key, folder) if is_stored else None
+    if found is not None:
+        return found, True
+    index = _scanned(shard, label_key)
+    return index, _write(index, shard, label_key, folder)
+
+
+def _beside(shard: Shard, folder: str | None) -> tuple[str, str]:
+    """Folder and name of a shard's index."""
+    if folder is None:
+        return shard.folder, f"{shard.name}{ENDING}"
+    origin = hashlib.sha256(shard.folder.encode()).hexdigest()[:8]  # shards of several folders may be named alike
+    return folder, f"{origin}-{shard.name.replace('/', '-')}{ENDING}"
+
+
+def _stored(shards: Sequence[Shard], folder: str | None) -> list[bool]:
+    """Whether there is an index that is no older than its shard."""
+    places = [_beside(shard, folder) for shard in shards]
+    infos: dict[tuple[str, str], fs.FileInfo] = {}
+    for uri in {uri for uri, _ in places}:
+        system, root = open_uri(uri)
+        names = [name for where, name in places if where == uri]
+        with telling("read", uri):
+            found = system.get_file_info([f"{root}/{name}" for name in names])
+        infos |= {(uri, name): info for name, info in zip(names, found, strict=True)}
+    return [_is_newer(infos[place], shard) for place, shard in zip(places, shards, strict=True)]
+
+
+def _is_newer(info: fs.FileInfo, shard: Shard) -> bool:
+    if info.type != fs.FileType.File:
+        return False
+    return shard.mtime_ns is None or info.mtime_ns is None or bool(info.mtime_ns >= shard.mtime_ns)
+
+
+def _loaded(shard: Shard, label_key: str, folder: str | None) -> ShardIndex | None:
+    """The stored index; None where it is of other settings or of a shard of another size."""
+    uri, name = _beside(shard, folder)
+    system, root = open_uri(uri)
+    try:
+        stored = np.load(io.BytesIO(read_file(system, f"{root}/{name}")), allow_pickle=False)
+        if str(stored["label_key"]) != label_key or int(stored["num_bytes"]) != shard.num_bytes:
+            return None
+        return ShardIndex(stored["offsets"], stored["sizes"], stored["labels"], stored["keys"])
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{uri}/{name} is no index of a shard ({error}); delete it") from error
+
+
+def _write(index: ShardIndex, shard: Shard, label_key: str, folder: str | None) -> bool:
+    content = io.BytesIO()
+    np.savez(content, **vars(index), label_key=np.array(label_key), num_bytes=np.array(shard.num_bytes))
+    uri, name = _beside(shard, folder)
+    target = Folder(uri)
+    try:
+        if folder is not None:
+            target.make()
+        target.write(name, content.getvalue())
+    except (ConfigError, NotImplementedError) as error:
+        if not isinstance(shard.place()[0], fs.LocalFileSystem):
+            raise ConfigError(
+                f"cannot write {name!r}, what is in a remote shard ({error}); "
+                "give data.index= a folder or URI that all workers read and this one writes"
+            ) from error
+        return False
+    return True
+
+
+def _scanned(shard: Shard, label_key: str) -> ShardIndex:
+    system, path = shard.place()
+    with telling("read", path):
+        is_local = isinstance(system, fs.LocalFileSystem)
+        with system.open_input_file(path) if is_local else pa.BufferReader(read_file(system, path)) as file:
+            return _index(file, path, label_key)
+
+
+def _index(file: Any, where: str, label_key: str) -> ShardIndex:
+    images: dict[str, Member] = {}
+    labels: dict[str, int] = {}
+    seen: set[str] = set()
+    for member in members(file, where):
+        match = SAMPLE.fullmatch(member.name)
+        if match is None:
+            continue
+        if member.name in seen:
+            raise ConfigError(f"{where} has the member {member.name!r} twice; make the tar anew")
+        seen.add(member.name)
+        key, kind = match.group(1), match.group(2).lower()
+        if kind in IMAGES:
+            images.setdefault(key, member)
+        elif kind == "cls" or (kind == "json" and key not in labels):
+            file.seek(member.offset)
+            label = _label(file.read(member.size), kind, label_key, f"{where}: {member.name}")
+            if label is not None:
+                labels[key] = label
+    return ShardIndex(
+        np.array([member.offset for member in images.values()], np.int64),
+        np.array([member.size for member in images.values()], np.int64),
+        np.array([labels.get(key, -1) for key in images], np.int64),
+        np.array([key.encode() for key in images], np.bytes_),
+    )
+
+
+def _label(content: bytes, kind: str, label_key: str, where: str) -> int | None:
+    """A label from a member: an integer in text, or the field of a JSON object; None where there is no such field."""
+    if kind == "cls":
+        try:
+            return int(content)
+        except ValueError as error:
+            raise ConfigError(f"{where} holds {content[:40]!r}, not an integer") from error
+    try:
+        fields = json.loads(content)
+    except ValueError as error:
+        raise ConfigError(f"{where} is no JSON: {error}") from error
+    label = fields.get(label_key) if isinstance(fields, dict) else None
+    if label is not None and (isinstance(label, bool) or not isinstance(label, int)):
+        raise ConfigError(f"{where}: {label_key} is {label!r}, not an integer; set data.label_key= to another field")
+    return label

@@ -1,0 +1,194 @@
+"""The classification datasets that torchvision knows, by name."""
+
+import difflib
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.source import Rows, Source, Split, runs
+from raysl.data.sources.files import FilesSplit
+from raysl.hashing import Int64s
+from raysl.storage import absolute
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a dataset of torchvision is asked for its parts, and where it has its images.
+
+    Args:
+        train, test: values of its argument `split`, or of `train` where they are bool.
+        images: attribute with pixels uint8 [N, H, W] or of `channels`, or with paths of files, or with (path, label).
+        labels: attribute with the labels; None where they stand with the paths.
+        channels: order of four-dimensional pixels, or None where images are files.
+    """
+
+    train: str | bool
+    test: str | bool
+    images: str
+    labels: str | None
+    channels: str | None = None
+
+
+_CIFAR = _Layout(True, False, "data", "targets", "HWC")
+_MNIST = _Layout(True, False, "data", "targets", "HW")
+LAYOUTS = {
+    "CIFAR10": _CIFAR,
+    "CIFAR100": _CIFAR,
+    "Country211": _Layout("train", "test", "samples", None),
+    "DTD": _Layout("train", "test", "_image_files", "_labels"),
+    "FGVCAircraft": _Layout("trainval", "test", "_image_files", "_labels"),
+    "FashionMNIST": _MNIST,
+    "Flowers102": _Layout("train", "test", "_image_files", "_labels"),
+    "Food101": _Layout("train", "test", "_image_files", "_labels"),
+    "GTSRB": _Layout("train", "test", "_samples", None),
+    "Imagenette": _Layout("train", "val", "_samples", None),
+    "KMNIST": _MNIST,
+    "MNIST": _MNIST,
+    "OxfordIIITPet": _Layout("trainval", "test", "_images", "_labels"),
+    "RenderedSST2": _Layout("train", "test", "_samples", None),
+    "STL10": _Layout("train", "test", "data", "labels", "CHW"),
+    "SVHN": _Layout("train", "test", "data", "labels", "CHW"),
+    "StanfordCars": _Layout("train", "test", "_samples", None),
+    "USPS": _MNIST,
+}
+
+
+class TorchvisionDataset(Source):
+    """A dataset of `torchvision.datasets` with its own train and test parts, from the files that torchvision wrote.
+
+    Names: CIFAR10, CIFAR100, Country211, DTD, FGVCAircraft, FashionMNIST, Flowers102, Food101, GTSRB, Imagenette,
+    KMNIST, MNIST, OxfordIIITPet, RenderedSST2, STL10, SVHN, StanfordCars, USPS. Files are read as they are; datasets
+    that torchvision keeps as arrays are held in the memory of each process that reads.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """Which dataset, and where it lies."""
+
+        name: str = "torchvision"
+        dataset: str | None = None
+        """Class of torchvision.datasets, as CIFAR10."""
+        root: str | None = None
+        """Local folder that torchvision keeps datasets in; all nodes must see it."""
+        download: bool = False
+        """Fetch the dataset into `root` if it is not there."""
+        train_split: str | None = None
+        """Part to train on, in torchvision's words, as unlabeled of STL10. Default: train or trainval."""
+        test_split: str | None = None
+        """Held-out part, in torchvision's words. Default: test, of Imagenette val."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.root is not None:  # workers run in other directories
+                object.__setattr__(self, "root", absolute(self.root))
+
+    def split(self, name: str) -> Split | None:
+        """See `Source.split`."""
+        layout = self._layout()
+        given = self.config.train_split if name == "train" else self.config.test_split
+        part = layout.train if name == "train" else layout.test
+        if given is not None and isinstance(part, bool):
+            raise ConfigError(
+                f"data.{name}_split={given!r}: {self.config.dataset} has train and test alone; leave it out"
+            )
+        part = part if given is None else given
+        if layout.channels is not None:
+            return _ArraysSplit(self.config.dataset, self.config.root, part, self.config.download)
+        found = _open(self.config.dataset, self.config.root, part, self.config.download)
+        paths, labels = _content(found, layout)
+        files = [os.path.relpath(path, self.config.root).replace(os.sep, "/") for path in paths]
+        return FilesSplit(self.config.root, files, labels, _classes(found, labels))
+
+    def _layout(self) -> _Layout:
+        name, root = self.config.dataset, self.config.root
+        if name is None or name not in LAYOUTS:
+            known = {other.lower(): other for other in LAYOUTS}
+            near = difflib.get_close_matches((name or "").lower(), known, n=1)
+            hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(LAYOUTS)}"
+            raise ConfigError(f"data.dataset={name!r} is no dataset of torchvision that raysl reads; {hint}")
+        if root is None or "://" in root:
+            raise ConfigError(f"data.root={root!r}: torchvision needs a local folder; give data.root=/path/of/datasets")
+        return LAYOUTS[name]
+
+
+class _ArraysSplit(Split):
+    is_random_access = True
+
+    def __init__(self, dataset: str, root: str, part: str | bool, download: bool) -> None:
+        if download:
+            _open(dataset, root, part, download=True)
+        self.settings = (dataset, root, part)
+        _, labels, self.classes = _arrays(*self.settings)
+        self.unit_sizes = runs(len(labels))
+        self.fingerprint = hashlib.sha256(f"{dataset} {part}".encode() + labels.tobytes()).hexdigest()[:16]
+
+    def read(self, index: Int64s) -> Rows:
+        """See `Split.read`."""
+        pixels, _, _ = _arrays(*self.settings)
+        return Rows([pixels[row] for row in index.tolist()], self.labels_of(index), self.names_of(index))
+
+    def labels_of(self, index: Int64s) -> Int64s:
+        """See `Split.labels_of`."""
+        return _arrays(*self.settings)[1][index]
+
+    def names_of(self, index: Int64s) -> list[str]:
+        """See `Split.names_of`."""
+        dataset, _, part = self.settings
+        word = part if isinstance(part, str) else ("train" if part else "test")
+        return [f"{dataset} {word} {row}" for row in index.tolist()]
+
+
+@lru_cache(maxsize=4)
+def _arrays(dataset: str, root: str, part: str | bool) -> tuple[np.ndarray, Int64s, tuple[str, ...]]:
+    """Pixels uint8 [N, H, W] or [N, H, W, 3], labels int64 [N], and names of the classes."""
+    layout = LAYOUTS[dataset]
+    found = _open(dataset, root, part, download=False)
+    images, labels = _content(found, layout)
+    pixels = np.asarray(images)
+    return (pixels.transpose(0, 2, 3, 1) if layout.channels == "CHW" else pixels), labels, _classes(found, labels)
+
+
+def _content(found: Any, layout: _Layout) -> tuple[Sequence[Any], Int64s]:
+    """What the images are, and labels int64 [N]."""
+    images = attrgetter(layout.images)(found)
+    if layout.labels is None:
+        return [path for path, _ in images], np.array([label for _, label in images], np.int64)
+    return images, np.asarray(attrgetter(layout.labels)(found), dtype=np.int64)
+
+
+def _classes(found: Any, labels: Int64s) -> tuple[str, ...]:
+    """Names of the classes; numbers where torchvision has none."""
+    names = vars(type(found)).get("classes") or vars(found).get("classes")
+    if names is None:
+        return tuple(str(label) for label in range(int(labels.max(initial=-1)) + 1))
+    return tuple(name if isinstance(name, str) else ", ".join(name) for name in names)
+
+
+def _open(dataset: str, root: str, part: str | bool, download: bool) -> Any:
+    """Torchvision's dataset.
+
+    Raises:
+        ConfigError: if it is not there, is damaged, or cannot be fetched.
+    """
+    import torchvision.datasets
+
+    kind = vars(torchvision.datasets)[dataset]
+    try:
+        return kind(root, **{"train" if isinstance(part, bool) else "split": part}, download=download)
+    except (RuntimeError, OSError, ValueError, ImportError) as error:
+        reason = str(error).replace(" You can use download=True to download it", "").strip(" .")
+        if isinstance(error, ValueError | ImportError):
+            raise ConfigError(f"cannot use torchvision's {dataset}, part {part!r}: {reason}") from error
+        if download:
+            raise ConfigError(f"cannot fetch torchvision's {dataset} into {root!r}: {reason}") from error
+        raise ConfigError(
+            f"torchvision's {dataset} is not, or not whole, in {root!r} ({reason}); "
+            "set data.download=true to fetch it, or data.root= to where it is"
+        ) from error

@@ -1,0 +1,122 @@
+"""Pascal VOC: which of 20 classes are in a picture."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.source import Source, Split
+from raysl.data.sources.files import FilesSplit, check_present
+from raysl.storage import Folder, absolute
+
+LISTS = "ImageSets/Main"
+MEANING = {"1": 1, "-1": 0, "0": -1}  # in the files 0 marks objects that are there and difficult
+
+
+class VOC(Source):
+    """Pascal VOC 2007 or 2012, multi-label: 1 present, 0 absent, -1 difficult and to be ignored.
+
+    Labels are those of the lists `ImageSets/Main/{class}_{set}.txt`, classes in alphabetical order. Source: Everingham
+    et al., The Pascal Visual Object Classes Challenge, IJCV 2010.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """Where the year's folder lies, and which of its sets to use."""
+
+        name: str = "voc"
+        path: str | None = None
+        """Folder or URI of one year, as `VOCdevkit/VOC2007`, with `JPEGImages` and `ImageSets` in it."""
+        train_set: str | None = None
+        """Set of the training images. Default: trainval where there is a set to test on (2007), else train (2012)."""
+        test_set: str | None = None
+        """Set of the held-out images. Default: test, else val."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.path is not None:  # workers run in other directories
+                object.__setattr__(self, "path", absolute(self.path))
+
+    def split(self, name: str) -> Split | None:
+        """See `Source.split`."""
+        train_set, test_set = self._sets
+        chosen = train_set if name == "train" else test_set
+        if chosen is None:
+            return None
+        files, labels = self._table(chosen)
+        if name == "test":
+            both = set(files) & set(self._table(train_set)[0])
+            if both:
+                raise ConfigError(
+                    f"{len(both):,} images of the set {test_set!r} are in {train_set!r} too; "
+                    "give data.train_set= and data.test_set= that share none"
+                )
+        uri = f"{self._folder.uri}/JPEGImages"
+        check_present(uri, files, f"the set {chosen!r}")
+        return FilesSplit(uri, files, labels, self._classes)
+
+    @cached_property
+    def _folder(self) -> Folder:
+        if self.config.path is None:
+            raise ConfigError("voc needs data.path=, the folder of one year, as VOCdevkit/VOC2007")
+        folder = Folder(self.config.path)
+        if not folder.exists(LISTS):
+            raise ConfigError(
+                f"no {LISTS} in {folder.uri!r}; give data.path= the folder of one year, as VOCdevkit/VOC2007"
+            )
+        return folder
+
+    @cached_property
+    def _lists(self) -> dict[str, list[str]]:
+        """Classes by the name of the set that lists them."""
+        lists: dict[str, list[str]] = {}
+        for name in self._folder.child(LISTS).names():
+            label, _, chosen = name.removesuffix(".txt").rpartition("_")
+            if label and name.endswith(".txt"):
+                lists.setdefault(chosen, []).append(label)
+        return lists
+
+    @cached_property
+    def _sets(self) -> tuple[str, str | None]:
+        held_out = next((chosen for chosen in ("test", "val") if chosen in self._lists), None)
+        test_set = self.config.test_set or held_out
+        return self.config.train_set or ("train" if test_set == "val" else "trainval"), test_set
+
+    @cached_property
+    def _classes(self) -> tuple[str, ...]:
+        return tuple(self._listed(self._sets[0]))
+
+    def _listed(self, chosen: str) -> Sequence[str]:
+        if chosen not in self._lists:
+            known = ", ".join(sorted(self._lists)) or "none"
+            raise ConfigError(f"no {{class}}_{chosen}.txt in {self._folder.uri}/{LISTS}; its sets: {known}")
+        return self._lists[chosen]
+
+    def _table(self, chosen: str) -> tuple[list[str], np.ndarray]:
+        """Files of a set, and their labels int8 [N, K]."""
+        if tuple(self._listed(chosen)) != self._classes:
+            odd = sorted(set(self._listed(chosen)) ^ set(self._classes))
+            raise ConfigError(f"the set {chosen!r} lists other classes than {self._sets[0]!r}: {', '.join(odd[:5])}")
+        columns = [self._column(f"{LISTS}/{label}_{chosen}.txt") for label in self._classes]
+        for label, column in zip(self._classes, columns, strict=True):
+            if column.keys() != columns[0].keys():
+                raise ConfigError(f"{label}_{chosen}.txt and {self._classes[0]}_{chosen}.txt list different images")
+        files = list(columns[0])
+        labels = np.array([[column[file] for column in columns] for file in files], np.int8)
+        return [f"{file}.jpg" for file in files], labels
+
+    def _column(self, path: str) -> dict[str, int]:
+        labels: dict[str, int] = {}
+        for number, line in enumerate(self._folder.read(path).decode().splitlines(), 1):
+            words = line.split()
+            if not words:
+                continue
+            if len(words) != 2 or words[1] not in MEANING:
+                where = f"{self._folder.uri}/{path}, line {number}"
+                raise ConfigError(f"{where}: {line!r} is no image and one of -1, 0 and 1")
+            labels[words[0]] = MEANING[words[1]]
+        if not labels:
+            raise ConfigError(f"{self._folder.uri}/{path} lists no images")
+        return labels

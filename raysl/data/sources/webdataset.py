@@ -1,0 +1,146 @@
+"""Tar shards in the WebDataset layout."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from pyarrow import fs
+
+from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.source import Rows, Source, Split
+from raysl.data.sources.cache import RecentlyUsed
+from raysl.data.sources.shard_index import IMAGES, ShardIndex, index_of, indices
+from raysl.data.sources.shards import HELD_OUT, Shard, by_part, shards
+from raysl.errors import RunFailed
+from raysl.hashing import Int64s
+from raysl.storage import absolute, read_ranges, telling
+
+
+class WebDataset(Source):
+    """Tars of images and labels; the shard is the read unit.
+
+    Members whose paths are the same up to the first dot of the base name are one sample: an image (`.jpg`, `.jpeg`,
+    `.png`, `.webp`, `.bmp`, `.gif`), and its label from `.cls`, an integer, else from a field of `.json`. Samples
+    without an image are left out, those without a label are unlabelled.
+
+    Of the shards in `path`, those whose names, or those of their folders, begin with `train` are the training images,
+    and `val` or else `test` the held-out ones; where no name begins with `train`, all but `val` and `test` ones are.
+
+    Where each image lies in a shard is written to `SHARD.index.npz` beside it the first time, and looked up there
+    afterwards; from remote shards, images are then read one by one.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(DataConfig):
+        """Where the shards lie, and where labels stand."""
+
+        name: str = "webdataset"
+        path: str | None = None
+        """Folder, tar, or pattern as shard-{000..009}.tar, local or a URI, with train* and val* or test* shards."""
+        train: str | None = None
+        """Folder, tar, or pattern of the training images, instead of those in `path`."""
+        test: str | None = None
+        """Folder, tar, or pattern of the held-out images, instead of those in `path`."""
+        label_key: str = "label"
+        """Field of the integer label in the `.json` members of samples without a `.cls`."""
+        classes: tuple[str, ...] = ()
+        """Names of the classes, by label; default: the numbers."""
+        index: str | None = None
+        """Folder or URI for the `.index.npz` files; default: beside the shards."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            for name in ("path", "train", "test", "index"):  # workers run in other directories
+                if getattr(self, name) is not None:
+                    object.__setattr__(self, name, absolute(getattr(self, name)))
+
+    def split(self, name: str) -> Split | None:
+        """See `Source.split`."""
+        given = getattr(self.config, name)
+        if given is not None:
+            return _ShardsSplit(self.config, given, shards(given, ".tar"))
+        if self.config.path is None:
+            if name == "train":
+                raise ConfigError("webdataset needs data.path= or data.train=, a folder of .tar files or a pattern")
+            return None
+        parts = by_part(shards(self.config.path, ".tar"))
+        if name == "test":
+            chosen = next((parts[part] for part in HELD_OUT if parts[part]), [])
+        else:
+            chosen = parts["train"] or parts["other"]
+            if not chosen:
+                raise ConfigError(f"{self.config.path!r} holds val and test shards alone; give data.train=")
+        return _ShardsSplit(self.config, self.config.path, chosen) if chosen else None
+
+
+class _ShardsSplit(Split):
+    def __init__(self, config: "WebDataset.Config", uri: str, found: Sequence[Shard]) -> None:
+        self.label_key = config.label_key
+        self.folder = config.index
+        full = [(shard, index) for shard, index in zip(found, self._all(found), strict=True) if len(index.sizes)]
+        if not full:
+            raise ConfigError(f"no images in the {len(found):,} shards of {uri!r}; members end in {', '.join(IMAGES)}")
+        self.shards = [shard for shard, _ in full]
+        self.digests = [index.digest for _, index in full]
+        self.unit_sizes = np.array([len(index.sizes) for _, index in full], np.int64)
+        most = max(int(index.labels.max()) for _, index in full)
+        if config.classes and most >= len(config.classes):
+            raise ConfigError(f"{uri!r} has the label {most}, and data.classes has {len(config.classes)} names")
+        self.classes = config.classes or tuple(str(label) for label in range(most + 1))
+        names = "\n".join(f"{shard.name} {digest}" for shard, digest in zip(self.shards, self.digests, strict=True))
+        self.fingerprint = hashlib.sha256(names.encode()).hexdigest()[:16]
+        self.is_random_access = all(isinstance(shard.place()[0], fs.LocalFileSystem) for shard in self.shards)
+
+    def read(self, index: Int64s) -> Rows:
+        """See `Split.read`."""
+        images: list[bytes | np.ndarray | None] = [None] * len(index)
+        for unit, places, inner in self._units(index):
+            found = self._index(unit)
+            system, path = self.shards[unit].place()
+            with telling("read", path):
+                parts = read_ranges(system, path, found.offsets[inner].tolist(), found.sizes[inner].tolist())
+            for place, image in zip(places, parts, strict=True):
+                images[place] = image
+        return Rows(images, self.labels_of(index), self.names_of(index))
+
+    def labels_of(self, index: Int64s) -> Int64s:
+        """See `Split.labels_of`."""
+        labels = np.full(len(index), -1, np.int64)
+        for unit, places, inner in self._units(index):
+            labels[places] = self._index(unit).labels[inner]
+        return labels
+
+    def names_of(self, index: Int64s) -> list[str]:
+        """See `Split.names_of`."""
+        names = [""] * len(index)
+        for unit, places, inner in self._units(index):
+            _, path = self.shards[unit].place()
+            for place, key in zip(places, self._index(unit).keys[inner].tolist(), strict=True):
+                names[place] = f"{path}: {key.decode()}"
+        return names
+
+    def _units(self, index: Int64s) -> Iterator[tuple[int, list[int], Int64s]]:
+        """Each unit that has some of the rows: its number, their places in `index`, and their numbers in the unit."""
+        starts = np.cumsum(self.unit_sizes) - self.unit_sizes
+        units = np.searchsorted(starts, index, side="right") - 1
+        for unit in np.unique(units).tolist():
+            places = np.flatnonzero(units == unit)
+            yield unit, places.tolist(), index[places] - starts[unit]
+
+    def _all(self, found: Sequence[Shard]) -> list[ShardIndex]:
+        return indices(found, self.label_key, self.folder)
+
+    def _index(self, unit: int) -> ShardIndex:
+        shard, digest = self.shards[unit], self.digests[unit]
+
+        def make() -> tuple[ShardIndex, int]:
+            index = index_of(shard, self.label_key, self.folder)
+            if index.digest != digest:
+                raise RunFailed(f"the shard {shard.place()[1]} changed while it was in use; start again")
+            return index, index.num_bytes
+
+        return _INDICES.get((shard, digest), make)
+
+
+_INDICES: RecentlyUsed[ShardIndex] = RecentlyUsed(1 << 28)

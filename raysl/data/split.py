@@ -1,0 +1,78 @@
+"""One part of a dataset: encoded images that can be read by their indices."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from raysl.hashing import Int64s
+
+UNIT_ROWS = 256  # rows of a read unit where the storage has none of its own
+
+
+@dataclass
+class Rows:
+    """Images as they are stored, and their labels.
+
+    Args:
+        images: encoded files (bytes), or pixels: uint8 [H, W] or [H, W, 3]; None where an image is missing.
+        labels: int64 [B], -1 where unlabelled; of a multi-label split int64 [B, K]: 1 present, 0 absent, -1 ignore.
+        names: where each image came from, for messages and to pick images by name.
+        partners: the corresponding rows of further sources, where several are paired.
+    """
+
+    images: list[bytes | np.ndarray | None]
+    labels: Int64s
+    names: list[str]
+    partners: tuple["Rows", ...] = ()
+
+
+class Split(ABC):
+    """One part of a dataset. It is sent to the processes that read, so it holds places, not pixels.
+
+    Attributes:
+        unit_sizes: rows of each read unit, int64 [U]; samples are numbered through the units.
+        fingerprint: changes when the dataset does.
+        classes: names of the classes, by label; empty for an unlabelled dataset.
+        is_random_access: whether reading rows in any order costs about as much as reading them in sequence.
+        is_multilabel: whether a sample has a label of each class, instead of one class.
+        num_sources: images of a sample; above 1 where sources are paired.
+    """
+
+    unit_sizes: Int64s
+    fingerprint: str
+    classes: tuple[str, ...]
+    is_random_access: bool
+    is_multilabel: bool = False
+    num_sources: int = 1
+
+    @property
+    def num_samples(self) -> int:
+        """Images in this split."""
+        return int(self.unit_sizes.sum())
+
+    @abstractmethod
+    def read(self, index: Int64s) -> Rows:
+        """The images with these indices, in this order.
+
+        An image whose file has gone since is None, and is then handled like a corrupt one.
+
+        Raises:
+            RunFailed: if a network fails again and again.
+        """
+
+    def labels_of(self, index: Int64s) -> Int64s:
+        """Labels alone, as in `Rows`. A split that has them at hand overrides this, which reads the images too."""
+        parts = [self.read(index[start : start + UNIT_ROWS]).labels for start in range(0, len(index), UNIT_ROWS)]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def names_of(self, index: Int64s) -> list[str]:
+        """Names alone, as in `Rows`. A split that has them at hand overrides this, which reads the images too."""
+        starts = range(0, len(index), UNIT_ROWS)
+        return [name for start in starts for name in self.read(index[start : start + UNIT_ROWS]).names]
+
+
+def runs(num_samples: int, size: int = UNIT_ROWS) -> Int64s:
+    """Unit sizes of rows without read units of their own: runs of `size` rows, the last one shorter."""
+    whole, rest = divmod(num_samples, size)
+    return np.array([size] * whole + [rest] * (rest > 0), np.int64)

@@ -1,0 +1,243 @@
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+from raysl.data.source import Split
+from raysl.data.sources.file_list import FileList
+from raysl.errors import ConfigError
+from tests.data.samples import all_rows, png, sent
+
+FILES = ["b.png", "a.png", "c.png"]
+
+
+@pytest.fixture(autouse=True)
+def images(tmp_path: Path) -> Path:
+    """Three images; b has shade 0, a 1 and c 2."""
+    for shade, name in enumerate(FILES):
+        (tmp_path / name).write_bytes(png(shade))
+    return tmp_path
+
+
+def write(path: Path, content: Any) -> str:
+    if path.suffix == ".npy":
+        np.save(path, content)
+    else:
+        path.write_text(content)
+    return str(path)
+
+
+def train(**settings: Any) -> Split:
+    return FileList(FileList.Config(**settings)).required("train")
+
+
+def content(split: Split) -> tuple[list[int], list[int]]:
+    """Shades and labels."""
+    rows = all_rows(split)
+    return [[png(shade) for shade in range(3)].index(image) for image in rows.images], rows.labels.tolist()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "labels"),
+    [
+        ("l.txt", "b.png\na.png\nc.png\n", [-1, -1, -1]),
+        ("l.txt", "\ufeffb.png 1\r\n\r\na.png 0\r\n./c.png -1\r\n", [1, 0, -1]),
+        ("l.txt", "b.png\tred cat\na.png\tant\nc.png\tred cat", [1, 0, 1]),
+        ("l.csv", 'path,extra,label\nb.png,x,dog\n"a.png",x,\nc.png,x,cat\n', [1, -1, 0]),
+        ("l.csv", "path\nb.png\na.png\nc.png\n", [-1, -1, -1]),
+        ("l.jsonl", '{"path": "b.png", "label": 2}\n{"label": 0, "path": "a.png"}\n{"path": "c.png"}\n', [2, 0, -1]),
+        ("l.npy", np.array(FILES), [-1, -1, -1]),
+        ("l.npy", np.array(FILES).astype(bytes), [-1, -1, -1]),
+    ],
+)
+def test_every_kind_of_list_is_read_in_its_order(images: Path, name: str, text: Any, labels: list[int]) -> None:
+    split = train(train=write(images / name, text))
+    assert content(split) == ([0, 1, 2], labels)
+    assert all_rows(split).names == [str(images / file) for file in FILES]
+
+
+def test_blanks_belong_to_the_path_unless_an_image_ends_before_them(images: Path) -> None:
+    shutil.copy(images / "a.png", images / "my a.png")
+    shutil.copy(images / "a.png", images / "a.png b.png")
+    rows = all_rows(train(train=write(images / "l.txt", "my a.png\na.png b.png\n")))
+    assert rows.names == [str(images / "my a.png"), str(images / "a.png b.png")]
+    assert rows.labels.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "expected", "classes"),
+    [
+        ("y.npy", np.array([1, 0, 2]), [1, 0, 2], ("0", "1", "2")),
+        ("y.npy", np.array(["dog", "cat", "dog"]), [1, 0, 1], ("cat", "dog")),
+        ("y.txt", "2\n0\n-1\n", [2, 0, -1], ("0", "1", "2")),
+        ("y.txt", "dog\n10\ncat\n", [2, 0, 1], ("10", "cat", "dog")),
+        ("y.csv", "label\n0\n1\n0\n", [0, 1, 0], ("0", "1")),
+    ],
+)
+def test_labels_may_stand_in_a_list_of_their_own(
+    images: Path, name: str, labels: Any, expected: list[int], classes: tuple[str, ...]
+) -> None:
+    split = train(train=write(images / "x.npy", np.array(FILES)), train_labels=write(images / name, labels))
+    assert content(split) == ([0, 1, 2], expected)
+    assert split.classes == classes
+
+
+def test_an_array_of_several_labels_an_image_makes_a_multi_label_dataset(images: Path) -> None:
+    labels = np.array([[1, 0], [0, -1], [1, 1]])
+    files = write(images / "x.npy", np.array(FILES))
+    source = FileList(
+        FileList.Config(
+            train=files, train_labels=write(images / "y.npy", labels), test=write(images / "t.txt", "c.png\n")
+        )
+    )
+    split = source.required("train")
+    assert split.is_multilabel
+    assert split.classes == ("0", "1")
+    assert sent(split).read(np.array([2, 1])).labels.tolist() == [[1, 1], [0, -1]]
+    assert all_rows(source.required("test")).labels.tolist() == [[-1, -1]]
+    with pytest.raises(ConfigError, match=r"t3.npy has labels of shape \[1, 3\], the training images of \[3, 2\]"):
+        FileList(
+            FileList.Config(
+                train=files,
+                train_labels=str(images / "y.npy"),
+                test=str(images / "t.txt"),
+                test_labels=write(images / "t3.npy", np.ones((1, 3), int)),
+            )
+        ).required("test")
+
+
+def test_held_out_labels_are_numbered_by_the_training_images(images: Path) -> None:
+    def held_out(test: str, train_list: str = "b.png dog\na.png cat\n") -> Split:
+        config = FileList.Config(train=write(images / "train.txt", train_list), test=write(images / "test.txt", test))
+        return FileList(config).required("test")
+
+    assert content(held_out("c.png dog\n")) == ([2], [1])
+    assert held_out("c.png dog\n").classes == ("cat", "dog")
+    assert content(held_out("c.png\n")) == ([2], [-1])
+    with pytest.raises(
+        ConfigError, match=r"test.txt has labels that no training image has: 'cow', 'owl'; name classes"
+    ):
+        held_out("c.png owl\na.png cow\nb.png cat\n")
+    with pytest.raises(ConfigError, match=r"test.txt has labels that no training image has: '1'"):
+        held_out("c.png 1\n")
+    with pytest.raises(ConfigError, match=r"test.txt has the label 2, which no training image has"):
+        held_out("c.png 2\n", "b.png 0\na.png 1\n")
+    with pytest.raises(ConfigError, match=r"test.txt has labels that no training image has: 'cat'"):
+        held_out("c.png cat\n", "b.png\na.png\n")
+
+
+def test_paths_are_below_the_root_or_elsewhere(images: Path) -> None:
+    lists = images / "lists"
+    lists.mkdir()
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/far/away/z.png", png(2))
+    text = f"b.png\n{images}/a.png\nmemory://far/away/z.png\nfile://{images}/c.png\n"
+    try:
+        split = train(train=write(lists / "l.txt", text), root=str(images))
+        assert content(split)[0] == [0, 1, 2, 2]
+    finally:
+        memory.rm("/far", recursive=True)
+
+
+def test_prefixes_are_replaced_where_paths_begin_with_them(images: Path) -> None:
+    file = write(images / "l.txt", "/old/b.png\n/other/old/a.png\n")
+    config = {"/old": str(images), "/other/old/": f"{images}/"}
+    assert content(train(train=file, replace_prefix=config))[0] == [0, 1]
+    with pytest.raises(
+        ConfigError, match=r"no file '/old/b.png', which .*l.txt lists; set data.root= or data.replace_p"
+    ):
+        train(train=file)
+
+
+def test_an_image_that_vanished_is_missing_and_the_others_are_read(images: Path) -> None:
+    split = train(train=write(images / "l.txt", "b.png\na.png\nc.png\n"))
+    (images / "a.png").unlink()
+    rows = all_rows(split)
+    assert rows.images == [png(0), None, png(2)]
+    assert rows.names[1] == str(images / "a.png")
+
+
+@pytest.mark.parametrize(
+    ("files", "labels", "message"),
+    [
+        ("b.png\na.png\n", "0\n", r"y.txt lists 1 labels for the 2 images of .*l.txt; give one each"),
+        ("b.png\n", "0\n1\n", r"y.txt lists 2 labels for the 1 images"),
+        (
+            "b.png\na.png\nb.png\nb.png\n",
+            None,
+            r"l.txt lists 2 images again, first '.*/b.png'; .*allow_duplicates=true",
+        ),
+        ("\n\n", None, r"l.txt lists no images"),
+        ("b.png 1\na.png\n", None, r"l.txt, line 2: no label, where other lines have one; write -1 for none"),
+        ("b.png -2\n", None, r"l.txt has the label -2; labels are 0, 1, ..., and -1 is unlabelled"),
+    ],
+)
+def test_lists_that_are_no_dataset_are_refused(images: Path, files: str, labels: str | None, message: str) -> None:
+    settings = {} if labels is None else {"train_labels": write(images / "y.txt", labels)}
+    with pytest.raises(ConfigError, match=message):
+        train(train=write(images / "l.txt", files), **settings)
+
+
+def test_duplicates_can_be_allowed(images: Path) -> None:
+    assert content(train(train=write(images / "l.txt", "b.png\nb.png\n"), allow_duplicates=True))[0] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("l.npy", np.array(["b.png", 1], dtype=object), r"cannot read .*l.npy as an array: .*; save .*np.array\(texts"),
+        ("l.npy", np.array([1, 2]), r"l.npy holds int64 of shape \[2\], not a list of paths"),
+        ("l.npy", np.array([0.5]), r"l.npy holds float64, not integers or texts"),
+        ("l.csv", "file\nb.png\n", r"l.csv, line 2: no text 'path'; set data.path_column="),
+        ("l.jsonl", '{"path": "b.png"}\n{"path"\n', r"l.jsonl, line 2: not JSON: "),
+        ("l.jsonl", '["b.png"]\n', r"l.jsonl, line 1: .* is no object"),
+        ("l.jsonl", '{"path": "b.png", "label": 0.5}\n', r"l.jsonl has the label 0.5; write integers or names"),
+        ("l.list", "b.png\n", r"l.list is no list; its name ends in .npy, .txt, .csv, .jsonl"),
+    ],
+)
+def test_files_that_are_no_lists_are_named(images: Path, name: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(train=write(images / name, value))
+
+
+def test_text_that_is_not_utf_8_is_told(images: Path) -> None:
+    (images / "l.txt").write_bytes(b"caf\xe9.png\n")
+    with pytest.raises(ConfigError, match=r"l.txt is no UTF-8 text: .* at byte 3"):
+        train(train=str(images / "l.txt"))
+
+
+def test_a_pickle_in_an_array_is_never_loaded(images: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (images / "sprung",))
+
+    np.save(images / "l.npy", np.array([Trap()], dtype=object), allow_pickle=True)
+    with pytest.raises(ConfigError, match="cannot read"):
+        train(train=str(images / "l.npy"))
+    assert not (images / "sprung").exists()
+
+
+def test_absent_lists_are_told(images: Path) -> None:
+    with pytest.raises(ConfigError, match=r"file_list needs data.train="):
+        train()
+    with pytest.raises(ConfigError, match=r"no file '.*/gone.txt'"):
+        train(train=str(images / "gone.txt"))
+    assert FileList(FileList.Config(train=write(images / "l.txt", "b.png"))).optional("test") is None
+
+
+def test_other_labels_have_another_fingerprint(images: Path) -> None:
+    prints = {
+        train(train=write(images / f"l{number}.txt", text)).fingerprint
+        for number, text in enumerate(["b.png 0\na.png 1\n", "b.png 1\na.png 1\n", "a.png 0\nb.png 1\n"])
+    }
+    assert len(prints) == 3
+
+
+def test_columns_have_names_of_your_choice(images: Path) -> None:
+    lines = [json.dumps({"file": name, "kind": kind}) for name, kind in zip(FILES, "xyx", strict=True)]
+    split = train(train=write(images / "l.jsonl", "\n".join(lines)), path_column="file", label_column="kind")
+    assert content(split) == ([0, 1, 2], [0, 1, 0])

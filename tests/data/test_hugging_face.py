@@ -1,0 +1,160 @@
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysl.data.sources.hugging_face import HuggingFace
+from raysl.errors import ConfigError
+from tests.data.samples import all_rows, png, sent
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked of the hub, and what is prepared lies in the test's own folder."""
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def table_of(shades: list[int], labels: list[Any] | None = None, kind: Any = None) -> Any:
+    """Rows of encoded images, with class labels where a kind of label is given."""
+    columns: dict[str, Any] = {"image": [{"bytes": png(shade), "path": None} for shade in shades]}
+    features = {"image": datasets.Image()}
+    if kind is not None:
+        columns["label"] = labels
+        features["label"] = kind
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+
+def source_of(path: object, **settings: Any) -> HuggingFace:
+    return HuggingFace(HuggingFace.Config(dataset=str(path), **settings))
+
+
+def message_of(source: HuggingFace, name: str = "train") -> str:
+    with pytest.raises(ConfigError) as caught:
+        source.required(name)
+    return str(caught.value)
+
+
+def test_a_saved_dataset_is_read_as_it_is(tmp_path: Path) -> None:
+    kind = datasets.ClassLabel(names=["cat", "dog"])
+    parts = {
+        "train": table_of([1, 2, 3], [1, None, 0], kind),
+        "test": table_of([4], [-1], kind),
+        "validation": table_of([5], [1], kind),
+    }
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "saved"))
+    source = source_of(tmp_path / "saved")
+    train = source.required("train")
+    assert (train.classes, train.unit_sizes.tolist(), train.is_random_access) == (("cat", "dog"), [3], True)
+    rows = sent(train).read(np.array([2, 0, 1, 1]))
+    assert rows.images == [png(3), png(1), png(2), png(2)]
+    assert rows.labels.tolist() == [0, 1, -1, -1]
+    assert rows.names[0] == f"{tmp_path}/saved train 2"
+    assert all_rows(source.required("test")).images == [png(5)], "validation before test"
+    named = source_of(tmp_path / "saved", test_split="test")
+    assert (all_rows(named.required("test")).images, all_rows(named.required("test")).labels.tolist()) == (
+        [png(4)],
+        [-1],
+    )
+    assert len(pickle.dumps(train)) < 3000
+
+
+def test_one_saved_table_is_the_training_images(tmp_path: Path) -> None:
+    table_of([1, 2]).save_to_disk(str(tmp_path / "saved"))
+    source = source_of(tmp_path / "saved")
+    rows = all_rows(source.required("train"))
+    assert (rows.images, rows.labels.tolist()) == ([png(1), png(2)], [-1, -1])
+    assert source.required("train").classes == ()
+    assert source.optional("test") is None
+
+
+def test_rows_that_were_selected_and_turned_stay_so(tmp_path: Path) -> None:
+    table = table_of([1, 2, 3], [0, 1, 2], datasets.Value("int64")).select([2, 0])
+    table.save_to_disk(str(tmp_path / "saved"))
+    train = source_of(tmp_path / "saved").required("train")
+    rows = all_rows(train)
+    assert (rows.images, rows.labels.tolist(), train.classes) == ([png(3), png(1)], [2, 0], ("0", "1", "2"))
+
+
+def test_a_folder_of_parquet_files_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    for shade, part in enumerate(("train", "test")):
+        table = pa.table({"picture": [png(shade)] * 2, "kind": [0, 1]})
+        pq.write_table(table, tmp_path / "files" / f"{part}-00000-of-00001.parquet")
+    source = source_of(tmp_path / "files", image_column="picture", label_column="kind")
+    assert all_rows(source.required("train")).images == [png(0)] * 2
+    assert all_rows(source.required("test")).images == [png(1)] * 2
+    assert all_rows(source.required("test")).labels.tolist() == [0, 1]
+
+
+def test_images_may_be_files_and_one_that_vanishes_is_missing(tmp_path: Path) -> None:
+    for shade, label in enumerate(("cat", "dog")):
+        (tmp_path / "files" / "train" / label).mkdir(parents=True)
+        (tmp_path / "files" / "train" / label / "1.png").write_bytes(png(shade))
+    train = source_of(tmp_path / "files").required("train")
+    assert train.classes == ("cat", "dog")
+    assert all_rows(train).images == [png(0), png(1)]
+    (tmp_path / "files" / "train" / "cat" / "1.png").unlink()
+    assert all_rows(train).images == [None, png(1)]
+    assert all_rows(train).labels.tolist() == [0, 1]
+
+
+def test_other_images_have_another_fingerprint(tmp_path: Path) -> None:
+    prints = []
+    for number, shades in enumerate([[1, 2], [1, 2], [1, 2, 3]]):
+        table_of(shades).save_to_disk(str(tmp_path / str(number)))
+        prints.append(source_of(tmp_path / str(number)).required("train").fingerprint)
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_paths_are_absolute_and_names_of_the_hub_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table_of([1]).save_to_disk(str(tmp_path / "saved"))
+    monkeypatch.chdir(tmp_path)
+    assert HuggingFace.Config(dataset="saved").dataset == str(tmp_path / "saved")
+    assert HuggingFace.Config(dataset="uoft-cs/cifar10").dataset == "uoft-cs/cifar10"
+
+
+def test_columns_that_are_none_are_refused(tmp_path: Path) -> None:
+    table_of([1], ["cat"], datasets.Value("string")).save_to_disk(str(tmp_path / "saved"))
+    assert "has no column 'img'; its columns: image, label; set data.image_column=" in message_of(
+        source_of(tmp_path / "saved", image_column="img")
+    )
+    assert "column 'label' holds Value('string'), not images" in message_of(
+        source_of(tmp_path / "saved", image_column="label")
+    )
+    assert "column 'label' holds Value('string'), not class labels or integers; set data.label_column=" in message_of(
+        source_of(tmp_path / "saved")
+    )
+
+
+def test_places_that_are_no_dataset_are_told(tmp_path: Path) -> None:
+    assert "hugging_face needs data.dataset=" in message_of(HuggingFace(HuggingFace.Config()))
+    assert "no folder" in message_of(source_of(tmp_path / "none"))
+    (tmp_path / "empty").mkdir()
+    assert f"cannot load '{tmp_path}/empty' with datasets: " in message_of(source_of(tmp_path / "empty"))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "train.parquet").write_bytes(b"x")
+    assert "datasets: Parquet" in message_of(source_of(tmp_path / "broken"))
+    table_of([]).save_to_disk(str(tmp_path / "no_rows"))
+    assert f"cannot load '{tmp_path}/no_rows' with datasets: " in message_of(source_of(tmp_path / "no_rows"))
+    table_of([1]).save_to_disk(str(tmp_path / "saved"))
+    assert "has no split 'unlabeled'; its splits: train; set data.train_split=" in message_of(
+        source_of(tmp_path / "saved", train_split="unlabeled")
+    )
+
+
+def test_a_split_without_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raysl.data.sources.hugging_face._parts", lambda *_: {"train": table_of([])})
+    assert message_of(source_of("mine")) == "the split 'train' of 'mine' has no rows"
+
+
+def test_without_the_package_its_installation_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert "run `pip install datasets`" in message_of(source_of(tmp_path))

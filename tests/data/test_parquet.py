@@ -1,0 +1,157 @@
+"""Labels and names in Parquet files; `test_sources` has what else there is to them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysl.data.sources import parquet_split
+from raysl.data.sources.parquet import Parquet
+from raysl.data.sources.parquet_columns import CLASSES_KEY
+from raysl.errors import ConfigError, RunFailed
+from tests.data.samples import all_rows, png, sent
+
+
+def write(file: Path, **columns: Any) -> None:
+    table = pa.table({"image": [png(shade) for shade in range(3)], **columns})
+    pq.write_table(table, file, row_group_size=2)
+
+
+def source(path: Path, **settings: Any) -> Parquet:
+    return Parquet(Parquet.Config(path=str(path), **settings))
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+def test_names_as_labels_are_sorted_and_numbered_by_the_training_images(tmp_path: Path, dictionary: bool) -> None:
+    def column(*names: str | None) -> pa.Array:
+        return pa.array(names).dictionary_encode() if dictionary else pa.array(names)
+
+    write(tmp_path / "train-0.parquet", label=column("dog", "ant", None))
+    write(tmp_path / "train-1.parquet", label=column("cat", "ant", "ant"))
+    write(tmp_path / "test.parquet", label=column("dog", "dog", None))
+    train, test = (source(tmp_path).required(name) for name in ("train", "test"))
+    assert train.classes == test.classes == ("ant", "cat", "dog")
+    assert all_rows(train).labels.tolist() == [2, 0, -1, 1, 0, 0]
+    assert all_rows(test).labels.tolist() == [2, 2, -1]
+    assert sent(train).labels_of(np.array([3, 0])).tolist() == [1, 2]
+    assert all_rows(source(tmp_path, classes=("dog", "cat", "ant")).required("test")).labels.tolist() == [0, 0, -1]
+
+
+def test_a_held_out_name_that_no_training_image_has_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "train.parquet", label=["dog", "ant", "ant"])
+    write(tmp_path / "test.parquet", label=["cow", "ant", "owl"])
+    with pytest.raises(ConfigError, match=r"test.parquet has labels that no training image has: 'cow', 'owl'"):
+        source(tmp_path).required("test")
+    with pytest.raises(ConfigError, match=r"train.parquet has labels that no training image has: 'dog'"):
+        source(tmp_path, classes=("ant",)).required("train")
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int64()), pa.list_(pa.int8(), 2), pa.large_list(pa.int32())])
+def test_lists_of_labels_make_a_multi_label_split(tmp_path: Path, kind: pa.DataType) -> None:
+    write(tmp_path / "train.parquet", label=pa.array([[1, 0], [0, -1], None], kind))
+    write(tmp_path / "test.parquet", label=pa.array([None, None, [1, 1]], kind))
+    train, test = (source(tmp_path).required(name) for name in ("train", "test"))
+    assert train.is_multilabel
+    assert train.classes == test.classes == ("0", "1")
+    assert all_rows(train).labels.tolist() == [[1, 0], [0, -1], [-1, -1]]
+    assert all_rows(test).labels.tolist() == [[-1, -1], [-1, -1], [1, 1]], "the first row group is all null"
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([[1, 0], [1], [0, 0]], r"a.parquet: lists of 1 and of 2 labels; give one of each class"),
+        ([[1, 0], [2, 0], [0, 0]], r"a.parquet has the label 2; of several labels each is 1 for present"),
+        ([0.5, 1.0, 2.0], r"column 'label' holds double, not integers, names or lists of integers; set data.label_co"),
+    ],
+)
+def test_columns_that_are_no_labels_are_refused(tmp_path: Path, labels: Any, message: str) -> None:
+    write(tmp_path / "a.parquet", label=labels)
+    with pytest.raises(ConfigError, match=message):
+        source(tmp_path).required("train")
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"label": ["x", "y", "z"]}, r"'label': .*a.parquet has int64, .*b.parquet has string; .* same columns"),
+        ({}, r"'label': .*a.parquet has int64, .*b.parquet has none"),
+        ({"label": [[1], [0], [1]]}, r"a.parquet has int64, .*b.parquet has list<.*int64>"),
+    ],
+)
+def test_files_of_different_columns_are_refused(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    write(tmp_path / "a.parquet", label=[0, 1, 2])
+    write(tmp_path / "b.parquet", **columns)
+    with pytest.raises(ConfigError, match=message):
+        source(tmp_path).required("train")
+
+
+def test_lists_of_another_length_in_the_second_file_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", label=[[1, 0]] * 3)
+    write(tmp_path / "b.parquet", label=[[1, 0, 0]] * 3)
+    with pytest.raises(ConfigError, match=r"b.parquet has lists of 3 labels for 2 classes"):
+        source(tmp_path).required("train")
+
+
+@pytest.mark.parametrize("column", ["name", "path"])
+def test_a_column_of_names_names_the_images(tmp_path: Path, column: str) -> None:
+    write(tmp_path / "a.parquet", **{column: ["x/0.png", None, "x/2.png"]})
+    rows = all_rows(source(tmp_path).required("train"))
+    assert rows.names == ["x/0.png", f"{tmp_path}/a.parquet row 1", "x/2.png"]
+    (tmp_path / "list.txt").write_text("2\nx/0\n")
+    listed = source(tmp_path, subset=str(tmp_path / "list.txt")).required("train")
+    assert all_rows(listed).images == [png(0), png(2)], "beside a name 2 is one too"
+
+
+def test_an_index_column_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", index=[2, 1, 0], label=[0, 1, 2])
+    rows = all_rows(source(tmp_path).required("train"))
+    assert rows.images == [png(0), png(1), png(2)]
+    assert rows.labels.tolist() == [0, 1, 2]
+
+
+def test_class_names_in_the_file_are_used(tmp_path: Path) -> None:
+    table = pa.table({"image": [png(0)], "label": [1]})
+    stored = table.replace_schema_metadata({CLASSES_KEY: json.dumps(["cat", "dog"])})
+    pq.write_table(stored, tmp_path / "a.parquet")
+    assert source(tmp_path).required("train").classes == ("cat", "dog")
+    assert source(tmp_path, classes=("x", "y")).required("train").classes == ("x", "y")
+
+
+def test_labels_and_names_are_read_without_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.parquet", label=[0, 1, 1], name=["a", "b", "c"])
+    split = source(tmp_path).required("train")
+    columns: list[str] = []
+    row_group = parquet_split.ParquetSplit._row_group
+
+    def noted(self: Any, path: str, group: int, wanted: list[str]) -> pa.Table:
+        columns.extend(wanted)
+        return row_group(self, path, group, wanted)
+
+    monkeypatch.setattr(parquet_split.ParquetSplit, "_row_group", noted)
+    assert split.labels_of(np.array([2, 0])).tolist() == [1, 0]
+    assert split.names_of(np.array([2, 0])) == ["c", "a"]
+    assert set(columns) == {"label", "name"}
+
+
+def test_a_read_that_fails_is_tried_again_and_then_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.parquet")
+    split = source(tmp_path).required("train")
+    failures = [OSError("connection reset")]
+    row_group = parquet_split.ParquetSplit._row_group
+
+    def shaky(self: Any, path: str, group: int, wanted: list[str]) -> pa.Table:
+        if failures:
+            raise failures.pop()
+        return row_group(self, path, group, wanted)
+
+    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(parquet_split.ParquetSplit, "_row_group", shaky)
+    assert split.read(np.array([1])).images == [png(1)]
+    failures += [OSError("connection reset")] * 5
+    with pytest.raises(RunFailed, match=r"cannot read '.*a.parquet' after 5 tries: connection reset"):
+        split.read(np.array([2]))

@@ -1,0 +1,351 @@
+import io
+import json
+import logging
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from pyarrow import fs
+
+from raysl.data.sources.webdataset import WebDataset
+from raysl.errors import ConfigError, RunFailed
+from tests.data.samples import all_rows, png, sent
+
+Files = dict[str, bytes]
+
+
+def tar_of(files: Files) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def samples(shades: range) -> Files:
+    """An image and a label each, the label the shade."""
+    files: Files = {}
+    for shade in shades:
+        files |= {f"{shade:04d}.png": png(shade), f"{shade:04d}.cls": b"%d\n" % shade}
+    return files
+
+
+def write(path: Path, files: Files) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(tar_of(files))
+    return path
+
+
+def source_of(path: object, **settings: Any) -> WebDataset:
+    return WebDataset(WebDataset.Config(path=str(path), **settings))
+
+
+def labels_of(source: WebDataset, name: str = "train") -> list[int]:
+    labels: list[int] = all_rows(source.required(name)).labels.tolist()
+    return labels
+
+
+def message_of(source: WebDataset) -> str:
+    with pytest.raises(ConfigError) as caught:
+        source.required("train")
+    return str(caught.value)
+
+
+# reading
+
+
+def test_shards_are_the_units_and_any_order_can_be_read(tmp_path: Path) -> None:
+    write(tmp_path / "b.tar", samples(range(3, 5)))
+    write(tmp_path / "a.tar", samples(range(3)))
+    train = source_of(tmp_path).required("train")
+    assert train.unit_sizes.tolist() == [3, 2]
+    assert train.classes == ("0", "1", "2", "3", "4")
+    assert train.is_random_access
+    rows = sent(train).read(np.array([4, 0, 2, 2]))
+    assert rows.images == [png(4), png(0), png(2), png(2)]
+    assert rows.labels.tolist() == [4, 0, 2, 2]
+    assert rows.names[0] == f"{tmp_path}/b.tar: 0004"
+
+
+def test_members_with_one_key_are_one_sample_wherever_they_stand(tmp_path: Path) -> None:
+    files = {
+        "x/1.cls": b"5",
+        "x/1.JPG": png(1),
+        "y/1.png": png(2),
+        "z.txt": b"no image",
+        "y/1.seg.png": png(9),
+        "._y/2.png": png(9),
+        "y/._2.png": png(9),
+        "y/1.json": json.dumps({"label": 3}).encode(),
+        "x/1.json": json.dumps({"label": 4}).encode(),
+        "w.json": b"[]",
+        "w.webp": png(3),
+    }
+    rows = all_rows(source_of(write(tmp_path / "a.tar", files)).required("train"))
+    assert rows.images == [png(1), png(2), png(9), png(3)]
+    assert rows.labels.tolist() == [5, 3, -1, -1], ".cls before .json, and -1 without either"
+
+
+def test_the_field_of_the_label_can_be_named(tmp_path: Path) -> None:
+    note = json.dumps({"label": 1, "data": 2}).encode()
+    path = write(tmp_path / "a.tar", {"1.png": png(1), "1.json": note})
+    assert labels_of(source_of(path)) == [1]
+    assert labels_of(source_of(path, label_key="data")) == [2], "though an index with the other field is there"
+    unlabelled = source_of(path, label_key="none").required("train")
+    assert (all_rows(unlabelled).labels.tolist(), unlabelled.classes) == ([-1], ())
+
+
+@pytest.mark.parametrize("held_out", ["val", "test"])
+def test_names_of_shards_pick_the_split(tmp_path: Path, held_out: str) -> None:
+    write(tmp_path / "train-0.tar", samples(range(2)))
+    write(tmp_path / held_out / "0.tar", samples(range(2, 3)))
+    write(tmp_path / "other.tar", samples(range(9, 10)))
+    assert labels_of(source_of(tmp_path)) == [0, 1]
+    assert labels_of(source_of(tmp_path), "test") == [2]
+
+
+def test_a_pattern_names_shards_in_its_order(tmp_path: Path) -> None:
+    for number in range(8, 12):
+        write(tmp_path / f"s-{number:03d}.tar", samples(range(number, number + 1)))
+    assert labels_of(source_of(f"{tmp_path}/s-{{008..010}}.tar")) == [8, 9, 10]
+    assert labels_of(source_of(f"{tmp_path}/s-0{{11,08}}.tar")) == [11, 8]
+    assert labels_of(source_of(f"file://{tmp_path}/s-{{008..009}}.tar")) == [8, 9]
+    both = WebDataset.Config(train=f"{tmp_path}/s-008.tar", test=f"{tmp_path}/s-0{{1..1}}{{0..1}}.tar")
+    assert labels_of(WebDataset(both), "test") == [10, 11]
+
+
+def test_names_of_classes_are_given_or_numbers(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", samples(range(2)))
+    assert source_of(path, classes=("cat", "dog")).required("train").classes == ("cat", "dog")
+    assert "has the label 1, and data.classes has 1 names" in message_of(source_of(path, classes=("cat",)))
+
+
+def test_other_labels_have_another_fingerprint(tmp_path: Path) -> None:
+    prints = []
+    for label in (b"1", b"2", b"2"):
+        path = write(tmp_path / "a.tar", {"1.png": png(1), "1.cls": label})
+        (tmp_path / "a.tar.index.npz").unlink(missing_ok=True)
+        prints.append(source_of(path).required("train").fingerprint)
+    assert prints[0] != prints[1] == prints[2]
+
+
+# the index
+
+
+def test_a_shard_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.tar", samples(range(3)))
+    first = source_of(tmp_path).required("train")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the shard is looked through again")
+
+    monkeypatch.setattr("raysl.data.sources.shard_index.members", refuse)
+    again = source_of(tmp_path).required("train")
+    assert again.fingerprint == first.fingerprint
+    assert all_rows(again).images == [png(0), png(1), png(2)]
+
+
+def test_an_index_older_than_its_shard_is_made_anew(tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", samples(range(3)))
+    assert labels_of(source_of(tmp_path)) == [0, 1, 2]
+    write(tmp_path / "a.tar", samples(range(5, 8)))
+    os.utime(tmp_path / "a.tar.index.npz", ns=(0, 0))
+    assert labels_of(source_of(tmp_path)) == [5, 6, 7]
+    write(tmp_path / "a.tar", samples(range(100)))
+    os.utime(tmp_path / "a.tar", ns=(0, 0))
+    assert len(labels_of(source_of(tmp_path))) == 100, "an older file of another size is another file"
+
+
+def test_a_shard_that_changes_under_a_run_is_noticed(tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", samples(range(3)))
+    train = source_of(tmp_path).required("train")
+    write(tmp_path / "a.tar", samples(range(5, 8)))
+    (tmp_path / "a.tar.index.npz").unlink()
+    with pytest.raises(RunFailed, match=r"the shard .*/a\.tar changed while it was in use; start again"):
+        sent(train).read(np.array([0]))
+
+
+def test_a_shard_that_is_gone_is_told(tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", samples(range(3)))
+    train = source_of(tmp_path).required("train")
+    (tmp_path / "a.tar").unlink()
+    with pytest.raises(ConfigError, match=r"cannot read '.*/a\.tar': .*; check the address"):
+        sent(train).read(np.array([0]))
+
+
+def test_indices_can_lie_elsewhere_and_shards_may_be_named_alike(tmp_path: Path) -> None:
+    for shade, name in enumerate(["x", "y"]):
+        write(tmp_path / name / "in" / "0.tar", samples(range(shade, shade + 1)))
+    settings = {"index": str(tmp_path / "cache"), "train": str(tmp_path / "x"), "test": str(tmp_path / "y")}
+    source = WebDataset(WebDataset.Config(**settings))
+    assert (labels_of(source), labels_of(source, "test")) == ([0], [1])
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert not list((tmp_path / "x").rglob("*.npz"))
+
+
+def test_a_local_folder_that_cannot_be_written_is_read_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "data" / "a.tar", samples(range(2)))
+    (tmp_path / "file").write_bytes(b"")
+    with caplog.at_level(logging.WARNING, "raysl"):
+        assert labels_of(source_of(tmp_path / "data", index=str(tmp_path / "file"))) == [0, 1]
+    assert "cannot write" in caplog.text
+    assert "what is in 1 shards is looked up at every start" in caplog.text
+
+
+def test_an_index_that_is_none_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", samples(range(2)))
+    (tmp_path / "a.tar.index.npz").write_bytes(b"x")
+    assert "a.tar.index.npz is no index of a shard" in message_of(source_of(tmp_path))
+
+
+# remote shards
+
+
+@pytest.fixture
+def bucket() -> Iterator[Any]:
+    memory = fsspec.filesystem("memory")
+    yield memory
+    if memory.exists("/wds"):
+        memory.rm("/wds", recursive=True)
+
+
+def test_remote_shards_are_streamed_and_their_images_read_one_by_one(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.pipe("/wds/train-0.tar", tar_of(samples(range(4))))
+    train = source_of("memory://wds").required("train")
+    assert not train.is_random_access
+    asked: list[int] = []
+
+    def cat_file(path: str, start: int | None = None, end: int | None = None) -> bytes:
+        content = bytes(bucket.store[path].getvalue()[start:end])
+        asked.append(len(content))
+        if len(asked) in (1, 3):
+            raise ConnectionResetError("a network that fails now and then")
+        return content
+
+    monkeypatch.setattr(bucket, "cat_file", cat_file)
+    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    rows = train.read(np.array([3, 1]))
+    assert rows.images == [png(3), png(1)]
+    assert rows.names[1].endswith("wds/train-0.tar: 0001")
+    assert max(asked) < len(tar_of(samples(range(4)))), "the shard itself is not read"
+
+
+def test_a_network_that_keeps_failing_is_told(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.pipe("/wds/train-0.tar", tar_of(samples(range(4))))
+    train = source_of("memory://wds").required("train")
+
+    def cat_file(path: str, start: int | None = None, end: int | None = None) -> bytes:
+        raise ConnectionResetError("reset by peer")
+
+    monkeypatch.setattr(bucket, "cat_file", cat_file)
+    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    with pytest.raises(RunFailed, match=r"cannot read '.*wds/train-0\.tar.*' after 5 tries: reset by peer"):
+        train.read(np.array([3, 1]))
+
+
+def test_a_bucket_that_is_missing_is_told(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def info(path: str) -> None:
+        raise OSError(f"AWS Error NO_SUCH_BUCKET for {path}\nand much more")
+
+    monkeypatch.setattr(bucket, "info", info)
+    reason = "AWS Error NO_SUCH_BUCKET for /none; check the address, the network and the rights"
+    assert message_of(source_of("memory://none")) == f"cannot read 'memory://none': {reason}"
+    assert message_of(source_of("memory://none/{0..1}.tar")).startswith("cannot read 'memory://none': AWS Error")
+
+
+def test_the_index_of_a_remote_shard_must_be_kept(bucket: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bucket.pipe("/wds/a.tar", tar_of(samples(range(1))))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("read only")
+
+    monkeypatch.setattr(fs.FSSpecHandler, "open_output_stream", refuse)
+    assert "give data.index= a folder or URI" in message_of(source_of("memory://wds"))
+    assert labels_of(source_of("memory://wds", index=str(tmp_path))) == [0]
+
+
+# tars that are refused
+
+
+@pytest.mark.parametrize("name", ["/etc/1.png", "../1.png", "a/../../1.png"])
+def test_a_tar_with_a_path_outside_is_refused(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / "a.tar", {"0.png": png(0), name: png(1)})
+    assert message_of(source_of(path)) == f"{path}: the member {name!r} lies outside of the tar; make it anew"
+
+
+def test_a_tar_with_links_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        info = tarfile.TarInfo("1.png")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(info)
+    assert "the member '1.png' is no plain file" in message_of(source_of(tmp_path))
+
+
+@pytest.mark.parametrize("place", ["in a header", "between members", "in a member"])
+def test_a_tar_that_breaks_off_is_refused_not_shortened(tmp_path: Path, place: str) -> None:
+    whole = tar_of({"0.png": png(0), "1.png": bytes(5000)})
+    second = 512 + 512
+    size = {"in a header": second + 100, "between members": second, "in a member": second + 512 + 1000}[place]
+    (tmp_path / "a.tar").write_bytes(whole[:size])
+    message = message_of(source_of(tmp_path))
+    assert message.startswith(str(tmp_path / "a.tar"))
+    assert "fetch or make it anew" in message
+    assert not list(tmp_path.glob("*.npz"))
+
+
+def test_a_tar_that_is_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
+    whole = bytearray(tar_of({"0.png": png(0), "1.png": png(1), "2.png": png(2)}))
+    whole[1024:1536] = b"x" * 512
+    (tmp_path / "a.tar").write_bytes(whole)
+    assert "breaks off, or is damaged, at byte 1,024" in message_of(source_of(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"1.png": b"x", "1.cls": b"cat"}, "a.tar: 1.cls holds b'cat', not an integer"),
+        ({"1.png": b"x", "1.json": b"{"}, "a.tar: 1.json is no JSON"),
+        (
+            {"1.png": b"x", "1.json": b'{"label": "cat"}'},
+            "a.tar: 1.json: label is 'cat', not an integer; set data.label_k",
+        ),
+        ({"1.txt": b"x"}, "no images in the 1 shards of"),
+    ],
+)
+def test_labels_that_are_none_are_refused(tmp_path: Path, files: Files, message: str) -> None:
+    write(tmp_path / "a.tar", files)
+    assert message in message_of(source_of(tmp_path))
+
+
+def test_places_without_shards_are_told(tmp_path: Path) -> None:
+    write(tmp_path / "val-0.tar", samples(range(1)))
+    assert "holds val and test shards alone; give data.train=" in message_of(source_of(tmp_path))
+    (tmp_path / "empty").mkdir()
+    assert "no .tar files in" in message_of(source_of(tmp_path / "empty"))
+    assert "no file or folder" in message_of(source_of(tmp_path / "none"))
+    missing = message_of(source_of(f"{tmp_path}/val-{{0..2}}.tar"))
+    assert missing.startswith("2 of the 3 files of")
+    assert missing.endswith("first 'val-1.tar'")
+    assert "neither a range as {000..009} nor a list" in message_of(source_of(f"{tmp_path}/{{a}}.tar"))
+    assert "the range {3..1} is empty" in message_of(source_of(f"{tmp_path}/{{3..1}}.tar"))
+    assert "webdataset needs data.path=" in message_of(WebDataset(WebDataset.Config()))
+
+
+def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for content in (b"0", b"1"):
+            info = tarfile.TarInfo("1.cls")
+            info.size = 1
+            tar.addfile(info, io.BytesIO(content))
+    assert "has the member '1.cls' twice" in message_of(source_of(tmp_path))

@@ -1,0 +1,89 @@
+"""An interrupted run consumes the samples that an undisturbed one does, whatever its number of workers."""
+
+import json
+import random
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.train.runs import finish, kill_driver, start, wait_for_step
+
+RECORDER = '''\
+"""SimCLR that writes down which samples each rank gets at each step."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from raysl import dist
+from raysl.methods.simclr import SimCLR
+
+
+class Recorder(SimCLR):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(SimCLR.Config):
+        folder: str
+        """Where to write."""
+
+    def training_step(self, batch, step):
+        path = Path(self.config.folder) / f"{dist.world()}_{dist.rank()}.jsonl"
+        with path.open("a") as file:
+            file.write(json.dumps([step.index, batch.index.tolist()]) + "\\n")
+        return super().training_step(batch, step)
+'''
+STEPS = 40  # two epochs of 20
+
+
+def _run(folder: Path, name: str, cifar10: Path, workers: int, num: int) -> list[str]:
+    (folder / name).mkdir(exist_ok=True)
+    return [
+        f"method.name={folder}/recorder.py:Recorder",
+        f"method.folder={folder / name}",
+        "data=parquet",
+        f"data.path={cifar10}",
+        f"data.limit={num}",
+        f"train.batch_size={num // 20}",
+        "train.epochs=2",
+        "backbone.num_stages=1",
+        "backbone.width=4",
+        f"train.workers={workers}",
+        "train.cpus_per_worker=0.2",
+        "train.uneven=true",
+    ]
+
+
+def _indices(folder: Path, world: int) -> dict[int, list[int]]:
+    """Global batches that all ranks have begun, by step."""
+    ranks = []
+    for rank in range(world):
+        lines = (folder / f"{world}_{rank}.jsonl").read_text().splitlines()
+        ranks.append(dict(json.loads(line) for line in lines))
+    steps = set.intersection(*(set(rank) for rank in ranks))
+    return {step: [index for rank in ranks for index in rank[step]] for step in sorted(steps)}
+
+
+@pytest.mark.parametrize(("num", "seed"), [(5_000, 0), pytest.param(50_000, 1, marks=pytest.mark.slow)])
+def test_two_workers_resumed_as_three_consume_the_indices_of_one(
+    tmp_path: Path, cifar10: Path, num: int, seed: int
+) -> None:
+    (tmp_path / "recorder.py").write_text(RECORDER)
+    runs = tmp_path / "runs"
+    finish(start(runs, "calm", *_run(tmp_path, "calm", cifar10, 1, num)))
+    process = start(runs, "hit", *_run(tmp_path, "hit", cifar10, 2, num))
+    wait_for_step(runs / "hit", random.Random(seed).randint(7, 30), process)
+    kill_driver(process)
+    output = finish(start(runs, "hit", *_run(tmp_path, "hit", cifar10, 3, num)))
+
+    (resumed,) = map(int, re.findall(r"resumed at step (\d+) on 3 worker", output))
+    calm, before, after = (_indices(tmp_path / name, world) for name, world in (("calm", 1), ("hit", 2), ("hit", 3)))
+    assert list(calm) == list(range(STEPS))
+    assert list(after) == list(range(resumed, STEPS))
+    assert list(before) == list(range(len(before)))
+    assert len(before) >= resumed > 0
+    for part in (before, after):
+        assert all(indices == calm[step] for step, indices in part.items())
+    for epoch in range(2):
+        seen = np.concatenate([calm[step] for step in range(20 * epoch, 20 * epoch + 20)])
+        np.testing.assert_array_equal(np.sort(seen), np.arange(num))
