@@ -5,10 +5,8 @@
 * `fit_on_ray`: raysl's loop in a worker of Ray Train, with what every run observes and reports
 """
 
-import ctypes
 import json
 import os
-import platform
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -22,6 +20,7 @@ from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.data.batch import Batch
 from raysl.losses import nt_xent
+from raysl.memory import keep_freed_memory
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.resnet import ResNet
 from raysl.speed.turns import Gate
@@ -30,8 +29,6 @@ from raysl.train.callbacks.callback import Callback
 from raysl.train.loop import fit
 from raysl.train.plan import TrainPlan
 from raysl.train.reporter import LocalReporter, Reporter
-
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,18 +150,6 @@ def _fit(task: Task, reporter: Reporter, callbacks: list[Callback]) -> None:
     model = dist.data_parallel(state.method)
     gate = task.gate(task.workload.batches(dist.rank()))
     fit(state, model, plan, gate, callbacks=callbacks, reporter=reporter)
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep what is freed instead of giving it back to the system; does nothing where there is no glibc.
-
-    By default it maps large tensors anew at every step, or not, as the order of allocations and the thread happen to
-    have it: a tenth and more of a step on a CPU, by chance, which would drown the differences that are looked for.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        libc = ctypes.CDLL(None)
-        for option, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_ARENA_MAX, 1)):
-            libc.mallopt(option, value)
 
 
 def main() -> None:

@@ -5,17 +5,37 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import ray
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
 from raysl.errors import RunFailed
-from raysl.speed.contenders import Task, fit_on_ray
+from raysl.speed.contenders import fit_on_ray
 
 END_S = 30.0  # a contender has so long to end after its last turn
+
+
+class Task(Protocol):
+    """What is started needs to know of a contender."""
+
+    @property
+    def name(self) -> str:
+        """Of the contender."""
+
+    @property
+    def folder(self) -> str:
+        """For what it writes."""
+
+    @property
+    def world(self) -> int:
+        """Its processes."""
+
+    def to_json(self) -> str:
+        """As one argument of a command line."""
 
 
 class Running(Protocol):
@@ -31,10 +51,10 @@ class Running(Protocol):
 class Child:
     """One process, or several under torchrun."""
 
-    def __init__(self, program: str, task: Task) -> None:
+    def __init__(self, program: str, task: Task, module: str = "raysl.speed.contenders") -> None:
         self.task = task
         self.log = Path(task.folder) / f"{task.name}.log"
-        command = [sys.executable, "-m", "raysl.speed.contenders", program, task.to_json()]
+        command = [sys.executable, "-m", module, program, task.to_json()]
         if task.world > 1:
             torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={task.world}", "-m"]
             command = [sys.executable, "-m", *torchrun, *command[2:]]
@@ -59,11 +79,11 @@ class Child:
 class RayRun:
     """A run of Ray Train on this machine, driven by a thread."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, program: Callable[[dict[str, Any]], None] = fit_on_ray) -> None:
         self.task = task
         self.error: Exception | None = None
         self.trainer = TorchTrainer(
-            fit_on_ray,
+            program,
             train_loop_config={"task": task},
             scaling_config=ScalingConfig(
                 num_workers=task.world,

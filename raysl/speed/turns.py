@@ -59,6 +59,23 @@ class Line:
         return message
 
 
+def join(path: str, name: str, rank: int = 0) -> Line:
+    """Connect a contender's process to the starter, and tell it who is there.
+
+    Args:
+        path: of the starter's socket.
+        name: of the contender.
+        rank: of this process in it.
+    """
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    line = Line(connection)
+    line.send(
+        {"name": name, "rank": rank, "threads": torch.get_num_threads(), "niceness": os.nice(0), "pid": os.getpid()}
+    )
+    return line
+
+
 class Gate:
     """A contender's stream of batches: it blocks between turns, and times the steps in between.
 
@@ -71,12 +88,7 @@ class Gate:
 
     def __init__(self, path: str, name: str, rank: int, batches: Sequence[Batch]) -> None:
         self.batches = batches
-        connection = socket.socket(socket.AF_UNIX)
-        connection.connect(path)
-        self.line = Line(connection)
-        self.line.send(
-            {"name": name, "rank": rank, "threads": torch.get_num_threads(), "niceness": os.nice(0), "pid": os.getpid()}
-        )
+        self.line = join(path, name, rank)
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """Batches from `step` on. A step counts as done when the next batch is asked for; the last turn has no next."""

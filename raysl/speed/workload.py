@@ -9,7 +9,7 @@ import torch
 
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.data.batch import Batch, DataInfo
-from raysl.data.load import read_images
+from raysl.data.images import read_images
 from raysl.data.sources.synthetic import Synthetic
 from raysl.methods.simclr import SimCLR, Views
 from raysl.nn.backbones.resnet import ResNet
@@ -68,10 +68,10 @@ class Workload:
         for number in range(NUM_BATCHES):
             first = (rank * NUM_BATCHES + number) * self.batch_size
             index = np.arange(first, first + self.batch_size)
-            images, labels, _ = read_images(split, index)
-            views = recipe(images, index, seed=0, epoch=0)
+            read = read_images(split, index)
+            views = recipe(read.pictures[0].images, index, seed=0, epoch=0)
             floats = {group: normalize(view, config.mean, config.std) for group, view in views.items()}
-            made.append(Batch(floats, torch.from_numpy(index), torch.from_numpy(labels)))
+            made.append(Batch(floats, torch.from_numpy(index), torch.from_numpy(read.labels)))
         return made
 
 

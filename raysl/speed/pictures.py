@@ -1,0 +1,54 @@
+"""JPEG files to measure with, made of the photographs that come with scikit-learn."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysl.hashing import hash_words
+
+STORED = {32: (32, 32), 224: (375, 500)}
+"""Heights and widths of the stored images, by the side of the views that are made of them."""
+QUALITY = 87
+GROUP_ROWS = 256
+
+
+def write_pictures(path: Path, size: int, num: int) -> None:
+    """Write a Parquet file of `num` JPEG images for views of `size` px, each another part of a photograph.
+
+    Args:
+        path: of the file.
+        size: a key of `STORED`.
+        num: images.
+    """
+    from PIL import Image
+    from sklearn.datasets import load_sample_images
+
+    photographs = [Image.fromarray(pixels) for pixels in load_sample_images().images]
+    height, width = STORED[size]
+    images = []
+    for number in range(num):
+        photograph = photographs[number % len(photographs)]
+        side = 0.5 + 0.5 * _share(number, 0)  # of the largest box of that shape
+        box_width = side * min(photograph.width, photograph.height * width / height)
+        box_height = box_width * height / width
+        left = _share(number, 1) * (photograph.width - box_width)
+        top = _share(number, 2) * (photograph.height - box_height)
+        box = (left, top, left + box_width, top + box_height)
+        file = io.BytesIO()
+        photograph.resize((width, height), Image.Resampling.BICUBIC, box=box).save(file, "JPEG", quality=QUALITY)
+        images.append(file.getvalue())
+    labels = np.arange(num) % len(photographs)
+    pq.write_table(pa.table({"image": images, "label": labels}), path, row_group_size=GROUP_ROWS)
+
+
+def read_pictures(path: Path) -> list[bytes]:
+    """The encoded images of a file that `write_pictures` has made."""
+    images: list[bytes] = pq.read_table(path, columns=["image"])["image"].to_pylist()
+    return images
+
+
+def _share(number: int, place: int) -> float:
+    return float(hash_words(number, place) / 2**64)
