@@ -10,12 +10,12 @@ class CorruptLog:
         self.seen: set[str] = set()
         self.untold: list[str] = []
 
-    def add(self, images: Iterable[str]) -> None:
-        """Note images, "name: reason" each."""
-        for image in images:
-            if image not in self.seen:
-                self.seen.add(image)
-                self.untold.append(image)
+    def add(self, images: Iterable[str]) -> list[str]:
+        """Note images, "name: reason" each; those that are new."""
+        new = [image for image in dict.fromkeys(images) if image not in self.seen]
+        self.seen.update(new)
+        self.untold += new
+        return new
 
     def take_untold(self) -> list[str]:
         """Those that were noted since this was called last."""

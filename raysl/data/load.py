@@ -167,8 +167,7 @@ class LocalBatches:
     def from_step(self, step: int) -> Iterator[Batch]:
         """Batches without end, the first one that of `step`."""
         for loaded in self._loaded(step):
-            self.corrupt.add(loaded.corrupt)
-            for image in self.corrupt.take_untold():
+            for image in self.corrupt.add(loaded.corrupt):
                 log.warning("replaced a corrupt image: %s", image)
             yield self.loader.finish(loaded, step, self.device)
             step += 1

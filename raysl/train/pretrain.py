@@ -31,7 +31,7 @@ from raysl.storage import absolute
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.follow import events_of, progress_of, stop_on_signal
 from raysl.train.plan import TrainPlan
-from raysl.train.run_folder import FAILED_FILE, STARTUP_FILE, STOP_FILE, RunFolder
+from raysl.train.run_folder import CORRUPT_FILE, FAILED_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.worker import Job, train_worker
 from raysl.transforms.view import evaluation_recipe
 
@@ -253,6 +253,8 @@ def _print(result: Result) -> None:
     if result.report is not None:
         print(score_table(result.report.scores))
         print(f"report      {result.report.path}")
+    if num_broken := result.metrics.get("corrupt_images"):
+        print(f"data        {num_broken:.0f} broken images were replaced; {result.path}/{CORRUPT_FILE} lists them")
     print(f"checkpoint  {result.checkpoint}")
     print(f"run         {result.path}", flush=True)
 

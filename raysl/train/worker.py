@@ -85,7 +85,7 @@ def train_worker(settings: dict[str, Any]) -> None:
     if dist.is_main():
         _announce(plan, state, logs or Path(folder.path))
     corrupt = CorruptLog()
-    broken = CorruptImages(corrupt, logs or Path(folder.path), job.config.data.max_corrupt * job.data.num_samples)
+    broken = CorruptImages(corrupt, logs or Path(folder.path), int(job.config.data.max_corrupt * job.data.num_samples))
     callbacks = [broken, *_callbacks(job, plan, folder, logs or Path(folder.path), marks)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(type(callback).__name__, {}))

@@ -23,7 +23,7 @@ class CorruptImages(Callback):
         limit: images; with more of them the run stops, and fails.
     """
 
-    def __init__(self, found: CorruptLog, logs: Path, limit: float) -> None:
+    def __init__(self, found: CorruptLog, logs: Path, limit: int) -> None:
         self.found = found
         self.logs = logs
         self.limit = limit
@@ -42,7 +42,7 @@ class CorruptImages(Callback):
         if len(self.images) > self.limit and self.failure is None:
             shown = "; ".join(list(self.images)[:SHOWN])
             self.failure = (
-                f"{len(self.images):,} images are broken, data.max_corrupt allows {self.limit:,.0f}: {shown}"
+                f"{len(self.images):,} images are broken, data.max_corrupt allows {self.limit:,}: {shown}"
                 f"{'; ...' if len(self.images) > SHOWN else ''}; all are listed in {CORRUPT_FILE} of the run's folder"
             )
             run.stop(self.failure)

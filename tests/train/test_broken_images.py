@@ -1,0 +1,77 @@
+"""A folder with some broken images trains and tells of them; with too many it stops and lists them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from raysl.checkpoint import TrainState
+from raysl.config.load import load_config
+from raysl.data.corrupt import CorruptLog
+from raysl.data.load import LocalBatches
+from raysl.train import LocalReporter, TrainPlan, fit
+from raysl.train.callbacks.corrupt_images import CorruptImages
+from raysl.train.pretrain import _prepare
+from tests.train.runs import SMALL
+
+NUM, BROKEN = 300, (7, 123, 250)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("images")
+    random = np.random.default_rng(0)
+    for number in range(NUM):
+        path = folder / f"{number:03}.jpg"
+        pixels = random.integers(0, 256, (24, 24, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(path, quality=80)
+        if number in BROKEN:
+            path.write_bytes(path.read_bytes()[:200])
+    return folder
+
+
+def _listed(logs: Path) -> list[str]:
+    return [json.loads(line)["image"] for line in (logs / "corrupt.jsonl").read_text().splitlines()]
+
+
+def test_one_percent_of_broken_images_is_trained_through_and_told_of(tmp_path: Path, folder: Path) -> None:
+    words = [*SMALL, "data=image_folder", f"data.path={folder}", "data.limit=null", "data.image_size=16"]
+    words += ["train.epochs=2", "train.batch_size=30", f"storage={tmp_path}", "name=few"]
+    command = [sys.executable, "-m", "raysl", "pretrain", "quickstart", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    metrics = [json.loads(line) for line in (tmp_path / "few" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in metrics] == list(range(1, 21))
+    assert metrics[-1]["corrupt_images"] == len(BROKEN)
+    listed = _listed(tmp_path / "few")
+    assert sorted(Path(line.split(": ")[0]).name for line in listed) == ["007.jpg", "123.jpg", "250.jpg"]
+    assert "replaced a broken image, listed in corrupt.jsonl" in done.stderr
+    assert "3 broken images" in done.stdout
+
+
+def test_more_broken_images_than_allowed_stop_the_run_with_the_list(tmp_path: Path, folder: Path) -> None:
+    config = load_config("quickstart", [*SMALL, "data=image_folder", f"data.path={folder}", "train.batch_size=30"])
+    job = _prepare(config)
+    state = TrainState.create(config, job.data)
+    plan = TrainPlan.from_config(config, job.data.num_samples)
+    found = CorruptLog()
+    broken = CorruptImages(found, tmp_path, limit=1)
+    batches = LocalBatches(job.loader, corrupt=found)
+    metrics = fit(state, state.method, plan, batches, callbacks=[broken], reporter=LocalReporter(tmp_path))
+    assert 0 < state.step < plan.total_steps
+    assert metrics["corrupt_images"] >= 2
+    assert broken.failure is not None
+    assert "images are broken, data.max_corrupt allows 1: " in broken.failure
+    assert all(Path(line.split(": ")[0]).name in broken.failure for line in _listed(tmp_path))
+
+
+def test_a_restart_remembers_which_images_were_broken(tmp_path: Path) -> None:
+    first = CorruptImages(CorruptLog(), tmp_path, limit=1)
+    first.images = {"a: broken": None}
+    second = CorruptImages(CorruptLog(), tmp_path, limit=1)
+    second.load_state_dict(first.state_dict())
+    assert second.images == first.images
