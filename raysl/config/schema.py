@@ -73,7 +73,8 @@ class DataConfig(ComponentConfig):
     """Where views are augmented: in the data tasks, on the worker's device, or on the device
     where it is a GPU (auto)."""
     scaled_decode: bool = True
-    """Decode large JPEG files at 1/2, 1/4 or 1/8 of their size where every view of them is smaller still."""
+    """Decode large JPEG files at 1/2, 1/4 or 1/8 of their size where every view of them is smaller still; training
+    alone, evaluation decodes in full."""
     max_corrupt: float = field(default=0.05, metadata=MAY_CHANGE)
     """Share of the training images that may turn out to be broken before the run stops;
     up to there they are replaced."""

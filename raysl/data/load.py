@@ -56,7 +56,7 @@ class Loader:
         mean, std: of the normalisation.
         augment_in_task: whether `load` also augments; else `finish` does, on the device.
         plain_recipe: the one view of an image without augmentation.
-        scaled_decode: whether large JPEG files may be decoded at a reduced scale.
+        scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.
     """
 
     split: Split
@@ -72,7 +72,7 @@ class Loader:
         """Read, decode and crop some of a rank's rows of a step; augment them too if that is done here."""
         index = self.order.batch(step, rank, world)[rows]
         seed, epoch = self.order.seed, step // self.order.epoch_len
-        read, views = self._cut(self.split, self.recipe, index, seed, epoch)
+        read, views = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode)
         if self.augment_in_task:
             views = self._augment(views, index, epoch)
         extras = {
@@ -105,7 +105,7 @@ class Loader:
         """
         for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))
-            read, views = self._cut(split, self.plain_recipe, index, seed=0, epoch=0)
+            read, views = self._cut(split, self.plain_recipe, index, seed=0, epoch=0, may_reduce=False)
             on_device = {name: view.to(device) for name, view in views.items()}
             labels = torch.from_numpy(read.labels).to(device)
             yield Batch(self.normalized(on_device), torch.from_numpy(index).to(device), labels)
@@ -122,14 +122,14 @@ class Loader:
         return self.split.num_sources * (views if self.augment_in_task else crops)
 
     def _cut(
-        self, split: Split, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int
+        self, split: Split, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int, may_reduce: bool
     ) -> tuple[Read, dict[str, Tensor]]:
         """Decoded samples and their crops."""
 
         def reductions(rows: Rows, source: int) -> Sequence[int]:
             return _reductions(rows, recipe, index, pair_seed(seed, source), epoch)
 
-        read = read_images(split, index, reductions if self.scaled_decode else None)
+        read = read_images(split, index, reductions if may_reduce else None)
         views: dict[str, Tensor] = {}
         for number, pictures in enumerate(read.pictures):
             cut = recipe.crop(pictures.images, index, pair_seed(seed, number), epoch, pictures.sizes)
