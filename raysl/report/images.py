@@ -117,11 +117,11 @@ def fitted(pixels: Pixels, side: int) -> Image.Image:
     return square
 
 
-def data_uri(image: Image.Image) -> str:
-    """A picture for the `src` of an `<img>`: PNG, or WebP where that would be large."""
+def data_uri(image: Image.Image, png_limit: int = PNG_LIMIT) -> str:
+    """A picture for the `src` of an `<img>`: PNG, or WebP where that would have more bytes than `png_limit`."""
     buffer, kind = io.BytesIO(), "png"
     image.save(buffer, "PNG", optimize=True)
-    if buffer.tell() > PNG_LIMIT:
+    if buffer.tell() > png_limit:
         buffer, kind = io.BytesIO(), "webp"
         image.save(buffer, "WEBP", quality=82, method=4)
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"

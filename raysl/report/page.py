@@ -19,6 +19,7 @@ from raysl.report.figures import (
     embedding_map,
     score_bars,
 )
+from raysl.report.html import document, table
 from raysl.report.images import (
     MAX_NEIGHBOURS,
     MAX_VIEWS,
@@ -29,7 +30,6 @@ from raysl.report.images import (
     thumbnail_map,
 )
 from raysl.report.projection import MIN_POINTS, chosen, has_collapsed, project
-from raysl.report.style import STYLE
 from raysl.report.summary import number
 
 HEADLINES = ("low_shot", "knn")
@@ -69,15 +69,8 @@ def page(report: RunReport) -> str:
         _environment(report),
         _next_steps(report),
     ]
-    title = escape(f"{report.name}: {report.method} on {report.dataset}")
-    head = (
-        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-        "style-src 'unsafe-inline'\">"
-        f"<title>{title}</title><style>{STYLE}</style>"
-    )
-    body = "\n".join(part for part in parts if part)
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>\n{body}\n</main></body></html>\n'
+    title = f"{report.name}: {report.method} on {report.dataset}"
+    return document(title, "\n".join(part for part in parts if part))
 
 
 def _title(report: RunReport) -> str:
@@ -99,10 +92,10 @@ def _results(scores: Sequence[Score]) -> str:
     legend = _legend([(VARIABLES[colour], "o", COLUMN_TITLES[name]) for name, colour in filled])
     bars = f"<figure>{legend}{score_bars(shown, names)}</figure>"
     cards = "".join(_card(score) for score in _card_choice(shown))
-    table = _score_table(shown, names)
+    numbers = _score_table(shown, names)
     return (
         f'<section id="results"><h2>Results</h2><div class="cards">{cards}</div>'
-        f'<div class="pair">{bars}<div>{table}{_saturation_note(scores)}</div></div></section>'
+        f'<div class="pair">{bars}<div>{numbers}{_saturation_note(scores)}</div></div></section>'
     )
 
 
@@ -268,7 +261,7 @@ def _score_table(scores: Sequence[Score], names: Sequence[str], with_notes: bool
         cells += f'<td class="number">{number(score.deviation)}</td>' * has_spread
         cells += "".join(f'<td class="number">{number(getattr(score, column))}</td>' for column in columns[1:])
         rows.append(cells + f'<td class="remark">{escape(score.note)}</td>' * has_notes)
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _times(report: RunReport) -> str:
@@ -283,10 +276,10 @@ def _times(report: RunReport) -> str:
             if phase != "total"
         ]
         rows.append(f'<td class="main">total</td><td class="number main">{duration(total)}</td><td></td><td></td>')
-        parts.append(f"<div><h3>Time</h3>{_table('', rows)}</div>")
+        parts.append(f"<div><h3>Time</h3>{table('', rows)}</div>")
     speeds = _speeds(report)
     if speeds:
-        parts.append(f"<div><h3>Throughput</h3>{_table('', speeds)}</div>")
+        parts.append(f"<div><h3>Throughput</h3>{table('', speeds)}</div>")
     events = "".join(f"<li>{escape(event)}</li>" for event in report.events)
     happened = f'<div class="events"><h3>On the way</h3><ul>{events}</ul></div>' if events else ""
     if not parts and not happened:
@@ -371,13 +364,6 @@ def _legend(entries: Sequence[tuple[str, str, str]]) -> str:
         mark = SHAPES[shape].format(fill=f'style="fill:{VARIABLES.get(colour, colour)}"')
         items.append(f'<li><svg viewBox="0 0 12 12" aria-hidden="true">{mark}</svg>{escape(name)}</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'
-
-
-def _table(head: str, rows: Sequence[str]) -> str:
-    """Rows of cells as a table that scrolls on its own where it is too wide."""
-    header = f"<thead><tr>{head}</tr></thead>" if head else ""
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f'<div class="wide"><table class="full">{header}<tbody>{body}</tbody></table></div>'
 
 
 def _score_title(score: Score) -> str:

@@ -1,0 +1,86 @@
+"""A recipe of views as a table: the crop, the transforms and the output of every view."""
+
+import dataclasses
+from html import escape
+from itertools import groupby
+
+import numpy as np
+
+from raysl.report.html import table
+from raysl.transforms.tiles import Tiles
+from raysl.transforms.transform import Transform
+from raysl.transforms.view import View, ViewRecipe
+
+HEAD = "<th>group</th><th>output</th><th>view</th><th>crop</th><th>transforms, in order</th>"
+ALWAYS_SHOWN = ("p", "brightness", "contrast", "saturation", "hue", "patch_size", "ratio", "ratios")
+"""Settings that stand there at their default too."""
+
+
+def recipe_table(recipe: ViewRecipe) -> str:
+    """Rows of the views of each group; neighbours that are drawn alike share one."""
+    rows = []
+    for name, views in recipe.groups.items():
+        alike = [list(run) for _, run in groupby(views)]
+        num_images = sum(view.num_images for view in views)
+        span = f' rowspan="{len(alike)}"'
+        group = f'<td class="main"{span}>{escape(name)}</td><td{span}>{_shape(num_images, views[0].size)}</td>'
+        first = 1
+        for run in alike:
+            rows.append(group + _view(run[0], first, len(run)))
+            group, first = "", first + len(run)
+    return table(HEAD, rows)
+
+
+def _shape(num_images: int, size: int) -> str:
+    """What the method gets of a group."""
+    return f"<code>[B, {num_images}, 3, {size}, {size}]</code>"
+
+
+def _view(view: View, first: int, num: int) -> str:
+    """The cells of `num` views that are drawn alike, the first of which has the number `first`."""
+    numbers = f"view {first}" if num == 1 else f"views {first} to {first + num - 1}, alike"
+    crop = _named(view.crop, [item.name for item in dataclasses.fields(view.crop)])
+    chain = _chain(view.transforms)
+    if view.tiles is not None:
+        names = [item.name for item in dataclasses.fields(Tiles)]
+        chain += f"<p>Cut into {view.num_images} tiles: {_named(view.tiles, names)}</p>"
+    if view.tile_transforms:
+        chain += f"<p>Of each tile:</p>{_chain(view.tile_transforms)}"
+    return f"<td>{numbers}</td><td>{crop}</td><td>{chain or 'none'}</td>"
+
+
+def _chain(transforms: tuple[Transform, ...]) -> str:
+    """Transforms as a list; pointing at one shows all its settings."""
+    items = "".join(
+        f'<li title="{escape(repr(transform))}">{_named(transform, _departures(transform))}</li>'
+        for transform in transforms
+    )
+    return f"<ol>{items}</ol>" if items else ""
+
+
+def _departures(transform: Transform) -> list[str]:
+    """Names of the settings that are shown: ALWAYS_SHOWN, and what is not at its default."""
+    return [
+        item.name
+        for item in dataclasses.fields(transform)
+        if item.name in ALWAYS_SHOWN or getattr(transform, item.name) != _default(item)
+    ]
+
+
+def _default(field: "dataclasses.Field[object]") -> object:
+    return field.default_factory() if field.default_factory is not dataclasses.MISSING else field.default
+
+
+def _named(part: object, names: list[str]) -> str:
+    """A class's name and some of its settings."""
+    settings = [escape(f"{name} {_spelled(getattr(part, name))}").replace(" ", "&nbsp;") for name in names]
+    return f"<b>{type(part).__name__}</b> {', '.join(settings)}".rstrip()
+
+
+def _spelled(value: object) -> str:
+    """A setting in few letters: three digits, and a table of permutations as its length."""
+    if isinstance(value, np.ndarray):
+        return f"of {len(value):,} permutations"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_spelled, value))})"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,150 @@
+"""A page that shows what a method sees: a recipe's settings, and the views of some samples, epoch by epoch."""
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+
+from PIL import Image
+
+from raysl.errors import ConfigError
+from raysl.report.html import document
+from raysl.report.images import data_uri
+from raysl.report.recipe_table import recipe_table
+from raysl.report.style import VIEWS_STYLE
+from raysl.report.view_pictures import ViewPicture
+from raysl.report.view_request import ViewRequest, requested
+from raysl.report.view_samples import GroupPictures, SampleViews, StoredImage, sample_views
+from raysl.transforms.masking import BlockMask, RandomMask
+from raysl.transforms.view import ViewRecipe
+
+STORED = 116
+"""Longer side of a stored image on the page, in pixels."""
+SMALL, LARGE = 160, 256
+"""Widths on the page between which the largest views are: small ones have large pixels."""
+MIN_COLUMNS = 4
+"""Views of a group that stay side by side before the group goes below the one before it."""
+GAP = 4
+PNG_LIMIT = 12_000
+"""Bytes from which a view is stored as lossy WebP."""
+
+
+def write_views(name: str, overrides: Sequence[str], path: Path, num: int = 6, num_epochs: int = 2) -> Path:
+    """Write the page of a configuration's or a recipe's views.
+
+    Args:
+        name, overrides: what to show, see `raysl.report.view_request.requested`.
+        path: file to write; folders above it are made.
+        num: samples.
+        num_epochs: epochs, from the first on.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        ConfigError: if there is no such thing to show, or no file can be written there.
+    """
+    request = requested(name, overrides)
+    samples = sample_views(request.split, request.recipe, request.seed, num, num_epochs)
+    path = path.absolute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(views_page(request, samples), encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error}); give another --out") from error
+    return path
+
+
+def views_page(request: ViewRequest, samples: Sequence[SampleViews]) -> str:
+    """The page as HTML text."""
+    zoom = _zoom(samples)
+    facts = [
+        f"<b>{escape(request.what)}</b>",
+        f"<b>{escape(request.data.name)}</b>, {request.split.num_samples:,} training images",
+        f"seed {request.seed}",
+    ]
+    body = [
+        f"<header><h1>Views of {escape(request.name)}</h1>",
+        f'<p class="what">{" · ".join(facts)}</p><p>{escape(request.about)}</p></header>',
+        f'<section id="recipe"><h2>Recipe</h2>{recipe_table(request.recipe)}',
+        f'<p class="quiet">{_table_notes(request)}</p></section>',
+        f'<section id="samples"><h2>Samples</h2><p class="quiet">{_picture_notes(request.recipe, zoom)}</p>',
+        *[_sample(sample, zoom) for sample in samples],
+        "</section>",
+    ]
+    return document(f"Views of {request.name}", "\n".join(body), VIEWS_STYLE)
+
+
+def _zoom(samples: Sequence[SampleViews]) -> float:
+    """Pixels of the page for a pixel of a view, the same for all views: a whole number where they are small."""
+    largest = max(
+        view.picture.width for sample in samples for groups in sample.epochs for group in groups for view in group.views
+    )
+    return LARGE / largest if largest > LARGE else float(max(1, SMALL // largest))
+
+
+def _table_notes(request: ViewRequest) -> str:
+    notes = ["Output: images in a batch, views of an image, channels, height and width.", "p: probability."]
+    notes.append(
+        "Other settings of transforms that are at their default are left out; point at a transform to see all."
+    )
+    if request.split.num_sources > 1:
+        notes.append(f"Each of the {request.split.num_sources} images of a sample has these views.")
+    return " ".join(notes)
+
+
+def _picture_notes(recipe: ViewRecipe, zoom: float) -> str:
+    views = [view for group in recipe.groups.values() for view in group]
+    scale = "" if zoom == 1 else f", {zoom:.3g} times their size"
+    notes = [f"All views are shown at one scale{scale}, before normalisation."]
+    if any(isinstance(transform, BlockMask | RandomMask) for view in views for transform in view.transforms):
+        notes.append("Stripes: masked patches. The method gets the whole view, and the mask beside it.")
+    if any(view.tiles is not None for view in views):
+        notes.append("Tiles stand in the order in which the method gets them, column by column, as cells are counted.")
+    return " ".join(notes)
+
+
+def _sample(sample: SampleViews, zoom: float) -> str:
+    """A row: the stored image, then the views of each epoch."""
+    stored = "".join(_stored(image) for image in sample.stored)
+    epochs = "".join(
+        f'<div class="epoch"><h3>epoch {number}</h3><div class="groups">'
+        f"{''.join(_group(group, zoom) for group in groups)}</div></div>"
+        for number, groups in enumerate(sample.epochs)
+    )
+    return (
+        f'<article class="sample"><div class="stored"><h3>index {sample.index:,}</h3>'
+        f'<p class="quiet">{escape(sample.label)}</p>{stored}</div><div class="epochs">{epochs}</div></article>'
+    )
+
+
+def _stored(image: StoredImage) -> str:
+    picture = image.picture.copy()
+    picture.thumbnail((2 * STORED, 2 * STORED), Image.Resampling.LANCZOS)
+    width = STORED * picture.width / max(picture.size)
+    shown = _picture(picture, width, "stored image")
+    return f"<figure>{shown}<figcaption>stored at<br>{image.height} × {image.width} px</figcaption></figure>"
+
+
+def _group(group: GroupPictures, zoom: float) -> str:
+    """Views under the name of their group, in as many columns as fit, down to MIN_COLUMNS."""
+    views = "".join(_view(view, place + 1, group, zoom) for place, view in enumerate(group.views))
+    num_columns = min(len(group.views), MIN_COLUMNS)
+    width = num_columns * group.views[0].picture.width * zoom
+    basis = f"calc(var(--zoom) * {width:.7g}px + {GAP * (num_columns - 1)}px)"
+    flex = f"flex:{int(num_columns < len(group.views))} 1 {basis}"
+    head = f"<h4>{escape(group.name)}, {group.size} px{' tiles' * group.is_tiled}</h4>"
+    return f'<div class="group" style="{flex}">{head}<div class="views">{views}</div></div>'
+
+
+def _view(view: ViewPicture, number: int, group: GroupPictures, zoom: float) -> str:
+    """One view over its number and what was drawn for it; the caption is as wide as the picture."""
+    shown = _picture(view.picture, view.picture.width * zoom, f"{group.name}, view {number}")
+    lines = "".join(f"<br>{escape(line)}" for line in view.caption)
+    return f"<figure>{shown}<figcaption>view {number}{lines}</figcaption></figure>"
+
+
+def _picture(picture: Image.Image, width: float, alt: str) -> str:
+    """A picture of `width` pixels of the page, fewer on narrow screens; enlarged ones keep their pixels as squares."""
+    crisp = ' class="crisp"' if width > picture.width else ""
+    style = f"width:calc(var(--zoom) * {width:.7g}px)"
+    return f'<img{crisp} style="{style}" src="{data_uri(picture, PNG_LIMIT)}" alt="{escape(alt)}">'
