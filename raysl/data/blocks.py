@@ -5,7 +5,7 @@ turn, block i to rank i mod W.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,17 +75,34 @@ class Blocks:
             yield Part(step, rank, part * self.part_rows, (part + 1) * self.part_rows)
 
 
-def to_columns(loaded: Loaded, step: int, num_rows: int) -> Numpy:
-    """Rows as columns of a block, padded to `num_rows` by zeros with index -1."""
-    missing = num_rows - len(loaded.index)
+def to_columns(loaded: Loaded, steps: Sequence[int], counts: Sequence[int], part_rows: int) -> Numpy:
+    """Rows of consecutive steps as columns of a block.
+
+    Args:
+        loaded: the rows of all steps.
+        steps: which.
+        counts: rows of each.
+        part_rows: rows that each step has in the block; what is missing is filled up with rows of index -1.
+    """
     columns: Numpy = {"index": loaded.index.numpy(), "label": loaded.label.numpy()}
     columns |= {_VIEW + name: view.numpy() for name, view in loaded.views.items()}
     columns |= {_EXTRA + name: extra.numpy() for name, extra in loaded.extras.items()}
-    if missing:
-        columns = {name: np.concatenate([c, np.zeros((missing, *c.shape[1:]), c.dtype)]) for name, c in columns.items()}
-        columns["index"][-missing:] = -1
+    num_rows = len(steps) * part_rows
+    if len(loaded.index) < num_rows:
+        places = np.concatenate([np.arange(count) + nth * part_rows for nth, count in enumerate(counts)])
+        columns = {name: _spread(column, places, num_rows) for name, column in columns.items()}
+        is_filler = np.ones(num_rows, bool)
+        is_filler[places] = False
+        columns["index"][is_filler] = -1
     names = [*loaded.corrupt, *[""] * (num_rows - len(loaded.corrupt))]
-    return {"step": np.full(num_rows, step), "corrupt": np.array(names), **columns}
+    return {"step": np.repeat(steps, part_rows), "corrupt": np.array(names), **columns}
+
+
+def _spread(column: np.ndarray, places: np.ndarray, num_rows: int) -> np.ndarray:
+    """The rows of a column at some places among zeros."""
+    out = np.zeros((num_rows, *column.shape[1:]), column.dtype)
+    out[places] = column
+    return out
 
 
 def batches_of(blocks: Iterable[Numpy], parts: int) -> Iterator[tuple[int, Loaded]]:

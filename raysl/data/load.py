@@ -68,10 +68,13 @@ class Loader:
     plain_recipe: ViewRecipe
     scaled_decode: bool = True
 
-    def load(self, step: int, rank: int, world: int, rows: slice = slice(None)) -> Loaded:
-        """Read, decode and crop some of a rank's rows of a step; augment them too if that is done here."""
-        index = self.order.batch(step, rank, world)[rows]
-        seed, epoch = self.order.seed, step // self.order.epoch_len
+    def load(self, step: int, rank: int, world: int) -> Loaded:
+        """Read, decode and crop a rank's rows of a step; augment them too if that is done here."""
+        return self.load_samples(self.order.batch(step, rank, world), step // self.order.epoch_len)
+
+    def load_samples(self, index: Int64s, epoch: int) -> Loaded:
+        """The same for any samples, int64 [B], in an epoch."""
+        seed = self.order.seed
         read, views = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode)
         if self.augment_in_task:
             views = self._augment(views, index, epoch)

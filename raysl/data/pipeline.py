@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,8 @@ from raysl.data.corrupt import CorruptLog
 from raysl.data.load import Loaded, Loader
 from raysl.memory import keep_freed_memory
 
-BLOCK_BYTES = 16 << 20  # a block has about so many at most, and one row at least
-BLOCK_ROWS = 2048
+BLOCK_BYTES = 32 << 20  # a block has about so many at most, and one row at least
+BLOCK_ROWS = 4096
 SEGMENT_BLOCKS = 1024  # blocks of one Ray Data execution: it takes longer to start the more it has
 START_S = 6.0  # the next execution is started so long before the current one is used up
 
@@ -151,10 +152,14 @@ class _Job:
     def __call__(self, block: Numpy) -> Numpy:
         torch.set_num_threads(1)
         keep_freed_memory()
-        parts = [part for number in block["id"].tolist() for part in self._parts(number)]
+        parts = [columns for number in block["id"].tolist() for columns in self._columns(number)]
         return parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
-    def _parts(self, number: int) -> Iterator[Numpy]:
-        for part in self.plan.members(number):
-            loaded = self.loader.load(part.step, part.rank, self.plan.world, slice(part.start, part.stop))
-            yield to_columns(loaded, part.step, self.plan.part_rows)
+    def _columns(self, number: int) -> Iterator[Numpy]:
+        """A block's rows; those of an epoch are read together, which spares them the set-up of every step."""
+        order = self.loader.order
+        for epoch, group in groupby(self.plan.members(number), key=lambda part: part.step // order.epoch_len):
+            parts = list(group)
+            rows = [order.batch(part.step, part.rank, self.plan.world)[part.start : part.stop] for part in parts]
+            loaded = self.loader.load_samples(np.concatenate(rows), epoch)
+            yield to_columns(loaded, [part.step for part in parts], list(map(len, rows)), self.plan.part_rows)

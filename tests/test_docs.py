@@ -1,0 +1,150 @@
+"""What the documents say is so: their examples run, and the names in them are names of something."""
+
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import raysl
+from raysl.cli import split_arguments
+from raysl.components import ALIASES, resolve
+from raysl.config.schema import DataConfig
+from raysl.report.view_request import requested
+from raysl.transforms.recipes import RECIPES
+from tests.data.samples import png
+
+ROOT = Path(__file__).parents[1]
+DOCS = {path.name: path.read_text() for path in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]}
+DATA_ENGINE = ("views.md", "data.md", "ingest.md")
+
+
+def blocks(name: str, language: str) -> list[str]:
+    """Fenced blocks of a document."""
+    return re.findall(rf"^```{language}\n(.*?)^```", DOCS[name], re.MULTILINE | re.DOTALL)
+
+
+def named_tests() -> list[tuple[str, str, str]]:
+    """(document, file, test) of every test that a document names."""
+    return [(doc, *found) for doc, text in DOCS.items() for found in re.findall(r"([\w/]*test_\w+\.py)::(\w+)", text)]
+
+
+@pytest.mark.parametrize(("doc", "file", "name"), sorted(set(named_tests())))
+def test_a_test_that_is_named_exists(doc: str, file: str, name: str) -> None:
+    found = list((ROOT / "tests").rglob(Path(file).name))
+    assert any(f"def {name}(" in path.read_text() for path in found if path.as_posix().endswith(file))
+
+
+def test_documents_name_tests() -> None:
+    counts = {doc: sum(found[0] == doc for found in named_tests()) for doc in DATA_ENGINE}
+    assert min(counts.values()) > 5
+
+
+def test_every_recipe_has_a_row() -> None:
+    assert set(re.findall(r"^\| `(\w+)` \|", DOCS["views.md"], re.MULTILINE)) == set(RECIPES)
+
+
+def test_every_row_of_a_recipe_has_its_crops() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|[^|]+\|([^|]+)\|", DOCS["views.md"], re.MULTILINE)
+    assert len(rows) == len(RECIPES)
+    for name, told in rows:
+        for group, views in RECIPES[name]().groups.items():
+            crop = views[0].crop
+            if name != "jigsaw":
+                low, high = (f"{share:g}" for share in crop.scale)
+                assert f"({low}-{high})" in told
+            number = f"9 tiles x {views[0].size}" if group == "patches" else f"{len(views)} x {crop.size}"
+            assert number in told.partition(group)[2]
+
+
+def test_every_source_has_a_row_and_a_command() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \| [^|]+ \|$", DOCS["data.md"], re.MULTILINE)
+    assert set(rows) == set(ALIASES["source"])
+    shown = " ".join(["".join(blocks("data.md", "bash")), *blocks("data.md", "yaml")])
+    assert [name for name in rows if f"data={name}" not in shown and f"name: {name}" not in shown] == []
+
+
+@pytest.mark.parametrize("source", sorted(ALIASES["source"]))
+def test_settings_in_the_row_of_a_source_are_its_own(source: str) -> None:
+    (told,) = re.findall(rf"^\| `{source}` \| [^|]+ \| ([^|]+) \|", DOCS["data.md"], re.MULTILINE)
+    known = {field.name for field in fields(resolve("source", source).Config)}
+    assert set(re.findall(r"`(\w+)`", told)) <= known
+
+
+@pytest.mark.parametrize("doc", DATA_ENGINE)
+def test_settings_of_the_pipeline_exist(doc: str) -> None:
+    known = {field.name for field in fields(DataConfig)}
+    prose = re.sub(r"^```.*?^```", "", DOCS[doc], flags=re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"(?<![\w.])data\.(\w+)", prose)) - {"md", "dataset", "path", "KEY"}
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("doc", sorted(DOCS))
+def test_links_lead_somewhere(doc: str) -> None:
+    folder = ROOT if doc == "README.md" else ROOT / "docs"
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", DOCS[doc]) if "://" not in link]
+    assert [link for link in links if not (folder / link).exists()] == []
+
+
+def write_mine(folder: Path, doc: str) -> None:
+    """The example file of a document."""
+    (code,) = [block for block in blocks(doc, "python") if block.startswith("# mine.py\n")]
+    (folder / "mine.py").write_text(code)
+
+
+def commands(doc: str) -> list[str]:
+    text = "".join(blocks(doc, "bash")).replace("\\\n", " ")
+    return [line for line in text.splitlines() if line.startswith(("raysl pretrain", "raysl ingest", "raysl report"))]
+
+
+@pytest.mark.parametrize(("doc", "command"), [(doc, command) for doc in DOCS for command in commands(doc)])
+def test_the_settings_of_a_command_are_right(
+    doc: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "mine.py" in command:
+        write_mine(tmp_path, doc)
+    (tmp_path / "1.png").write_bytes(png(1))
+    monkeypatch.chdir(tmp_path)
+    command = command.replace("/path/to/images", str(tmp_path))
+    words = shlex.split(re.sub(r" --[\w-]+( [^-\s=]+(?=\s|$))?", "", command))[1:]
+    if words[0] == "report":
+        name, overrides = split_arguments(words[2:])
+        assert name is not None
+        assert requested(name, overrides).recipe.num_views > 1
+    else:
+        name, overrides = split_arguments(words[1:])
+        assert raysl.load_config(name or "quickstart", overrides).data.name
+
+
+def test_a_method_with_views_of_its_own_is_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_mine(tmp_path, "views.md")
+    monkeypatch.chdir(tmp_path)
+    config = raysl.load_config("quickstart", ["method.name=mine.py:Mine"])
+    recipe = resolve("method", config.method.name).views(config.method)
+    images = [np.full((3, 20, 30), 255, np.uint8), np.zeros((3, 30, 20), np.uint8)] * 50
+    views = recipe([torch.from_numpy(image) for image in images], np.arange(100), 0, 0)["global"]
+    assert views.shape == (100, 2, 3, config.method.views.size, config.method.views.size)
+    is_white = views.float().mean((2, 3, 4)) > 127
+    assert is_white[:, 0].tolist() == [True, False] * 50
+    num_solarised = int((is_white[::2, 0] != is_white[::2, 1]).sum())
+    assert 1 < num_solarised < 25
+
+
+def test_a_source_of_ones_own_is_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_mine(tmp_path, "data.md")
+    (tmp_path / "images").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (120, 8, 8, 3)).astype(np.uint8)
+    np.savez(tmp_path / "images" / "train.npz", images=pixels, labels=np.arange(120) % 2)
+    monkeypatch.chdir(tmp_path)
+    (usage,) = [block for block in blocks("data.md", "python") if "load_config" in block]
+    found: dict[str, object] = {}
+    exec(usage, found)
+    split, rows = found["split"], found["rows"]
+    assert split.num_samples == 100
+    chosen = np.arange(100) * 120 // 100
+    assert all(np.array_equal(image, pixels[chosen[row]]) for image, row in zip(rows.images, [0, 2], strict=True))
+    assert rows.labels.tolist() == (chosen[[0, 2]] % 2).tolist()
+    assert resolve("source", found["config"].data.name)(found["config"].data).optional("test") is None
