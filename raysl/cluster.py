@@ -41,6 +41,7 @@ def connect(with_state: bool = False) -> None:
         ray.init(address="local", include_dashboard=with_state, logging_level=level, log_to_driver=is_verbose)
 
 
+TASK_CPUS = 0.5  # two data tasks a CPU: Ray Data starts the next one up to 0.1 s after one has ended
 SWEEP_CPUS = 0.05  # stay free for the processes that drive the trials of a sweep
 
 
@@ -100,7 +101,7 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
             f"{train.workers} workers need as many GPUs, and this cluster can never have more than {cluster.gpus:g}; "
             f"set train.workers={max(1, int(cluster.gpus))}" + ("" if cluster.gpus >= 1 else " and train.device=cpu")
         )
-    task_cpus = min(1.0, cluster.cpus / 2)
+    task_cpus = min(TASK_CPUS, cluster.cpus / 2)
     spare = cluster.cpus - task_cpus - SWEEP_CPUS
     if train.cpus_per_worker is not None:
         if train.workers * train.cpus_per_worker > spare:

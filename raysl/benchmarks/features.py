@@ -36,7 +36,7 @@ class Features:
 
     Args:
         features: float32 [N, D].
-        labels: int64 [N], -1 where unlabelled.
+        labels: int64 [N], -1 where unlabelled; [N, K] of a multi-label dataset.
         index: int64 [N], the samples' places in the dataset.
         path: the Parquet file that holds the same.
     """
@@ -150,7 +150,9 @@ def _models_here(token: str, reference: Any, device: torch.device) -> dict[str, 
 
 def _write(path: str, found: FeatureSet, index: Tensor) -> None:
     rows = pa.FixedSizeListArray.from_arrays(pa.array(found.features.flatten().numpy()), found.features.shape[1])
-    table = pa.table({"index": index.numpy(), "label": found.labels.numpy(), "features": rows})
+    labels = found.labels.numpy()
+    column = labels if labels.ndim == 1 else pa.FixedSizeListArray.from_arrays(pa.array(labels.ravel()), labels.shape[1])
+    table = pa.table({"index": index.numpy(), "label": column, "features": rows})
     parent, _, name = path.rpartition("/")
     folder = Folder(parent or ".")
     folder.make()

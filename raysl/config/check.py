@@ -80,6 +80,8 @@ def _data(config: RunConfig) -> Iterator[str]:
         yield f"data.std: {show(list(data.std))} is out of range; every channel's must be above 0"
     if not all(math.isfinite(mean) for mean in data.mean):
         yield f"data.mean: {show(list(data.mean))} is out of range; every channel's must be finite"
+    if not 0 <= data.max_corrupt <= 1:
+        yield f"data.max_corrupt: {show(data.max_corrupt)} is out of range; it is a share of the images, in [0, 1]"
     if data.lanes is not None and data.lanes > batch_size >= 1:
         yield f"data.lanes: {data.lanes} lanes do not fit train.batch_size {batch_size}; set {batch_size} or fewer"
 

@@ -27,6 +27,7 @@ from raysl.memory import keep_freed_memory
 BLOCK_BYTES = 32 << 20  # a block has about so many at most, and one row at least
 BLOCK_ROWS = 4096
 SEGMENT_BLOCKS = 1024  # blocks of one Ray Data execution: it takes longer to start the more it has
+REST_S = 0.01
 START_S = 6.0  # the next execution is started so long before the current one is used up
 
 
@@ -95,6 +96,8 @@ class RayBatches:
         context.enable_progress_bars = False
         context.target_max_block_size = None  # a block that Ray splits would not be dealt out in turn
         context.execution_options.preserve_order = True
+        if Rest not in context.custom_execution_callback_classes:
+            context.custom_execution_callback_classes.append(Rest)
         if self.buffer_bytes is not None:
             limits = ExecutionResources.for_limits(object_store_memory=self.buffer_bytes)
             context.execution_options.resource_limits = limits
@@ -109,6 +112,32 @@ class RayBatches:
         expected = self.loader.order.batch(step, self.rank, self.world)
         if arrived != step or not np.array_equal(loaded.index.numpy(), expected):
             raise RuntimeError(f"rank {self.rank}: the rows that arrived are not those of step {step}")
+
+
+class Rest:
+    """Has Ray Data's scheduler rest between steps that it did not wait in.
+
+    Ray 2.60 waits for tasks that run. When none does, because their output still waits for a consumer, its loop keeps a
+    whole CPU busy, which the training that is waited for could use.
+    """
+
+    def __init__(self) -> None:
+        self.last_step = 0.0
+
+    def before_execution_starts(self, executor: Any) -> None:
+        """Nothing to do."""
+
+    def on_execution_step(self, executor: Any) -> None:
+        """Called by Ray Data after each step of its loop."""
+        if time.perf_counter() - self.last_step < REST_S:
+            time.sleep(REST_S)
+        self.last_step = time.perf_counter()
+
+    def after_execution_succeeds(self, executor: Any) -> None:
+        """Nothing to do."""
+
+    def after_execution_fails(self, executor: Any, error: Exception) -> None:
+        """Nothing to do."""
 
 
 class _Segment:

@@ -32,7 +32,7 @@ PICTURES = {32: 8192, 224: 256}
 GOALS = {32: {"d/best": 5.0, "e/d": 0.85}, 224: {"d/best": 2.5, "e/d": 0.85}}
 OTHERS = "abc"
 ON_RAY = "e"
-WARMUP_S = 1.0
+WARMUP_S = 2.0  # for what was made ahead between turns
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ from raysl.transforms.photometric import blur_kernel_size
 from raysl.transforms.view import evaluation_recipe
 
 MEAN, STD = DataConfig.mean, DataConfig.std
-BUFFER_BYTES = 128 << 20  # what waits in Ray's object store between turns, small beside a turn
+BUFFER_BYTES = 512 << 20  # what may wait in Ray's object store between turns: used up in a part of the warm-up
 FOREVER = 1 << 30
 
 
@@ -145,13 +145,14 @@ def raysl_local(task: StreamTask) -> Iterator[Any]:
 
 def raysl_ray(settings: dict[str, Any]) -> None:
     """raysl on Ray; Ray Train calls it in its worker."""
+    from raysl.cluster import TASK_CPUS
     from raysl.data.pipeline import RayBatches
 
     task: StreamTask = settings["task"]
     _prepare_process(task)
     cpu = torch.device("cpu")
     stream = RayBatches(
-        _loader(task), FOREVER, 0, 1, cpu, lambda value: value, task_cpus=0.9, prefetch=2, buffer_bytes=BUFFER_BYTES
+        _loader(task), FOREVER, 0, 1, cpu, lambda value: value, task_cpus=TASK_CPUS, prefetch=2, buffer_bytes=BUFFER_BYTES
     )
     task.serve(stream.from_step(0))
 

@@ -120,6 +120,11 @@ def _prepare(config: RunConfig) -> Job:
             f"the images of {config.data.name!r} have no labels, which benchmarks and the online kNN need; "
             "set benchmarks=[] train.online_knn_every=null"
         )
+    if test is not None and train.is_multilabel and (config.benchmarks or config.train.online_knn_every is not None):
+        raise ConfigError(
+            f"the images of {config.data.name!r} have several labels each, which no benchmark measures yet; "
+            "set benchmarks=null train.online_knn_every=null"
+        )
     recipe = method_class.views(config.method)
     if recipe.size != config.data.image_size:
         log.warning(

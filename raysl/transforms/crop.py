@@ -161,6 +161,33 @@ class RandomCrop(Crop):
         return np.minimum(heights, widths) / self.resize
 
 
+@dataclass(frozen=True, kw_only=True)
+class Canvas(Crop):
+    """The image as it is on a black square, as VISSL puts MNIST's digits there; what reaches over is cut off."""
+
+    top: int = 0
+    """Row of the canvas where the image begins."""
+    left: int = 0
+    """Column of the canvas where the image begins."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0 <= self.top < self.size and 0 <= self.left < self.size):
+            raise ValueError(f"top={self.top} and left={self.left} are outside of the canvas of {self.size} pixels")
+
+    def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
+        return {}
+
+    def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
+        canvas = image.new_zeros(image.shape[0], self.size, self.size)
+        part = image[:, : self.size - self.top, : self.size - self.left]
+        canvas[:, self.top : self.top + part.shape[1], self.left : self.left + part.shape[2]] = part
+        return canvas
+
+    def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
+        return np.ones(len(heights))
+
+
 def _short_side_resized(heights: Ints, widths: Ints, resize: int) -> tuple[Ints, Ints]:
     """Sizes [B] of images whose short side becomes `resize`, the long one rounded down as in torchvision."""
     short = np.minimum(heights, widths)

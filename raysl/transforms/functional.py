@@ -182,6 +182,13 @@ def resize(image: Tensor, height: int, width: int) -> Tensor:
     return F.interpolate(image[None], size=(height, width), mode="bilinear", antialias=True)[0]
 
 
+def resize_larger_side(image: Tensor, size: int) -> Tensor:
+    """One uint8 image [C, H, W] resized so that its longer side has `size` pixels, as for retrieval."""
+    height, width = image.shape[-2:]
+    longer = max(height, width)
+    return resize(image, max(1, height * size // longer), max(1, width * size // longer))
+
+
 def change_where(mask: Tensor, images: Tensor, function: Callable[..., Tensor], *params: Tensor) -> Tensor:
     """The images with `function(chosen, *chosen_params)` in place of those where `mask`, bool [B], is true."""
     rows = mask.nonzero().flatten()

@@ -214,7 +214,7 @@ class ViewRecipe:
         """Run every view's transforms, on the device that the crops are on.
 
         Args:
-            crops: uint8 [B, V, C, H, W] by group; not written to, but returned where a group has no transforms.
+            crops: uint8 [B, V, C, H, W] by group; used up, their memory is that of the result where that is possible.
             index: int64 [B], the samples' places in the dataset.
             seed: seed of the run.
             epoch: pass over the dataset.
@@ -225,9 +225,7 @@ class ViewRecipe:
         out = {}
         first = 0
         for name, views in self.groups.items():
-            group = crops[name]
-            if any(view.transforms for view in views):
-                group = group.clone(memory_format=torch.contiguous_format)
+            group = crops[name].contiguous()
             randoms = [SampleRandom(seed, epoch, index, first + place) for place in range(len(views))]
             tiles = [view.augment(randoms[place], group, place) for place, view in enumerate(views)]
             cut = [tile for tile in tiles if tile is not None]

@@ -90,6 +90,15 @@ def test_blur_refuses_kernels_that_do_not_fit(images: Tensor) -> None:
             functional.gaussian_blur(images, torch.ones(9), kernel_size)
 
 
+@pytest.mark.parametrize(("height", "width"), [(300, 200), (200, 300), (64, 64)])
+def test_the_larger_side_is_resized_as_torchvision_resizes(height: int, width: int, cuts) -> None:
+    (image,) = cuts(1, height, width)
+    resized = functional.resize_larger_side(image, 96)
+    assert max(resized.shape) == 96
+    assert torch.equal(resized, vision_v2.resize(image, list(resized.shape[1:]), antialias=True))
+    assert abs(resized.shape[1] / resized.shape[2] - height / width) < 0.03
+
+
 @pytest.mark.parametrize(("side", "expected"), [(16, 3), (32, 3), (39, 3), (40, 5), (96, 9), (224, 23)])
 def test_blur_kernel_is_the_odd_number_nearest_to_a_tenth(side: int, expected: int) -> None:
     assert blur_kernel_size(side) == expected

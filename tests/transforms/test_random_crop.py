@@ -6,8 +6,9 @@ import torch
 import torchvision.transforms.v2.functional as vision
 from torch import Tensor
 
-from raysl.transforms.crop import RandomCrop
+from raysl.transforms.crop import Canvas, RandomCrop
 from raysl.transforms.random import SampleRandom
+from raysl.transforms.view import View, ViewRecipe
 
 
 @pytest.mark.parametrize("shape", [(100, 150), (151, 90), (64, 64)])
@@ -30,3 +31,13 @@ def test_random_crop_is_as_often_at_each_place() -> None:
         counts = np.bincount(params[name])
         assert len(counts) == places
         assert ((counts - num / places) ** 2 / (num / places)).sum() < places + 5 * (2 * places) ** 0.5  # chi-square
+
+
+def test_a_canvas_holds_the_image_at_its_place(cuts) -> None:
+    (digit,) = cuts(1, 28, 20)
+    view = View(Canvas(size=40, top=3, left=5))
+    (out,) = ViewRecipe({"global": (view,)})([digit], np.array([0]), seed=0, epoch=0)["global"][0]
+    assert torch.equal(out[:, 3:31, 5:25], digit)
+    assert int(out.sum()) == int(digit.sum())
+    cut = Canvas(size=16).apply(digit, {})
+    assert torch.equal(cut, digit[:, :16, :16])

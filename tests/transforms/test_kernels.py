@@ -1,0 +1,112 @@
+"""Compiled kernels do what the tensor operations do, to one level of 256 in a few pixels of a million."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms.v2 import functional as vision
+
+from raysl.transforms import ColorJitter, GaussianBlur, Grayscale, HorizontalFlip, Solarize, Transform
+from raysl.transforms.chain import apply_chain
+from raysl.transforms.functional import normalize, to_float, to_uint8
+from raysl.transforms.random import SampleRandom
+
+NUM = 40
+COMPILED = [
+    HorizontalFlip(),
+    Grayscale(p=0.5),
+    Solarize(p=0.7),
+    Solarize(p=0.7, threshold=(0.0, 1.0)),
+    ColorJitter(p=1.0),
+    ColorJitter(p=0.5, hue=0.0, contrast=(0.2, 3.0)),
+    ColorJitter(p=1.0, brightness=0.0, contrast=0.0, saturation=0.0, hue=0.5),
+    GaussianBlur(p=0.7, sigma=(0.1, 2.0)),
+    GaussianBlur(p=1.0, sigma=(0.01, 9.0), kernel_size=7),
+    GaussianBlur(p=1.0, kernel_size=1),
+]
+
+
+def drawn(transforms: list[Transform], size: tuple[int, int]) -> list[dict[str, Tensor]]:
+    random = SampleRandom(0, 0, np.arange(NUM), 0)
+    return [transform.draw(random.at(slot), size) for slot, transform in enumerate(transforms)]
+
+
+def pictures(cuts: Callable[..., list[Tensor]], height: int, width: int) -> Tensor:
+    return torch.stack(cuts(NUM, height, width))
+
+
+@pytest.mark.parametrize(("height", "width"), [(16, 16), (33, 47)])
+@pytest.mark.parametrize("transform", COMPILED, ids=repr)
+def test_a_kernel_equals_the_tensor_operation(transform: Transform, height: int, width: int, cuts) -> None:
+    images = pictures(cuts, height, width)
+    params = drawn([transform], (height, width))
+    assert transform.program(params[0], (height, width)) is not None
+    compiled = images.clone()
+    apply_chain([transform], params, compiled, torch.arange(NUM))
+    expected = to_uint8(transform.apply(to_float(images), params[0]))
+    gap = (compiled.int() - expected.int()).abs()
+    assert gap.max() <= 1
+    assert (gap > 0).float().mean() < 1e-4
+
+
+def test_a_chain_is_not_rounded_in_between(cuts) -> None:
+    images = pictures(cuts, 32, 32)
+    chain = [
+        transform for transform in COMPILED if not isinstance(transform, Solarize)
+    ]  # which may jump at its threshold
+    params = drawn(chain, (32, 32))
+    compiled = images.clone()
+    apply_chain(chain, params, compiled, torch.arange(NUM))
+    floats = to_float(images)
+    for transform, values in zip(chain, params, strict=True):
+        floats = transform.apply(floats, values)
+    gap = (compiled.int() - to_uint8(floats).int()).abs()
+    assert gap.max() <= 1
+    assert (gap > 0).float().mean() < 1e-3
+
+
+def test_only_the_chosen_rows_change(cuts) -> None:
+    images = pictures(cuts, 16, 16)
+    rows = torch.arange(0, NUM, 3)
+    flip = HorizontalFlip(p=1.0)
+    out = images.clone()
+    apply_chain([flip], [flip.draw(SampleRandom(0, 0, rows.numpy(), 0), (16, 16))], out, rows)
+    assert torch.equal(out[rows], images[rows].flip(-1))
+    others = torch.tensor([row for row in range(NUM) if row % 3])
+    assert torch.equal(out[others], images[others])
+
+
+def test_chains_with_and_without_kernels_join_without_rounding(cuts) -> None:
+    class Plain(Grayscale):
+        """Grey by tensor operations alone."""
+
+        def program(self, params, size):
+            return None
+
+    images = pictures(cuts, 24, 24)
+    mixed = [ColorJitter(p=1.0), Plain(p=0.5), GaussianBlur(p=1.0)]
+    pure = [mixed[0], Grayscale(p=0.5), mixed[2]]
+    params = drawn(pure, (24, 24))
+    outs = []
+    for chain in (mixed, pure):
+        out = images.clone()
+        apply_chain(chain, params, out, torch.arange(NUM))
+        outs.append(out.int())
+    assert (outs[0] - outs[1]).abs().max() <= 1
+    assert (outs[0] != outs[1]).float().mean() < 1e-3
+
+
+def test_normalising_equals_torchvision(cuts) -> None:
+    images = pictures(cuts, 20, 30).unflatten(0, (8, 5))
+    mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    expected = vision.normalize(to_float(images), list(mean), list(std))
+    torch.testing.assert_close(normalize(images, mean, std), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(normalize(images[:, ::2], mean, std), expected[:, ::2], rtol=0, atol=1e-6)
+
+
+def test_a_blur_that_reaches_over_the_image_is_refused(cuts) -> None:
+    blur = GaussianBlur(p=1.0, kernel_size=33)
+    with pytest.raises(ValueError, match=r"kernel_size 33 is too large .* give at most 31"):
+        apply_chain([blur], drawn([blur], (16, 16)), pictures(cuts, 16, 16), torch.arange(NUM))
