@@ -101,8 +101,9 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
             f"{train.workers} workers need as many GPUs, and this cluster can never have more than {cluster.gpus:g}; "
             f"set train.workers={max(1, int(cluster.gpus))}" + ("" if cluster.gpus >= 1 else " and train.device=cpu")
         )
-    task_cpus = min(TASK_CPUS, cluster.cpus / 2)
-    spare = cluster.cpus - task_cpus - SWEEP_CPUS
+    data_cpus = min(1.0, cluster.cpus / 2)  # a whole one where that can be: Ray Data rounds its share down
+    task_cpus = min(TASK_CPUS, data_cpus)
+    spare = cluster.cpus - data_cpus - SWEEP_CPUS
     if train.cpus_per_worker is not None:
         if train.workers * train.cpus_per_worker > spare:
             share = _floor(spare / train.workers)

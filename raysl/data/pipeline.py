@@ -5,7 +5,6 @@ One Ray Data execution serves all ranks. Its blocks are numbers, each mapped by 
 which is why `streaming_split` deals them out in turn. Each rank checks the indices that arrive against the order.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,20 +13,18 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import ray.data
 import torch
-from ray.data import DataContext, ExecutionResources
 
 from raysl.data.batch import Batch
 from raysl.data.blocks import Blocks, Numpy, batches_of, to_columns
 from raysl.data.corrupt import CorruptLog
+from raysl.data.execution import COLUMN, dealt_blocks
 from raysl.data.load import Loaded, Loader
 from raysl.memory import keep_freed_memory
 
 BLOCK_BYTES = 32 << 20  # a block has about so many at most, and one row at least
 BLOCK_ROWS = 4096
 SEGMENT_BLOCKS = 1024  # blocks of one Ray Data execution: it takes longer to start the more it has
-REST_S = 0.01
 START_S = 6.0  # the next execution is started so long before the current one is used up
 
 
@@ -92,52 +89,13 @@ class RayBatches:
 
     def _start(self, plan: Blocks) -> list[Any]:
         """Iterators, one a rank, over the blocks of a plan."""
-        context = DataContext.get_current()
-        context.enable_progress_bars = False
-        context.target_max_block_size = None  # a block that Ray splits would not be dealt out in turn
-        context.execution_options.preserve_order = True
-        if Rest not in context.custom_execution_callback_classes:
-            context.custom_execution_callback_classes.append(Rest)
-        if self.buffer_bytes is not None:
-            limits = ExecutionResources.for_limits(object_store_memory=self.buffer_bytes)
-            context.execution_options.resource_limits = limits
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        num_blocks = self.world * plan.num_blocks
-        blocks = ray.data.range(num_blocks, override_num_blocks=num_blocks).map_batches(
-            _Job(replace(self.loader), plan), batch_size=None, num_cpus=self.task_cpus
-        )
-        return list(blocks.streaming_split(self.world, equal=False))
+        job = _Job(replace(self.loader), plan)
+        return dealt_blocks(job, self.world * plan.num_blocks, self.world, self.task_cpus, self.buffer_bytes)
 
     def _check(self, loaded: Loaded, arrived: int, step: int) -> None:
         expected = self.loader.order.batch(step, self.rank, self.world)
         if arrived != step or not np.array_equal(loaded.index.numpy(), expected):
             raise RuntimeError(f"rank {self.rank}: the rows that arrived are not those of step {step}")
-
-
-class Rest:
-    """Has Ray Data's scheduler rest between steps that it did not wait in.
-
-    Ray 2.60 waits for tasks that run. When none does, because their output still waits for a consumer, its loop keeps a
-    whole CPU busy, which the training that is waited for could use.
-    """
-
-    def __init__(self) -> None:
-        self.last_step = 0.0
-
-    def before_execution_starts(self, executor: Any) -> None:
-        """Nothing to do."""
-
-    def on_execution_step(self, executor: Any) -> None:
-        """Called by Ray Data after each step of its loop."""
-        if time.perf_counter() - self.last_step < REST_S:
-            time.sleep(REST_S)
-        self.last_step = time.perf_counter()
-
-    def after_execution_succeeds(self, executor: Any) -> None:
-        """Nothing to do."""
-
-    def after_execution_fails(self, executor: Any, error: Exception) -> None:
-        """Nothing to do."""
 
 
 class _Segment:
@@ -181,7 +139,7 @@ class _Job:
     def __call__(self, block: Numpy) -> Numpy:
         torch.set_num_threads(1)
         keep_freed_memory()
-        parts = [columns for number in block["id"].tolist() for columns in self._columns(number)]
+        parts = [columns for number in block[COLUMN].tolist() for columns in self._columns(number)]
         return parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
     def _columns(self, number: int) -> Iterator[Numpy]:

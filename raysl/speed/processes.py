@@ -87,7 +87,7 @@ class RayRun:
             train_loop_config={"task": task},
             scaling_config=ScalingConfig(
                 num_workers=task.world,
-                resources_per_worker={"CPU": 0.01},  # torch's threads are set in the worker
+                resources_per_worker={"CPU": 0, "memory": 1 << 20},  # a fraction of a CPU would cost Ray Data a whole
                 label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
             ),
             run_config=RunConfig(name=task.name, storage_path=task.folder),
