@@ -1,5 +1,6 @@
 """The stream through Ray Data gives the batches of one process, to the bit, at any number of ranks."""
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -150,15 +151,19 @@ def test_plain_images_are_shared_out_in_dataset_order() -> None:
 
 def test_a_stream_that_waits_for_its_consumer_leaves_the_cpu_alone() -> None:
     loader = _loader(num=2048, size=64, batch=64, lanes=64)
-    stream = RayBatches(loader, 10_000, 0, 1, CPU, lambda value: value, 0.5, prefetch=1, buffer_bytes=20 << 20)
-    batches = stream.from_step(0)
-    next(batches)
-    time.sleep(3)  # until the buffer is full
-    family = psutil.Process().children(recursive=True)
-    before, start = _cpu_seconds(family), time.perf_counter()
-    time.sleep(2)
-    assert (_cpu_seconds(family) - before) / (time.perf_counter() - start) < 0.5
-    batches.close()
+
+    def consume(driver: int) -> float:
+        """CPUs in use while the buffer is full and nobody takes from it."""
+        stream = RayBatches(loader, 10_000, 0, 1, CPU, lambda value: value, 0.5, prefetch=1, buffer_bytes=20 << 20)
+        batches = stream.from_step(0)
+        next(batches)
+        time.sleep(3)  # until it is full
+        family = psutil.Process(driver).children(recursive=True)
+        before, start = _cpu_seconds(family), time.perf_counter()
+        time.sleep(2)
+        return (_cpu_seconds(family) - before) / (time.perf_counter() - start)
+
+    assert ray.get(ray.remote(num_cpus=0)(consume).remote(os.getpid())) < 0.5
 
 
 def _cpu_seconds(processes: list[psutil.Process]) -> float:
