@@ -241,7 +241,7 @@ def newest(uri: str) -> str:
     found = [name for name in folder.names() if name.startswith("checkpoint_") and folder.exists(f"{name}/meta.json")]
     if not found:
         raise ConfigError(f"no checkpoint at {folder.uri!r}; give the folder of a checkpoint or of a run that has one")
-    return f"{folder.uri}/{found[-1]}"
+    return folder.uri_of(found[-1])
 
 
 @contextmanager

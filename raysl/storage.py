@@ -1,8 +1,9 @@
 """Folders that may be local or remote: one way to open a URI, and the files of a run."""
 
 import os
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
@@ -16,12 +17,31 @@ from raysl.reads import read_file as read_file
 from raysl.reads import read_ranges as read_ranges
 from raysl.reads import retrying as retrying
 
+PART = ".part"  # ends the name of a file that is not whole
 GCS_RETRY_S = 20  # the client's own default is a quarter of an hour without a word
 
 
 def absolute(uri: str) -> str:
     """A local path made absolute (with `~` expanded); a URI as it is."""
     return uri if _is_uri(uri) else os.path.abspath(os.path.expanduser(uri))
+
+
+def join(uri: str, name: str) -> str:
+    """The address of what is called `name` in a folder; the query of a URI stays at the end."""
+    base, query = _without_query(uri)
+    return f"{base.rstrip('/')}/{name}{query}"
+
+
+def cut(uri: str) -> tuple[str, str]:
+    """The reverse of `join`: the folder, which keeps the query of a URI, and the name in it."""
+    base, query = _without_query(uri)
+    folder, _, name = base.rpartition("/")
+    return f"{folder}{query}", name
+
+
+def _without_query(uri: str) -> tuple[str, str]:
+    base, mark, query = uri.partition("?") if _is_uri(uri) else (uri, "", "")
+    return base, f"{mark}{query}"
 
 
 def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
@@ -96,13 +116,18 @@ class Folder:
     """A folder at a local path or a URI."""
 
     def __init__(self, uri: str) -> None:
-        self.uri = absolute(uri).rstrip("/")
+        base, query = _without_query(absolute(uri))
+        self.uri = f"{base.rstrip('/')}{query}"
         self.system, self.path = open_uri(self.uri)
         self.is_local = isinstance(self.system, fs.LocalFileSystem)
 
     def child(self, name: str) -> "Folder":
         """The folder `name` inside this one."""
-        return Folder(f"{self.uri}/{name}")
+        return Folder(self.uri_of(name))
+
+    def uri_of(self, name: str) -> str:
+        """The address of what is called `name` in this folder."""
+        return join(self.uri, name)
 
     def make(self) -> None:
         """Create the folder.
@@ -129,7 +154,7 @@ class Folder:
         Raises:
             ConfigError: if it cannot be read.
         """
-        with telling("read", f"{self.uri}/{name}"), self.system.open_input_stream(f"{self.path}/{name}") as stream:
+        with telling("read", self.uri_of(name)), self.system.open_input_stream(f"{self.path}/{name}") as stream:
             return bytes(stream.read())
 
     def read_if_there(self, name: str) -> bytes:
@@ -151,16 +176,24 @@ class Folder:
             self.system.delete_file(f"{self.path}/{name}")
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole: under another name first, then moved into place.
+        """Write a file whole: under a name of its own first, then moved into place.
+
+        Of several writers at a time the last one wins.
 
         Raises:
             ConfigError: if it cannot be written.
         """
         path = f"{self.path}/{name}"
-        with telling("write", f"{self.uri}/{name}"):
-            with self.system.open_output_stream(f"{path}.part") as stream:
-                stream.write(content)
-            self.system.move(f"{path}.part", path)
+        unfinished = f"{path}.{uuid.uuid4().hex[:8]}{PART}"
+        with telling("write", self.uri_of(name)):
+            try:
+                with self.system.open_output_stream(unfinished) as stream:
+                    stream.write(content)
+                self.system.move(unfinished, path)
+            except BaseException:
+                with suppress(*file_errors(), pa.ArrowException):  # what went wrong before is what is told
+                    self.system.delete_file(unfinished)
+                raise
 
     def names(self) -> list[str]:
         """Names of the files and folders directly inside, sorted.
@@ -168,9 +201,16 @@ class Folder:
         Raises:
             ConfigError: if the folder cannot be read.
         """
+        return sorted(entry.base_name for entry in self.entries())
+
+    def entries(self) -> list[fs.FileInfo]:
+        """What is known of the files and folders directly inside, in any order.
+
+        Raises:
+            ConfigError: if the folder cannot be read.
+        """
         with telling("read", self.uri):
-            entries = self.system.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        return sorted(entry.base_name for entry in entries)
+            return list(self.system.get_file_info(fs.FileSelector(self.path, allow_not_found=True)))
 
     def download(self, target: Path) -> None:
         """Copy everything inside to a local folder."""

@@ -83,7 +83,7 @@ def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
     rows = _rank([_row(folder, result, space, base.train.epochs) for result in results], space)
     content = _csv(rows)
     folder.write("leaderboard.csv", content.encode())
-    return Leaderboard(rows, f"{folder.uri}/leaderboard.csv")
+    return Leaderboard(rows, folder.uri_of("leaderboard.csv"))
 
 
 def _claim(folder: RunFolder, base: RunConfig, space: SweepConfig) -> None:
@@ -203,7 +203,7 @@ def _row(folder: RunFolder, result: Any, space: SweepConfig, epochs: int) -> dic
         space.metric: metrics.get(space.metric),
         **settings,
         **dict(sorted(numbers.items())),
-        "path": f"{folder.uri}/{name}",
+        "path": folder.uri_of(name),
     }
 
 

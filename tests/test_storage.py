@@ -16,7 +16,7 @@ from pyarrow import fs
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
-from raysl.storage import Folder, absolute, info_of, open_uri, read_file, read_ranges, retrying, telling
+from raysl.storage import Folder, absolute, cut, info_of, join, open_uri, read_file, read_ranges, retrying, telling
 from raysl.train.run_folder import STALE_S, RunFolder
 
 
@@ -83,6 +83,49 @@ def test_a_write_that_breaks_off_leaves_the_old_content(tmp_path: Path, monkeypa
     with pytest.raises(ConfigError, match=r"cannot write '.*/file': the disk is gone"):
         folder.write("file", b"other")
     assert (tmp_path / "file").read_bytes() == b"whole"
+    assert folder.names() == ["file"], "nothing is left behind"
+
+
+def test_writers_of_one_file_at_a_time_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Folder(str(tmp_path))
+
+    class Overtaken:
+        def __getattr__(self, name: str) -> object:
+            return getattr(fs.LocalFileSystem(), name)
+
+        def move(self, source: str, target: str) -> None:
+            Folder(str(tmp_path)).write("file", b"other")
+            assert (tmp_path / "file").read_bytes() == b"other"
+            fs.LocalFileSystem().move(source, target)
+
+    monkeypatch.setattr(folder, "system", Overtaken())
+    folder.write("file", b"mine")
+    assert (tmp_path / "file").read_bytes() == b"mine"
+    assert folder.names() == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "inner"),
+    [
+        ("/a/b", "/a/b/c"),
+        ("/a/b?d=e/f/", "/a/b?d=e/f/c"),
+        ("s3://a/b/", "s3://a/b/c"),
+        ("s3://a/b?x=http://h:9/&y=z", "s3://a/b/c?x=http://h:9/&y=z"),
+        ("s3://a/b/?x=1", "s3://a/b/c?x=1"),
+    ],
+)
+def test_a_name_stands_before_the_query(uri: str, inner: str) -> None:
+    assert join(uri, "c") == inner
+    assert cut(inner) == (uri if uri.endswith("z") else uri.replace("/?", "?").rstrip("/"), "c")
+
+
+def test_a_folder_keeps_the_query_of_its_uri(tmp_path: Path, config: RunConfig) -> None:
+    folder = Folder(f"file://{tmp_path}/?mode=1")
+    folder.child("a").make()
+    folder.child("a").write("b", b"1")
+    assert (tmp_path / "a" / "b").read_bytes() == b"1"
+    assert Folder(folder.uri).child("a").uri == f"file://{tmp_path}/a?mode=1"
+    assert RunFolder.of(replace(config, storage=folder.uri)).path == f"{tmp_path}/one"
 
 
 def test_a_relative_path_is_that_of_the_directory_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

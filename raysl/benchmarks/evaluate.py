@@ -17,7 +17,7 @@ from raysl.data.source import Split
 from raysl.report.assemble import assemble
 from raysl.report.contents import Score, flat_metrics
 from raysl.report.page import write_report
-from raysl.storage import Folder
+from raysl.storage import Folder, cut
 
 log = logging.getLogger("raysl")
 
@@ -116,10 +116,10 @@ def _write(
     train_features: FeatureSet,
     facts: dict[str, Any],
 ) -> str:
-    folder = Folder(loaded.uri.rpartition("/")[0])
+    folder = Folder(cut(loaded.uri)[0])
     report = assemble(loaded, scores, train, test, train_features, test_features, folder, facts)
     with tempfile.TemporaryDirectory(prefix="raysl_report_") as draft:
         write_report(report, Path(draft))
         for name in ("report.json", "report.html"):
             folder.upload(Path(draft) / name, name)
-    return f"{folder.uri}/report.html"
+    return folder.uri_of("report.html")

@@ -21,8 +21,10 @@ from raysl.components import resolve
 from raysl.config.schema import DataConfig
 from raysl.data.images import read_images
 from raysl.data.source import Split
-from raysl.storage import Folder
+from raysl.storage import Folder, cut, join
 from raysl.transforms.view import evaluation_recipe, normalize
+
+log = logging.getLogger("raysl")
 
 CHUNK_ROWS = 512
 PIXELS_SIDE = 32
@@ -73,7 +75,7 @@ def extract(checkpoint: str, source: DataConfig | None = None, split: str = "tes
     images = resolve("source", data.name)(data).required(split)
     found = extract_sets({"features": loaded.backbone}, images, data)["features"]
     index = torch.arange(images.num_samples)
-    path = out or f"{loaded.uri}/features_{split}.parquet"
+    path = out or join(loaded.uri, f"features_{split}.parquet")
     _write(path, found, index)
     return Features(found.features, found.labels, index, path)
 
@@ -104,8 +106,15 @@ def extract_sets(models: dict[str, nn.Module], split: Split, data: DataConfig) -
     def column(name: str) -> Tensor:
         return torch.from_numpy(np.concatenate([part[name] for part in parts])[order])
 
+    _tell_of_corrupt([name for part in parts for name in part["corrupt"].tolist() if name])
     labels = column("label")
     return {name: FeatureSet(column(f"features:{name}"), labels) for name in models}
+
+
+def _tell_of_corrupt(images: list[str]) -> None:
+    if images:
+        rule = "%d images are broken, their neighbours were measured instead; the first: %s"
+        log.warning(rule, len(images), images[0])
 
 
 @dataclass(frozen=True)
@@ -134,7 +143,8 @@ class _Extraction:
             f"features:{name}": model(normal).float().cpu().numpy()
             for name, model in _models_here(self.token, self.models, device).items()
         }
-        return {"index": index, "label": read.labels, **features}
+        corrupt = np.array([*read.corrupt, *[""] * (len(index) - len(read.corrupt))])
+        return {"index": index, "label": read.labels, "corrupt": corrupt, **features}
 
 
 _HERE: dict[str, dict[str, nn.Module]] = {}
@@ -150,10 +160,11 @@ def _models_here(token: str, reference: Any, device: torch.device) -> dict[str, 
 
 def _write(path: str, found: FeatureSet, index: Tensor) -> None:
     rows = pa.FixedSizeListArray.from_arrays(pa.array(found.features.flatten().numpy()), found.features.shape[1])
-    labels = found.labels.numpy()
-    column = labels if labels.ndim == 1 else pa.FixedSizeListArray.from_arrays(pa.array(labels.ravel()), labels.shape[1])
+    column = labels = found.labels.numpy()
+    if labels.ndim == 2:
+        column = pa.FixedSizeListArray.from_arrays(pa.array(labels.ravel()), labels.shape[1])
     table = pa.table({"index": index.numpy(), "label": column, "features": rows})
-    parent, _, name = path.rpartition("/")
+    parent, name = cut(path)
     folder = Folder(parent or ".")
     folder.make()
     with folder.system.open_output_stream(f"{folder.path}/{name}") as stream:

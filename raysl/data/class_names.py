@@ -8,6 +8,7 @@ import numpy as np
 from raysl.config.schema import ConfigError
 from raysl.hashing import Int64s
 
+LARGEST = 10_000_000  # a number above it is an id
 _SHOWN = 5
 
 
@@ -19,17 +20,17 @@ def parsed(values: Sequence[Any], origin: str) -> np.ndarray:
         origin: where they stand, for messages.
 
     Raises:
-        ConfigError: if a value is neither integer nor text, or a number is below -1.
+        ConfigError: if a value is neither integer nor text, or a number is below -1 or above LARGEST.
     """
     wrong = next((value for value in values if value is not None and type(value) not in (int, str)), None)
     if wrong is not None:
         raise ConfigError(f"{origin} has the label {wrong!r}; write integers or names")
     try:
-        labels = np.array([-1 if value is None or value == "" else int(value) for value in values], np.int64)
+        numbers = [-1 if value is None or value == "" else int(value) for value in values]
     except ValueError:
         return np.array(["" if value is None else str(value) for value in values], str)
-    check_numbers(labels, origin)
-    return labels
+    check_range(min(numbers, default=-1), max(numbers, default=-1), origin)
+    return np.array(numbers, np.int64)
 
 
 def check_numbers(labels: np.ndarray, origin: str) -> None:
@@ -40,14 +41,40 @@ def check_numbers(labels: np.ndarray, origin: str) -> None:
         origin: where they stand, for messages.
 
     Raises:
-        ConfigError: if a label is below -1, or one of several is not -1, 0 or 1.
+        ConfigError: if a label is below -1 or above LARGEST, or one of several is not -1, 0 or 1.
     """
-    is_wrong = labels < -1 if labels.ndim == 1 else (labels < -1) | (labels > 1)
+    if labels.ndim == 1:
+        check_range(int(labels.min(initial=-1)), int(labels.max(initial=-1)), origin)
+        return
+    is_wrong = (labels < -1) | (labels > 1)
     if is_wrong.any():
-        rule = "labels are 0, 1, ..., and -1 is unlabelled"
-        if labels.ndim > 1:
-            rule = "of several labels each is 1 for present, 0 for absent or -1 for ignore"
+        rule = "of several labels each is 1 for present, 0 for absent or -1 for ignore"
         raise ConfigError(f"{origin} has the label {labels[is_wrong][0]}; {rule}")
+
+
+def check_range(least: int, most: int, origin: str, num_classes: int | None = None) -> None:
+    """Refuse integers that are no labels, or number no class.
+
+    Args:
+        least, most: the smallest and the largest label, of any size.
+        origin: where they stand, for messages.
+        num_classes: classes that there are; default: the labels say so themselves.
+
+    Raises:
+        ConfigError: if a label is below -1 or above LARGEST, or is not below `num_classes`.
+    """
+    if least < -1:
+        raise ConfigError(f"{origin} has the label {least}; labels are 0, 1, ..., and -1 is unlabelled")
+    if num_classes is not None and most >= num_classes:
+        raise ConfigError(
+            f"{origin} has the label {most}, and the training images, or data.classes=, have {num_classes:,} classes; "
+            "number and name them alike"
+        )
+    if most > LARGEST:
+        raise ConfigError(
+            f"{origin} has the label {most}; the largest is {LARGEST:,}: are these ids? "
+            "set data.label_column= (data.label_key= of webdataset) to the classes"
+        )
 
 
 def class_names(labels: np.ndarray) -> tuple[str, ...]:

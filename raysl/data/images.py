@@ -1,7 +1,8 @@
 """Reading the images of a split: decoding, with a replacement for what is broken."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from torch import Tensor
@@ -9,6 +10,8 @@ from torch import Tensor
 from raysl.data.decode import CorruptImage, decode, image_size
 from raysl.data.source import Rows, Split
 from raysl.hashing import Int64s
+
+MOST_TRIED = 4096  # neighbours that are looked at for a valid image
 
 _Image = tuple[Tensor, tuple[int, int]]  # pixels, and the stored size
 
@@ -47,7 +50,8 @@ class Read:
 def read_images(split: Split, index: Int64s, reductions: Reductions | None = None) -> Read:
     """Read and decode samples.
 
-    A sample with a corrupt image is replaced by the next valid one of its read unit, so the same on every read.
+    A sample with a corrupt image is replaced by the next valid one of its read unit, or of the units behind it where it
+    has none, so the same on every read.
 
     Args:
         split: where they are.
@@ -55,7 +59,7 @@ def read_images(split: Split, index: Int64s, reductions: Reductions | None = Non
         reductions: what is allowed; default: all are decoded in full.
 
     Raises:
-        CorruptImage: if a unit holds no valid image.
+        CorruptImage: if none of the next MOST_TRIED images is valid.
     """
     rows = split.read(index)
     sources = (rows, *rows.partners)
@@ -95,14 +99,22 @@ def _decoded(sources: Sequence[Rows], place: int, reductions: Sequence[int]) -> 
 
 
 def _replacement(split: Split, index: int, reason: str) -> tuple[list[_Image], Int64s]:
-    starts = np.cumsum(split.unit_sizes) - split.unit_sizes
-    unit = int(np.searchsorted(starts, index, side="right")) - 1
-    first, size = int(starts[unit]), int(split.unit_sizes[unit])
-    for distance in range(1, size):
-        rows = split.read(np.array([first + (index - first + distance) % size]))
+    for other in islice(_behind(split, index), MOST_TRIED):
+        rows = split.read(np.array([other]))
         sources = (rows, *rows.partners)
         try:
             return _decoded(sources, 0, [1] * len(sources)), rows.labels[0]
         except CorruptImage:
             continue
-    raise CorruptImage(f"no valid image in the {size} rows from {first} on; the first problem: {reason}")
+    tried = min(MOST_TRIED, split.num_samples - 1)
+    raise CorruptImage(f"no valid image among the {tried:,} behind row {index}; the first problem: {reason}")
+
+
+def _behind(split: Split, index: int) -> Iterator[int]:
+    """All other rows: first those of the unit, from `index` on and around, then those of the units behind it."""
+    ends = np.cumsum(split.unit_sizes)
+    unit = int(np.searchsorted(ends, index, side="right"))
+    end, size = int(ends[unit]), int(split.unit_sizes[unit])
+    first = end - size
+    yield from (first + (index - first + distance) % size for distance in range(1, size))
+    yield from (row % split.num_samples for row in range(end, first + split.num_samples))

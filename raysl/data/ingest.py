@@ -9,28 +9,30 @@ start that was cut off goes on when it is asked for again: files that are whole 
 import dataclasses
 import json
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pyarrow import fs
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from raysl.components import resolve
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.config.text import write_inline
 from raysl.config.tree import plain
-from raysl.data.ingest_shard import PART, RECORDS, Layout, Shard, ShardWriter
+from raysl.data.ingest_shard import RECORDS, Layout, Shard, ShardWriter
+from raysl.data.ingested import MANIFEST_FILE, PLAN_FILE
 from raysl.data.parts import Part, Spread, in_process, parts_of, splits_of
 from raysl.data.source import Split
 from raysl.errors import RunFailed
-from raysl.storage import Folder
+from raysl.storage import PART, Folder
 
 log = logging.getLogger("raysl")
 
 FORMAT = 1
-PLAN_FILE = "ingest.json"
-MANIFEST_FILE = "manifest.json"
+LEFT_BEHIND_S = 600.0  # after which an unfinished file that nobody adds to is one of a start that was cut off
 CORRUPT_FILE = "corrupt.jsonl"
 CHOICE = ("name", "limit", "balanced", "skip", "subset", "label_type")  # common settings that pick images and labels
 
@@ -79,15 +81,14 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
     plan = _plan(data, splits, layout)
     _claim(folder, plan)
     if (manifest := _finished(folder, plan)) is not None:
+        _sweep(folder)
         return _ingested(folder, manifest, was_done=True)
     parts = parts_of(splits, layout.rows_per_file)
     folder.child(RECORDS).make()
     shards = _written(ShardWriter(folder.uri, layout), splits, parts, spread)
     manifest = plan | {"splits": {name: _summary(name, split, parts, shards) for name, split in splits.items()}}
     _write_corrupt(folder, parts, shards)
-    for name in folder.names():
-        if name.endswith(PART):  # of a start that was cut off
-            folder.remove(name)
+    _sweep(folder)
     folder.write(MANIFEST_FILE, _text(manifest))
     return _ingested(folder, manifest, was_done=False)
 
@@ -158,6 +159,15 @@ def _finished(folder: Folder, plan: Json) -> Json | None:
     infos = folder.system.get_file_info([f"{folder.path}/{file['name']}" for file in files])
     is_whole = all(info.size == file["bytes"] for info, file in zip(infos, files, strict=True))
     return manifest if is_whole and manifest.items() >= plan.items() else None
+
+
+def _sweep(folder: Folder) -> None:
+    """Remove unfinished files that were left behind; those of another start that is at work here are newer."""
+    for inner in (folder, folder.child(RECORDS)):
+        for entry in inner.entries():
+            is_part = entry.type == fs.FileType.File and entry.base_name.endswith(PART)
+            if is_part and entry.mtime is not None and time.time() - entry.mtime.timestamp() > LEFT_BEHIND_S:
+                inner.remove(entry.base_name)
 
 
 def _written(writer: ShardWriter, splits: Mapping[str, Split], parts: list[Part], spread: Spread) -> dict[str, Shard]:

@@ -20,10 +20,9 @@ from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import CLASSES_KEY
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s
-from raysl.storage import Folder, telling
+from raysl.storage import PART, Folder, telling
 
 RECORDS = ".ingest"  # folder of what is known of the files that are whole
-PART = ".part"  # ends the name of a file that is not
 CHUNK_BYTES = 1 << 22
 
 
@@ -101,7 +100,7 @@ class ShardWriter:
                 table = self._table(split, index, sink.schema, corrupt)
                 rows += len(table)
                 sink.add(table)
-        with telling("write", f"{folder.uri}/{name}"):
+        with telling("write", folder.uri_of(name)):
             folder.system.move(f"{folder.path}/{unfinished}", f"{folder.path}/{name}")
         return Shard(name, rows, sink.num_bytes, sink.digest.hexdigest(), corrupt)
 
@@ -132,7 +131,7 @@ class _Sink:
     """A Parquet file that is written in row groups, with the checksum of what was sent."""
 
     def __init__(self, folder: Folder, name: str, schema: pa.Schema) -> None:
-        self.uri = f"{folder.uri}/{name}"
+        self.uri = folder.uri_of(name)
         self.schema = schema
         self.digest = hashlib.sha256()
         self.num_bytes = 0
@@ -182,7 +181,7 @@ class _Tee(io.RawIOBase):
 
 def _read_back(folder: Folder, shard: Shard, part: Part) -> None:
     """Check that a file is what was sent, and that its rows are those of the part without the corrupt ones."""
-    uri = f"{folder.uri}/{shard.name}"
+    uri = folder.uri_of(shard.name)
     if _sha256(folder, shard.name) != shard.sha256:
         raise RunFailed(f"{uri} reads back as other bytes than were written; check the storage, then start again")
     with telling("read", uri), folder.system.open_input_file(f"{folder.path}/{shard.name}") as file:
@@ -195,7 +194,7 @@ def _read_back(folder: Folder, shard: Shard, part: Part) -> None:
 
 def _sha256(folder: Folder, name: str) -> str:
     digest = hashlib.sha256()
-    for chunk in _chunks(folder.system, f"{folder.path}/{name}", f"{folder.uri}/{name}"):
+    for chunk in _chunks(folder.system, f"{folder.path}/{name}", folder.uri_of(name)):
         digest.update(chunk)
     return digest.hexdigest()
 

@@ -10,7 +10,7 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError
-from raysl.storage import info_of, read_file, telling
+from raysl.storage import cut, info_of, read_file, telling
 
 FORMATS = (".npy", ".txt", ".csv", ".jsonl")
 _CHUNK = 1 << 16
@@ -86,7 +86,8 @@ def extension(uri: str) -> str:
     Raises:
         ConfigError: if it is none of them.
     """
-    found = next((ending for ending in FORMATS if uri.lower().endswith(ending)), None)
+    name = cut(uri)[1].lower()
+    found = next((ending for ending in FORMATS if name.endswith(ending)), None)
     if found is None:
         raise ConfigError(f"{uri} is no list; its name ends in {', '.join(FORMATS)}")
     return found

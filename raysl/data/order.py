@@ -14,17 +14,18 @@ ranks, without a saved position:
 Only the permutation of units is held for an epoch, 8 bytes each; a window's permutation is made when it is reached.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
+from raysl.data.cache import RecentlyUsed
 from raysl.hashing import Int64s, hash_text, hash_words, permutation
 
+CACHE_BYTES = 1 << 26  # of permutations that a process keeps
 _SAMPLES, _UNITS, _WINDOW = 1, 2, 3  # what a permutation is for; part of its key
 
 
@@ -51,8 +52,6 @@ class Order:
     window: int
     is_exact: bool
     drop_last: bool = True
-    _epochs: "_Cache" = field(default_factory=lambda: _Cache(2), init=False, repr=False)
-    _windows: "_Cache" = field(default_factory=lambda: _Cache(256), init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.lanes <= self.batch_size:
@@ -83,7 +82,7 @@ class Order:
         num_rows = self.batch_rows(step)
         if self.is_exact:
             key = self._key(_SAMPLES, epoch)
-            places: Int64s = self._epochs.get((epoch,), partial(permutation, self.num_samples, key))
+            places: Int64s = _kept_permutation(self.num_samples, key)
             first = in_epoch * self.batch_size
             return places[first + self._slot(lanes.start, num_rows) : first + self._slot(lanes.stop, num_rows)]
         none = np.empty(0, np.int64)  # for more ranks than lanes
@@ -112,24 +111,30 @@ class Order:
             first = number * self.window
             num = min(self.window, length - first)
             key = self._key(_WINDOW, epoch, lane, number)
-            order = self._windows.get((epoch, lane, number), partial(permutation, num, key))
+            order = _kept_permutation(num, key)
             inside = places // self.window == number
             shuffled[inside] = first + order[places[inside] - first]
         return self._samples(epoch, start + shuffled)
 
     def _samples(self, epoch: int, places: Int64s) -> Int64s:
         """Sample indices at places of the epoch's units laid end to end."""
-        units, starts = self._epochs.get((epoch,), partial(self._unit_order, epoch))
+        units, starts = self._unit_order(epoch)
         nth = np.searchsorted(starts, places, side="right") - 1
         samples: Int64s = self._first_samples[units[nth]] + places - starts[nth]
         return samples
 
     def _unit_order(self, epoch: int) -> tuple[NDArray[np.int32], Int64s]:
         """The epoch's permutation of the units, and where each of them starts in it."""
-        units = permutation(len(self.unit_sizes), self._key(_UNITS, epoch)).astype(np.int32)
-        starts = np.cumsum(self.unit_sizes[units])
-        starts -= self.unit_sizes[units]
-        return units, starts
+        key = self._key(_UNITS, epoch)
+
+        def make() -> tuple[tuple[NDArray[np.int32], Int64s], int]:
+            units = permutation(len(self.unit_sizes), key).astype(np.int32)
+            starts = np.cumsum(self.unit_sizes[units])
+            starts -= self.unit_sizes[units]
+            return (units, starts), units.nbytes + starts.nbytes
+
+        found: tuple[NDArray[np.int32], Int64s] = _KEPT.get((key, self._sizes_key), make)
+        return found
 
     @cached_property
     def _first_samples(self) -> Int64s:
@@ -138,11 +143,24 @@ class Order:
         first -= self.unit_sizes
         return first
 
+    @cached_property
+    def _sizes_key(self) -> int:
+        return crc32(self.unit_sizes.tobytes())
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_first_samples"}
 
     def _key(self, *words: int) -> int:
         return hash_words(self.seed, hash_text(self.fingerprint), *words)
+
+
+def _kept_permutation(n: int, key: int) -> Int64s:
+    def make() -> tuple[Int64s, int]:
+        order = permutation(n, key)
+        return order, order.nbytes
+
+    found: Int64s = _KEPT.get((key, n), make)
+    return found
 
 
 def rank_lanes(lanes: int, rank: int, world: int) -> range:
@@ -155,20 +173,5 @@ def default_lanes(batch_size: int) -> int:
     return min(64, batch_size)
 
 
-class _Cache:
-    """The permutations used last; empty again in a copy sent to another process."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.kept: OrderedDict[tuple[int, ...], Any] = OrderedDict()
-
-    def get(self, key: tuple[int, ...], make: Callable[[], Any]) -> Any:
-        if key not in self.kept:
-            self.kept[key] = make()
-        self.kept.move_to_end(key)
-        while len(self.kept) > self.size:
-            self.kept.popitem(last=False)
-        return self.kept[key]
-
-    def __reduce__(self) -> tuple[type["_Cache"], tuple[int]]:
-        return _Cache, (self.size,)
+_KEPT: RecentlyUsed[Any] = RecentlyUsed(CACHE_BYTES)
+"""Permutations of this process, by their keys; an order that is sent to another process takes none along."""

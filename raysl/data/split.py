@@ -1,6 +1,7 @@
 """One part of a dataset: encoded images that can be read by their indices."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,10 +56,10 @@ class Split(ABC):
     def read(self, index: Int64s) -> Rows:
         """The images with these indices, in this order.
 
-        An image whose file has gone since is None, and is then handled like a corrupt one.
+        An image whose own file has gone since is None, and is then handled like a corrupt one.
 
         Raises:
-            RunFailed: if a network fails again and again.
+            RunFailed: if a network fails again and again, or a file of many images is gone, damaged or another one.
         """
 
     def labels_of(self, index: Int64s) -> Int64s:
@@ -70,6 +71,19 @@ class Split(ABC):
         """Names alone, as in `Rows`. A split that has them at hand overrides this, which reads the images too."""
         starts = range(0, len(index), UNIT_ROWS)
         return [name for start in starts for name in self.read(index[start : start + UNIT_ROWS]).names]
+
+
+def by_unit(starts: Int64s, index: Int64s) -> Iterable[tuple[int, Int64s]]:
+    """Read units that rows lie in, in ascending order, each with the places in `index` of its rows.
+
+    Args:
+        starts: int64 [U], first row of each unit.
+        index: int64 [B], rows in any order.
+    """
+    units = np.searchsorted(starts, index, side="right") - 1
+    order = np.argsort(units, kind="stable")
+    found, firsts = np.unique(units[order], return_index=True)
+    return zip(found.tolist(), np.split(order, firsts[1:]), strict=True) if len(index) else ()
 
 
 def runs(num_samples: int, size: int = UNIT_ROWS) -> Int64s:

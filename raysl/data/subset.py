@@ -40,6 +40,11 @@ def with_subset(split: Split, config: DataConfig, name: str) -> Split:
     return split
 
 
+def even_share(split: Split, most: int) -> Split:
+    """At most so many images, at even distances in the order of the split."""
+    return split if split.num_samples <= most else Subset(split, _even(np.arange(split.num_samples), most))
+
+
 class Subset(Split):
     """Some rows of a split, numbered anew.
 
@@ -112,7 +117,7 @@ def _listed(split: Split, uri: str) -> Int64s:
     values = read_values(uri)
     if not values:
         raise ConfigError(f"{uri} lists no images; give data.subset= one name or index a line")
-    numbers = _as_indices(values)
+    numbers = _as_indices(values, uri)
     if numbers is None:
         return _named(split, list(dict.fromkeys(str(value) for value in values)), uri)
     wrong = numbers[(numbers < 0) | (numbers >= split.num_samples)]
@@ -123,11 +128,18 @@ def _listed(split: Split, uri: str) -> Int64s:
     return np.unique(numbers)
 
 
-def _as_indices(values: list[int] | list[str]) -> Int64s | None:
+def _as_indices(values: list[int] | list[str], uri: str) -> Int64s | None:
     """The values as indices, if all of them are plain whole numbers; 007 is a name."""
-    if all(isinstance(value, int) or (value.isdecimal() and str(int(value)) == value) for value in values):
-        return np.array([int(value) for value in values], np.int64)
-    return None
+    if not all(isinstance(value, int) or (value.isdecimal() and str(int(value)) == value) for value in values):
+        return None
+    numbers = [int(value) for value in values]
+    try:
+        return np.array(numbers, np.int64)
+    except OverflowError as error:
+        raise ConfigError(
+            f"{uri} lists the number {max(numbers, key=abs)}, which is no index; "
+            "where images are named so, give their names with the extension"
+        ) from error
 
 
 def _named(split: Split, wanted: list[str], uri: str) -> Int64s:

@@ -150,9 +150,16 @@ def raysl_ray(settings: dict[str, Any]) -> None:
 
     task: StreamTask = settings["task"]
     _prepare_process(task)
-    cpu = torch.device("cpu")
     stream = RayBatches(
-        _loader(task), FOREVER, 0, 1, cpu, lambda value: value, task_cpus=TASK_CPUS, prefetch=2, buffer_bytes=BUFFER_BYTES
+        loader=_loader(task),
+        total_steps=FOREVER,
+        rank=0,
+        world=1,
+        device=torch.device("cpu"),
+        share=lambda value: value,
+        task_cpus=TASK_CPUS,
+        prefetch=2,
+        buffer_bytes=BUFFER_BYTES,
     )
     task.serve(stream.from_step(0))
 

@@ -63,9 +63,9 @@ class TrainPlan:
                 f"set train.workers={lanes} or less, or data.lanes={world} if the batch is that large"
             )
         rest = 0 if config.data.drop_last else num_samples % train.batch_size
-        if 0 < rest < 2 * world:
+        if rest and min(_shares(rest, lanes, world)) < 2:
             raise ConfigError(
-                f"the last batch of an epoch has {rest} of {num_samples} images, fewer than 2 for each of {world} "
+                f"the last batch of an epoch has {rest} of {num_samples} images, fewer than 2 for one of {world} "
                 "worker(s); set data.drop_last=true, or another train.batch_size"
             )
         epoch_len = num_samples // train.batch_size + (rest > 0)
@@ -102,9 +102,7 @@ class TrainPlan:
     @property
     def rows(self) -> list[int]:
         """Images of each global batch that every rank holds."""
-        cuts = [rank_lanes(self.lanes, rank, self.world) for rank in range(self.world)]
-        place = [lane * self.batch_size // self.lanes for lane in range(self.lanes + 1)]
-        return [place[lanes.stop] - place[lanes.start] for lanes in cuts]
+        return _shares(self.batch_size, self.lanes, self.world)
 
     def check_even(self) -> None:
         """Refuse ranks with different numbers of rows.
@@ -126,3 +124,10 @@ class TrainPlan:
             f"the {self.lanes} lanes of a batch of {self.batch_size} are not shared evenly by {self.world} workers; "
             f"try data.lanes={lanes}, or train.uneven=true for ranks with uneven rows"
         )
+
+
+def _shares(num_rows: int, lanes: int, world: int) -> list[int]:
+    """How many of the rows of a global batch each rank holds."""
+    cuts = [rank_lanes(lanes, rank, world) for rank in range(world)]
+    place = [lane * num_rows // lanes for lane in range(lanes + 1)]
+    return [place[cut.stop] - place[cut.start] for cut in cuts]

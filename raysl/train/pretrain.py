@@ -123,7 +123,7 @@ def _prepare(config: RunConfig) -> Job:
     if test is not None and train.is_multilabel and (config.benchmarks or config.train.online_knn_every is not None):
         raise ConfigError(
             f"the images of {config.data.name!r} have several labels each, which no benchmark measures yet; "
-            "set benchmarks=null train.online_knn_every=null"
+            "set benchmarks=[] train.online_knn_every=null"
         )
     recipe = method_class.views(config.method)
     if recipe.size != config.data.image_size:
@@ -214,7 +214,7 @@ def _train(
     if failure:
         kept = folder.checkpoints()
         raise RunFailed(
-            f"{failure}; " + (f"the last good checkpoint is {folder.uri}/{kept[-1]}" if kept else "no checkpoint")
+            f"{failure}; " + (f"the last good checkpoint is {folder.uri_of(kept[-1])}" if kept else "no checkpoint")
         )
     step = newest_step(folder)
     if asked() or step < plan.total_steps:
@@ -242,7 +242,7 @@ def _report_of(folder: RunFolder) -> Report | None:
     if not folder.exists("report.json"):
         return None
     scores = parse_report_json(folder.read("report.json").decode(), folder.uri).scores
-    return Report(flat_metrics(scores), f"{folder.uri}/report.html", scores)
+    return Report(flat_metrics(scores), folder.uri_of("report.html"), scores)
 
 
 def _result(folder: RunFolder, report: Report | None) -> Result:
@@ -250,7 +250,7 @@ def _result(folder: RunFolder, report: Report | None) -> Result:
     newest: dict[str, float] = {}
     for line in history:
         newest |= line
-    checkpoint = f"{folder.uri}/{folder.checkpoints()[-1]}"
+    checkpoint = folder.uri_of(folder.checkpoints()[-1])
     return Result(checkpoint, newest | (report.metrics if report else {}), history, folder.uri, report)
 
 

@@ -19,7 +19,7 @@ from raysl.checkpoint import check_resumable
 from raysl.config.load import differences, dump
 from raysl.config.schema import ConfigError, RunConfig
 from raysl.config.stored import load_dumped
-from raysl.storage import Folder, telling
+from raysl.storage import Folder, join, telling
 
 HEARTBEAT_S = 15.0
 STALE_S = 60.0
@@ -36,7 +36,7 @@ class RunFolder(Folder):
     @classmethod
     def of(cls, config: RunConfig) -> "RunFolder":
         """The folder of a run."""
-        return cls(f"{config.storage.rstrip('/')}/{config.name}")
+        return cls(join(config.storage, config.name))
 
     def claim(self, config: RunConfig) -> None:
         """Write the run's settings, or check that those written before are the same and can be gone on from.
@@ -76,7 +76,7 @@ class RunFolder(Folder):
 @contextmanager
 def _local_lock(folder: Path, uri: str) -> Iterator[None]:
     """A lock of the operating system's, which ends with the process however that ends."""
-    with telling("write", f"{uri}/.lock"):
+    with telling("write", join(uri, ".lock")):
         opened = (folder / ".lock").open("a+")
     with opened as file:
         try:

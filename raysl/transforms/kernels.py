@@ -8,6 +8,7 @@ The loops are compiled by numba when they are first called and kept in its cache
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,12 @@ _ZERO, _ONE, _TWO, _THREE, _FOUR, _SIX = (np.float32(value) for value in (0, 1, 
 _SIXTH, _LEVELS = np.float32(1 / 6), np.float32(255)
 _RED, _GREEN, _BLUE = np.float32(0.2989), np.float32(0.587), np.float32(0.114)
 
-_compiled: Any = njit(nogil=True, cache=True, error_model="numpy")
+
+def _compiled(function: Callable[..., Any]) -> Any:
+    try:
+        return njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError:  # neither the package's folder nor the user's can be written to: compile in each process
+        return njit(nogil=True, error_model="numpy")(function)
 
 
 @_compiled

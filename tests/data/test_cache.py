@@ -1,4 +1,4 @@
-from raysl.data.sources.cache import RecentlyUsed
+from raysl.data.cache import RecentlyUsed
 
 
 def test_what_was_not_used_for_longest_goes_first() -> None:

@@ -75,6 +75,18 @@ def test_other_labels_have_another_fingerprint(tmp_path: Path) -> None:
     assert len(prints) == 2
 
 
+def test_an_image_of_another_size_gives_another_fingerprint(tmp_path: Path) -> None:
+    path = dataset(tmp_path)
+    before = source_of(path).required("train").fingerprint
+    (path / "train2017" / "000000000005.jpg").write_bytes(b"other")
+    assert source_of(path).required("train").fingerprint != before
+
+
+def test_a_uri_may_have_a_query(tmp_path: Path) -> None:
+    split = COCO(COCO.Config(path=f"file://{dataset(tmp_path)}?mode=1")).required("train")
+    assert all_rows(split).images == [png(2), png(5), png(9)]
+
+
 def test_annotations_that_name_absent_images_are_refused(tmp_path: Path) -> None:
     path = dataset(tmp_path)
     (path / "train2017" / "000000000005.jpg").unlink()
@@ -117,3 +129,20 @@ def test_held_out_images_of_other_categories_are_refused(tmp_path: Path) -> None
     assert "the categories of 'val2017' and 'train2017' differ, first in (18, 'cat')" in message_of(
         source_of(path), "test"
     )
+
+
+@pytest.mark.parametrize(
+    ("part", "entry", "field"),
+    [
+        ("images", {"id": 3}, "file_name"),
+        ("annotations", {"id": 7, "image_id": 9}, "category_id"),
+        ("categories", {"name": "cat"}, "id"),
+    ],
+)
+def test_an_entry_without_what_is_needed_is_shown(tmp_path: Path, part: str, entry: dict[str, Any], field: str) -> None:
+    path = dataset(tmp_path)
+    file = path / "annotations" / "instances_train2017.json"
+    content = json.loads(file.read_text())
+    content[part].append(entry)
+    file.write_text(json.dumps(content))
+    assert message_of(source_of(path)) == f"{file}: the entry {entry} of {part!r} has no {field!r}; add it"

@@ -174,6 +174,12 @@ def test_an_image_that_vanished_is_missing_and_the_others_are_read(images: Path)
         ("\n\n", None, r"l.txt lists no images"),
         ("b.png 1\na.png\n", None, r"l.txt, line 2: no label, where other lines have one; write -1 for none"),
         ("b.png -2\n", None, r"l.txt has the label -2; labels are 0, 1, ..., and -1 is unlabelled"),
+        ("b.png 99999999999999999999\n", None, r"l.txt has the label 99999999999999999999; the largest is 10,000,000"),
+        (
+            "b.png 30000000\n",
+            None,
+            r"l.txt has the label 30000000; the largest is 10,000,000: are these ids\? set data",
+        ),
     ],
 )
 def test_lists_that_are_no_dataset_are_refused(images: Path, files: str, labels: str | None, message: str) -> None:
@@ -235,6 +241,21 @@ def test_other_labels_have_another_fingerprint(images: Path) -> None:
         for number, text in enumerate(["b.png 0\na.png 1\n", "b.png 1\na.png 1\n", "a.png 0\nb.png 1\n"])
     }
     assert len(prints) == 3
+
+
+def test_what_is_in_the_images_is_not_in_the_fingerprint(images: Path) -> None:
+    settings = {"train": write(images / "l.txt", "b.png 0\n")}
+    before = train(**settings).fingerprint
+    (images / "b.png").write_bytes(b"other")
+    assert train(**settings).fingerprint == before
+
+
+def test_the_query_of_a_root_or_of_a_list_is_that_of_its_images(images: Path) -> None:
+    listed = write(images / "l.txt", "b.png 0\na.png 1\n")
+    plain = all_rows(train(train=listed))
+    for settings in ({"train": f"file://{listed}?mode=1"}, {"train": listed, "root": f"file://{images}/?mode=1"}):
+        rows = all_rows(train(**settings))
+        assert (rows.images, rows.names[0]) == (plain.images, f"file://{images}/b.png?mode=1")
 
 
 def test_columns_have_names_of_your_choice(images: Path) -> None:

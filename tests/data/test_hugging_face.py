@@ -83,6 +83,24 @@ def test_rows_that_were_selected_and_turned_stay_so(tmp_path: Path) -> None:
     assert (rows.images, rows.labels.tolist(), train.classes) == ([png(3), png(1)], [2, 0], ("0", "1", "2"))
 
 
+def test_held_out_labels_are_of_the_training_classes(tmp_path: Path) -> None:
+    kind = datasets.Value("int64")
+    parts = {"train": table_of([1, 2, 3], [0, 1, 2], kind), "val": table_of([4], [0], kind)}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "a"))
+    assert source_of(tmp_path / "a").required("test").classes == ("0", "1", "2")
+    for name, labels, label in (("b", [7, 0], "7"), ("c", [-5, 0], "-5")):
+        datasets.DatasetDict(parts | {"val": table_of([4, 5], labels, kind)}).save_to_disk(str(tmp_path / name))
+        message = message_of(source_of(tmp_path / name), "test")
+        assert message.startswith(f"the split 'val' of '{tmp_path}/{name}' has the label {label}")
+
+
+def test_ids_are_no_labels(tmp_path: Path) -> None:
+    table_of([1], [30_000_000], datasets.Value("int64")).save_to_disk(str(tmp_path / "saved"))
+    assert "has the label 30000000; the largest is 10,000,000: are these ids? set data.label_column=" in message_of(
+        source_of(tmp_path / "saved")
+    )
+
+
 def test_a_folder_of_parquet_files_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     for shade, part in enumerate(("train", "test")):

@@ -34,11 +34,12 @@ def test_a_corrupt_image_is_replaced_by_the_next_valid_one_of_its_unit_with_its_
     assert shades(read_images(split, np.array([7]))) == [4]
 
 
-def test_a_unit_without_a_valid_image_names_the_first_problem() -> None:
-    with pytest.raises(
-        CorruptImage, match=r"no valid image in the 4 rows from 4 on; the first problem: image 6: 6 bytes"
-    ):
-        read_images(Shades(10, unit=4, broken={4, 5, 6, 7}), np.array([0, 6]))
+def test_a_unit_without_a_valid_image_takes_the_next_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shades(read_images(Shades(10, unit=4, broken={4, 5, 6, 7}), np.array([0, 6]))) == [0, 8]
+    assert shades(read_images(Shades(9, unit=4, broken={8}), np.array([8]))) == [0], "the last row is a unit of its own"
+    monkeypatch.setattr("raysl.data.images.MOST_TRIED", 3)
+    with pytest.raises(CorruptImage, match=r"no valid image among the 3 behind row 6; the first problem: image 6"):
+        read_images(Shades(20, unit=4, broken=set(range(4, 12))), np.array([0, 6]))
 
 
 class Pairs(Shades):

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from PIL import Image
 
 from raysl.config.schema import DataConfig
 from raysl.data.decode import CorruptImage, decode
-from raysl.data.ingest import ingest
+from raysl.data.ingest import LEFT_BEHIND_S, ingest
 from raysl.data.ingest_image import shrunk, to_store
 from raysl.data.ingest_shard import Layout, ShardWriter
 from raysl.data.parts import Part, in_process, parts_of
@@ -240,7 +241,10 @@ def test_a_start_that_was_killed_goes_on_and_ends_with_the_same_files(images: Da
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
-    assert any(name.endswith(".part") for name in contents(out))
+    unfinished = list(out.rglob("*.part"))
+    assert unfinished
+    for path in unfinished:
+        os.utime(path, (0, 0))
     assert not (out / "manifest.json").exists()
     first = out / "train-00000-of-00002.parquet"
     kept = first.stat().st_mtime_ns
@@ -249,6 +253,19 @@ def test_a_start_that_was_killed_goes_on_and_ends_with_the_same_files(images: Da
     assert not done.was_done
     assert first.stat().st_mtime_ns == kept, "what was whole is not written again"
     assert contents(out) == contents(whole)
+
+
+def test_unfinished_files_go_once_they_are_left_behind(images: DataConfig, tmp_path: Path) -> None:
+    parts = [tmp_path / "out" / name for name in ("test-00000-of-00001.parquet.0.part", ".ingest/x.json.0.part")]
+    parts[1].parent.mkdir(parents=True)
+    for part in parts:
+        part.write_bytes(b"of a start at work elsewhere")
+    assert not ingest(images, str(tmp_path / "out"), SMALL).was_done
+    assert all(part.exists() for part in parts)
+    for part in parts:
+        os.utime(part, (time.time() - LEFT_BEHIND_S - 1,) * 2)
+    assert ingest(images, str(tmp_path / "out"), SMALL).was_done
+    assert not any(part.exists() for part in parts)
 
 
 def test_a_file_that_is_not_what_was_noted_is_written_again(images: DataConfig, tmp_path: Path) -> None:
@@ -330,6 +347,15 @@ def test_a_remote_folder_is_filled_like_a_local_one(images: DataConfig, tmp_path
         assert ingest(images, "memory://ingested", SMALL).was_done
     finally:
         memory.rm("/ingested", recursive=True)
+
+
+def test_a_uri_with_a_query_names_images_and_folder(images: DataConfig, tmp_path: Path) -> None:
+    out = f"file://{tmp_path}/out?mode=1"
+    source = ImageFolder.Config(path=f"file://{tmp_path}/images/?mode=a/b")
+    assert ingest(source, out, SMALL).rows == {"train": 6, "test": 2}
+    ingest(images, str(tmp_path / "plain"), SMALL)
+    assert (tmp_path / "out" / "manifest.json").exists()
+    assert everything(stored(out)).images == everything(stored(tmp_path / "plain")).images
 
 
 # parts

@@ -155,3 +155,81 @@ def test_a_read_that_fails_is_tried_again_and_then_told(tmp_path: Path, monkeypa
     failures += [OSError("connection reset")] * 5
     with pytest.raises(RunFailed, match=r"cannot read '.*a.parquet' after 5 tries: connection reset"):
         split.read(np.array([2]))
+
+
+@pytest.mark.parametrize("has_statistics", [True, False])
+@pytest.mark.parametrize("label", [7, -5])
+def test_a_held_out_number_that_no_training_image_has_is_refused(
+    tmp_path: Path, label: int, has_statistics: bool
+) -> None:
+    write(tmp_path / "train.parquet", label=[0, 1, 2])
+    table = pa.table({"image": [png(0)] * 3, "label": [label, None, 0]})
+    pq.write_table(table, tmp_path / "val.parquet", write_statistics=has_statistics)
+    with pytest.raises(ConfigError, match=rf"val.parquet has the label {label}[,;]"):
+        source(tmp_path).required("test")
+    with pytest.raises(ConfigError, match=r"train.parquet has the label 2, .* have 2 classes"):
+        source(tmp_path, classes=("x", "y")).required("train")
+
+
+@pytest.mark.parametrize(("label", "kind"), [(30_000_000, pa.int32()), (2**63 + 1, pa.uint64())])
+@pytest.mark.parametrize("has_statistics", [True, False])
+def test_ids_are_no_labels(tmp_path: Path, label: int, kind: pa.DataType, has_statistics: bool) -> None:
+    table = pa.table({"image": [png(0)], "label": pa.array([label], kind)})
+    pq.write_table(table, tmp_path / "a.parquet", write_statistics=has_statistics)
+    with pytest.raises(ConfigError, match=r"a.parquet.* are these ids\? set data.label_column="):
+        source(tmp_path).required("train")
+
+
+def named(file: Path, classes: list[str], label: list[int]) -> None:
+    table = pa.table({"image": [png(0)] * len(label), "label": label})
+    pq.write_table(table.replace_schema_metadata({CLASSES_KEY: json.dumps(classes)}), file)
+
+
+def test_files_that_name_classes_otherwise_are_refused(tmp_path: Path) -> None:
+    named(tmp_path / "train-0.parquet", ["cat", "dog"], [1])
+    named(tmp_path / "train-1.parquet", ["dog", "cat"], [1])
+    named(tmp_path / "val.parquet", ["dog"], [0])
+    with pytest.raises(ConfigError, match=r"0.parquet has the classes 'cat', 'dog', and .*1.parquet 'dog', 'cat'; ing"):
+        source(tmp_path).required("train")
+    assert all_rows(source(tmp_path, classes=("x", "y")).required("train")).labels.tolist() == [1, 1]
+    (tmp_path / "train-1.parquet").unlink()
+    with pytest.raises(ConfigError, match=r"val.parquet has the classes 'dog', and the training images 'cat', 'dog'"):
+        source(tmp_path).required("test")
+    named(tmp_path / "val.parquet", ["cat"], [0])
+    assert source(tmp_path).required("test").classes == ("cat", "dog")
+
+
+def ingested(folder: Path) -> Path:
+    folder.mkdir()
+    for name in ("train-0.parquet", "train-1.parquet"):
+        write(folder / name)
+    files = [{"name": path.name, "bytes": path.stat().st_size} for path in sorted(folder.iterdir())]
+    (folder / "ingest.json").write_text("{}")
+    (folder / "manifest.json").write_text(json.dumps({"splits": {"train": {"files": files}}}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "train-1.parquet"])
+def test_an_unfinished_ingest_is_no_dataset(tmp_path: Path, name: str) -> None:
+    folder = ingested(tmp_path / "out")
+    assert source(tmp_path).required("train").num_samples == 6
+    (folder / name).unlink()
+    with pytest.raises(
+        ConfigError, match=rf"out is an unfinished ingest: {name} is missing .*; run the same `raysl in"
+    ):
+        source(tmp_path).required("train")
+
+
+def test_a_file_that_is_gone_damaged_or_another_one_is_named_with_its_row_group(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    write(file)
+    whole, split = file.read_bytes(), source(tmp_path).required("train")
+    file.unlink()
+    with pytest.raises(RunFailed, match=r"cannot read row group 1 of .*a.parquet: .*No such file.*; put the file back"):
+        sent(split).read(np.array([2]))
+    file.write_bytes(b"x" * len(whole))
+    with pytest.raises(RunFailed, match=r"cannot read row group 1 of .*a.parquet: .*; put the file back whole"):
+        sent(split).read(np.array([2]))
+    pq.write_table(pa.table({"image": [png(0)] * 2}), file, row_group_size=1)
+    with pytest.raises(RunFailed, match=r"row group 0 of .*a.parquet changed while it was in use; start again"):
+        sent(split).read(np.array([0]))

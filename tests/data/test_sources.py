@@ -140,6 +140,16 @@ def test_held_out_images_never_train_even_without_a_train_folder(tmp_path: Path)
     assert names_and_labels(source.required("test"), tmp_path) == [("val/a/2.png", 0)]
 
 
+def test_neither_of_two_held_out_folders_trains(tmp_path: Path) -> None:
+    source = folder_of(fill(tmp_path, ["a/1.png", "val/a/2.png", "test/a/3.png"]))
+    assert source.required("train").classes == ("a",)
+    assert names_and_labels(source.required("train"), tmp_path) == [("a/1.png", 0)]
+    assert names_and_labels(source.required("test"), tmp_path) == [("val/a/2.png", 0)]
+    alone = folder_of(fill(tmp_path / "none", ["val/2.png", "test/3.png"]))
+    with pytest.raises(ConfigError, match=r"no images in '.*none' outside val/ and test/; it is searched for"):
+        alone.required("train")
+
+
 def test_a_held_out_class_without_training_images_is_refused(tmp_path: Path) -> None:
     source = folder_of(fill(tmp_path, ["train/cat/1.png", "val/cats/2.png"]))
     with pytest.raises(ConfigError, match=r"classes that no training image is of: cats"):
@@ -254,6 +264,14 @@ def test_images_behind_a_uri() -> None:
         memory.rm("/remote_images", recursive=True)
 
 
+def test_held_out_images_behind_a_uri_with_a_query_never_train(tmp_path: Path) -> None:
+    for name in ("cat/1.png", "val/cat/2.png"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(png(int(name[-5])))
+    source = ImageFolder(ImageFolder.Config(path=f"file://{tmp_path}?mode=a/b"))
+    assert [everything(source.required(name)) for name in ("train", "test")] == [[(png(1), 0)], [(png(2), 0)]]
+
+
 # parquet
 
 
@@ -293,18 +311,18 @@ def test_row_groups_are_the_units_and_any_order_can_be_read(tmp_path: Path) -> N
 )
 def test_names_of_files_or_folders_pick_the_split(tmp_path: Path, train: str, test: str) -> None:
     write(tmp_path / train, [0, 1])
-    write(tmp_path / test, [2])
+    write(tmp_path / test, [2], labels=[1])
     source = table_of(tmp_path)
-    assert [label for _, label in everything(source.required("train"))] == [0, 1]
-    assert [label for _, label in everything(source.required("test"))] == [2]
+    assert everything(source.required("train")) == [(png(0), 0), (png(1), 1)]
+    assert everything(source.required("test")) == [(png(2), 1)]
 
 
 def test_val_is_preferred_and_neither_trains(tmp_path: Path) -> None:
     for shade, name in enumerate(["x.parquet", "val.parquet", "test.parquet"]):
-        write(tmp_path / name, [shade])
+        write(tmp_path / name, [shade], labels=[0])
     source = table_of(tmp_path)
-    assert [label for _, label in everything(source.required("train"))] == [0]
-    assert [label for _, label in everything(source.required("test"))] == [1]
+    assert everything(source.required("train")) == [(png(0), 0)]
+    assert everything(source.required("test")) == [(png(1), 0)]
 
 
 def test_splits_can_be_named_one_by_one(tmp_path: Path) -> None:

@@ -202,3 +202,9 @@ def test_ranges_are_checked_before_anything_is_read() -> None:
         "data.skip: -1 is out of range",
         "data.balanced: it shares out data.limit images over the classes",
     ]
+
+
+def test_a_number_that_is_too_large_for_an_index_is_told(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("1\n99999999999999999999\n")
+    with pytest.raises(ConfigError, match=r"list.txt lists the number 99999999999999999999, which is no index; where"):
+        chosen(Counted([0] * 4, 1), subset=str(tmp_path / "list.txt"))

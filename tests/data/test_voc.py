@@ -75,6 +75,19 @@ def test_other_labels_have_another_fingerprint(tmp_path: Path) -> None:
     assert source_of(path).required("train").fingerprint != before
 
 
+def test_an_image_of_another_size_gives_another_fingerprint(tmp_path: Path) -> None:
+    path = devkit(tmp_path, "trainval")
+    before = source_of(path).required("train").fingerprint
+    (path / "JPEGImages" / "000007.jpg").write_bytes(b"other")
+    assert source_of(path).required("train").fingerprint != before
+
+
+def test_a_uri_may_have_a_query(tmp_path: Path) -> None:
+    path = devkit(tmp_path, "trainval")
+    split = VOC(VOC.Config(path=f"file://{path}?mode=1")).required("train")
+    assert all_rows(split).images == [png(5), png(7)]
+
+
 def test_an_image_that_vanishes_later_is_missing(tmp_path: Path) -> None:
     train = source_of(devkit(tmp_path, "trainval")).required("train")
     (tmp_path / "JPEGImages" / "000005.jpg").unlink()
@@ -140,3 +153,10 @@ def test_folders_that_are_no_year_are_told(tmp_path: Path) -> None:
     assert "the set 'test' lists other classes than 'train': dog" in message_of(
         source_of(path, train_set="train"), "test"
     )
+
+
+def test_a_list_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
+    path = devkit(tmp_path, "trainval")
+    (path / "ImageSets" / "Main" / "dog_trainval.txt").write_bytes(b"caf\xe9 1\n")
+    message = message_of(source_of(path))
+    assert message.endswith("dog_trainval.txt is no UTF-8 text: invalid continuation byte at byte 3; fetch it anew")

@@ -3,6 +3,7 @@ import json
 import logging
 import os
 import tarfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
+from raysl.data.sources.shard_index import SCANS, ShardIndex, _scanned
+from raysl.data.sources.shards import Shard
 from raysl.data.sources.webdataset import WebDataset
 from raysl.errors import ConfigError, RunFailed
 from tests.data.samples import all_rows, png, sent
@@ -105,10 +108,10 @@ def test_the_field_of_the_label_can_be_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("held_out", ["val", "test"])
 def test_names_of_shards_pick_the_split(tmp_path: Path, held_out: str) -> None:
     write(tmp_path / "train-0.tar", samples(range(2)))
-    write(tmp_path / held_out / "0.tar", samples(range(2, 3)))
+    write(tmp_path / held_out / "0.tar", samples(range(1, 2)))
     write(tmp_path / "other.tar", samples(range(9, 10)))
     assert labels_of(source_of(tmp_path)) == [0, 1]
-    assert labels_of(source_of(tmp_path), "test") == [2]
+    assert labels_of(source_of(tmp_path), "test") == [1]
 
 
 def test_a_pattern_names_shards_in_its_order(tmp_path: Path) -> None:
@@ -117,14 +120,39 @@ def test_a_pattern_names_shards_in_its_order(tmp_path: Path) -> None:
     assert labels_of(source_of(f"{tmp_path}/s-{{008..010}}.tar")) == [8, 9, 10]
     assert labels_of(source_of(f"{tmp_path}/s-0{{11,08}}.tar")) == [11, 8]
     assert labels_of(source_of(f"file://{tmp_path}/s-{{008..009}}.tar")) == [8, 9]
-    both = WebDataset.Config(train=f"{tmp_path}/s-008.tar", test=f"{tmp_path}/s-0{{1..1}}{{0..1}}.tar")
+    both = WebDataset.Config(train=f"{tmp_path}/s-011.tar", test=f"{tmp_path}/s-0{{1..1}}{{0..1}}.tar")
     assert labels_of(WebDataset(both), "test") == [10, 11]
 
 
 def test_names_of_classes_are_given_or_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tar", samples(range(2)))
     assert source_of(path, classes=("cat", "dog")).required("train").classes == ("cat", "dog")
-    assert "has the label 1, and data.classes has 1 names" in message_of(source_of(path, classes=("cat",)))
+    assert "has the label 1, and the training images, or data.classes=, have 1 classes" in message_of(
+        source_of(path, classes=("cat",))
+    )
+
+
+def test_held_out_labels_are_of_the_training_classes(tmp_path: Path) -> None:
+    write(tmp_path / "train.tar", samples(range(3)))
+    write(tmp_path / "val.tar", {"1.png": png(1), "1.cls": b"1"})
+    assert source_of(tmp_path).required("test").classes == ("0", "1", "2")
+    write(tmp_path / "val.tar", {"longer/1.png": png(1), "longer/1.cls": b"7" + b" " * 2000})
+    with pytest.raises(ConfigError, match=r"val\.tar has the label 7, and the training images, .* have 3 classes; n"):
+        source_of(tmp_path).required("test")
+    alone = WebDataset(WebDataset.Config(test=f"{tmp_path}/val.tar"))
+    assert len(alone.required("test").classes) == 8, "without training images it has its own"
+
+
+def test_names_that_are_no_utf_8_are_read_and_can_be_shown(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", encoding="utf-8", errors="surrogateescape") as tar:
+        for name, part in (("caf\udce9.png", png(1)), ("caf\udce9.cls", b"1")):
+            info = tarfile.TarInfo(name)
+            info.size = len(part)
+            tar.addfile(info, io.BytesIO(part))
+    assert b"caf\xe9.png" in (tmp_path / "a.tar").read_bytes()
+    rows = all_rows(source_of(tmp_path).required("train"))
+    assert (rows.images, rows.labels.tolist()) == ([png(1)], [1])
+    assert rows.names == [f"{tmp_path}/a.tar: caf\\xe9"]
 
 
 def test_other_labels_have_another_fingerprint(tmp_path: Path) -> None:
@@ -150,6 +178,24 @@ def test_a_shard_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.Monk
     again = source_of(tmp_path).required("train")
     assert again.fingerprint == first.fingerprint
     assert all_rows(again).images == [png(0), png(1), png(2)]
+
+
+def test_what_is_in_the_shards_is_not_kept_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for shade in range(6 * SCANS):
+        write(tmp_path / f"{shade:02d}.tar", samples(range(shade, shade + 1)))
+    made: list[weakref.ref[ShardIndex]] = []
+    num_alive: list[int] = []
+
+    def scanned(shard: Shard, label_key: str) -> ShardIndex:
+        made.append(weakref.ref(index := _scanned(shard, label_key)))
+        num_alive.append(sum(each() is not None for each in made))
+        return index
+
+    monkeypatch.setattr("raysl.data.sources.shard_index._scanned", scanned)
+    split = source_of(tmp_path).required("train")
+    assert (split.num_samples, len(split.classes), len(made)) == (6 * SCANS, 6 * SCANS, 6 * SCANS)
+    assert max(num_alive) <= 2 * SCANS
+    assert not any(each() for each in made)
 
 
 def test_an_index_older_than_its_shard_is_made_anew(tmp_path: Path) -> None:
@@ -183,9 +229,9 @@ def test_a_shard_that_is_gone_is_told(tmp_path: Path) -> None:
 def test_indices_can_lie_elsewhere_and_shards_may_be_named_alike(tmp_path: Path) -> None:
     for shade, name in enumerate(["x", "y"]):
         write(tmp_path / name / "in" / "0.tar", samples(range(shade, shade + 1)))
-    settings = {"index": str(tmp_path / "cache"), "train": str(tmp_path / "x"), "test": str(tmp_path / "y")}
+    settings = {"index": str(tmp_path / "cache"), "train": str(tmp_path / "y"), "test": str(tmp_path / "x")}
     source = WebDataset(WebDataset.Config(**settings))
-    assert (labels_of(source), labels_of(source, "test")) == ([0], [1])
+    assert (labels_of(source), labels_of(source, "test")) == ([1], [0])
     assert len(list((tmp_path / "cache").iterdir())) == 2
     assert not list((tmp_path / "x").rglob("*.npz"))
 
@@ -321,6 +367,8 @@ def test_a_tar_that_is_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
             "a.tar: 1.json: label is 'cat', not an integer; set data.label_k",
         ),
         ({"1.txt": b"x"}, "no images in the 1 shards of"),
+        ({"1.png": b"x", "1.cls": b"9" * 20}, f"a.tar: 1.cls has the label {'9' * 20}; the largest is 10,000,000: are"),
+        ({"1.png": b"x", "1.json": b'{"label": -2}'}, "a.tar: 1.json has the label -2; labels are 0, 1, ..., and -1"),
     ],
 )
 def test_labels_that_are_none_are_refused(tmp_path: Path, files: Files, message: str) -> None:

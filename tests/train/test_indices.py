@@ -3,12 +3,15 @@
 import json
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.train.runs import finish, kill_driver, start, wait_for_step
+from raysl.config.load import load_config
+from raysl.train.pretrain import _prepare
+from tests.train.runs import SMALL, finish, kill_driver, start, wait_for_step
 
 RECORDER = '''\
 """SimCLR that writes down which samples each rank gets at each step."""
@@ -64,20 +67,34 @@ def _indices(folder: Path, world: int) -> dict[int, list[int]]:
     return {step: [index for rank in ranks for index in rank[step]] for step in sorted(steps)}
 
 
-@pytest.mark.parametrize(("num", "seed"), [(5_000, 0), pytest.param(50_000, 1, marks=pytest.mark.slow)])
+def _undisturbed(folder: Path, cifar10: Path, num: int) -> dict[int, list[int]]:
+    """Global batches that a run of one worker consumes, by step."""
+    finish(start(folder / "runs", "calm", *_run(folder, "calm", cifar10, 1, num)))
+    return _indices(folder / "calm", 1)
+
+
+def _planned(folder: Path, cifar10: Path, num: int) -> dict[int, list[int]]:
+    """The same without a run: what one process reads."""
+    order = _prepare(load_config("quickstart", [*SMALL, *_run(folder, "calm", cifar10, 1, num)])).loader.order
+    return {step: order.batch(step).tolist() for step in range(STEPS)}
+
+
+@pytest.mark.parametrize(
+    ("calmly", "num", "seed"), [(_planned, 5_000, 0), pytest.param(_undisturbed, 50_000, 1, marks=pytest.mark.slow)]
+)
 def test_two_workers_resumed_as_three_consume_the_indices_of_one(
-    tmp_path: Path, cifar10: Path, num: int, seed: int
+    tmp_path: Path, cifar10: Path, calmly: Callable[[Path, Path, int], dict[int, list[int]]], num: int, seed: int
 ) -> None:
     (tmp_path / "recorder.py").write_text(RECORDER)
     runs = tmp_path / "runs"
-    finish(start(runs, "calm", *_run(tmp_path, "calm", cifar10, 1, num)))
+    calm = calmly(tmp_path, cifar10, num)
     process = start(runs, "hit", *_run(tmp_path, "hit", cifar10, 2, num))
     wait_for_step(runs / "hit", random.Random(seed).randint(7, 30), process)
     kill_driver(process)
     output = finish(start(runs, "hit", *_run(tmp_path, "hit", cifar10, 3, num)))
 
     (resumed,) = map(int, re.findall(r"resumed at step (\d+) on 3 worker", output))
-    calm, before, after = (_indices(tmp_path / name, world) for name, world in (("calm", 1), ("hit", 2), ("hit", 3)))
+    before, after = (_indices(tmp_path / "hit", world) for world in (2, 3))
     assert list(calm) == list(range(STEPS))
     assert list(after) == list(range(resumed, STEPS))
     assert list(before) == list(range(len(before)))

@@ -33,7 +33,7 @@ def test_the_rest_of_an_epoch_is_a_smaller_batch_where_it_is_kept() -> None:
     assert (plan.epoch_len, plan.total_steps) == (11, 44)
     assert [plan.batch_rows(plan.step(step)) for step in (9, 10, 11, 21)] == [96, 40, 96, 40]
     assert plan.weight(20, plan.step(10)) == 1.0
-    with pytest.raises(ConfigError, match=r"the last batch of an epoch has 1 of 1000 images, fewer than 2 for each"):
+    with pytest.raises(ConfigError, match=r"the last batch of an epoch has 1 of 1000 images, fewer than 2"):
         _plan(1, 999, "data.drop_last=false")
 
 

@@ -14,6 +14,7 @@ from raysl.data.sources.files import FilesSplit, check_present
 from raysl.storage import Folder, absolute
 
 YEARS = ("2017", "2014")
+FIELDS = {"images": ("id", "file_name"), "annotations": ("image_id", "category_id"), "categories": ("id", "name")}
 
 
 class COCO(Source):
@@ -64,7 +65,7 @@ class COCO(Source):
         chosen = self.config.train_set or self._newest("train")
         if chosen is None:
             raise ConfigError(
-                f"no instances_train2017.json or instances_train2014.json in {self._folder.uri}/annotations; "
+                f"no instances_train2017.json or instances_train2014.json in {self._folder.uri_of('annotations')}; "
                 "give data.path= the folder with annotations and train2017 in it, or data.train_set="
             )
         return str(chosen)
@@ -86,14 +87,21 @@ def _content(folder: Folder, chosen: str) -> dict[str, Any]:
     """The parts of an annotation file that are needed."""
     name = f"annotations/instances_{chosen}.json"
     if not folder.exists(name):
-        raise ConfigError(f"no {folder.uri}/{name}; give data.train_set= and data.test_set= sets that are there")
+        raise ConfigError(f"no {folder.uri_of(name)}; give data.train_set= and data.test_set= sets that are there")
     try:
-        content = json.loads(folder.read(name))
-        return {key: content[key] for key in ("images", "annotations", "categories")}
+        read = json.loads(folder.read(name))
+        content = {key: read[key] for key in FIELDS}
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{folder.uri}/{name} is no COCO annotation file, an object of images, annotations and categories: {error}"
+            f"{folder.uri_of(name)} is no COCO annotation file, "
+            f"an object of images, annotations and categories: {error}"
         ) from error
+    for key, fields in FIELDS.items():
+        for entry in content[key]:
+            missing = [field for field in fields if field not in entry]
+            if missing:
+                raise ConfigError(f"{folder.uri_of(name)}: the entry {entry} of {key!r} has no {missing[0]!r}; add it")
+    return content
 
 
 def _categories(content: dict[str, Any]) -> list[tuple[int, str]]:
@@ -104,10 +112,10 @@ def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Seq
     images = sorted(content["images"], key=lambda image: int(image["id"]))
     listed_in = f"instances_{chosen}.json"
     if not images:
-        raise ConfigError(f"{folder.uri}/annotations/{listed_in} lists no images")
+        raise ConfigError(f"{folder.uri_of(f'annotations/{listed_in}')} lists no images")
     files = [image["file_name"] for image in images]
-    uri = f"{folder.uri}/{f'images/{chosen}' if folder.exists(f'images/{chosen}') else chosen}"
-    check_present(uri, files, listed_in)
+    uri = folder.uri_of(f"images/{chosen}" if folder.exists(f"images/{chosen}") else chosen)
+    sizes = check_present(uri, files, listed_in)
     row = {image["id"]: number for number, image in enumerate(images)}
     column = {identity: number for number, (identity, _) in enumerate(categories)}
     labels = np.zeros((len(images), len(categories)), np.int8)
@@ -121,4 +129,4 @@ def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Seq
                     f"{note['category_id']}, which the file does not list both"
                 )
             labels[row[note["image_id"]], column[note["category_id"]]] = 1 if is_single else -1
-    return FilesSplit(uri, files, labels, tuple(name for _, name in categories))
+    return FilesSplit(uri, files, labels, tuple(name for _, name in categories), sizes)

@@ -14,7 +14,7 @@ from raysl.data.paths import Paths
 from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.files import FilesSplit, read_each
 from raysl.hashing import Int64s
-from raysl.storage import absolute, open_uri, telling
+from raysl.storage import absolute, cut, join, open_uri, telling
 
 
 class FileList(Source):
@@ -104,7 +104,7 @@ class FileList(Source):
         """Absolute paths, labels as they are written or None, and where the labels stand."""
         config = self.config
         listed, labels = read_image_list(uri, config.path_column, config.label_column)
-        files = Paths(self._located(listed, config.root or uri.rpartition("/")[0]))
+        files = Paths(self._located(listed, config.root or cut(uri)[0]))
         if not len(files):
             raise ConfigError(f"{uri} lists no images")
         if labels_uri is not None:
@@ -123,13 +123,12 @@ class FileList(Source):
         return files, labels, labels_uri or uri
 
     def _located(self, listed: Iterable[str], root: str) -> Iterator[str]:
-        root = root.rstrip("/")
         for path in listed:
             for old, new in self.config.replace_prefix.items():
                 if path.startswith(old):
                     path = new + path[len(old) :]
                     break
-            yield path if path.startswith("/") or "://" in path else f"{root}/{path.removeprefix('./')}"
+            yield path if path.startswith("/") or "://" in path else join(root, path.removeprefix("./"))
 
 
 def _check_some(files: Paths, uri: str) -> None:
@@ -153,7 +152,8 @@ def _place(path: str) -> tuple[fs.FileSystem, str]:
     host, _, inner = rest.partition("/")
     if scheme in ("http", "https"):
         return open_uri(f"{scheme}://{host}")[0], path
-    system, root = open_uri(f"{scheme}://{host}" if host else f"{scheme}:///")
+    inner, mark, query = inner.partition("?")
+    system, root = open_uri(f"{scheme}://{host}{mark}{query}" if host else f"{scheme}:///{mark}{query}")
     return system, f"{root}/{inner}"
 
 

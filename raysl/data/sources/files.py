@@ -23,18 +23,28 @@ class FilesSplit(Split):
         files: paths below it.
         labels: int [N] with -1 where unlabelled, or int [N, K] of 1 present, 0 absent and -1 ignore.
         classes: names of the classes, by label.
+        sizes: int64 [N], bytes of each file, where a listing has them; they enter the fingerprint.
     """
 
     is_random_access = True
 
-    def __init__(self, uri: str, files: Iterable[str], labels: np.ndarray, classes: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        uri: str,
+        files: Iterable[str],
+        labels: np.ndarray,
+        classes: tuple[str, ...],
+        sizes: Int64s | None = None,
+    ) -> None:
         self.uri = uri
         self.files = files if isinstance(files, Paths) else Paths(files)
         self.is_multilabel = labels.ndim == 2
         self.labels = labels.astype(np.int8 if self.is_multilabel else np.int64)
         self.classes = classes
         self.unit_sizes = runs(len(self.files))
-        self.fingerprint = hashlib.sha256(self.files.digest().encode() + self.labels.tobytes()).hexdigest()[:16]
+        digest = hashlib.sha256(self.files.digest().encode() + self.labels.tobytes())
+        digest.update(b"" if sizes is None else sizes.tobytes())
+        self.fingerprint = digest.hexdigest()[:16]
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""
@@ -74,8 +84,8 @@ def read_if_there(system: fs.FileSystem, path: str) -> bytes | np.ndarray | None
             return None
 
 
-def check_present(uri: str, files: Sequence[str], listed_in: str) -> None:
-    """Refuse a list of images that names some which are not there.
+def check_present(uri: str, files: Sequence[str], listed_in: str) -> Int64s:
+    """Bytes of each image of a list, int64 [N]; a list that names some which are not there is refused.
 
     Args:
         uri: folder or URI.
@@ -91,10 +101,11 @@ def check_present(uri: str, files: Sequence[str], listed_in: str) -> None:
             f"no folder {uri!r} with the images that {listed_in} lists; give data.path= the whole dataset"
         )
     with telling("read", uri):
-        present = {entry.base_name for entry in system.get_file_info(fs.FileSelector(info.path))}
+        present = {entry.base_name: entry.size for entry in system.get_file_info(fs.FileSelector(info.path))}
     absent = [name for name in files if name not in present]
     if absent:
         raise ConfigError(
             f"{len(absent):,} of the {len(files):,} images that {listed_in} lists are not in {uri!r}, "
             f"first {absent[0]!r}; is the download whole?"
         )
+    return np.array([-1 if present[name] is None else present[name] for name in files], np.int64)

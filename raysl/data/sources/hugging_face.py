@@ -10,8 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.class_names import check_range, class_names
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.files import read_if_there
+from raysl.data.sources.parquet_columns import integers
 from raysl.hashing import Int64s
 from raysl.storage import absolute, open_uri
 
@@ -63,13 +65,20 @@ class HuggingFace(Source):
             raise ConfigError(
                 f"{config.dataset!r} has no split {part!r}; its splits: {', '.join(parts)}; set data.{name}_split="
             )
-        return _TableSplit(config, part)
+        return _TableSplit(config, part, None if name == "train" else self._train_classes)
+
+    @property
+    def _train_classes(self) -> tuple[str, ...]:
+        """Classes that number the held-out images; none where these are alone or the training images unlabelled."""
+        config = self.config
+        parts = _parts(config.dataset, config.subset_name)
+        return _labels(parts[config.train_split], config)[1] if config.train_split in parts else ()
 
 
 class _TableSplit(Split):
     is_random_access = True
 
-    def __init__(self, config: "HuggingFace.Config", part: str) -> None:
+    def __init__(self, config: "HuggingFace.Config", part: str, classes: tuple[str, ...] | None) -> None:
         assert config.dataset is not None
         self.place = (config.dataset, config.subset_name, part, config.image_column)
         table = _parts(config.dataset, config.subset_name)[part]
@@ -77,7 +86,10 @@ class _TableSplit(Split):
             raise ConfigError(f"the split {part!r} of {config.dataset!r} has no rows")
         _check_image(table, config)
         self.unit_sizes = runs(len(table))
-        self.labels, self.classes = _labels(table, config)
+        self.labels, own = _labels(table, config)
+        self.classes = classes or own
+        least, most = int(self.labels.min()), int(self.labels.max())
+        check_range(least, most, f"the split {part!r} of {config.dataset!r}", len(self.classes))
         described = f"{table.features} {table.data.nbytes} {config.image_column}".encode()
         self.fingerprint = hashlib.sha256(described + self.labels.tobytes()).hexdigest()[:16]
 
@@ -166,7 +178,5 @@ def _labels(table: Any, config: "HuggingFace.Config") -> tuple[Int64s, tuple[str
             "to another column, or to a name that is none for unlabelled images"
         )
     found = table.select_columns([column]).with_format("arrow")[:].column(0)
-    labels: Int64s = found.cast(pa.int64()).fill_null(-1).to_numpy()
-    if isinstance(kind, datasets.ClassLabel):
-        return labels, tuple(kind.names)
-    return labels, tuple(str(label) for label in range(int(labels.max()) + 1))
+    labels = integers(found, repr(config.dataset))
+    return labels, tuple(kind.names) if isinstance(kind, datasets.ClassLabel) else class_names(labels)

@@ -11,7 +11,7 @@ from pyarrow import fs
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit
-from raysl.storage import absolute, info_of, telling
+from raysl.storage import absolute, info_of, join, telling
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 HELD_OUT = ("val", "test")
@@ -57,25 +57,25 @@ class ImageFolder(Source):
             return _FolderSplit(folder, _listed(folder))
         if self.config.path is None:
             raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
-        return _FolderSplit(self.config.path, _listed(self.config.path, without=self._inside(HELD_OUT)))
+        return _FolderSplit(self.config.path, _listed(self.config.path, without=HELD_OUT))
 
     def _inside(self, names: Sequence[str]) -> str | None:
         """The first folder of these names in `path` that is there."""
         if self.config.path is None:
             return None
-        folders = (f"{self.config.path.rstrip('/')}/{name}" for name in names)
+        folders = (join(self.config.path, name) for name in names)
         return next((folder for folder in folders if info_of(folder)[1].type == fs.FileType.Directory), None)
 
 
-def _listed(uri: str, without: str | None = None) -> list[tuple[str, int]]:
-    """Paths below a folder, and sizes, of its images, sorted; those in the folder `without` are left out."""
+def _listed(uri: str, without: Sequence[str] = ()) -> list[tuple[str, int]]:
+    """Paths below a folder, and sizes, of its images, sorted; those in the folders `without` are left out."""
     system, info = info_of(uri)
     if info.type != fs.FileType.Directory:
         raise ConfigError(f"no folder {uri!r}; give data.path= a folder of images")
     with telling("read", uri):
         entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
     inner = [(entry.path[len(info.path) :].strip("/"), entry) for entry in entries]
-    held_out = None if without is None else f"{without.rpartition('/')[2]}/"
+    held_out = tuple(f"{name}/" for name in without)
     files = sorted(
         (
             (path, entry.size)
@@ -83,13 +83,14 @@ def _listed(uri: str, without: str | None = None) -> list[tuple[str, int]]:
             if entry.type == fs.FileType.File
             and path.lower().endswith(EXTENSIONS)
             and not any(part.startswith(".") for part in path.split("/"))
-            and (held_out is None or not path.startswith(held_out))
+            and not path.startswith(held_out)
         ),
         key=_torchvision_order,
     )
     if not files:
         rule = f"it is searched for {', '.join(EXTENSIONS)} files, sub-folders included"
-        raise ConfigError(f"no images in {uri!r}{'' if held_out is None else f' outside {held_out}'}; {rule}")
+        outside = f" outside {' and '.join(held_out)}" if held_out else ""
+        raise ConfigError(f"no images in {uri!r}{outside}; {rule}")
     return files
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.ingested import check_finished
 from raysl.data.source import Source, Split
 from raysl.data.sources.parquet_split import ParquetSplit
 from raysl.storage import absolute, info_of, telling
@@ -64,23 +65,24 @@ class Parquet(Source):
     @cached_property
     def _train(self) -> ParquetSplit:
         if self.config.train is not None:
-            return self._made(self.config.train, _files(self.config.train).values(), self.config.classes)
+            return self._made(self.config.train, _files(self.config.train).values())
         if self.config.path is None:
             raise ConfigError("parquet needs data.path= or data.train=, a Parquet file or a folder of them")
         parts = _by_part(_files(self.config.path))
         chosen = parts["train"] or parts["other"]
         if not chosen:
             raise ConfigError(f"{self.config.path!r} holds val and test files alone; give data.train=")
-        return self._made(self.config.path, chosen, self.config.classes)
+        return self._made(self.config.path, chosen)
 
     @property
     def _training_classes(self) -> tuple[str, ...]:
-        """Classes that number the held-out images; none where these are alone."""
+        """Classes that number the held-out images; none where these are alone, or where the settings name them."""
         is_alone = self.config.train is None and self.config.path is None
-        return self.config.classes if self.config.classes or is_alone else self._train.classes
+        return () if self.config.classes or is_alone else self._train.classes
 
-    def _made(self, uri: str, files: Iterable[str], classes: tuple[str, ...]) -> ParquetSplit:
-        return ParquetSplit(uri, files, self.config.image_column, self.config.label_column, classes)
+    def _made(self, uri: str, files: Iterable[str], training: tuple[str, ...] = ()) -> ParquetSplit:
+        config = self.config
+        return ParquetSplit(uri, files, config.image_column, config.label_column, config.classes, training)
 
 
 def _by_part(files: dict[str, str]) -> dict[str, list[str]]:
@@ -102,6 +104,7 @@ def _files(uri: str) -> dict[str, str]:
         raise ConfigError(f"no file or folder {uri!r}; give data.path= a Parquet file or a folder of them")
     with telling("read", uri):
         entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
+    check_finished(system, {entry.path: entry.size for entry in entries if entry.type == fs.FileType.File})
     parquet = sorted(entry.path for entry in entries if entry.path.endswith(".parquet"))
     if not parquet:
         raise ConfigError(f"no .parquet files in {uri!r}, sub-folders included")

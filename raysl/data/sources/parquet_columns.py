@@ -11,6 +11,7 @@ from raysl.data.class_names import check_numbers
 from raysl.hashing import Int64s
 
 NAME_COLUMNS = ("name", "path")
+SHOWN = 5
 CLASSES_KEY = b"raysl.classes"  # JSON list of class names in the metadata of a file's schema
 
 
@@ -84,6 +85,36 @@ def stored_classes(schema: pa.Schema) -> tuple[str, ...]:
     return () if stored is None else tuple(json.loads(stored))
 
 
+def agreed_classes(schemas: dict[str, pa.Schema], training: tuple[str, ...]) -> tuple[str, ...]:
+    """Class names that the files of a split give, which number labels alike in all of them and in training.
+
+    Args:
+        schemas: by file.
+        training: classes that the training images have; empty for these themselves.
+
+    Raises:
+        ConfigError: naming two files, or a file and the training images, whose classes differ.
+    """
+    named = {path: stored for path, schema in schemas.items() if (stored := stored_classes(schema))}
+    if not named:
+        return training
+    first, classes = next(iter(named.items()))
+    way_out = "ingest both alike, or give data.classes= if the numbers mean the same"
+    for path, other in named.items():
+        if other != classes:
+            raise ConfigError(f"{first} has the classes {_shown(classes)}, and {path} {_shown(other)}; {way_out}")
+    if training and training[: len(classes)] != classes:
+        raise ConfigError(
+            f"{first} has the classes {_shown(classes)}, and the training images {_shown(training)}; {way_out}"
+        )
+    return training or classes
+
+
+def _shown(classes: tuple[str, ...]) -> str:
+    rest = len(classes) - SHOWN
+    return ", ".join(repr(name) for name in classes[:SHOWN]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
 def raw_labels(column: pa.ChunkedArray, path: str) -> np.ndarray:
     """Labels as they are written: int64 [B], text [B], or int64 [B, K]; null is -1 or an empty text.
 
@@ -92,8 +123,7 @@ def raw_labels(column: pa.ChunkedArray, path: str) -> np.ndarray:
     """
     kind = column.type
     if pa.types.is_integer(kind):
-        numbers: Int64s = column.cast(pa.int64()).fill_null(-1).to_numpy()
-        return numbers
+        return integers(column, path)
     rows = column.to_pylist()
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         return np.array(["" if row is None else row for row in rows], str)
@@ -107,6 +137,19 @@ def raw_labels(column: pa.ChunkedArray, path: str) -> np.ndarray:
     labels = np.array([[-1] * num if row is None else row for row in rows], np.int64).reshape(len(rows), num)
     check_numbers(labels, path)
     return labels
+
+
+def integers(column: pa.ChunkedArray, origin: str) -> Int64s:
+    """Labels of a column of integers of any width: int64 [B]; null is -1.
+
+    Raises:
+        ConfigError: naming `origin`, if one does not fit.
+    """
+    try:
+        numbers: Int64s = column.cast(pa.int64()).fill_null(-1).to_numpy()
+    except pa.ArrowInvalid as error:
+        raise ConfigError(f"{origin}: {error}; are these ids? set data.label_column= to the classes") from error
+    return numbers
 
 
 def _has_text(schema: pa.Schema, column: str) -> bool:

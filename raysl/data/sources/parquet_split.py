@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +11,11 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError
-from raysl.data.class_names import class_names, numbered
+from raysl.data.cache import RecentlyUsed
+from raysl.data.class_names import numbered
 from raysl.data.source import Rows, Split
-from raysl.data.sources.cache import RecentlyUsed
 from raysl.data.sources.parquet_columns import (
+    agreed_classes,
     check_alike,
     check_columns,
     label_kind,
@@ -23,7 +23,11 @@ from raysl.data.sources.parquet_columns import (
     raw_labels,
     stored_classes,
 )
+from raysl.data.sources.parquet_labels import Range, counted_classes, found_classes, label_range
+from raysl.data.split import by_unit
+from raysl.errors import RunFailed
 from raysl.hashing import Int64s, hash_text
+from raysl.reads import reason_of
 from raysl.storage import open_uri, retrying
 
 RANDOM_ACCESS_BYTES = 1 << 29  # a split up to this size is kept whole by each process that reads it
@@ -47,14 +51,22 @@ class ParquetSplit(Split):
         files: paths there.
         image_column: encoded images.
         label_column: integers, names, or lists of 1 present, 0 absent and -1 ignore; may be absent in all files.
-        classes: names of the classes, or those that the training images have; empty: as the files say.
+        classes: names of the classes, whatever the files say; empty: as these say.
+        training: classes that the training images have; empty for these themselves.
 
     Raises:
-        ConfigError: if a file cannot be read, lacks images, or has labels of another kind than the first one.
+        ConfigError: if a file cannot be read, lacks images, or has labels of another kind than the first one or of no
+            known class.
     """
 
     def __init__(
-        self, uri: str, files: Iterable[str], image_column: str, label_column: str, classes: tuple[str, ...]
+        self,
+        uri: str,
+        files: Iterable[str],
+        image_column: str,
+        label_column: str,
+        classes: tuple[str, ...],
+        training: tuple[str, ...] = (),
     ) -> None:
         self.uri = uri
         self.image_column = image_column
@@ -62,12 +74,15 @@ class ParquetSplit(Split):
         units: list[tuple[str, int]] = []
         sizes: list[int] = []
         schemas: dict[str, pa.Schema] = {}
+        ranges: dict[str, Range | None] = {}
         digest = hashlib.sha256()
         num_bytes = 0
         for path in files:
             metadata = _metadata(system, path)
             schemas[path] = metadata.schema.to_arrow_schema()
             check_columns(path, schemas[path], image_column, label_column)
+            if label_kind(schemas[path], label_column) == "integers":
+                ranges[path] = label_range(metadata, label_column)
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             units += [(path, number) for number, group in enumerate(groups) if group.num_rows]
             sizes += [group.num_rows for group in groups if group.num_rows]
@@ -86,9 +101,12 @@ class ParquetSplit(Split):
         self.name_column = name_column(schemas.values())
         kind = label_kind(first, label_column)
         self.is_multilabel = kind == "lists"
-        self.classes = classes or stored_classes(first)
-        if self.label_column is not None and (kind != "integers" or not self.classes):
-            self._name_classes(system, self.label_column, list(schemas))
+        known = classes or (training or stored_classes(first) if kind == "text" else agreed_classes(schemas, training))
+        if kind == "integers":
+            known = counted_classes(system, ranges, label_column, known)
+        elif kind is not None:
+            known = found_classes(system, schemas, label_column, known, self.is_multilabel)
+        self.classes = known
         self.classes_key = hash_text("\n".join(self.classes))  # other classes number the same names otherwise
 
     def read(self, index: Int64s) -> Rows:
@@ -132,10 +150,7 @@ class ParquetSplit(Split):
 
     def _by_unit(self, index: Int64s) -> Iterable[tuple[int, Int64s]]:
         """Units that are read from, and the places in `index` of their rows."""
-        units = np.searchsorted(self.starts, index, side="right") - 1
-        order = np.argsort(units, kind="stable")
-        found, firsts = np.unique(units[order], return_index=True)
-        return zip(found.tolist(), np.split(order, firsts[1:]), strict=True) if len(index) else ()
+        return by_unit(self.starts, index)
 
     def _unit(self, number: int, with_images: bool) -> _Unit:
         path, group = self.units[number]
@@ -143,7 +158,7 @@ class ParquetSplit(Split):
         columns = [column for column in wanted if column is not None]
 
         def make() -> tuple[_Unit, int]:
-            table = retrying(lambda: self._row_group(path, group, columns), "read", path) if columns else pa.table({})
+            table = self._table(number, columns) if columns else pa.table({})
             images, labels, names = (None if column is None else table[column] for column in wanted)
             if images is not None:
                 images = images.combine_chunks()
@@ -152,6 +167,19 @@ class ParquetSplit(Split):
             return _Unit(images, None if labels is None else self._numbers(labels, path), names), table.nbytes
 
         return _CACHE.get((self.fingerprint, self.classes_key, path, group, *wanted), make)
+
+    def _table(self, number: int, columns: Sequence[str]) -> pa.Table:
+        path, group = self.units[number]
+        place = f"row group {group} of {path}"
+        try:
+            table = retrying(lambda: self._row_group(path, group, columns), "read", place)
+        except (OSError, pa.ArrowException) as error:
+            raise RunFailed(
+                f"cannot read {place}: {reason_of(error)}; put the file back whole and start again"
+            ) from error
+        if table.num_rows != self.unit_sizes[number] or table.column_names != list(columns):
+            raise RunFailed(f"{place} changed while it was in use; start again")
+        return table
 
     def _row_group(self, path: str, group: int, columns: Sequence[str]) -> pa.Table:
         system, _ = open_uri(self.uri)
@@ -164,31 +192,6 @@ class ParquetSplit(Split):
         if labels.ndim == 2 and labels.shape[1] == 0:  # a row group of nulls
             return self._no_labels(len(labels))
         return numbered(labels, self.classes, path) if labels.dtype.kind == "U" else labels
-
-    def _name_classes(self, system: fs.FileSystem, column: str, files: Sequence[str]) -> None:
-        """Look through all labels, for the classes where nobody named them, and for what does not fit."""
-        found: set[str] = set()
-        is_text = False
-        for path in files:
-            labels = raw_labels(retrying(partial(_column, system, path, column), "read", path), path)
-            names = class_names(labels)
-            is_text = labels.dtype.kind == "U"
-            if is_text and self.classes:
-                numbered(labels, self.classes, path)
-            if self.is_multilabel and names and len(names) != len(self.classes or names):
-                raise ConfigError(
-                    f"{path} has lists of {len(names)} labels for {len(self.classes)} classes; give one of each class"
-                )
-            if self.is_multilabel:
-                self.classes = self.classes or names
-            found.update(names)
-        if not self.classes:
-            self.classes = tuple(sorted(found) if is_text else sorted(found, key=int))
-
-
-def _column(system: fs.FileSystem, path: str, column: str) -> pa.ChunkedArray:
-    with system.open_input_file(path) as file:
-        return pq.ParquetFile(file).read(columns=[column])[column]
 
 
 def _metadata(system: fs.FileSystem, path: str) -> pq.FileMetaData:

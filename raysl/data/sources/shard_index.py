@@ -16,10 +16,11 @@ import pyarrow as pa
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError
+from raysl.data.class_names import check_range
 from raysl.data.sources.shards import Shard
 from raysl.data.sources.tar import Member, members
 from raysl.hashing import Int64s
-from raysl.storage import Folder, open_uri, read_file, telling
+from raysl.storage import Folder, join, open_uri, read_file, telling
 
 log = logging.getLogger("raysl")
 
@@ -57,8 +58,25 @@ class ShardIndex:
         return self.offsets.nbytes + self.sizes.nbytes + self.labels.nbytes + self.keys.nbytes
 
 
-def indices(shards: Sequence[Shard], label_key: str, folder: str | None) -> list[ShardIndex]:
-    """The index of every shard: read where there is one that is newer than its shard, else made and written.
+@dataclass(frozen=True)
+class Summary:
+    """What there is to know of a shard while its images are not read.
+
+    Args:
+        digest: of its index.
+        num_images: how many it has.
+        smallest_label: -1, or less where a label is none.
+        largest_label: -1 where nothing is labelled.
+    """
+
+    digest: str
+    num_images: int
+    smallest_label: int
+    largest_label: int
+
+
+def summaries(shards: Sequence[Shard], label_key: str, folder: str | None) -> list[Summary]:
+    """What every shard has, by its index: read where there is one that is newer than its shard, else made and written.
 
     Args:
         shards: tars.
@@ -73,17 +91,23 @@ def indices(shards: Sequence[Shard], label_key: str, folder: str | None) -> list
     stale = sum(not there for there in is_stored)
     if stale > SCANS:
         log.info("reading what is in %d of %d shards; this is done once", stale, len(shards))
+
+    def summary(shard: Shard, there: bool) -> tuple[Summary, bool]:
+        index, is_kept = _ready(shard, there, label_key, folder)
+        least, most = int(index.labels.min(initial=-1)), int(index.labels.max(initial=-1))
+        return Summary(index.digest, len(index.sizes), least, most), is_kept
+
     with ThreadPoolExecutor(SCANS) as pool:
-        found = list(pool.map(lambda shard, there: _ready(shard, there, label_key, folder), shards, is_stored))
+        found = list(pool.map(summary, shards, is_stored))
     lost = [shard for shard, (_, is_kept) in zip(shards, found, strict=True) if not is_kept]
     if lost:
         uri, name = _beside(lost[0], folder)
-        log.warning("cannot write %s/%s: what is in %d shards is looked up at every start", uri, name, len(lost))
-    return [index for index, _ in found]
+        log.warning("cannot write %s: what is in %d shards is looked up at every start", join(uri, name), len(lost))
+    return [one for one, _ in found]
 
 
 def index_of(shard: Shard, label_key: str, folder: str | None) -> ShardIndex:
-    """The index of one shard; see `indices`."""
+    """The index of one shard; see `summaries`."""
     return _ready(shard, _stored([shard], folder)[0], label_key, folder)[0]
 
 
@@ -133,7 +157,7 @@ def _loaded(shard: Shard, label_key: str, folder: str | None) -> ShardIndex | No
             return None
         return ShardIndex(stored["offsets"], stored["sizes"], stored["labels"], stored["keys"])
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{uri}/{name} is no index of a shard ({error}); delete it") from error
+        raise ConfigError(f"{join(uri, name)} is no index of a shard ({error}); delete it") from error
 
 
 def _write(index: ShardIndex, shard: Shard, label_key: str, folder: str | None) -> bool:
@@ -186,17 +210,26 @@ def _index(file: Any, where: str, label_key: str) -> ShardIndex:
         np.array([member.offset for member in images.values()], np.int64),
         np.array([member.size for member in images.values()], np.int64),
         np.array([labels.get(key, -1) for key in images], np.int64),
-        np.array([key.encode() for key in images], np.bytes_),
+        np.array([key.encode(errors="surrogateescape") for key in images], np.bytes_),
     )
 
 
 def _label(content: bytes, kind: str, label_key: str, where: str) -> int | None:
     """A label from a member: an integer in text, or the field of a JSON object; None where there is no such field."""
-    if kind == "cls":
-        try:
-            return int(content)
-        except ValueError as error:
-            raise ConfigError(f"{where} holds {content[:40]!r}, not an integer") from error
+    label = _integer(content, where) if kind == "cls" else _field(content, label_key, where)
+    if label is not None:
+        check_range(label, label, where)
+    return label
+
+
+def _integer(content: bytes, where: str) -> int:
+    try:
+        return int(content)
+    except ValueError as error:
+        raise ConfigError(f"{where} holds {content[:40]!r}, not an integer") from error
+
+
+def _field(content: bytes, label_key: str, where: str) -> int | None:
     try:
         fields = json.loads(content)
     except ValueError as error:

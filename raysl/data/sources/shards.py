@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError
-from raysl.storage import info_of, open_uri, telling
+from raysl.storage import cut, info_of, open_uri, telling
 
 HELD_OUT = ("val", "test")
 
@@ -49,7 +49,7 @@ def shards(uri: str, ending: str) -> list[Shard]:
         return _of_pattern(uri)
     system, info = info_of(uri)
     if info.type == fs.FileType.File:
-        return [Shard(*_cut(uri), info.size, info.mtime_ns)]
+        return [Shard(*cut(uri), info.size, info.mtime_ns)]
     if info.type != fs.FileType.Directory:
         raise ConfigError(f"no file or folder {uri!r}; give a {ending} file, a folder of them, or a pattern of names")
     with telling("read", uri):
@@ -89,16 +89,9 @@ def _grouped(uris: Iterable[str]) -> dict[str, list[str]]:
     """Names by their folders."""
     folders: dict[str, list[str]] = {}
     for uri in uris:
-        folder, name = _cut(uri)
+        folder, name = cut(uri)
         folders.setdefault(folder, []).append(name)
     return folders
-
-
-def _cut(uri: str) -> tuple[str, str]:
-    """Folder and name of a file; the query of a URI stays with the folder."""
-    base, mark, query = uri.partition("?") if "://" in uri else (uri, "", "")
-    folder, _, name = base.rpartition("/")
-    return f"{folder}{mark}{query}", name
 
 
 def _expanded(pattern: str) -> Iterator[str]:

@@ -53,9 +53,9 @@ class VOC(Source):
                     f"{len(both):,} images of the set {test_set!r} are in {train_set!r} too; "
                     "give data.train_set= and data.test_set= that share none"
                 )
-        uri = f"{self._folder.uri}/JPEGImages"
-        check_present(uri, files, f"the set {chosen!r}")
-        return FilesSplit(uri, files, labels, self._classes)
+        uri = self._folder.uri_of("JPEGImages")
+        sizes = check_present(uri, files, f"the set {chosen!r}")
+        return FilesSplit(uri, files, labels, self._classes, sizes)
 
     @cached_property
     def _folder(self) -> Folder:
@@ -91,7 +91,7 @@ class VOC(Source):
     def _listed(self, chosen: str) -> Sequence[str]:
         if chosen not in self._lists:
             known = ", ".join(sorted(self._lists)) or "none"
-            raise ConfigError(f"no {{class}}_{chosen}.txt in {self._folder.uri}/{LISTS}; its sets: {known}")
+            raise ConfigError(f"no {{class}}_{chosen}.txt in {self._folder.uri_of(LISTS)}; its sets: {known}")
         return self._lists[chosen]
 
     def _table(self, chosen: str) -> tuple[list[str], np.ndarray]:
@@ -109,14 +109,21 @@ class VOC(Source):
 
     def _column(self, path: str) -> dict[str, int]:
         labels: dict[str, int] = {}
-        for number, line in enumerate(self._folder.read(path).decode().splitlines(), 1):
+        for number, line in enumerate(self._text(path).splitlines(), 1):
             words = line.split()
             if not words:
                 continue
             if len(words) != 2 or words[1] not in MEANING:
-                where = f"{self._folder.uri}/{path}, line {number}"
+                where = f"{self._folder.uri_of(path)}, line {number}"
                 raise ConfigError(f"{where}: {line!r} is no image and one of -1, 0 and 1")
             labels[words[0]] = MEANING[words[1]]
         if not labels:
-            raise ConfigError(f"{self._folder.uri}/{path} lists no images")
+            raise ConfigError(f"{self._folder.uri_of(path)} lists no images")
         return labels
+
+    def _text(self, path: str) -> str:
+        try:
+            return self._folder.read(path).decode()
+        except UnicodeDecodeError as error:
+            reason = f"{error.reason} at byte {error.start}"
+            raise ConfigError(f"{self._folder.uri_of(path)} is no UTF-8 text: {reason}; fetch it anew") from error

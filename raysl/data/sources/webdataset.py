@@ -1,17 +1,20 @@
 """Tar shards in the WebDataset layout."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.cache import RecentlyUsed
+from raysl.data.class_names import check_range, class_names
 from raysl.data.source import Rows, Source, Split
-from raysl.data.sources.cache import RecentlyUsed
-from raysl.data.sources.shard_index import IMAGES, ShardIndex, index_of, indices
+from raysl.data.sources.shard_index import IMAGES, ShardIndex, index_of, summaries
 from raysl.data.sources.shards import HELD_OUT, Shard, by_part, shards
+from raysl.data.split import by_unit
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s
 from raysl.storage import absolute, read_ranges, telling
@@ -59,7 +62,7 @@ class WebDataset(Source):
         """See `Source.split`."""
         given = getattr(self.config, name)
         if given is not None:
-            return _ShardsSplit(self.config, given, shards(given, ".tar"))
+            return _ShardsSplit(self.config, given, shards(given, ".tar"), self._classes_for(name))
         if self.config.path is None:
             if name == "train":
                 raise ConfigError("webdataset needs data.path= or data.train=, a folder of .tar files or a pattern")
@@ -71,23 +74,36 @@ class WebDataset(Source):
             chosen = parts["train"] or parts["other"]
             if not chosen:
                 raise ConfigError(f"{self.config.path!r} holds val and test shards alone; give data.train=")
-        return _ShardsSplit(self.config, self.config.path, chosen) if chosen else None
+        return _ShardsSplit(self.config, self.config.path, chosen, self._classes_for(name)) if chosen else None
+
+    def _classes_for(self, name: str) -> tuple[str, ...]:
+        """Names of the classes; those of the training images number the held-out ones, unless these are alone."""
+        is_alone = self.config.train is None and self.config.path is None
+        given: tuple[str, ...] = self.config.classes
+        return given if name == "train" or given or is_alone else self._train_classes
+
+    @cached_property
+    def _train_classes(self) -> tuple[str, ...]:
+        train = self.split("train")
+        return () if train is None else train.classes
 
 
 class _ShardsSplit(Split):
-    def __init__(self, config: "WebDataset.Config", uri: str, found: Sequence[Shard]) -> None:
+    def __init__(self, config: "WebDataset.Config", uri: str, found: Sequence[Shard], classes: tuple[str, ...]) -> None:
         self.label_key = config.label_key
         self.folder = config.index
-        full = [(shard, index) for shard, index in zip(found, self._all(found), strict=True) if len(index.sizes)]
+        known = summaries(found, self.label_key, self.folder)
+        full = [(shard, summary) for shard, summary in zip(found, known, strict=True) if summary.num_images]
         if not full:
             raise ConfigError(f"no images in the {len(found):,} shards of {uri!r}; members end in {', '.join(IMAGES)}")
         self.shards = [shard for shard, _ in full]
-        self.digests = [index.digest for _, index in full]
-        self.unit_sizes = np.array([len(index.sizes) for _, index in full], np.int64)
-        most = max(int(index.labels.max()) for _, index in full)
-        if config.classes and most >= len(config.classes):
-            raise ConfigError(f"{uri!r} has the label {most}, and data.classes has {len(config.classes)} names")
-        self.classes = config.classes or tuple(str(label) for label in range(most + 1))
+        self.digests = [summary.digest for _, summary in full]
+        self.unit_sizes = np.array([summary.num_images for _, summary in full], np.int64)
+        self.starts = np.cumsum(self.unit_sizes) - self.unit_sizes
+        for shard, summary in full:
+            origin = f"the shard {shard.place()[1]}"
+            check_range(summary.smallest_label, summary.largest_label, origin, len(classes) or None)
+        self.classes = classes or class_names(np.array([summary.largest_label for _, summary in full]))
         names = "\n".join(f"{shard.name} {digest}" for shard, digest in zip(self.shards, self.digests, strict=True))
         self.fingerprint = hashlib.sha256(names.encode()).hexdigest()[:16]
         self.is_random_access = all(isinstance(shard.place()[0], fs.LocalFileSystem) for shard in self.shards)
@@ -95,41 +111,31 @@ class _ShardsSplit(Split):
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""
         images: list[bytes | np.ndarray | None] = [None] * len(index)
-        for unit, places, inner in self._units(index):
-            found = self._index(unit)
+        for unit, places in by_unit(self.starts, index):
+            found, inner = self._index(unit), index[places] - self.starts[unit]
             system, path = self.shards[unit].place()
             with telling("read", path):
                 parts = read_ranges(system, path, found.offsets[inner].tolist(), found.sizes[inner].tolist())
-            for place, image in zip(places, parts, strict=True):
+            for place, image in zip(places.tolist(), parts, strict=True):
                 images[place] = image
         return Rows(images, self.labels_of(index), self.names_of(index))
 
     def labels_of(self, index: Int64s) -> Int64s:
         """See `Split.labels_of`."""
         labels = np.full(len(index), -1, np.int64)
-        for unit, places, inner in self._units(index):
-            labels[places] = self._index(unit).labels[inner]
+        for unit, places in by_unit(self.starts, index):
+            labels[places] = self._index(unit).labels[index[places] - self.starts[unit]]
         return labels
 
     def names_of(self, index: Int64s) -> list[str]:
         """See `Split.names_of`."""
         names = [""] * len(index)
-        for unit, places, inner in self._units(index):
+        for unit, places in by_unit(self.starts, index):
             _, path = self.shards[unit].place()
-            for place, key in zip(places, self._index(unit).keys[inner].tolist(), strict=True):
-                names[place] = f"{path}: {key.decode()}"
+            keys = self._index(unit).keys[index[places] - self.starts[unit]]
+            for place, key in zip(places.tolist(), keys.tolist(), strict=True):
+                names[place] = f"{path}: {key.decode(errors='backslashreplace')}"
         return names
-
-    def _units(self, index: Int64s) -> Iterator[tuple[int, list[int], Int64s]]:
-        """Each unit that has some of the rows: its number, their places in `index`, and their numbers in the unit."""
-        starts = np.cumsum(self.unit_sizes) - self.unit_sizes
-        units = np.searchsorted(starts, index, side="right") - 1
-        for unit in np.unique(units).tolist():
-            places = np.flatnonzero(units == unit)
-            yield unit, places.tolist(), index[places] - starts[unit]
-
-    def _all(self, found: Sequence[Shard]) -> list[ShardIndex]:
-        return indices(found, self.label_key, self.folder)
 
     def _index(self, unit: int) -> ShardIndex:
         shard, digest = self.shards[unit], self.digests[unit]

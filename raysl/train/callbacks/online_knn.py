@@ -7,6 +7,7 @@ from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.knn import KNN
 from raysl.data.load import Loader
 from raysl.data.source import Split
+from raysl.data.subset import even_share
 from raysl.nn.backbones.backbone import Backbone
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
@@ -17,7 +18,7 @@ MOST_TRAIN, MOST_TEST = 5000, 1000
 class OnlineKNN(Callback):
     """Logs `knn_top1`, the accuracy of the `knn` benchmark with its default settings, every so often.
 
-    At most 5,000 training and 1,000 held-out images are used, the first ones in dataset order. Ranks share the work.
+    At most 5,000 training and 1,000 held-out images are used, an even share in dataset order. Ranks share the work.
 
     Args:
         loader: of the run's training images.
@@ -47,10 +48,10 @@ class OnlineKNN(Callback):
 
     @torch.no_grad()
     def _features(self, backbone: Backbone, split: Split, most: int, device: torch.device) -> FeatureSet:
-        num = min(most, split.num_samples)
-        first, end = (num * place // dist.world() for place in (dist.rank(), dist.rank() + 1))
+        share = even_share(split, most)
+        first, end = (share.num_samples * place // dist.world() for place in (dist.rank(), dist.rank() + 1))
         features, labels = [], []
-        for batch in self.loader.plain_batches(split, first, end, device):
+        for batch in self.loader.plain_batches(share, first, end, device):
             features.append(backbone(batch.views["image"][:, 0]).float())
             labels.append(batch.label)
         return FeatureSet(dist.all_gather(torch.cat(features)), dist.all_gather(torch.cat(labels)))

@@ -1,7 +1,8 @@
-"""What a process read last, up to a number of bytes."""
+"""What a process read or made last, up to a number of bytes."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from threading import Lock
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -17,16 +18,20 @@ class RecentlyUsed(Generic[T]):
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.num_bytes = 0
+        self._lock = Lock()
         self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], tuple[T, int]]) -> T:
         """The value of a key; where it is not kept, `make` gives it with its size in bytes."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
-        value, num_bytes = self._kept[key] = make()
-        self.num_bytes += num_bytes
-        while self.num_bytes > self.max_bytes and len(self._kept) > 1:
-            _, (_, freed) = self._kept.popitem(last=False)
-            self.num_bytes -= freed
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key][0]
+        value, num_bytes = make()  # threads that miss at the same time both make it
+        with self._lock:
+            self.num_bytes += num_bytes - self._kept.get(key, (value, 0))[1]
+            self._kept[key] = value, num_bytes
+            while self.num_bytes > self.max_bytes and len(self._kept) > 1:
+                _, (_, freed) = self._kept.popitem(last=False)
+                self.num_bytes -= freed
         return value
