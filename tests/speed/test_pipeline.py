@@ -50,10 +50,9 @@ def test_the_time_of_an_image_is_split_into_its_parts(task: StreamTask) -> None:
 
 
 def test_contenders_are_measured_side_by_side() -> None:
-    numbers = measure_pipeline("bdf", sizes=(32,), repeats=1, seconds=0.1, threads=1)
-    assert set(numbers["32"]) == set("bdf")
+    numbers = measure_pipeline("bd", sizes=(32,), repeats=1, seconds=0.1, threads=1)
+    assert set(numbers["32"]) == set("bd")
     assert numbers["ratios"]["32"] == {"d/best": numbers["32"]["d"] / numbers["32"]["b"]}
-    assert numbers["32"]["f"] > numbers["32"]["b"]
     assert "d/best of a-c" in pipeline_table(numbers)
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -69,9 +70,12 @@ def kill_worker(process: subprocess.Popen[str]) -> None:
 
 
 def kill_driver(process: subprocess.Popen[str]) -> None:
-    """SIGKILL the driver, and wait until everything that it had started is gone too."""
+    """SIGKILL the driver and then whatever it had started, as when a machine loses its power."""
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
+    for child in family:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
     process.communicate()
     psutil.wait_procs(family, timeout=60)
 

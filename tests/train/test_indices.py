@@ -79,9 +79,8 @@ def _planned(folder: Path, cifar10: Path, num: int) -> dict[int, list[int]]:
     return {step: order.batch(step).tolist() for step in range(STEPS)}
 
 
-@pytest.mark.parametrize(
-    ("calmly", "num", "seed"), [(_planned, 5_000, 0), pytest.param(_undisturbed, 50_000, 1, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("calmly", "num", "seed"), [(_planned, 5_000, 0), (_undisturbed, 50_000, 1)])
 def test_two_workers_resumed_as_three_consume_the_indices_of_one(
     tmp_path: Path, cifar10: Path, calmly: Callable[[Path, Path, int], dict[int, list[int]]], num: int, seed: int
 ) -> None:
