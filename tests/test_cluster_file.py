@@ -1,5 +1,6 @@
 """`cluster.yaml` against Ray's own schema, without a cloud."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,5 +52,6 @@ def test_every_node_installs_raysl_and_shares_the_token(cluster: dict[str, Any])
     assert cluster["file_mounts"][installed] == "."
     assert (FILE.parent / "pyproject.toml").is_file()
     starts = [cluster["head_start_ray_commands"][-1], cluster["worker_start_ray_commands"][-1]]
-    assert all(start.startswith("RAY_AUTH_MODE=token ray start ") for start in starts)
+    assert all(re.match("RAY_AUTH_MODE=token .*ray start ", start) for start in starts)
+    assert all("RAY_idle_worker_killing_time_threshold_ms=" in start for start in starts)
     assert "/home/ray/.ray/auth_token" in cluster["file_mounts"]
