@@ -11,7 +11,7 @@ ranks, without a saved position:
   shards, runs of files): units are permuted, their rows laid end to end and cut into L lanes of equal length, and rows
   are permuted inside a window of one lane. A unit is read by one rank, except the W - 1 that lie across a cut.
 
-Only the permutation of units is held for an epoch, 8 bytes each; a window's permutation is made when it is reached.
+Of an epoch the permutation of units and their starts are held, 12 bytes each; a window's is made when it is reached.
 """
 
 from dataclasses import dataclass

@@ -5,7 +5,7 @@ Everything random is a function of (seed, epoch, sample index, view): see `raysl
 
 from raysl.transforms.auto_augment import AutoAugment
 from raysl.transforms.color import Autocontrast, Equalize, Invert, Posterize, RandomPhotometric, Sharpness, ToLab
-from raysl.transforms.crop import Canvas, CenterCrop, Crop, RandomResizedCrop
+from raysl.transforms.crop import Canvas, CenterCrop, Crop, RandomCrop, RandomResizedCrop
 from raysl.transforms.erasing import RandomErasing
 from raysl.transforms.geometric import Affine, HorizontalFlip
 from raysl.transforms.masking import BlockMask, RandomMask
@@ -38,6 +38,7 @@ __all__ = [
     "MixupOrCutMix",
     "Posterize",
     "RandAugment",
+    "RandomCrop",
     "RandomErasing",
     "RandomMask",
     "RandomPhotometric",

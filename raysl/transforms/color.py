@@ -8,7 +8,7 @@ from torch import Tensor
 from raysl.transforms import functional, functional_color
 from raysl.transforms.functional_lab import to_lab
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Transform, check_probability
+from raysl.transforms.transform import Masked, Transform, check_probability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,51 +57,33 @@ class Sharpness(Transform):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Autocontrast(Transform):
+class Autocontrast(Masked):
     """Stretch each channel to the full range."""
 
     p: float = 0.5
     """Probability for each image."""
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-
-    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
-        return {"mask": torch.from_numpy(random.bernoulli(self.p))}
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return functional_color.autocontrast(images, params["mask"])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Equalize(Transform):
+class Equalize(Masked):
     """Spread the levels of each channel evenly."""
 
     p: float = 0.1
     """Probability for each image."""
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-
-    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
-        return {"mask": torch.from_numpy(random.bernoulli(self.p))}
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return functional_color.equalize(images, params["mask"])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Invert(Transform):
+class Invert(Masked):
     """The negative."""
 
     p: float = 0.5
     """Probability for each image."""
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-
-    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
-        return {"mask": torch.from_numpy(random.bernoulli(self.p))}
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return functional_color.invert(images, params["mask"])

@@ -103,8 +103,8 @@ class RandomResizedCrop(Crop):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CenterCrop(Crop):
-    """The middle of the image after its short side is resized, for evaluation. Nothing is drawn."""
+class ShortSideCrop(Crop):
+    """A square of fixed size out of an image whose short side is resized first."""
 
     resize: int
     """Short side before the crop, in pixels, at least `size`."""
@@ -113,6 +113,14 @@ class CenterCrop(Crop):
         super().__post_init__()
         if self.resize < self.size:
             raise ValueError(f"resize={self.resize} is smaller than the crop's side {self.size}; make it as large")
+
+    def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
+        return np.minimum(heights, widths) / self.resize
+
+
+@dataclass(frozen=True, kw_only=True)
+class CenterCrop(ShortSideCrop):
+    """The middle of the image after its short side is resized, for evaluation. Nothing is drawn."""
 
     def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
         return {}
@@ -126,21 +134,10 @@ class CenterCrop(Crop):
         top, left = round((height - self.size) / 2), round((width - self.size) / 2)
         return image[:, top : top + self.size, left : left + self.size]
 
-    def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
-        return np.minimum(heights, widths) / self.resize
-
 
 @dataclass(frozen=True, kw_only=True)
-class RandomCrop(Crop):
+class RandomCrop(ShortSideCrop):
     """A square of fixed size at a random place, after the short side is resized (Noroozi and Favaro 2016)."""
-
-    resize: int
-    """Short side before the crop, in pixels, at least `size`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.resize < self.size:
-            raise ValueError(f"resize={self.resize} is smaller than the crop's side {self.size}; make it as large")
 
     def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
         height, width = _short_side_resized(heights, widths, self.resize)
@@ -156,9 +153,6 @@ class RandomCrop(Crop):
             image = functional.resize(image, params["height"], params["width"])
         top, left = params["top"], params["left"]
         return image[:, top : top + self.size, left : left + self.size]
-
-    def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
-        return np.minimum(heights, widths) / self.resize
 
 
 @dataclass(frozen=True, kw_only=True)

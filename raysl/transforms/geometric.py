@@ -7,21 +7,15 @@ from torch import Tensor
 
 from raysl.transforms import functional, kernels
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Program, Transform, check_probability, program_of
+from raysl.transforms.transform import Masked, Program, Transform, check_probability, program_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class HorizontalFlip(Transform):
+class HorizontalFlip(Masked):
     """Mirror left and right."""
 
     p: float = 0.5
     """Probability for each image."""
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-
-    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
-        return {"mask": torch.from_numpy(random.bernoulli(self.p))}
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return functional.horizontal_flip(images, params["mask"])

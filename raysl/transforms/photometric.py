@@ -9,7 +9,7 @@ from torch import Tensor
 
 from raysl.transforms import functional, kernels
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Program, Transform, check_probability, program_of
+from raysl.transforms.transform import Masked, Program, Transform, check_probability, program_of
 
 Range = float | tuple[float, float]
 
@@ -99,17 +99,11 @@ def _jitter(names: list[str], images: Tensor, order: Tensor, *factors: Tensor) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grayscale(Transform):
+class Grayscale(Masked):
     """Grey, in as many channels as before."""
 
     p: float = 0.2
     """Probability for each image."""
-
-    def __post_init__(self) -> None:
-        check_probability(self.p)
-
-    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
-        return {"mask": torch.from_numpy(random.bernoulli(self.p))}
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return functional.grayscale(images, params["mask"])

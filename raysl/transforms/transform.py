@@ -66,6 +66,21 @@ class Transform(ABC):
         return {}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Masked(Transform):
+    """A transform without other parameters than which images it changes."""
+
+    p: float = 0.5
+    """Probability for each image."""
+
+    def __post_init__(self) -> None:
+        check_probability(self.p)
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        """See `Transform.draw`: which images are changed, as `mask`."""
+        return {"mask": torch.from_numpy(random.bernoulli(self.p))}
+
+
 def program_of(code: int, mask: Tensor, *values: Tensor) -> Program:
     """A program of one operation, on the images where `mask` [B] is true.
 
