@@ -8,7 +8,7 @@ alike. A turn first takes what a program has made ahead while it waited.
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +21,7 @@ from raysl.cluster import connect
 from raysl.errors import RunFailed
 from raysl.speed.numbers import machine, medians, ratios, rotated, verdict
 from raysl.speed.pictures import STORED, write_pictures
-from raysl.speed.processes import Child, RayRun, Running
+from raysl.speed.processes import Child, Lineup, RayRun
 from raysl.speed.streams import StreamTask, parts_of_local, raysl_ray
 from raysl.speed.turns import Starter
 
@@ -125,18 +125,8 @@ def pipeline_table(numbers: dict[str, Any]) -> str:
     return "\n".join(lines).rstrip()
 
 
-class _Lineup:
+class _Lineup(Lineup[StreamTask]):
     """The contenders, each waiting for its turn."""
-
-    def __init__(self, starter: Starter) -> None:
-        self.starter = starter
-        self.running: dict[str, Running] = {}
-
-    def add(self, start: Callable[[StreamTask], Running], task: StreamTask) -> int:
-        """Start one and wait until it is ready; its niceness."""
-        running = self.running[task.name] = start(task)
-        niceness: int = self.starter.wait_for(task.name, 1, running.check)[0]["niceness"]
-        return niceness
 
     def run(self, name: str, seconds: float, is_last: bool) -> dict[str, float]:
         """Have a contender run a turn; what it says of it."""
@@ -148,11 +138,6 @@ class _Lineup:
             self.running[name].end()
             self.running[name].check()  # says more of what went wrong
             raise RunFailed(f"contender {name} ended before its time") from error
-
-    def end(self) -> None:
-        """Wait for the end of all."""
-        for running in self.running.values():
-            running.end()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import ray
 from ray.train import RunConfig, ScalingConfig
@@ -15,6 +15,7 @@ from ray.train.torch import TorchTrainer
 
 from raysl.errors import RunFailed
 from raysl.speed.contenders import fit_on_ray
+from raysl.speed.turns import Starter
 
 END_S = 30.0  # a contender has so long to end after its last turn
 
@@ -36,6 +37,9 @@ class Task(Protocol):
 
     def to_json(self) -> str:
         """As one argument of a command line."""
+
+
+T = TypeVar("T", bound=Task)
 
 
 class Running(Protocol):
@@ -109,6 +113,26 @@ class RayRun:
             self.trainer.fit()
         except Exception as error:  # noqa: BLE001 - whatever it is, `check` passes it on
             self.error = error
+
+
+class Lineup(Generic[T]):
+    """The contenders, each waiting for its turn."""
+
+    def __init__(self, starter: Starter) -> None:
+        self.starter = starter
+        self.running: dict[str, Running] = {}
+
+    def add(self, start: Callable[[T], Running], task: T) -> int:
+        """Start one and wait until it is ready; its niceness."""
+        running = self.running[task.name] = start(task)
+        hellos = self.starter.wait_for(task.name, task.world, running.check)
+        niceness: list[int] = [hello["niceness"] for hello in hellos]
+        return max(niceness)
+
+    def end(self) -> None:
+        """Wait for the end of all."""
+        for running in self.running.values():
+            running.end()
 
 
 def idle_cpus(seconds: float) -> float | None:

@@ -8,7 +8,7 @@ Ray's own processes use in the background they use during every turn: `environme
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,7 +20,7 @@ import ray
 from raysl.cluster import connect
 from raysl.speed.contenders import Task
 from raysl.speed.numbers import machine, medians, ratios, rotated, verdict
-from raysl.speed.processes import Child, RayRun, Running, idle_cpus
+from raysl.speed.processes import Child, Lineup, RayRun, idle_cpus
 from raysl.speed.turns import LAST_TURN, Starter, Turn
 from raysl.speed.workload import Workload
 
@@ -123,19 +123,8 @@ def step_table(numbers: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-class _Lineup:
+class _Lineup(Lineup[Task]):
     """The contenders, each waiting for its turn."""
-
-    def __init__(self, starter: Starter) -> None:
-        self.starter = starter
-        self.running: dict[str, Running] = {}
-
-    def add(self, start: Callable[[Task], Running], task: Task) -> int:
-        """Start one and wait until it is ready; its niceness."""
-        running = self.running[task.name] = start(task)
-        hellos = self.starter.wait_for(task.name, task.world, running.check)
-        niceness: list[int] = [hello["niceness"] for hello in hellos]
-        return max(niceness)
 
     def facts(self, key: str) -> dict[str, list[int]]:
         """What the processes of each said of themselves when they were ready."""
@@ -151,11 +140,6 @@ class _Lineup:
             self.running[name].end()
             self.running[name].check()  # says more of what went wrong
             raise
-
-    def end(self) -> None:
-        """Wait for the end of all."""
-        for running in self.running.values():
-            running.end()
 
 
 @contextmanager
