@@ -3,16 +3,19 @@
 import time
 from collections.abc import Callable
 
+import torch
+
 from raysl import dist
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.late import Late, is_late
 
 LOOK_EVERY_S = 1.0
 
 
 class StopRequest(Callback):
-    """Stops the run with a checkpoint when it is asked to.
+    """Stops the run with a checkpoint when it is asked to; on a GPU one step after the ranks have agreed on it.
 
     Args:
         is_asked: whether someone wants the run to stop; called on the main rank, at most once a second.
@@ -23,10 +26,23 @@ class StopRequest(Callback):
         self.is_asked = is_asked
         self.every = max(1, every)
         self.last_look = 0.0
+        self.unread: Late | None = None
 
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
         """See `Callback.on_step_end`."""
-        if step.index % self.every == 0 and not dist.all_true(not self._look(), run.state.device):
+        if self.unread is not None:
+            self._heed(run)
+        if step.index % self.every == 0:
+            goes_on = torch.full((1,), float(not self._look()), device=run.state.device)
+            self.unread = Late(dist.all_least(goes_on))
+            if not is_late(run.state.device):
+                self._heed(run)
+
+    def _heed(self, run: Run) -> None:
+        assert self.unread is not None
+        (goes_on,) = self.unread.read()
+        self.unread = None
+        if not goes_on:
             run.stop("asked to")
 
     def _look(self) -> bool:
