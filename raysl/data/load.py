@@ -15,7 +15,7 @@ from raysl.data.corrupt import CorruptLog
 from raysl.data.decode import can_reduce, image_size
 from raysl.data.images import Read, read_images
 from raysl.data.order import Order
-from raysl.data.prefetch import made_ahead
+from raysl.data.prefetch import batches_for
 from raysl.data.source import Rows, Split
 from raysl.hashing import Int64s, hash_words
 from raysl.transforms.view import ViewRecipe, normalize
@@ -174,7 +174,7 @@ class LocalBatches:
     def from_step(self, step: int) -> Iterator[Batch]:
         """Batches without end, the first one that of `step`."""
         made = self._made(step)
-        for batch, corrupt in made_ahead(made, self.device) if self.device.type == "cuda" else made:
+        for batch, corrupt in batches_for(made, self.device):
             for image in self.corrupt.add(corrupt):
                 log.warning("replaced a corrupt image: %s", image)
             yield batch

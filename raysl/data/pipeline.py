@@ -20,7 +20,7 @@ from raysl.data.blocks import Blocks, Numpy, batches_of, to_columns
 from raysl.data.corrupt import CorruptLog
 from raysl.data.execution import COLUMN, dealt_blocks
 from raysl.data.load import Loaded, Loader
-from raysl.data.prefetch import made_ahead
+from raysl.data.prefetch import batches_for
 from raysl.memory import keep_freed_memory
 
 BLOCK_BYTES = 32 << 20  # a block has about so many at most, and one row at least
@@ -62,7 +62,7 @@ class RayBatches:
         while segment is not None:
             following = self._segment(segment.plan.end)  # all ranks together, so not in a thread
             made = self._made(segment, following, step)
-            for batch, corrupt in made_ahead(made, self.device) if self.device.type == "cuda" else made:
+            for batch, corrupt in batches_for(made, self.device):
                 self.corrupt.add(corrupt)
                 yield batch
             step, segment = segment.plan.end, following

@@ -17,6 +17,18 @@ Note = TypeVar("Note")
 DEPTH = 2  # batches that are ready or in the making, besides the one that the consumer has
 
 
+def runs_ahead(device: torch.device) -> bool:
+    """Whether batches for a device are made by a thread; a CPU would only be shared with it."""
+    return device.type == "cuda"
+
+
+def batches_for(
+    source: Generator[tuple[Batch, Note], None, None], device: torch.device
+) -> Iterator[tuple[Batch, Note]]:
+    """The items of a source, made ahead where that is of use on the device."""
+    return made_ahead(source, device) if runs_ahead(device) else source
+
+
 def made_ahead(
     source: Generator[tuple[Batch, Note], None, None], device: torch.device, depth: int = DEPTH
 ) -> Iterator[tuple[Batch, Note]]:
