@@ -1,8 +1,12 @@
-"""The two ways in which raysl gives up, and what a shell sees of them."""
+"""The ways in which raysl gives up, and what a shell sees of them."""
 
 
 class ConfigError(ValueError):
     """The user's input is wrong: the message names the value, the rule and the next step. Exit code 2."""
+
+
+class StorageError(ConfigError):
+    """A remote storage, or the network to it, fails; it may work again later."""
 
 
 class RunFailed(RuntimeError):

@@ -322,12 +322,3 @@ def test_a_lock_left_behind_a_uri_is_taken_over_after_a_minute(config: RunConfig
     with folder.locked():
         assert b"gone" not in folder.read(".lock")
     assert not folder.exists(".lock")
-
-
-def test_half_a_checkpoint_does_not_count(config: RunConfig) -> None:
-    folder = RunFolder.of(config)
-    for name in ("checkpoint_000000002", "checkpoint_000000010", "checkpoint_000000030"):
-        folder.child(name).make()
-        if not name.endswith("30"):
-            folder.child(name).write("meta.json", b"{}")
-    assert folder.checkpoints() == ["checkpoint_000000002", "checkpoint_000000010"]
