@@ -375,6 +375,23 @@ def run_speed_start(
     typer.echo(start_table(numbers))
 
 
+@speed_app.command("recovery")
+def run_speed_recovery(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs that lose their worker, then their driver.")] = 3,
+    verbose: Verbose = False,
+) -> None:
+    """Time what a run loses when its training worker is killed, and when its driver is. Linux only."""
+    _set_up_logging(verbose)
+    from raysl.speed.numbers import check_writable, write
+    from raysl.speed.recovery import measure_recovery, recovery_table
+
+    check_writable(json_file)
+    numbers = measure_recovery(repeats=repeats)
+    write(json_file, numbers)
+    typer.echo(recovery_table(numbers))
+
+
 @speed_app.command("pipeline")
 def run_speed_pipeline(
     json_file: JsonFile = None,

@@ -9,5 +9,9 @@ class StorageError(ConfigError):
     """A remote storage, or the network to it, fails; it may work again later."""
 
 
+class RunInUse(ConfigError):
+    """Another process is at work in the run's folder."""
+
+
 class RunFailed(RuntimeError):
     """The input was right and the run failed all the same: the message says where and what is left. Exit code 1."""

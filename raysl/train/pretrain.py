@@ -90,7 +90,7 @@ def pretrain(
     job = _prepare(config)
     folder = RunFolder.of(config)
     folder.make()
-    with folder.locked():
+    with folder.locked() as lock:
         folder.claim(config)
         plan = TrainPlan.from_config(config, job.data.num_samples, config.train.workers, lanes=job.lanes)
         found = claim_dataset(folder, config, DatasetNote.of(job.loader.split, plan.epoch_len), folder.newest())
@@ -99,7 +99,7 @@ def pretrain(
         if found.step < plan.total_steps:
             if found.name is not None:
                 log.info("resumed at step %d of %d", found.step, plan.total_steps)
-            _train(job, plan, folder, marks, callbacks, show_progress)
+            _train(replace(job, lock=lock), plan, folder, marks, callbacks, show_progress)
             report = None
         else:
             log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
@@ -178,6 +178,7 @@ def _prepare(config: RunConfig) -> Job:
         lanes=plan.lanes,
         task_cpus=1.0,
         probe=uuid.uuid4().hex,
+        lock=None,
         marks={},
     )
 

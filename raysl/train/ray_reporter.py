@@ -11,6 +11,7 @@ from raysl import dist
 from raysl.checkpoint import STATE_FILE
 from raysl.checkpoint_files import META_FILE, checkpoint_name, newest_whole, sweep
 from raysl.storage import Folder, outlast
+from raysl.train.lock_files import Lock
 from raysl.train.reporter import Save
 from raysl.train.run_folder import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, RunFolder, note_event
 from raysl.train.store import LocalStore, RemoteStore, Store
@@ -23,14 +24,15 @@ class RayReporter:
         folder: of the run.
         logs: local folder that logs are written to.
         keep: newest checkpoints that stay.
+        lock: of the run, where its folder is remote; nothing is stored by one who lost it.
     """
 
-    def __init__(self, folder: RunFolder, logs: Path, keep: int) -> None:
+    def __init__(self, folder: RunFolder, logs: Path, keep: int, lock: Lock | None = None) -> None:
         self.folder = folder
         self.logs = logs
         self.store: Store | None = None
         if dist.is_main():
-            self.store = store_of(folder, logs, keep)
+            self.store = store_of(folder, logs, keep, lock)
 
     def restore(self) -> Path | None:
         """See `Reporter.restore`. What an earlier start left half-written is swept up."""
@@ -72,13 +74,13 @@ class RayReporter:
         return found.name
 
 
-def store_of(folder: Folder, logs: Path, keep: int) -> Store:
+def store_of(folder: Folder, logs: Path, keep: int, lock: Lock | None = None) -> Store:
     """Where the checkpoints of a run go."""
 
     def tell(event: str) -> None:
         note_event(logs, event)
 
-    return LocalStore(folder, keep, tell) if folder.is_local else RemoteStore(folder, logs, keep, tell)
+    return LocalStore(folder, keep, tell) if folder.is_local else RemoteStore(folder, logs, keep, tell, lock)
 
 
 def local_logs(folder: RunFolder) -> Path:

@@ -16,6 +16,7 @@ from raysl.checkpoint_files import remove_old, upload, write_local
 from raysl.errors import ConfigError, StorageError
 from raysl.reads import reason_of
 from raysl.storage import Folder, outlast
+from raysl.train.lock_files import Lock, LockFiles
 from raysl.train.reporter import Save
 
 Tell = Callable[[str], None]
@@ -89,10 +90,13 @@ class RemoteStore:
         logs: local folder that the logs are written to.
         keep: checkpoints.
         tell: takes a sentence when one cannot be stored.
+        lock: of the run; nothing more is stored once another driver has taken it over.
     """
 
-    def __init__(self, folder: Folder, logs: Path, keep: int, tell: Tell) -> None:
+    def __init__(self, folder: Folder, logs: Path, keep: int, tell: Tell, lock: Lock | None = None) -> None:
         self.folder = folder
+        self.lock = lock
+        self.is_overtaken = False
         self.logs = logs
         self.keep = keep
         self.tell = tell
@@ -143,7 +147,7 @@ class RemoteStore:
                 self._is_busy, self._are_logs_due, self._failure = True, False, None
                 self._change.notify_all()
             try:
-                outlast(partial(self._store, task), lambda: self._waiting is None, sleep=self._pause)
+                outlast(partial(self._store, task), self._goes_on, sleep=self._pause)
             except StorageError as error:
                 self._failure = error
                 if task is not None:
@@ -154,6 +158,7 @@ class RemoteStore:
     def _store(self, task: tuple[str, Path] | None) -> None:
         """One try: the logs first, so that they reach as far as the checkpoint."""
         try:
+            self._check_lock()
             for path in sorted(path for path in self.logs.iterdir() if not path.name.endswith(".part")):
                 self.folder.upload(path, path.name)
             if task is not None:
@@ -166,6 +171,16 @@ class RemoteStore:
             self._failure = error if isinstance(error, StorageError) else StorageError(str(error))
             raise self._failure from error
         self._failure = None
+
+    def _check_lock(self) -> None:
+        taker = None if self.lock is None else LockFiles(self.folder).taker(self.lock)
+        if taker is not None:
+            self.is_overtaken = True
+            raise StorageError(f"nothing more is stored in {self.folder.uri}, which is held by {taker} now")
+
+    def _goes_on(self) -> bool:
+        """Whether a try that failed is followed by another."""
+        return self._waiting is None and not self.is_overtaken
 
     def _pause(self, seconds: float) -> None:
         """Wait, unless a newer checkpoint comes."""

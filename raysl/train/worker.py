@@ -33,6 +33,7 @@ from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.callbacks.startup import Startup
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
+from raysl.train.lock_files import Lock
 from raysl.train.loop import NonFiniteLoss, fit
 from raysl.train.plan import TrainPlan
 from raysl.train.ray_reporter import RayReporter, local_logs
@@ -52,6 +53,7 @@ class Job:
         lanes: fixed parts of a global batch.
         task_cpus: CPUs of a data task.
         probe: what the driver wrote into the run's folder, for workers to find there.
+        lock: of the run, where its folder is remote.
         marks: moments of the start so far, seconds since the epoch, by name.
     """
 
@@ -65,6 +67,7 @@ class Job:
     lanes: int
     task_cpus: float
     probe: str
+    lock: Lock | None
     marks: dict[str, float]
 
 
@@ -99,7 +102,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     _prepare_process(job, device)
     state = TrainState.create(job.config, job.data, device, job.method_class, job.backbone_class, job.optimizer_class)
     logs = local_logs(folder) if dist.is_main() else Path(folder.path)
-    reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints)
+    reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.lock)
     restored = reporter.restore()
     if restored is not None:
         state.load(restored)
