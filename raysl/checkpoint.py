@@ -33,7 +33,7 @@ from raysl.config.stored import load_dumped
 from raysl.data.batch import DataInfo
 from raysl.methods.method import Method
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.batch_norm import convert_sync_batch_norm, norm_statistics
+from raysl.nn.batch_norm import convert_sync_batch_norm, local_statistics
 from raysl.optim.build import build_optimizer
 from raysl.storage import Folder
 
@@ -74,9 +74,11 @@ class TrainState:
         torch.manual_seed(config.seed)
         backbone = (backbone_class or resolve("backbone", config.backbone.name))(config.backbone)
         method = (method_class or resolve("method", config.method.name))(config.method, backbone, data)
+        method.to(device)
+        if torch.device(device).type == "cuda":  # on a CPU it has crashed, and did not repeat
+            method.to(memory_format=torch.channels_last)
         if config.train.sync_bn and dist.world() > 1:
-            method = convert_sync_batch_norm(method)
-        method = method.to(device)
+            convert_sync_batch_norm(method)  # the class is that for the device
         return cls(config, data, method, build_optimizer(method, config.optim, optimizer_class))
 
     @property
@@ -85,8 +87,13 @@ class TrainState:
         return next(self.method.parameters()).device
 
     def synchronise(self) -> None:
-        """Make the state the same on every rank: statistics of normalisation become their mean over ranks."""
-        dist.average_(norm_statistics(self.method))
+        """Make the state the same on every rank, which the loop does after each update.
+
+        Running statistics of normalisation that each rank tracked on its own rows become their mean over ranks; what
+        is the same already keeps its bits.
+        """
+        if dist.world() > 1:
+            dist.average_(local_statistics(self.method))
 
     def save(self, folder: Path, metrics: dict[str, float]) -> None:
         """Write a checkpoint into a local folder; what lies there already becomes part of it.

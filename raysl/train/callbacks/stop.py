@@ -4,11 +4,14 @@ import logging
 import threading
 from collections.abc import Callable
 
+import torch
+
 from raysl import dist
 from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.late import Late, is_late
 
 log = logging.getLogger("raysl")
 
@@ -16,7 +19,7 @@ LOOK_EVERY_S = 1.0
 
 
 class StopRequest(Callback):
-    """Stops the run with a checkpoint when it is asked to.
+    """Stops the run with a checkpoint when it is asked to; on a GPU one step after the ranks have agreed on it.
 
     Args:
         is_asked: whether someone wants the run to stop; called about once a second by a thread of the main rank, so
@@ -29,6 +32,7 @@ class StopRequest(Callback):
         self.every = max(1, every)
         self.was_asked = threading.Event()
         self.has_ended = threading.Event()
+        self.unread: Late | None = None
 
     def on_train_start(self, run: Run) -> None:
         """See `Callback.on_train_start`."""
@@ -37,7 +41,19 @@ class StopRequest(Callback):
 
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
         """See `Callback.on_step_end`."""
-        if step.index % self.every == 0 and not dist.all_true(not self.was_asked.is_set(), run.state.device):
+        if self.unread is not None:
+            self._heed(run)
+        if step.index % self.every == 0:
+            goes_on = torch.full((1,), float(not self.was_asked.is_set()), device=run.state.device)
+            self.unread = Late(dist.all_least(goes_on))
+            if not is_late(run.state.device):
+                self._heed(run)
+
+    def _heed(self, run: Run) -> None:
+        assert self.unread is not None
+        (goes_on,) = self.unread.read()
+        self.unread = None
+        if not goes_on:
             run.stop("asked to")
 
     def on_train_end(self, run: Run) -> None:
