@@ -25,9 +25,10 @@ from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.errors import ConfigError, RunFailed
+from raysl.redact import redact, redact_uri
 from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
-from raysl.storage import absolute
+from raysl.storage import absolute, join
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.follow import events_of, progress_of, stop_on_signal
 from raysl.train.plan import TrainPlan
@@ -97,7 +98,7 @@ def pretrain(
             log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
             report = _report_of(folder)
         if report is None and config.benchmarks and job.test is not None:
-            report = benchmark(folder.uri, facts=_facts(folder, marks))
+            report = benchmark(folder.uri, facts=_facts(folder, marks), config=config)
     result = _result(folder, report)
     _print(result)
     _check_expected(config, result)
@@ -233,7 +234,7 @@ def _facts(folder: RunFolder, marks: dict[str, float]) -> dict[str, Any]:
     return {
         "times": {**times, "start to first step": startup.get("total", 0.0), "total": total},
         "events": events_of(folder),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": redact(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])),
     }
 
 
@@ -257,11 +258,12 @@ def _result(folder: RunFolder, report: Report | None) -> Result:
 def _print(result: Result) -> None:
     if result.report is not None:
         print(score_table(result.report.scores))
-        print(f"report      {result.report.path}")
+        print(f"report      {redact_uri(result.report.path)}")
     if num_broken := result.metrics.get("corrupt_images"):
-        print(f"data        {num_broken:.0f} broken images were replaced; {result.path}/{CORRUPT_FILE} lists them")
-    print(f"checkpoint  {result.checkpoint}")
-    print(f"run         {result.path}", flush=True)
+        listed = redact_uri(join(result.path, CORRUPT_FILE))
+        print(f"data        {num_broken:.0f} broken images were replaced; {listed} lists them")
+    print(f"checkpoint  {redact_uri(result.checkpoint)}")
+    print(f"run         {redact_uri(result.path)}", flush=True)
 
 
 def _check_expected(config: RunConfig, result: Result) -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 from raysl.checkpoint import check_resumable
 from raysl.config.load import differences, dump
 from raysl.config.schema import ConfigError, RunConfig
-from raysl.config.stored import load_dumped
+from raysl.config.stored import stored_settings
+from raysl.errors import RunInUse
 from raysl.storage import Folder, join, telling
 
 HEARTBEAT_S = 15.0
@@ -47,7 +48,8 @@ class RunFolder(Folder):
         """
         self.make()
         if self.exists("run.yaml"):
-            changes = differences(load_dumped(self.read("run.yaml").decode()), config)
+            before = stored_settings(self.read("run.yaml").decode(), self.uri_of("run.yaml"), config)
+            changes = differences(before, config)
             if changes:
                 listed = "\n  ".join(changes)
                 raise ConfigError(
@@ -127,8 +129,8 @@ def _me() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _in_use(uri: str, who: str) -> ConfigError:
-    return ConfigError(f"the run in {uri} is in use by {who}; wait for it, stop it, or give this one another name=")
+def _in_use(uri: str, who: str) -> RunInUse:
+    return RunInUse(f"the run in {uri} is in use by {who}; wait for it, stop it, or give this one another name=")
 
 
 def note_event(logs: Path, event: str) -> None:
