@@ -25,6 +25,7 @@ from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.errors import ConfigError, RunFailed
+from raysl.methods.method import Method
 from raysl.redact import redact, redact_uri
 from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
@@ -34,7 +35,7 @@ from raysl.train.follow import events_of, progress_of, stop_on_signal
 from raysl.train.plan import TrainPlan
 from raysl.train.run_folder import CORRUPT_FILE, FAILED_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.worker import Job, train_worker
-from raysl.transforms.view import evaluation_recipe
+from raysl.transforms.view import ViewRecipe, evaluation_recipe
 
 log = logging.getLogger("raysl")
 
@@ -126,16 +127,16 @@ def _prepare(config: RunConfig) -> Job:
             f"the images of {config.data.name!r} have several labels each, which no benchmark measures yet; "
             "set benchmarks=[] train.online_knn_every=null"
         )
-    recipe = method_class.views(config.method)
-    if recipe.size != config.data.image_size:
-        log.warning(
-            "images are trained at %d px and measured at data.image_size=%d", recipe.size, config.data.image_size
-        )
     data = DataInfo(train.num_samples, len(train.classes), config.data.image_size)
     plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
     if not config.train.uneven:
         plan.check_even()
     method_class.check(config.method, data, plan)
+    recipe = _views(method_class, config)
+    if recipe.size != config.data.image_size:
+        log.warning(
+            "images are trained at %d px and measured at data.image_size=%d", recipe.size, config.data.image_size
+        )
     order = Order(
         seed=config.seed,
         fingerprint=train.fingerprint,
@@ -169,6 +170,15 @@ def _prepare(config: RunConfig) -> Job:
         task_cpus=1.0,
         marks={},
     )
+
+
+def _views(method_class: type[Method], config: RunConfig) -> ViewRecipe:
+    try:
+        return method_class.views(config.method)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"method.views: {error}") from error
 
 
 def _train(
