@@ -71,6 +71,8 @@ def benchmark(
     train, test = source.required("train"), source.required("test")
     if not train.classes:
         raise ConfigError(f"the images of {data.name!r} have no labels, and every benchmark needs them")
+    if train.is_multilabel:
+        raise ConfigError(f"the images of {data.name!r} have several labels each, which no benchmark measures yet")
     models = {"trained": loaded.backbone, "untrained": loaded.untrained(), "pixels": RawPixels()}
     train_sets = extract_sets(models, train, data)
     test_sets = extract_sets(models, test, data)
