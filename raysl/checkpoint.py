@@ -210,17 +210,23 @@ class Checkpoint:
         return TrainState.create(self.config, data).method.export().eval()
 
 
-def load_checkpoint(uri: str) -> Checkpoint:
+def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None = None) -> Checkpoint:
     """Read a checkpoint, or the newest one of a run, from a local path or a URI.
 
+    Args:
+        uri: of either.
+        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
+        config: the run's settings as they are in use, to take in place of those stored with it, without credentials.
+
     Raises:
-        ConfigError: if there is none, or it cannot be read.
+        ConfigError: if there is none, it cannot be read, or it names code that is not trusted.
     """
     uri = newest(uri)
     with local_copy(uri, [META_FILE, SETTINGS_FILE, BACKBONE_FILE]) as folder:
         copy = Folder(str(folder))
         meta = read_meta(copy)
-        config = load_dumped(copy.read(SETTINGS_FILE).decode())
+        if config is None:
+            config = load_dumped(copy.read(SETTINGS_FILE).decode(), f"the checkpoint {uri}", trust_code)
         backbone = _build_backbone(config.backbone)
         try:
             backbone.load_state_dict(load_file(folder / BACKBONE_FILE))
@@ -229,20 +235,21 @@ def load_checkpoint(uri: str) -> Checkpoint:
     return Checkpoint(uri, config, meta, backbone.eval())
 
 
-def load_backbone(checkpoint: str) -> Backbone:
+def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
     """The trained backbone of a checkpoint or of a run's newest checkpoint, in evaluation mode.
 
     Args:
         checkpoint: local path or URI of a checkpoint, or of a run's folder.
+        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
 
     Returns:
         A module from images [B, 3, H, W], normalised by the run's `data.mean` and `data.std`, to features
         [B, feature_dim]; `.stages(x, names)` gives inner features.
 
     Raises:
-        ConfigError: if there is no checkpoint, or it cannot be read.
+        ConfigError: if there is no checkpoint, it cannot be read, or it names code that is not trusted.
     """
-    return load_checkpoint(checkpoint).backbone
+    return load_checkpoint(checkpoint, trust_code).backbone
 
 
 def newest(uri: str) -> str:

@@ -20,6 +20,7 @@ from raysl.reads import CHECK, LASTING, file_errors, reason_of
 from raysl.reads import read_file as read_file
 from raysl.reads import read_ranges as read_ranges
 from raysl.reads import retrying as retrying
+from raysl.redact import without_hidden
 
 log = logging.getLogger("raysl")
 
@@ -58,14 +59,15 @@ def _without_query(uri: str) -> tuple[str, str]:
 def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
     """The file system of a local path or a URI, and the path inside it.
 
-    Schemes that pyarrow does not know (`https://`, `hf://`, `az://`) go through fsspec.
+    Schemes that pyarrow does not know (`https://`, `hf://`, `az://`) go through fsspec. Credentials that are `***`, as
+    in stored settings, are left out: those of the environment apply.
 
     Raises:
         ConfigError: if the URI cannot be opened.
     """
     if not _is_uri(uri):
         return fs.LocalFileSystem(), absolute(uri)
-    return _open_remote(uri)
+    return _open_remote(without_hidden(uri))
 
 
 @lru_cache(maxsize=64)

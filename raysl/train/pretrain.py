@@ -29,9 +29,11 @@ from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.errors import ConfigError, RunFailed
+from raysl.methods.method import Method
+from raysl.redact import redact, redact_uri
 from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
-from raysl.storage import absolute, outlast
+from raysl.storage import absolute, join, outlast
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.dataset_note import DatasetNote, claim_dataset
@@ -39,7 +41,7 @@ from raysl.train.follow import events_of, progress_of, stop_on_signal
 from raysl.train.plan import TrainPlan
 from raysl.train.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.worker import Job, Outcome, max_corrupt, train_worker
-from raysl.transforms.view import evaluation_recipe
+from raysl.transforms.view import ViewRecipe, evaluation_recipe
 
 log = logging.getLogger("raysl")
 
@@ -106,7 +108,7 @@ def pretrain(
             _check_corrupt(job, folder, found)
             report = _report_of(folder)
         if report is None and config.benchmarks and job.test is not None:
-            report = benchmark(folder.uri, facts=_facts(folder, marks))
+            report = benchmark(folder.uri, facts=_facts(folder, marks), config=config)
     result = _result(folder, report)
     _print(result)
     _check_expected(config, result)
@@ -136,16 +138,16 @@ def _prepare(config: RunConfig) -> Job:
             f"the images of {config.data.name!r} have several labels each, which no benchmark measures yet; "
             "set benchmarks=[] train.online_knn_every=null"
         )
-    recipe = method_class.views(config.method)
-    if recipe.size != config.data.image_size:
-        log.warning(
-            "images are trained at %d px and measured at data.image_size=%d", recipe.size, config.data.image_size
-        )
     data = DataInfo(train.num_samples, len(train.classes), config.data.image_size)
     plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
     if not config.train.uneven:
         plan.check_even()
     method_class.check(config.method, data, plan)
+    recipe = _views(method_class, config)
+    if recipe.size != config.data.image_size:
+        log.warning(
+            "images are trained at %d px and measured at data.image_size=%d", recipe.size, config.data.image_size
+        )
     order = Order(
         seed=config.seed,
         fingerprint=train.fingerprint,
@@ -181,6 +183,15 @@ def _prepare(config: RunConfig) -> Job:
         lock=None,
         marks={},
     )
+
+
+def _views(method_class: type[Method], config: RunConfig) -> ViewRecipe:
+    try:
+        return method_class.views(config.method)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"method.views: {error}") from error
 
 
 def _train(
@@ -226,7 +237,7 @@ def _train(
             outcome: Outcome = trainer.fit().return_value
         except TrainingFailedError as error:
             raise RunFailed(f"training failed: {_root_cause(error)}; start the same command again to resume") from error
-    if outcome.is_input_wrong:
+    if outcome.failure is not None and outcome.is_input_wrong:
         raise ConfigError(outcome.failure)
     if outcome.failure is not None:
         kept = outlast(folder.newest).name
@@ -250,7 +261,7 @@ def _facts(folder: RunFolder, marks: dict[str, float]) -> dict[str, Any]:
     return {
         "times": {**times, "start to first step": startup.get("total", 0.0), "total": total},
         "events": events_of(folder),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": redact(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])),
     }
 
 
@@ -277,11 +288,12 @@ def _result(folder: RunFolder, report: Report | None) -> Result:
 def _print(result: Result) -> None:
     if result.report is not None:
         print(score_table(result.report.scores))
-        print(f"report      {result.report.path}")
+        print(f"report      {redact_uri(result.report.path)}")
     if num_broken := result.metrics.get("corrupt_images"):
-        print(f"data        {num_broken:.0f} broken images were replaced; {result.path}/{CORRUPT_FILE} lists them")
-    print(f"checkpoint  {result.checkpoint}")
-    print(f"run         {result.path}", flush=True)
+        listed = redact_uri(join(result.path, CORRUPT_FILE))
+        print(f"data        {num_broken:.0f} broken images were replaced; {listed} lists them")
+    print(f"checkpoint  {redact_uri(result.checkpoint)}")
+    print(f"run         {redact_uri(result.path)}", flush=True)
 
 
 def _check_expected(config: RunConfig, result: Result) -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from raysl.checkpoint_files import Found, newest_whole
 from raysl.config.load import differences, dump
 from raysl.config.schema import ConfigError, RunConfig
-from raysl.config.stored import load_dumped
+from raysl.config.stored import stored_settings
+from raysl.redact import redact
 from raysl.storage import Folder, join
 from raysl.train.lock_files import Lock
 from raysl.train.run_lock import run_lock
@@ -45,7 +46,8 @@ class RunFolder(Folder):
         """
         self.make()
         if self.exists("run.yaml"):
-            changes = differences(load_dumped(self.read("run.yaml").decode()), config)
+            before = stored_settings(self.read("run.yaml").decode(), self.uri_of("run.yaml"), config)
+            changes = differences(before, config)
             if changes:
                 listed = "\n  ".join(changes)
                 raise ConfigError(
@@ -89,4 +91,4 @@ def note_event(logs: Path, event: str) -> None:
 
 
 def _event_line(event: str) -> bytes:
-    return (json.dumps({"time": time.time(), "event": event}) + "\n").encode()
+    return (json.dumps({"time": time.time(), "event": redact(event)}) + "\n").encode()
