@@ -141,7 +141,8 @@ def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, finite: Fini
         finite.settle()
     if is_log_due:
         lr = run.state.optimizer.param_groups[0]["lr"]
-        run.log({"epoch": step.index / step.epoch_len, "lr": lr, **_average(out), **meter.read()})
+        averages = _average(out)  # waits for the device, so that the meter times what is done
+        run.log({"epoch": step.index / step.epoch_len, "lr": lr, **averages, **meter.read()})
     for callback in callbacks:
         callback.on_step_end(run, step, out)
     if step.in_epoch == 0:
