@@ -1,8 +1,5 @@
-import json
 import logging
-import os
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -17,7 +14,7 @@ from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.storage import Folder, absolute, cut, info_of, join, open_uri, read_file, read_ranges, retrying, telling
-from raysl.train.run_folder import STALE_S, RunFolder
+from raysl.train.run_folder import RunFolder
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -290,44 +287,3 @@ def test_settings_are_claimed_and_others_refused_with_what_differs(config: RunCo
         folder.claim(other)
     assert "optim.lr" in str(refused.value)
     assert folder.read("run.yaml") == written
-
-
-def test_one_driver_at_a_time(config: RunConfig) -> None:
-    folder = RunFolder.of(config)
-    folder.make()
-    with folder.locked():
-        taken = pytest.raises(ConfigError, match=rf"is in use by process {os.getpid()} on .*; wait for it, stop it")
-        with taken, RunFolder.of(config).locked():
-            pass
-        other = RunFolder.of(replace(config, name="two"))
-        other.make()
-        with other.locked():
-            pass
-    with folder.locked():
-        pass
-
-
-def test_a_lock_left_behind_a_uri_is_taken_over_after_a_minute(config: RunConfig) -> None:
-    folder = RunFolder.of(config)
-    folder.make()
-    note = {"who": "process 1 on gone", "token": "x", "time": time.time()}
-    if folder.is_local:
-        folder.write(".lock", json.dumps(note).encode())  # the lock is the system's, not the file
-        with folder.locked():
-            return
-    folder.write(".lock", json.dumps(note).encode())
-    with pytest.raises(ConfigError, match=r"in use by process 1 on gone, last seen \d+ s ago"), folder.locked():
-        pass
-    folder.write(".lock", json.dumps(note | {"time": time.time() - STALE_S - 1}).encode())
-    with folder.locked():
-        assert b"gone" not in folder.read(".lock")
-    assert not folder.exists(".lock")
-
-
-def test_half_a_checkpoint_does_not_count(config: RunConfig) -> None:
-    folder = RunFolder.of(config)
-    for name in ("checkpoint_000000002", "checkpoint_000000010", "checkpoint_000000030"):
-        folder.child(name).make()
-        if not name.endswith("30"):
-            folder.child(name).write("meta.json", b"{}")
-    assert folder.checkpoints() == ["checkpoint_000000002", "checkpoint_000000010"]

@@ -140,7 +140,7 @@ def fit_on_ray(settings: dict[str, Any]) -> None:
         MetricsLog(logs),
         TensorBoard(logs),
     ]
-    _fit(task, RayReporter(folder, None), observers)
+    _fit(task, RayReporter(folder, logs, keep=2), observers)
 
 
 @contextmanager

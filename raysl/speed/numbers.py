@@ -46,6 +46,13 @@ def verdict(is_met: bool) -> str:
     return "ok" if is_met else "short"
 
 
+def seconds_line(title: str, seconds: Sequence[float], goal: float) -> str:
+    """A line of a table: the median of measured seconds, their span, and whether the median is below the goal."""
+    middle = median(seconds)
+    span = f"{min(seconds):.1f} to {max(seconds):.1f}"
+    return f"{title}{middle:>7.2f} s ({span})  goal under {goal:.0f} s: {verdict(middle < goal)}"
+
+
 def machine() -> dict[str, Any]:
     """Where a measurement was made."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None

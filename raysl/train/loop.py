@@ -172,9 +172,9 @@ def _save(run: Run, callbacks: Sequence[Callback], reporter: Reporter) -> None:
     _check_weights(state)
 
     def save(folder: Path) -> None:
-        state.save(folder, run.metrics)
         for callback in callbacks:
             callback.on_checkpoint(run, folder)
+        state.save(folder, run.metrics)
 
     epoch = state.step / run.plan.epoch_len
     reporter.report({**run.metrics, "step": state.step, "epoch": epoch}, save)

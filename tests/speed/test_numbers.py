@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from raysl.errors import ConfigError
-from raysl.speed.numbers import check_writable, medians, ratios, rotated, verdict, write
+from raysl.speed.numbers import check_writable, medians, ratios, rotated, seconds_line, verdict, write
 
 REPEATS = [{"a": 10.0, "b": 9.0}, {"a": 100.0, "b": 50.0}, {"a": 20.0, "b": 20.0}]
 
@@ -32,6 +32,11 @@ def test_every_contender_comes_first_and_last_as_repeats_go_on() -> None:
 @pytest.mark.parametrize(("is_met", "word"), [(True, "ok"), (False, "short")])
 def test_a_verdict_is_one_word(is_met: bool, word: str) -> None:
     assert verdict(is_met) == word
+
+
+def test_a_line_has_the_median_the_span_and_the_verdict() -> None:
+    assert seconds_line("total  ", [9.0, 21.04, 12.5], 15.0) == "total    12.50 s (9.0 to 21.0)  goal under 15 s: ok"
+    assert seconds_line("total  ", [15.0], 15.0).endswith(" 15.00 s (15.0 to 15.0)  goal under 15 s: short")
 
 
 def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def test_the_table_adds_the_goal_to_the_total() -> None:
         ["ray", "11.00"],
         ["total", "15.00"],
     ]
-    assert table.endswith("(9.0 to 21.0)  goal under 20 s: ok")
+    assert table.endswith("(9.0 to 21.0)  goal under 15 s: short")
 
 
 @pytest.mark.slow
