@@ -192,7 +192,7 @@ def _train(
         folder.remove(note)
     trainer = TorchTrainer(
         train_worker,
-        train_loop_config={"job": job},
+        train_loop_config={"job": ray.cloudpickle.dumps(job)},  # Train's controller need not import what it holds
         scaling_config=ScalingConfig(
             num_workers=train.workers, use_gpu=shape.device == "cuda", resources_per_worker=shape.resources
         ),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ray.cloudpickle
 import ray.train
 import ray.train.torch
 import torch
@@ -70,7 +71,7 @@ def train_worker(settings: dict[str, Any]) -> None:
     A run whose loss stops being finite ends here by a note in its folder, not by an exception, which would be tried
     again.
     """
-    job: Job = settings["job"]
+    job: Job = ray.cloudpickle.loads(settings["job"])
     marks = job.marks | {"workers": time.time()}
     device = ray.train.torch.get_device()
     plan = _plan(job, device)
