@@ -1,9 +1,14 @@
 """raysl: self-supervised pre-training and evaluation of image backbones on Ray."""
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
+from raysl.redact import Redacted
+
 __version__ = "0.1.0"
+
+logging.getLogger("raysl").addFilter(Redacted())  # in every process, workers included
 
 _HOME = {
     "load_config": "raysl.config.load",

@@ -5,26 +5,27 @@ A checkpoint is a folder:
 * `train_state.pt`: method, optimizer, step and callbacks; tensors and primitives only (`weights_only=True`)
 * `backbone.safetensors`: the exported backbone
 * `run.yaml`: the run's settings
-* `meta.json`: format, raysl version, method, step, dataset, metrics
+* `meta.json`: format, raysl version, method, step, dataset, metrics, and the other files (`raysl.checkpoint_files`)
 """
 
-import json
+import logging
 import pickle
-import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as to_safetensors
 from torch.optim import Optimizer
 
 import raysl
 from raysl import dist
+from raysl.checkpoint_files import META_FILE, newest_whole, read_meta, seal, verify
 from raysl.components import resolve
 from raysl.config.load import dump
 from raysl.config.schema import BackboneConfig, ConfigError, RunConfig
@@ -32,11 +33,13 @@ from raysl.config.stored import load_dumped
 from raysl.data.batch import DataInfo
 from raysl.methods.method import Method
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.batch_norm import convert_sync_batch_norm, norm_statistics
+from raysl.nn.batch_norm import convert_sync_batch_norm, local_statistics
 from raysl.optim.build import build_optimizer
 from raysl.storage import Folder
 
-FORMAT = 1
+log = logging.getLogger("raysl")
+
+STATE_FILE, BACKBONE_FILE, SETTINGS_FILE = "train_state.pt", "backbone.safetensors", "run.yaml"
 
 
 @dataclass
@@ -71,9 +74,11 @@ class TrainState:
         torch.manual_seed(config.seed)
         backbone = (backbone_class or resolve("backbone", config.backbone.name))(config.backbone)
         method = (method_class or resolve("method", config.method.name))(config.method, backbone, data)
+        method.to(device)
+        if torch.device(device).type == "cuda":  # on a CPU it has crashed, and did not repeat
+            method.to(memory_format=torch.channels_last)
         if config.train.sync_bn and dist.world() > 1:
-            method = convert_sync_batch_norm(method)
-        method = method.to(device)
+            convert_sync_batch_norm(method)  # the class is that for the device
         return cls(config, data, method, build_optimizer(method, config.optim, optimizer_class))
 
     @property
@@ -82,11 +87,20 @@ class TrainState:
         return next(self.method.parameters()).device
 
     def synchronise(self) -> None:
-        """Make the state the same on every rank: statistics of normalisation become their mean over ranks."""
-        dist.average_(norm_statistics(self.method))
+        """Make the state the same on every rank, which the loop does after each update.
+
+        Running statistics of normalisation that each rank tracked on its own rows become their mean over ranks; what
+        is the same already keeps its bits.
+        """
+        if dist.world() > 1:
+            dist.average_(local_statistics(self.method))
 
     def save(self, folder: Path, metrics: dict[str, float]) -> None:
-        """Write a checkpoint into a local folder."""
+        """Write a checkpoint into a local folder; what lies there already becomes part of it.
+
+        Raises:
+            OSError: if the disk is full or fails.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {
             "method": self.method.state_dict(),
@@ -94,28 +108,31 @@ class TrainState:
             "step": self.step,
             "callbacks": self.callbacks,
         }
-        torch.save(tensors, folder / "train_state.pt")
+        save_tensors(tensors, folder / STATE_FILE)
         weights = self.method.export().state_dict()
-        save_file({name: t.detach().cpu().contiguous() for name, t in weights.items()}, folder / "backbone.safetensors")
-        (folder / "run.yaml").write_text(dump(self.config))
+        content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
+        (folder / BACKBONE_FILE).write_bytes(content)
+        (folder / SETTINGS_FILE).write_text(dump(self.config))
         meta = {
-            "format": FORMAT,
             "raysl": raysl.__version__,
             "method": self.config.method.name,
             "step": self.step,
             "data": asdict(self.data),
             "metrics": metrics,
         }
-        (folder / "meta.json").write_text(json.dumps(meta, indent=1))
+        seal(folder, meta)
 
     def load(self, folder: Path) -> None:
         """Take back a checkpoint written at any number of ranks.
 
         Raises:
-            ConfigError: if it is of another format or method, or its file holds more than tensors and primitives.
+            ConfigError: if it is of another format or method, is damaged, or its file holds more than tensors and
+                primitives.
         """
-        check_resumable(Folder(str(folder)), self.config)
-        tensors = load_tensors(folder / "train_state.pt", self.device)
+        copy = Folder(str(folder))
+        check_resumable(read_meta(copy), copy.uri, self.config)
+        verify(copy, [STATE_FILE])
+        tensors = load_tensors(folder / STATE_FILE, self.device)
         try:
             self.method.load_state_dict(tensors["method"])
             self.optimizer.load_state_dict(tensors["optimizer"])
@@ -123,6 +140,21 @@ class TrainState:
             raise ConfigError(f"the checkpoint {folder} does not fit these settings: {error}") from error
         self.step = tensors["step"]
         self.callbacks = tensors["callbacks"]
+
+
+def save_tensors(tensors: dict[str, Any], path: Path) -> None:
+    """Write tensors and primitives to a file.
+
+    Raises:
+        OSError: if the disk is full or fails.
+    """
+    try:
+        with path.open("wb") as file:
+            torch.save(tensors, file)
+    except RuntimeError as error:  # torch's writer hides what the system said
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from error
+        raise
 
 
 def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -145,38 +177,22 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, An
     return loaded
 
 
-def read_meta(folder: Folder) -> dict[str, Any]:
-    """`meta.json` of a checkpoint.
+def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:
+    """Refuse to go on from a checkpoint of another method.
+
+    Args:
+        meta: its `meta.json`.
+        uri: where it is.
+        config: settings of the run that is to go on.
 
     Raises:
-        ConfigError: if there is none, or its format is another.
+        ConfigError: if the methods differ.
     """
-    try:
-        meta = json.loads(folder.read("meta.json"))
-    except (ConfigError, ValueError) as error:
-        raise ConfigError(f"{folder.uri} is no checkpoint: {error}; a checkpoint folder holds meta.json") from error
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        found, version = (meta.get("format"), meta.get("raysl")) if isinstance(meta, dict) else (None, None)
-        raise ConfigError(
-            f"{folder.uri} has checkpoint format {found!r}, this raysl reads format {FORMAT}; "
-            f"open it with raysl {version or '(unknown)'}"
-        )
-    return meta
-
-
-def check_resumable(folder: Folder, config: RunConfig) -> int:
-    """The step of a checkpoint that a run is to go on from.
-
-    Raises:
-        ConfigError: if it is of another format or method.
-    """
-    meta = read_meta(folder)
     if meta["method"] != config.method.name:
         raise ConfigError(
-            f"{folder.uri} is a checkpoint of the method {meta['method']!r}, not of {config.method.name!r}; "
+            f"{uri} is a checkpoint of the method {meta['method']!r}, not of {config.method.name!r}; "
             "give the run another name"
         )
-    return int(meta["step"])
 
 
 @dataclass(frozen=True)
@@ -194,69 +210,76 @@ class Checkpoint:
         return TrainState.create(self.config, data).method.export().eval()
 
 
-def load_checkpoint(uri: str) -> Checkpoint:
+def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None = None) -> Checkpoint:
     """Read a checkpoint, or the newest one of a run, from a local path or a URI.
 
+    Args:
+        uri: of either.
+        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
+        config: the run's settings as they are in use, to take in place of those stored with it, without credentials.
+
     Raises:
-        ConfigError: if there is none, or it cannot be read.
+        ConfigError: if there is none, it cannot be read, or it names code that is not trusted.
     """
     uri = newest(uri)
-    with local_copy(uri) as folder:
+    with local_copy(uri, [META_FILE, SETTINGS_FILE, BACKBONE_FILE]) as folder:
         copy = Folder(str(folder))
         meta = read_meta(copy)
-        config = load_dumped(copy.read("run.yaml").decode())
+        if config is None:
+            config = load_dumped(copy.read(SETTINGS_FILE).decode(), f"the checkpoint {uri}", trust_code)
         backbone = _build_backbone(config.backbone)
         try:
-            backbone.load_state_dict(load_file(folder / "backbone.safetensors"))
+            backbone.load_state_dict(load_file(folder / BACKBONE_FILE))
         except (OSError, RuntimeError, ValueError) as error:
             raise ConfigError(f"cannot load the backbone of {uri}: {error}") from error
     return Checkpoint(uri, config, meta, backbone.eval())
 
 
-def load_backbone(checkpoint: str) -> Backbone:
+def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
     """The trained backbone of a checkpoint or of a run's newest checkpoint, in evaluation mode.
 
     Args:
         checkpoint: local path or URI of a checkpoint, or of a run's folder.
+        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
 
     Returns:
         A module from images [B, 3, H, W], normalised by the run's `data.mean` and `data.std`, to features
         [B, feature_dim]; `.stages(x, names)` gives inner features.
 
     Raises:
-        ConfigError: if there is no checkpoint, or it cannot be read.
+        ConfigError: if there is no checkpoint, it cannot be read, or it names code that is not trusted.
     """
-    return load_checkpoint(checkpoint).backbone
+    return load_checkpoint(checkpoint, trust_code).backbone
 
 
 def newest(uri: str) -> str:
-    """The checkpoint at a URI: itself, or the newest one of the run there.
+    """The checkpoint at a URI: itself, or the newest whole one of the run there. Its backbone is verified.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if there is none, or the one that was named is damaged.
     """
     folder = Folder(uri)
-    if folder.exists("meta.json"):
+    if folder.exists(META_FILE):
+        verify(folder, [BACKBONE_FILE, SETTINGS_FILE])
         return folder.uri
-    found = [name for name in folder.names() if name.startswith("checkpoint_") and folder.exists(f"{name}/meta.json")]
-    if not found:
+    found = newest_whole(folder, [BACKBONE_FILE, SETTINGS_FILE])
+    for reason in found.passed_over:
+        log.warning("passed over %s", reason)
+    if found.name is None:
         raise ConfigError(f"no checkpoint at {folder.uri!r}; give the folder of a checkpoint or of a run that has one")
-    return folder.uri_of(found[-1])
+    return folder.uri_of(found.name)
 
 
 @contextmanager
-def local_copy(uri: str) -> Iterator[Path]:
-    """A folder as a local path: itself where it is local, else a copy that is removed afterwards."""
+def local_copy(uri: str, names: Collection[str]) -> Iterator[Path]:
+    """A folder as a local path: itself where it is local, else a copy of some files that is removed afterwards."""
     folder = Folder(uri)
     if folder.is_local:
         yield Path(folder.path)
         return
-    target = Path(tempfile.mkdtemp(prefix="raysl_checkpoint_"))
-    try:
-        folder.download(target)
-        yield target
-    finally:
-        shutil.rmtree(target, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as target:
+        folder.download(Path(target), names)
+        yield Path(target)
 
 
 def _build_backbone(config: BackboneConfig) -> Backbone:

@@ -9,14 +9,17 @@ import logging
 import os
 import re
 import sys
+import traceback
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raysl.errors import ConfigError, RunFailed
+from raysl.redact import redact, redact_uri
 
 if TYPE_CHECKING:
     from raysl.config.schema import RunConfig
@@ -50,6 +53,9 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Ray's own pr
 LowResource = Annotated[
     bool, typer.Option("--low-resource", help="A quick check: 1 worker, a small batch, 500 images, 2 epochs.")
 ]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="Import code that is not raysl's where the checkpoint names it.")
+]
 Checkpoint = Annotated[
     str, typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is taken.", show_default=False)
 ]
@@ -72,13 +78,21 @@ def main() -> None:
     except (ConfigError, RunFailed, typer.TyperException) as error:
         message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         if message:
-            typer.echo("\n".join(f"error: {line}" for line in message.splitlines()), err=True)
+            typer.echo("\n".join(f"error: {line}" for line in redact(message).splitlines()), err=True)
         code = 2 if isinstance(error, ConfigError) else 1 if isinstance(error, RunFailed) else error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except Exception:
+        sys.excepthook = _show_traceback  # in place of typer's own
+        raise
     if code == INTERRUPTED:
         typer.echo("interrupted", err=True)
     sys.exit(code)
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A mistake of ours, or of a user's component."""
+    typer.echo(redact("".join(traceback.format_exception(kind, error, trace))), err=True, nl=False)
 
 
 def split_arguments(arguments: list[str]) -> tuple[str | None, list[str]]:
@@ -172,6 +186,7 @@ def run_benchmark(
             show_default=False,
         ),
     ] = None,
+    trust_code: TrustCode = False,
     verbose: Verbose = False,
 ) -> None:
     """Measure a checkpoint beside its untrained backbone and raw pixels, and write the report."""
@@ -181,9 +196,10 @@ def run_benchmark(
 
     words = names or []
     overrides = [word for word in words if "=" in word]
-    report = benchmark(checkpoint, [word for word in words if word not in overrides] or None, overrides)
+    chosen = [word for word in words if word not in overrides] or None
+    report = benchmark(checkpoint, chosen, overrides, trust_code=trust_code)
     typer.echo(score_table(report.scores))
-    typer.echo(f"report      {report.path}")
+    typer.echo(f"report      {redact_uri(report.path)}")
 
 
 @app.command("extract")
@@ -191,15 +207,16 @@ def run_extract(
     checkpoint: Checkpoint,
     split: Annotated[str, typer.Option(help="train or test.")] = "test",
     out: Annotated[str | None, typer.Option(help="Parquet file to write; default: beside the checkpoint.")] = None,
+    trust_code: TrustCode = False,
     verbose: Verbose = False,
 ) -> None:
     """Write the features of the run's images, by a checkpoint's backbone, to a Parquet file."""
     _set_up_logging(verbose)
     from raysl.benchmarks.features import extract
 
-    features = extract(checkpoint, split=split, out=out)
+    features = extract(checkpoint, split=split, out=out, trust_code=trust_code)
     rows, width = features.features.shape
-    typer.echo(f"features    {features.path} ({rows:,} rows of {width})")
+    typer.echo(f"features    {redact_uri(features.path)} ({rows:,} rows of {width})")
 
 
 @app.command("ingest")
@@ -235,7 +252,7 @@ def run_ingest(
         from raysl.storage import Folder
 
         found = inspect(data, on_ray)
-        typer.echo(found.table())
+        typer.echo(redact(found.table()))
         if out is not None:
             found.write(Folder(out))
         if found.num_corrupt:
@@ -250,7 +267,7 @@ def run_ingest(
     for name, rows in done.rows.items():
         typer.echo(f"{name:<12}{rows:,} images")
     typer.echo(f"corrupt     {done.num_corrupt:,}" + (" (see corrupt.jsonl)" if done.num_corrupt else ""))
-    typer.echo(f"dataset     {done.uri}" + (" (was complete; nothing changed)" if done.was_done else ""))
+    typer.echo(f"dataset     {redact_uri(done.uri)}" + (" (was complete; nothing changed)" if done.was_done else ""))
 
 
 @app.command("sweep")
@@ -277,7 +294,7 @@ def run_sweep(
     own_name = Path(name).stem if name.endswith((".yaml", ".yml")) else name.replace("/", "-")
     board = sweep(_load([space.config, f"name={own_name}", *rest], low_resource), space)
     typer.echo(board.table())
-    typer.echo(f"leaderboard {board.path}")
+    typer.echo(f"leaderboard {redact_uri(board.path)}")
 
 
 @app.command("list")

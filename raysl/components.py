@@ -8,6 +8,10 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,6 +52,30 @@ ALIASES: dict[str, dict[str, str]] = {
 }
 
 
+@dataclass(frozen=True)
+class _Limit:
+    where: str
+    trusted: frozenset[str]
+
+
+_LIMIT: ContextVar[_Limit | None] = ContextVar("limit", default=None)
+
+
+@contextmanager
+def only_own_components(where: str, trusted: Collection[str] = ()) -> Iterator[None]:
+    """Inside, `resolve` imports components of raysl alone: for settings that others may have written.
+
+    Args:
+        where: the file that the settings stand in, for the message.
+        trusted: names of other components that may be imported all the same.
+    """
+    token = _LIMIT.set(_Limit(where, frozenset(trusted)))
+    try:
+        yield
+    finally:
+        _LIMIT.reset(token)
+
+
 def resolve(slot: str, name: str) -> type[Any]:
     """The class behind a component's name.
 
@@ -56,7 +84,8 @@ def resolve(slot: str, name: str) -> type[Any]:
         name: an alias of that slot, `package.module:Class`, or `path/to/file.py:Class`.
 
     Raises:
-        ConfigError: if there is no such alias, file, module or class; the message lists what is near.
+        ConfigError: if there is no such alias, file, module or class (the message lists what is near), or the name
+            may not be imported here, see `only_own_components`.
     """
     aliases = ALIASES[slot]
     target = aliases.get(name, name)
@@ -65,6 +94,7 @@ def resolve(slot: str, name: str) -> type[Any]:
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(aliases))};"
         raise ConfigError(f"unknown {slot} {name!r}; {hint} or give package.module:Class or path/to/file.py:Class")
     where, _, attribute = target.rpartition(":")
+    _check_allowed(slot, name, where)
     module = _module_from_file(slot, where) if where.endswith(".py") else _module_by_name(slot, where)
     found = getattr(module, attribute, None)
     if not isinstance(found, type):
@@ -73,6 +103,22 @@ def resolve(slot: str, name: str) -> type[Any]:
             f"{slot} {name!r}: {where} has no class {attribute!r}; its classes: {', '.join(classes) or 'none'}"
         )
     return found
+
+
+def _check_allowed(slot: str, name: str, where: str) -> None:
+    limit = _LIMIT.get()
+    if limit is None or name in limit.trusted or _is_own(where):
+        return
+    kind = "file" if where.endswith(".py") else "module"
+    raise ConfigError(
+        f"{slot} {name!r} is code that is not raysl's, of the {kind} {where}, and {limit.where} asks for it; nothing "
+        "was imported. If you trust that code, say trust_code=True, on the command line --trust-code"
+    )
+
+
+def _is_own(where: str) -> bool:
+    package, *inner = where.split(".")
+    return package == "raysl" and not where.endswith(".py") and all(part.isidentifier() for part in inner)
 
 
 def _module_by_name(slot: str, where: str) -> ModuleType:

@@ -1,11 +1,15 @@
 """Collectives: the identity on one process, differentiable where a loss needs it, exact for uneven rows.
 
 The only module that touches `torch.distributed`. Contract for losses: a rank's loss is the mean over its rows, the loop
-weighs it by rows * W / batch, DDP averages gradients, and every collective here sums gradients in its backward pass.
-Then any number of ranks gives the gradient of one process with the whole batch.
+weighs it by rows * W / batch, DDP averages gradients, and every collective here that a gradient flows through sums it
+over ranks in its backward pass. Then any number of ranks gives the gradient of one process with the whole batch. Sums
+of half types are taken in float32. Inside a training step the plan says how many rows each rank holds, so gathering
+them is one exchange, and no function that a step calls (`all_gather`, `own_rows`, `all_sum`, `all_mean`, `all_least`)
+makes the host wait for a GPU; those that give back numbers (`row_counts`, `all_true`, `gather_objects`) do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -31,11 +35,38 @@ def is_main() -> bool:
     return rank() == 0
 
 
+@contextmanager
+def planned_rows(counts: Sequence[int]) -> Iterator[None]:
+    """While it is open, `all_gather` takes rows of one global batch, of which the ranks hold `counts` [W].
+
+    The loop opens it for each step, with what the plan says: so nobody has to ask the others how many rows they have.
+    """
+    global _planned
+    before, _planned = _planned, list(counts)
+    try:
+        yield
+    finally:
+        _planned = before
+
+
 def all_gather(rows: Tensor) -> Tensor:
     """Rows of all ranks in rank order: [B_r, ...] on each rank to [sum of B_r, ...] on every rank.
 
-    Ranks may hold different numbers of rows, also none. Gradients flow back to the rank that owns a row, summed over
-    ranks.
+    Inside a training step these are rows of the batch, one for each image that the rank holds; `all_gather_ragged`
+    takes any. Outside of one, ranks may hold any numbers of rows, also none. Gradients flow back to the rank that owns
+    a row, summed over ranks.
+
+    Raises:
+        ValueError: in a step, if there are more or fewer rows than this rank's share of the batch.
+    """
+    counts = _counts_of(rows)
+    return rows if world() == 1 else _AllGather.apply(rows, counts)
+
+
+def all_gather_ragged(rows: Tensor) -> Tensor:
+    """The same for any numbers of rows, also none, at any time: ranks first tell each other how many they have.
+
+    On a GPU the host waits for that exchange.
     """
     if world() == 1:
         return rows
@@ -43,27 +74,27 @@ def all_gather(rows: Tensor) -> Tensor:
 
 
 def row_counts(num_rows: int, device: torch.device | str = "cpu") -> list[int]:
-    """How many rows each rank holds, in rank order."""
+    """How many rows each rank holds, in rank order; asks them, which makes the host wait for the device."""
     if world() == 1:
         return [num_rows]
     counts = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world())]
-    torch_dist.all_gather(counts, torch.tensor([num_rows], dtype=torch.int64, device=device))
+    torch_dist.all_gather(counts, torch.full((1,), num_rows, dtype=torch.int64, device=device))
     return [int(count) for count in torch.cat(counts).tolist()]
 
 
 def own_rows(rows: Tensor) -> Tensor:
-    """Places, int64 [B], of this rank's rows in `all_gather(rows)`."""
-    first = sum(row_counts(len(rows), rows.device)[: rank()])
+    """Places, int64 [B], of this rank's rows in `all_gather(rows)`; raises what that raises."""
+    first = sum(_counts_of(rows)[: rank()])
     return torch.arange(first, first + len(rows), device=rows.device)
 
 
 def all_sum(value: Tensor) -> Tensor:
-    """Element-wise sum over ranks of tensors of one shape; gradients are summed in backward."""
+    """Element-wise sum over ranks of tensors of one shape, never below fp32 on the way; gradients are summed too."""
     return value if world() == 1 else _AllSum.apply(value)
 
 
 def all_mean(value: Tensor) -> Tensor:
-    """Element-wise mean over ranks of tensors of one shape; gradients are summed in backward."""
+    """Element-wise mean over ranks of tensors of one shape; gradients are summed in backward, and divided likewise."""
     return all_sum(value) / world()
 
 
@@ -71,9 +102,17 @@ def all_true(flag: bool, device: torch.device | str = "cpu") -> bool:
     """Whether `flag` holds on every rank."""
     if world() == 1:
         return flag
-    value = torch.tensor(int(flag), device=device)
-    torch_dist.all_reduce(value, op=torch_dist.ReduceOp.MIN)
-    return bool(value.item())
+    return bool(all_least(torch.full((), float(flag), device=device)).item())
+
+
+@torch.no_grad()
+def all_least(values: Tensor) -> Tensor:
+    """Element-wise minimum over ranks of tensors of one shape, still on the device: nobody waits for it."""
+    if world() == 1:
+        return values
+    least = values.contiguous().clone()
+    torch_dist.all_reduce(least, op=torch_dist.ReduceOp.MIN)
+    return least
 
 
 def gather_objects(value: T) -> list[T]:
@@ -98,12 +137,20 @@ def barrier() -> None:
         torch_dist.barrier()
 
 
+@torch.no_grad()
 def average_(tensors: Sequence[Tensor]) -> None:
-    """Replace floating-point tensors by their mean over ranks, in place."""
-    if world() > 1:
-        for tensor in tensors:
-            torch_dist.all_reduce(tensor)
-            tensor.div_(world())
+    """Replace floating-point tensors by their mean over ranks, in place, in one exchange.
+
+    The mean is taken in float64, where a sum of equal float32 numbers is exact: what is equal on all ranks keeps its
+    bits, so that averaging twice is averaging once.
+    """
+    if world() == 1 or not tensors:
+        return
+    flat = torch.cat([tensor.double().flatten() for tensor in tensors])
+    torch_dist.all_reduce(flat)
+    parts = torch.split(flat / world(), [tensor.numel() for tensor in tensors])
+    for tensor, mean in zip(tensors, parts, strict=True):
+        tensor.copy_(mean.view_as(tensor))
 
 
 def data_parallel(module: nn.Module) -> nn.Module:
@@ -112,17 +159,34 @@ def data_parallel(module: nn.Module) -> nn.Module:
     DDP arranges its buckets anew after the first backward pass. With three or more ranks that changes the order of
     sums, so a run that was resumed would differ in the last bits from one that was not: a backward pass through a sum
     of all parameters, thrown away, settles the buckets before the first real step.
+
+    Batches are on the module's device already, so DDP gets no `device_ids`: with them it would move its inputs, and
+    fail where it is called without any.
     """
     if world() == 1:
         return module
-    device = next(module.parameters()).device
-    wrapped = DistributedDataParallel(
-        _WarmedUp(module), device_ids=[device] if device.type == "cuda" else None, **_no_buffer_broadcast()
-    )
+    wrapped = DistributedDataParallel(_WarmedUp(module), **_no_buffer_broadcast())
     for _ in range(2):  # the buckets of the first pass are rebuilt at the start of the second
         wrapped().backward()
     module.zero_grad(set_to_none=True)
     return wrapped
+
+
+_planned: list[int] | None = None
+"""Rows of the current step's batch on each rank, inside `planned_rows`."""
+
+
+def _counts_of(rows: Tensor) -> list[int]:
+    """How many rows each rank holds: planned, or asked for."""
+    if _planned is None:
+        return row_counts(len(rows), rows.device)
+    if len(_planned) != world() or len(rows) != _planned[rank()]:
+        raise ValueError(
+            f"{len(rows)} rows cannot be gathered as rows of this step's batch, of which the {len(_planned)} rank(s) "
+            f"hold {_planned} and this is rank {rank()} of {world()}; give one row for each image of the rank's batch, "
+            "or use all_gather_ragged"
+        )
+    return _planned
 
 
 def _is_on() -> bool:
@@ -154,28 +218,31 @@ class _AllGather(torch.autograd.Function):
     def forward(ctx: Any, rows: Tensor, counts: list[int]) -> Tensor:
         ctx.counts = counts
         most = max(counts)
-        padded = rows.new_zeros((most, *rows.shape[1:]))
-        padded[: len(rows)] = rows
+        padded = rows.contiguous()
+        if len(rows) < most:
+            padded = torch.cat([rows, rows.new_zeros((most - len(rows), *rows.shape[1:]))])
         gathered = [torch.empty_like(padded) for _ in counts]
         torch_dist.all_gather(gathered, padded)
         return torch.cat([part[:count] for part, count in zip(gathered, counts, strict=True)])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        total = grads[0].contiguous().clone()
-        torch_dist.all_reduce(total)
-        return torch.split(total, ctx.counts)[rank()], None
+        return torch.split(_summed(grads[0]), ctx.counts)[rank()], None
 
 
 class _AllSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
-        total = value.contiguous().clone()
-        torch_dist.all_reduce(total)
-        return total
+        return _summed(value)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        total = grads[0].contiguous().clone()
-        torch_dist.all_reduce(total)
-        return total
+        return _summed(grads[0])
+
+
+def _summed(value: Tensor) -> Tensor:
+    """Sum over ranks, of half types in float32; a new tensor of the same type."""
+    wide = torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else value.dtype
+    total = value.to(wide, copy=True, memory_format=torch.contiguous_format)
+    torch_dist.all_reduce(total)
+    return total.to(value.dtype)

@@ -1,13 +1,25 @@
-"""The two ways in which raysl gives up, and what a shell sees of them."""
+"""The ways in which raysl gives up, and what a shell sees of them. Their messages hold no credentials."""
+
+from raysl.redact import redact
 
 
 class ConfigError(ValueError):
     """The user's input is wrong: the message names the value, the rule and the next step. Exit code 2."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(redact(message))
 
 
 class RunInUse(ConfigError):
     """Another process is at work in the run's folder."""
 
 
+class StorageError(ConfigError):
+    """A remote storage, or the network to it, fails; it may work again later."""
+
+
 class RunFailed(RuntimeError):
     """The input was right and the run failed all the same: the message says where and what is left. Exit code 1."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(redact(message))

@@ -1,6 +1,7 @@
 """Losses: pure functions, tensors in, a scalar out; never below fp32 inside, float64 in stays float64.
 
 Where a loss compares this rank's rows with "the batch", the batch is an argument, gathered by `raysl.dist.all_gather`.
+None reads a number from its tensors or picks by a mask, so that nobody has to wait for a GPU.
 """
 
 import torch
@@ -47,15 +48,21 @@ def _pairs(z: Tensor, z_all: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     cosines = torch.einsum("bvd,nwd->bvnw", z, z_all)  # [B, V, N, V]
     own = torch.arange(len(rows), device=rows.device)
     positives = cosines[own, :, rows]  # [B, V, V]
-    is_own = F.one_hot(rows, num_images).bool()[:, None, :, None]  # [B, 1, N, 1]
+    is_own = (rows[:, None] == torch.arange(num_images, device=rows.device))[:, None, :, None]  # [B, 1, N, 1]
     return positives, cosines.masked_fill(is_own, -torch.inf).flatten(2)
 
 
+def at_least_fp32(values: Tensor) -> Tensor:
+    """Half types as float32, others as they are."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 def _unit(z: Tensor) -> Tensor:
-    return F.normalize(z.to(torch.promote_types(z.dtype, torch.float32)), dim=-1)
+    return F.normalize(at_least_fp32(z), dim=-1)
 
 
 def _over_positives(terms: Tensor) -> Tensor:
     """Mean of [B, V, V] without the diagonal, where a view meets itself."""
-    is_self = torch.eye(terms.shape[-1], dtype=torch.bool, device=terms.device)
-    return terms[:, ~is_self].mean()
+    num_views = terms.shape[-1]
+    is_self = torch.eye(num_views, dtype=torch.bool, device=terms.device)
+    return terms.masked_fill(is_self, 0.0).mean() * (num_views / (num_views - 1))

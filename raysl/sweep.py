@@ -1,8 +1,8 @@
 """Sweeps: a search over pre-training runs, scheduled by Ray Tune, to one leaderboard.
 
 Each trial is a whole run in `<storage>/<name>/trial_<hash of its settings>/`, with its checkpoints and its report, and
-resumes like any other; Tune's notes are in `<storage>/<name>/tune/`. Starting a sweep of the same name again goes on
-where it stopped.
+resumes like any other; trials with equal settings are one run. Tune's notes are in `<storage>/<name>/tune/`. Starting a
+sweep of the same name again goes on where it stopped.
 """
 
 import csv
@@ -11,6 +11,8 @@ import io
 import json
 import logging
 import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +28,11 @@ from raysl.config.load import dump
 from raysl.config.schema import ConfigError, RunConfig
 from raysl.config.space import SweepConfig, dump_sweep, example
 from raysl.config.stored import apply_overrides
+from raysl.config.text import read
+from raysl.errors import RunInUse
+from raysl.redact import bare_tree, redact_tree, redact_uri
 from raysl.storage import absolute
-from raysl.train.pretrain import pretrain
+from raysl.train.pretrain import Result, pretrain
 from raysl.train.run_folder import RunFolder
 
 log = logging.getLogger("raysl")
@@ -40,7 +45,8 @@ class Leaderboard:
     """Trials, the best first.
 
     Args:
-        rows: an object a trial: rank, trial, status, epoch, the metric, the varied settings, other numbers, path.
+        rows: an object a run: rank, trial, status, draws (trials with these settings), epoch, the metric, the varied
+            settings, other numbers, path.
         path: of `leaderboard.csv`, which holds the same.
     """
 
@@ -73,6 +79,7 @@ def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
         base = replace(base, train=replace(base.train, online_knn_every=base.train.checkpoint_every))
     for key, distribution in space.space.items():
         apply_overrides(base, [_setting(key, example(key, distribution))])
+    _warn_of_credentials(base, space)
     folder = RunFolder.of(base)
     folder.make()
     with folder.locked():
@@ -80,15 +87,23 @@ def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
         connect(with_state=True)
         shape = worker_shape(base.train, Resources.of_cluster())
         results = _tuner(folder, base, space, _room(space, base, shape)).fit()
-    rows = _rank([_row(folder, result, space, base.train.epochs) for result in results], space)
+    rows = _rank(_once([_row(folder, result, space, base.train.epochs) for result in results]), space)
     content = _csv(rows)
     folder.write("leaderboard.csv", content.encode())
     return Leaderboard(rows, folder.uri_of("leaderboard.csv"))
 
 
+def _warn_of_credentials(base: RunConfig, space: SweepConfig) -> None:
+    """Say so where Tune's notes, which are pickles, get to hold credentials."""
+    for key, value in {"storage": base.storage, **space.space}.items():
+        if redact_tree(value) != value:
+            log.warning("%s has credentials, which Ray Tune keeps in its notes; better give them by environment", key)
+
+
 def _claim(folder: RunFolder, base: RunConfig, space: SweepConfig) -> None:
     text = dump_sweep(space) + "\n# departs from:\n" + dump(base)
-    if folder.exists("sweep.yaml") and folder.read("sweep.yaml").decode() != text:
+    before = folder.read_if_there("sweep.yaml").decode()
+    if before and bare_tree(read(before, "sweep.yaml")) != bare_tree(read(text, "sweep.yaml")):
         raise ConfigError(
             f"another sweep named {base.name!r} is in {folder.uri} (see its sweep.yaml); give this one another name="
         )
@@ -107,9 +122,7 @@ def _room(space: SweepConfig, base: RunConfig, shape: Any) -> int:
 
 def _tuner(folder: RunFolder, base: RunConfig, space: SweepConfig, concurrent: int) -> Tuner:
     def trial(settings: dict[str, Any]) -> None:
-        run = _trial_config(base, folder, settings)
-        callbacks: list[UserCallback] = [TuneReportCallback()]
-        result = pretrain(run, callbacks=callbacks, show_progress=False)
+        result = _pretrained(_trial_config(base, folder, settings), [TuneReportCallback()])
         numbers = {name: value for name, value in result.metrics.items() if name != "step"}
         tune.report({**numbers, "epoch": float(base.train.epochs)})
 
@@ -153,6 +166,29 @@ def _tuner(folder: RunFolder, base: RunConfig, space: SweepConfig, concurrent: i
     )
 
 
+def _pretrained(run: RunConfig, callbacks: Sequence[UserCallback] = ()) -> Result:
+    """The result of a trial's run. Equal draws are one run: the second waits until the first has ended.
+
+    A finished run then gives its result at once; one that was cut off is gone on with, as in a sweep started again.
+    """
+    while True:
+        try:
+            return pretrain(run, callbacks=callbacks, show_progress=False)
+        except RunInUse:
+            log.info("%s waits for a trial with equal settings", run.name)
+            _wait_for(RunFolder.of(run))
+
+
+def _wait_for(folder: RunFolder) -> None:
+    """Return when nobody works in a run's folder."""
+    while True:
+        try:
+            with folder.locked():
+                return
+        except RunInUse:
+            time.sleep(0.5 if folder.is_local else 5.0)
+
+
 def _trial_config(base: RunConfig, folder: RunFolder, settings: dict[str, Any]) -> RunConfig:
     run = apply_overrides(base, [_setting(key, value) for key, value in settings.items()])
     return replace(run, storage=folder.uri, name=_trial_name(settings))
@@ -160,7 +196,7 @@ def _trial_config(base: RunConfig, folder: RunFolder, settings: dict[str, Any]) 
 
 def _trial_name(settings: dict[str, Any]) -> str:
     """The same for the same settings, whatever Tune calls the trial."""
-    return "trial_" + hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    return "trial_" + hashlib.sha256(json.dumps(bare_tree(settings), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _setting(key: str, value: Any) -> str:
@@ -199,12 +235,24 @@ def _row(folder: RunFolder, result: Any, space: SweepConfig, epochs: int) -> dic
         "rank": 0,
         "trial": name,
         "status": "failed" if result.error else "finished" if is_whole else "stopped",
+        "draws": 1,
         "epoch": metrics.get("epoch"),
         space.metric: metrics.get(space.metric),
-        **settings,
+        **redact_tree(settings),
         **dict(sorted(numbers.items())),
-        "path": folder.uri_of(name),
+        "path": redact_uri(folder.uri_of(name)),
     }
+
+
+def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row a run, of the trial that came furthest; `draws` counts the trials that had it."""
+    by_run: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_run.setdefault(row["trial"], []).append(row)
+    return [
+        {**max(equal, key=lambda row: (row["status"] == "finished", row["epoch"] or 0)), "draws": len(equal)}
+        for equal in by_run.values()
+    ]
 
 
 def _rank(rows: list[dict[str, Any]], space: SweepConfig) -> list[dict[str, Any]]:

@@ -28,6 +28,18 @@ from raysl.train.plan import TrainPlan
 from raysl.train.run_folder import RunFolder
 
 SMALL = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
+CHATTY = """
+from raysl.methods.simclr import SimCLR
+
+class Chatty(SimCLR):
+    @classmethod
+    def views(cls, config):
+        raise ValueError("3 views are too many")
+
+    @classmethod
+    def check(cls, config, data, plan):
+        pass
+"""
 Refused = Callable[..., str]
 
 
@@ -51,6 +63,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "notes" / "read.me").write_text("no image")
     (tmp_path / "mine.py").write_text("class Mine: pass\n")
     (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
+    (tmp_path / "recipes.py").write_text(CHATTY)
     pq.write_table(pa.table({"picture": [b"x"], "label": [1]}), tmp_path / "columns.parquet")
     (tmp_path / "text.parquet").write_text("this is text, not Parquet")
     for number in range(6):
@@ -130,6 +143,9 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ),
         ("train.batch_size=1", r"train\.batch_size is 1; SimCLR contrasts images: at least 2, better 256"),
         ("method.temperature=0", r"method\.temperature is 0\.0; it must be above 0, the paper has 0\.1"),
+        ("method.views.num=0", r"method\.views\.num is 0; SimCLR needs 2 views of an image or more"),
+        ("method.views.size=0", r"method\.views: .*0.*"),
+        ("method.name=recipes.py:Chatty", r"method\.views: 3 views are too many"),
         # places
         ("storage=foo://x", r"cannot open 'foo://x/quickstart': .*foo.*"),
         ("storage=mine.py/runs", r"cannot create '/.*/mine\.py/runs/quickstart': .*"),
@@ -139,6 +155,15 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_pretrain_refuses(refused: Refused, here: Path, words: str, message: str) -> None:
     assert re.fullmatch(message, refused(f"pretrain {words}"))
     assert not list(here.glob("runs/*/run.yaml")), "a run that never began left its settings behind"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [("method.views.num=0", r"method\.views: .*"), ("method.name=recipes.py:Chatty", r"method\.views: 3 views are .*")],
+)
+def test_views_that_cannot_be_made_are_not_shown(refused: Refused, here: Path, words: str, message: str) -> None:
+    assert re.fullmatch(message, refused(f"report views quickstart {words}"))
+    assert not (here / "views.html").exists()
 
 
 def test_all_that_is_wrong_is_told_at_once(refused: Refused) -> None:

@@ -1,6 +1,8 @@
 import json
 import os
 import pickle
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +12,8 @@ import fsspec
 import pytest
 import torch
 
-from raysl import checkpoint as module
 from raysl.checkpoint import TrainState, load_backbone, load_checkpoint, load_tensors, newest
+from raysl.checkpoint_files import FORMAT, seal
 from raysl.config.load import load_config
 from raysl.data.batch import Batch, DataInfo
 from raysl.errors import ConfigError
@@ -115,6 +117,12 @@ def test_a_checkpoint_behind_a_uri_is_read(saved: Path) -> None:
         memory.rm("/bucket", recursive=True)
 
 
+def sealed(folder: Path) -> None:
+    """Have `meta.json` vouch for the files as they are."""
+    meta = json.loads((folder / "meta.json").read_text())
+    seal(folder, {key: value for key, value in meta.items() if key not in ("files", "format")})
+
+
 def edit_meta(folder: Path, **changes: Any) -> None:
     path = folder / "meta.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
@@ -150,6 +158,55 @@ def test_a_checkpoint_that_lacks_a_file_names_it(saved: Path, name: str) -> None
         load_checkpoint(str(saved))
 
 
+def test_a_run_whose_newest_checkpoint_is_damaged_gives_the_one_before(
+    saved: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    later = saved.parent / "checkpoint_000000020"
+    train(state_of(), 4).save(later, {})
+    content = bytearray((later / "backbone.safetensors").read_bytes())
+    content[-1] ^= 1
+    (later / "backbone.safetensors").write_bytes(content)
+    assert newest(str(saved.parent)) == str(saved)
+    assert caplog.messages == [
+        f"passed over checkpoint_000000020: {later}/backbone.safetensors is not what was written, its SHA-256 "
+        "differs; copy it again, or use an older checkpoint"
+    ]
+    with pytest.raises(ConfigError, match=r"backbone\.safetensors is not what was written"):
+        load_backbone(str(later))
+
+
+def test_a_flipped_bit_in_the_state_is_not_resumed_from(saved: Path) -> None:
+    content = bytearray((saved / "train_state.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (saved / "train_state.pt").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"train_state\.pt is not what was written, its SHA-256 differs"):
+        state_of().load(saved)
+
+
+FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from tests.test_checkpoint import state_of
+state = state_of()
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    state.save(Path(sys.argv[1]), {})
+except OSError as error:
+    print("refused:", error.strerror)
+"""
+
+
+@pytest.mark.parametrize("most", [100, 20_000])
+def test_a_disk_that_takes_no_more_is_an_error_of_the_system_and_leaves_no_checkpoint(
+    tmp_path: Path, most: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, tmp_path / "half", str(most)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "refused: File too large\n", done.stderr
+    assert not (tmp_path / "half" / "meta.json").exists()
+
+
 # safety
 
 
@@ -168,6 +225,7 @@ def test_a_hostile_pickle_is_refused_and_runs_nothing(saved: Path, tmp_path: Pat
     torch.save({"method": Trap(mark), "step": 1}, file)
     with pytest.raises(ConfigError, match=r"refused .*train_state\.pt: it holds more than tensors and primitives"):
         load_tensors(file)
+    sealed(saved)
     with pytest.raises(ConfigError, match="refused"):
         state_of().load(saved)
     file.write_bytes(pickle.dumps({"method": Trap(mark)}))
@@ -201,7 +259,7 @@ def test_a_checkpoint_holds_tensors_and_primitives_only(saved: Path) -> None:
     }
     meta = json.loads((saved / "meta.json").read_text())
     assert (meta["format"], meta["method"], meta["step"], meta["metrics"]) == (
-        module.FORMAT,
+        FORMAT,
         "simclr",
         3,
         {"loss": 1.25},
@@ -210,5 +268,6 @@ def test_a_checkpoint_holds_tensors_and_primitives_only(saved: Path) -> None:
 
 def test_a_state_without_its_parts_is_refused(saved: Path) -> None:
     torch.save({"step": 3}, saved / "train_state.pt")
+    sealed(saved)
     with pytest.raises(ConfigError, match=r"does not fit these settings"):
         state_of().load(saved)

@@ -2,7 +2,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as torch_dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from raysl import dist
 from tests.distributed import run_ranks
@@ -46,7 +48,78 @@ def on_three_ranks() -> dict[str, Any]:
         "uninterrupted": train(4, stop_at=None),
         "resumed": train(4, stop_at=2),
         "averaged_grad": averaged_gradient(),
+        "twice": averaged_twice(),
+        "half": in_bf16(),
+        "planned": in_a_step(),
     }
+
+
+def averaged_twice() -> list[list[Tensor]]:
+    """Numbers that differ between ranks, averaged once and once more."""
+    generator = torch.Generator().manual_seed(dist.rank())
+    tensors = [torch.randn(1000, generator=generator), torch.rand(3, 5, generator=generator)]
+    dist.average_(tensors)
+    once = [tensor.clone() for tensor in tensors]
+    dist.average_(tensors)
+    return [once, tensors]
+
+
+def in_bf16() -> dict[str, Any]:
+    """Sums over ranks that bf16 has no numbers for on the way: 256 + 1 + 1, which it rounds to 256 and to 258."""
+    own = torch.full((2,), [256.0, 1.0, 1.0][dist.rank()], dtype=torch.bfloat16, requires_grad=True)
+    total = dist.all_sum(own)
+    (total * own.detach()).sum().backward()
+    rows = torch.ones(COUNTS[dist.rank()], 2, dtype=torch.bfloat16, requires_grad=True)
+    (dist.all_gather(rows) * own.detach()).sum().backward()
+    double = torch.full((1,), 1e-9, dtype=torch.float64) + 1
+    return {"sum": total.detach(), "sum_grad": own.grad, "gather_grad": rows.grad, "double": dist.all_sum(double)}
+
+
+def in_a_step() -> dict[str, Any]:
+    """What a step with planned rows gathers without asking anybody, and what it refuses."""
+    rank = dist.rank()
+    rows = torch.split(whole(), COUNTS)[rank].clone().requires_grad_()
+    calls: list[str] = []
+    with dist.planned_rows(COUNTS), CountCollectives(calls):
+        gathered = dist.all_gather(rows)
+        places = dist.own_rows(rows)
+        num_calls = len(calls)
+        told = []
+        for wrong in (rows.repeat(2, 1) if len(rows) else torch.ones(1, 4), rows.new_zeros(7, 4)):
+            with pytest.raises(ValueError, match="all_gather_ragged") as error:
+                dist.all_gather(wrong)
+            told.append(str(error.value))
+            with pytest.raises(ValueError, match="all_gather_ragged"):
+                dist.own_rows(wrong)
+        ragged = dist.all_gather_ragged(torch.full((rank + 1,), rank))
+    cross_terms(rows, gathered, rank).backward()
+    return {
+        "gathered": gathered.detach(),
+        "own_rows": places,
+        "grad": rows.grad,
+        "num_calls": num_calls,
+        "told": told[1],
+        "ragged": ragged,
+        "after": dist.all_gather(torch.full((3 - rank,), rank)),
+    }
+
+
+class CountCollectives:
+    """Notes what is asked of torch's communication."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    def __enter__(self) -> None:
+        self.all_gather = torch_dist.all_gather
+        torch_dist.all_gather = self._counted
+
+    def __exit__(self, *error: object) -> None:
+        torch_dist.all_gather = self.all_gather
+
+    def _counted(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append("all_gather")
+        return self.all_gather(*args, **kwargs)
 
 
 def train(num_steps: int, stop_at: int | None) -> list[Tensor]:
@@ -117,6 +190,66 @@ def test_a_new_start_at_three_ranks_changes_no_bit(ranks: list[dict[str, Any]]) 
     for rank in ranks:
         for resumed, uninterrupted in zip(rank["resumed"], rank["uninterrupted"], strict=True):
             assert torch.equal(resumed, uninterrupted)
+
+
+def test_the_mean_of_equal_numbers_keeps_their_bits(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        for once, twice, first in zip(*rank["twice"], ranks[0]["twice"][0], strict=True):
+            assert torch.equal(once, twice)
+            assert torch.equal(once, first)
+
+
+def test_half_types_are_summed_in_float32_and_wide_ones_as_they_are(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        for name in ("sum", "sum_grad"):
+            assert rank["half"][name].dtype == torch.bfloat16
+            assert rank["half"][name].tolist() == [258.0, 258.0]
+        assert (rank["half"]["gather_grad"] == 258.0).all()
+        torch.testing.assert_close(rank["half"]["double"].item(), 3 + 3e-9, rtol=0, atol=1e-12)
+
+
+def test_a_step_gathers_planned_rows_in_one_exchange(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["planned"]["num_calls"] == 1
+        assert torch.equal(rank["planned"]["gathered"], whole())
+        assert torch.equal(rank["planned"]["grad"], rank["gather_grad"])
+        assert torch.equal(rank["planned"]["own_rows"], rank["own_rows"])
+
+
+def test_a_step_refuses_rows_that_are_not_its_batchs(ranks: list[dict[str, Any]]) -> None:
+    for number, rank in enumerate(ranks):
+        told = "7 rows cannot be gathered as rows of this step's batch, of which the 3 rank(s) hold [2, 0, 3] and this"
+        assert rank["planned"]["told"].startswith(f"{told} is rank {number} of 3")
+        assert rank["planned"]["ragged"].tolist() == [0, 1, 1, 2, 2, 2]
+        assert rank["planned"]["after"].tolist() == [0, 0, 0, 1, 1, 2]
+
+
+def test_one_process_refuses_them_too() -> None:
+    with dist.planned_rows([4]), pytest.raises(ValueError, match="8 rows cannot be gathered"):
+        dist.all_gather(torch.zeros(8, 2))
+    assert len(dist.all_gather(torch.zeros(8, 2))) == 8
+
+
+def test_ddp_is_not_told_to_move_inputs_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `device_ids` it would look for them among the arguments, of which the first calls have none."""
+    told: dict[str, Any] = {}
+
+    class Recorder(nn.Module):
+        """Takes note of what DistributedDataParallel would get."""
+
+        def __init__(self, module: nn.Module, **kwargs: Any) -> None:
+            super().__init__()
+            told.update(kwargs)
+
+        def forward(self) -> Tensor:
+            return torch.zeros((), requires_grad=True)
+
+    monkeypatch.setattr(dist, "DistributedDataParallel", Recorder)
+    monkeypatch.setattr(dist, "_no_buffer_broadcast", dict)
+    monkeypatch.setattr(dist, "world", lambda: 2)
+    with FakeTensorMode():
+        dist.data_parallel(nn.Linear(2, 2, device="cuda"))
+    assert told == {}
 
 
 def test_one_process_is_the_identity() -> None:

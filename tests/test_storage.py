@@ -287,12 +287,3 @@ def test_settings_are_claimed_and_others_refused_with_what_differs(config: RunCo
         folder.claim(other)
     assert "optim.lr" in str(refused.value)
     assert folder.read("run.yaml") == written
-
-
-def test_half_a_checkpoint_does_not_count(config: RunConfig) -> None:
-    folder = RunFolder.of(config)
-    for name in ("checkpoint_000000002", "checkpoint_000000010", "checkpoint_000000030"):
-        folder.child(name).make()
-        if not name.endswith("30"):
-            folder.child(name).write("meta.json", b"{}")
-    assert folder.checkpoints() == ["checkpoint_000000002", "checkpoint_000000010"]

@@ -1,16 +1,24 @@
 """Sweeps: what a space may be, and a driver that is killed in the middle."""
 
 import csv
+import logging
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from raysl.checkpoint import TrainState
+from raysl.config.load import load_config
 from raysl.config.schema import ConfigError
 from raysl.config.space import SweepConfig, dump_sweep, load_sweep
-from raysl.sweep import Leaderboard, _rank, _trial_name
+from raysl.data.batch import DataInfo
+from raysl.errors import RunInUse
+from raysl.sweep import Leaderboard, _once, _pretrained, _rank, _trial_name
+from raysl.train.run_folder import RunFolder
 from tests.train.runs import SMALL, kill_driver
 
 SPACE = """
@@ -64,6 +72,73 @@ def test_best_trial_comes_first_and_one_without_a_number_last() -> None:
     assert [(row["rank"], row["trial"]) for row in ranked] == [(1, "c"), (2, "a"), (3, "b")]
     assert [row["trial"] for row in _rank(rows, SweepConfig(mode="min"))] == ["a", "c", "b"]
     assert Leaderboard(ranked, "x.csv").table().splitlines()[1].split() == ["c", "95", "1"]
+
+
+def test_credentials_do_not_change_the_name_of_a_trial() -> None:
+    uris = ("s3://K:S@bucket", "s3://***@bucket", "s3://bucket")
+    assert len({_trial_name({"data.path": uri}) for uri in uris}) == 1
+
+
+def test_the_second_of_two_equal_draws_waits_and_takes_the_result_of_the_first(tmp_path: Path) -> None:
+    small = [option for option in SMALL if not option.startswith("train.epochs")]
+    config = load_config("quickstart", [*small, "train.epochs=1", f"storage={tmp_path}", "name=trial_1"])
+    folder = RunFolder.of(config)
+    folder.make()
+    state = TrainState.create(config, DataInfo(256, 10, 16))
+    waits = threading.Event()
+    handler = logging.Handler()
+    handler.emit = lambda record: waits.set() if "waits for" in record.getMessage() else None  # type: ignore[method-assign]
+    log = logging.getLogger("raysl")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            with folder.locked():
+                with pytest.raises(RunInUse), folder.locked():
+                    pass
+                second = pool.submit(_pretrained, config)
+                assert waits.wait(60), "the second draw does not wait"
+                folder.claim(config)
+                state.step = 8
+                folder.write("metrics.jsonl", b'{"step": 8, "loss": 2.5}\n')
+                state.save(Path(folder.path) / "checkpoint_000000008", {})
+                assert not second.done()
+            assert second.result(60).metrics["loss"] == 2.5
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+
+
+def test_a_run_that_several_trials_had_stands_once_on_the_leaderboard() -> None:
+    told = [
+        ("a", "finished", 3.0, 90.0),
+        ("b", "finished", 3.0, 80.0),
+        ("a", "stopped", 1.0, 50.0),
+        ("c", "failed", None, None),
+    ]
+    rows = [dict(zip(("trial", "status", "epoch", "knn_top1"), row, strict=True)) for row in told]
+    once = _rank(_once(rows), SweepConfig())
+    assert [(row["trial"], row["status"], row["draws"], row["knn_top1"]) for row in once] == [
+        ("a", "finished", 2, 90.0),
+        ("b", "finished", 1, 80.0),
+        ("c", "failed", 1, None),
+    ]
+
+
+@pytest.mark.slow
+def test_a_sweep_that_draws_the_same_twice_has_one_run(tmp_path: Path) -> None:
+    space = _write(
+        tmp_path, SPACE.replace("trials: 4", "trials: 2").replace("{loguniform: [0.05, 1.0]}", "{choice: [0.5]}")
+    )
+    small = [option for option in SMALL if not option.startswith(("train.online", "benchmarks"))]
+    command = [sys.executable, "-m", "raysl", "sweep", space, *small, "train.epochs=2", f"storage={tmp_path}", "name=s"]
+    done = subprocess.run([*command, "concurrent=2", "benchmarks=[]"], capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    (row,) = csv.DictReader((tmp_path / "s" / "leaderboard.csv").open())
+    assert (row["rank"], row["status"], row["draws"], row["optim.lr"]) == ("1", "finished", "2", "0.5")
+    (run,) = (tmp_path / "s").glob("trial_*")
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    assert len(lines) == 16, "its 16 steps were trained once"
 
 
 @pytest.mark.slow

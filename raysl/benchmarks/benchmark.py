@@ -20,12 +20,13 @@ class FeatureSet:
     features: Tensor
     """float32 [N, D]."""
     labels: Tensor
-    """int64 [N]."""
+    """int64 [N]; [N, K] of 1 present, 0 absent and -1 ignore, of a multi-label dataset."""
 
     def __post_init__(self) -> None:
-        if self.features.ndim != 2 or self.labels.shape != self.features.shape[:1] or len(self.labels) == 0:
+        are_rows = self.labels.ndim in (1, 2) and len(self.labels) == len(self.features) > 0
+        if self.features.ndim != 2 or not are_rows:
             raise ValueError(
-                f"features must be [N, D] and labels [N] with N > 0, "
+                f"features must be [N, D] and labels [N] or [N, K] with N > 0, "
                 f"got {list(self.features.shape)} and {list(self.labels.shape)}"
             )
 
@@ -33,8 +34,11 @@ class FeatureSet:
         """Refuse what would give a number that means nothing.
 
         Raises:
-            ConfigError: if a feature is not finite, or a label is outside [0, num_classes).
+            ConfigError: if there are several labels a row, a feature is not finite, or a label is outside
+                [0, num_classes).
         """
+        if self.labels.ndim != 1:
+            raise ConfigError(f"the {split} rows have several labels each; this benchmark needs one on every image")
         num_bad = int((~self.features.isfinite().all(dim=1)).sum())
         if num_bad:
             raise ConfigError(f"{num_bad} of {len(self.features)} {split} rows have features that are not finite")

@@ -11,7 +11,7 @@ from raysl.benchmarks.benchmark import Benchmark, FeatureSet
 from raysl.benchmarks.features import RawPixels, extract_sets
 from raysl.checkpoint import Checkpoint, load_checkpoint
 from raysl.components import resolve
-from raysl.config.schema import BenchmarkConfig, ConfigError
+from raysl.config.schema import BenchmarkConfig, ConfigError, RunConfig
 from raysl.config.stored import load_benchmarks
 from raysl.data.source import Split
 from raysl.report.assemble import assemble
@@ -43,6 +43,8 @@ def benchmark(
     benchmarks: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
     facts: dict[str, Any] | None = None,
+    trust_code: bool = False,
+    config: RunConfig | None = None,
 ) -> Report:
     """Measure a checkpoint's backbone, the same one untrained, and raw pixels; write the report.
 
@@ -51,20 +53,25 @@ def benchmark(
         benchmarks: names; default: those of the run's settings, or all where it has none.
         overrides: settings of the benchmarks, `knn.k=[20,200]`.
         facts: what the caller knows of the run for its report (times, events, command).
+        trust_code: whether components that the checkpoint names may be code that is not raysl's.
+        config: the run's settings as they are in use, where the caller has them.
 
     Returns:
         The numbers, and where the report lies: in the run's folder.
 
     Raises:
-        ConfigError: if the checkpoint, a name or a setting is wrong, or the images have no labels.
+        ConfigError: if the checkpoint, a name or a setting is wrong, it names code that is not trusted, or the images
+            have no labels or several each.
     """
-    loaded = load_checkpoint(checkpoint)
+    loaded = load_checkpoint(checkpoint, trust_code, config)
     chosen = load_benchmarks(loaded.config, benchmarks, overrides)
     data = loaded.config.data
     source = resolve("source", data.name)(data)
     train, test = source.required("train"), source.required("test")
     if not train.classes:
         raise ConfigError(f"the images of {data.name!r} have no labels, and every benchmark needs them")
+    if train.is_multilabel:
+        raise ConfigError(f"the images of {data.name!r} have several labels each, which no benchmark measures yet")
     models = {"trained": loaded.backbone, "untrained": loaded.untrained(), "pixels": RawPixels()}
     train_sets = extract_sets(models, train, data)
     test_sets = extract_sets(models, test, data)

@@ -58,7 +58,13 @@ class RawPixels(nn.Module):
         return nn.functional.adaptive_avg_pool2d(images, side).flatten(1)
 
 
-def extract(checkpoint: str, source: DataConfig | None = None, split: str = "test", out: str | None = None) -> Features:
+def extract(
+    checkpoint: str,
+    source: DataConfig | None = None,
+    split: str = "test",
+    out: str | None = None,
+    trust_code: bool = False,
+) -> Features:
     """Features of a dataset by a checkpoint's backbone.
 
     Args:
@@ -66,11 +72,12 @@ def extract(checkpoint: str, source: DataConfig | None = None, split: str = "tes
         source: settings of a dataset; default: the one of the run.
         split: `train` or `test`.
         out: Parquet file to write; default: `features_<split>.parquet` beside the checkpoint.
+        trust_code: whether components that the checkpoint names may be code that is not raysl's.
 
     Raises:
-        ConfigError: if the checkpoint or the images cannot be read.
+        ConfigError: if the checkpoint or the images cannot be read, or it names code that is not trusted.
     """
-    loaded = load_checkpoint(checkpoint)
+    loaded = load_checkpoint(checkpoint, trust_code)
     data = source or loaded.config.data
     images = resolve("source", data.name)(data).required(split)
     found = extract_sets({"features": loaded.backbone}, images, data)["features"]

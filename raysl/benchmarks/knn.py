@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet
 from raysl.config.schema import BenchmarkConfig, ConfigError
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("raysl")
 
 
 class KNN(Benchmark):

@@ -12,6 +12,7 @@ from typing import Any
 from raysl.config.schema import RunConfig
 from raysl.config.text import write_inline
 from raysl.config.tree import escape, plain
+from raysl.redact import redact_tree
 from raysl.schedule import Duration
 
 _WIDEST = 48
@@ -23,12 +24,15 @@ def describe(config: RunConfig) -> list[tuple[str, Any, str]]:
 
 
 def annotate(config: RunConfig) -> str:
-    """The tree as YAML with each field's doc line as a comment; it loads back to an equal configuration."""
+    """The tree as YAML with each field's doc line as a comment; it loads back to an equal configuration.
+
+    Credentials are `***`.
+    """
     lines = []
     for key, value, doc in _rows(config, "", ""):
         *parents, name = key.split(".")
         text = f"{'  ' * len(parents)}{write_inline(name)}:" + (
-            "" if value is _GROUP else f" {write_inline(escape(value))}"
+            "" if value is _GROUP else f" {write_inline(escape(redact_tree(value)))}"
         )
         lines.append((text, doc))
     width = min(_WIDEST, max(len(text) for text, _ in lines))

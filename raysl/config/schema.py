@@ -78,6 +78,9 @@ class DataConfig(ComponentConfig):
     max_corrupt: float = field(default=0.05, metadata=MAY_CHANGE)
     """Share of the training images that may turn out to be broken before the run stops;
     up to there they are replaced."""
+    changed: Literal["refuse", "accept"] = field(default="refuse", metadata=MAY_CHANGE)
+    """What a resume does when the training images are not those that the run began with: refuse, or go on with them at
+    the beginning of the epoch that it was in."""
     buffer_gb: float | None = field(default=None, metadata=MAY_CHANGE)
     """Memory that views may fill in Ray's object store before the data tasks wait; default: Ray's own share of it."""
     prefetch: int = field(default=2, metadata=MAY_CHANGE)

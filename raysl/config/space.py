@@ -10,6 +10,7 @@ from raysl.config.files import find
 from raysl.config.text import read, write
 from raysl.config.values import convert, show
 from raysl.errors import ConfigError
+from raysl.redact import redact_tree
 
 DISTRIBUTIONS = ("choice", "grid", "uniform", "loguniform", "randint")
 
@@ -61,8 +62,8 @@ def load_sweep(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[SweepC
 
 
 def dump_sweep(sweep: SweepConfig) -> str:
-    """The sweep as YAML."""
-    return write(dataclasses.asdict(sweep))
+    """The sweep as YAML; credentials are `***`."""
+    return write(redact_tree(dataclasses.asdict(sweep)))
 
 
 def example(key: str, distribution: dict[str, Any]) -> Any:

@@ -1,24 +1,72 @@
 """Settings that were written by raysl itself, read back."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
-from raysl.components import ALIASES
+from raysl.components import ALIASES, only_own_components
 from raysl.config.build import from_dict
 from raysl.config.layers import Layers
 from raysl.config.load import parse_overrides
-from raysl.config.schema import BenchmarkConfig, RunConfig
+from raysl.config.schema import BenchmarkConfig, ComponentConfig, RunConfig
 from raysl.config.text import read
 from raysl.config.tree import to_dict
+from raysl.errors import ConfigError
 
 
-def load_dumped(text: str) -> RunConfig:
+def load_dumped(
+    text: str, where: str = "run.yaml", trust_code: bool = False, trusted: Collection[str] = ()
+) -> RunConfig:
     """The settings that `dump` wrote.
 
+    Args:
+        text: what it wrote.
+        where: the file that it stands in, for messages.
+        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
+        trusted: names of such components that may be imported in any case.
+
     Raises:
-        ConfigError: if the text is something else.
+        ConfigError: if the text is something else, or names code that is not trusted.
     """
-    return from_dict(read(text, "run.yaml"))
+    tree = _tree(text, where)
+    with nullcontext() if trust_code else only_own_components(where, trusted):
+        return from_dict(tree)
+
+
+def stored_settings(text: str, where: str, present: RunConfig) -> RunConfig | Mapping[str, Any]:
+    """The settings that an earlier start wrote, to compare with the present ones.
+
+    No code is imported for it but what the present settings name too. Where that does not suffice, and where the text
+    is of a version with other settings, they come as the plain tree that they are.
+
+    Raises:
+        ConfigError: if the text holds no settings.
+    """
+    try:
+        return load_dumped(text, where, trusted=set(_names(present)))
+    except ConfigError:
+        return _tree(text, where)
+
+
+def _tree(text: str, where: str) -> dict[str, Any]:
+    tree = read(text, where)
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{where} holds no settings; it was damaged, or is not what raysl wrote")
+    return tree
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Names of the components in a configuration."""
+    if isinstance(value, ComponentConfig):
+        yield value.name
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _names(getattr(value, field.name))
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _names(item)
 
 
 def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:

@@ -6,6 +6,7 @@ from typing import Any
 
 from raysl.config.schema import RunConfig, is_may_change
 from raysl.config.text import write, write_inline
+from raysl.redact import bare_tree, redact_tree
 from raysl.schedule import Duration
 
 
@@ -39,12 +40,14 @@ def escape(value: Any) -> Any:
 
 
 def dump(config: RunConfig) -> str:
-    """The whole tree as a YAML text that loads back to an equal configuration."""
-    return write(escape(to_dict(config)))
+    """The whole tree as a YAML text that loads back to an equal configuration, but for credentials, which are `***`."""
+    return write(escape(redact_tree(to_dict(config))))
 
 
 def differences(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str, Any]) -> list[str]:
     """Lines such as `optim.lr: 0.3 -> 0.6`, for settings that must not differ when a run is started again.
+
+    Credentials make no difference, nor does it whether there are any.
 
     A dict is what `to_dict` made, perhaps by another version. At least one side must be a `RunConfig`, which says what
     may change.
@@ -60,7 +63,7 @@ def differences(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str
     lines = []
     for path in [*before, *(path for path in after if path not in before)]:
         is_free = any(path[:length] in free for length in range(1, len(path) + 1))
-        if not is_free and before.get(path, _UNSET) != after.get(path, _UNSET):
+        if not is_free and bare_tree(before.get(path, _UNSET)) != bare_tree(after.get(path, _UNSET)):
             lines.append(f"{'.'.join(path)}: {_show(before, path)} -> {_show(after, path)}")
     return lines
 
@@ -96,4 +99,4 @@ def _may_change(config: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _show(leaves: dict[Path, Any], path: Path) -> str:
-    return write_inline(leaves[path]) if path in leaves else "unset"
+    return write_inline(redact_tree(leaves[path])) if path in leaves else "unset"

@@ -10,6 +10,7 @@ from torch import Tensor
 from raysl.data.decode import CorruptImage, decode, image_size
 from raysl.data.source import Rows, Split
 from raysl.hashing import Int64s
+from raysl.redact import redact
 
 MOST_TRIED = 4096  # neighbours that are looked at for a valid image
 
@@ -75,7 +76,7 @@ def read_images(split: Split, index: Int64s, reductions: Reductions | None = Non
         except CorruptImage as error:
             if not corrupt:
                 labels = labels.copy()
-            corrupt.append(str(error))
+            corrupt.append(redact(str(error)))  # the name may be a URI, and goes to logs and lists
             sample, labels[place] = _replacement(split, int(index[place]), str(error))
             found.append(sample)
     pictures = []

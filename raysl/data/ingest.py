@@ -27,6 +27,7 @@ from raysl.data.ingested import MANIFEST_FILE, PLAN_FILE
 from raysl.data.parts import Part, Spread, in_process, parts_of, splits_of
 from raysl.data.source import Split
 from raysl.errors import RunFailed
+from raysl.redact import bare_tree
 from raysl.storage import PART, Folder
 
 log = logging.getLogger("raysl")
@@ -106,9 +107,9 @@ def _check(layout: Layout) -> None:
 
 
 def _plan(data: DataConfig, splits: Mapping[str, Split], layout: Layout) -> Json:
-    """What decides what the files hold, as JSON has it; settings of the training pipeline do not."""
+    """What decides what the files hold, as JSON has it: neither settings of the training pipeline nor credentials."""
     common = {field.name for field in dataclasses.fields(DataConfig)} - set(CHOICE)
-    settings = {name: value for name, value in plain(data).items() if name not in common}
+    settings = {name: value for name, value in bare_tree(plain(data)).items() if name not in common}
     sources = {name: {"fingerprint": split.fingerprint, "rows": split.num_samples} for name, split in splits.items()}
     plan: Json = json.loads(
         json.dumps({"format": FORMAT, "data": settings, "source": sources, "layout": asdict(layout)})

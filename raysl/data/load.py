@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -15,6 +15,7 @@ from raysl.data.corrupt import CorruptLog
 from raysl.data.decode import can_reduce, image_size
 from raysl.data.images import Read, read_images
 from raysl.data.order import Order
+from raysl.data.prefetch import batches_for
 from raysl.data.source import Rows, Split
 from raysl.hashing import Int64s, hash_words
 from raysl.transforms.view import ViewRecipe, normalize
@@ -86,12 +87,15 @@ class Loader:
         return Loaded(views, extras, torch.from_numpy(index), torch.from_numpy(read.labels), read.corrupt)
 
     def finish(self, loaded: Loaded, step: int, device: torch.device) -> Batch:
-        """Move loaded rows to the device, augment them there if that is still to do, and normalise."""
-        views = {name: view.to(device, non_blocking=True) for name, view in loaded.views.items()}
+        """Move loaded rows to the device, augment them there if that is still to do, and normalise.
+
+        To a GPU they go from pinned memory, so that the current stream copies them while the host goes on.
+        """
+        views = {name: _moved(view, device) for name, view in loaded.views.items()}
         if not self.augment_in_task:
             views = self._augment(views, loaded.index.numpy(), step // self.order.epoch_len)
-        extras = {name: extra.to(device, non_blocking=True) for name, extra in loaded.extras.items()}
-        return Batch(self.normalized(views), loaded.index.to(device), loaded.label.to(device), extras)
+        extras = {name: _moved(extra, device) for name, extra in loaded.extras.items()}
+        return Batch(self.normalized(views), _moved(loaded.index, device), _moved(loaded.label, device), extras)
 
     def plain(self, rank: int, world: int, device: torch.device) -> Iterator[Batch]:
         """A rank's share of the training images without augmentation, in dataset order, as the group "image"."""
@@ -155,7 +159,7 @@ class LocalBatches:
     Args:
         loader: makes the rows of any step.
         rank, world: which rows of a global batch.
-        device: where batches go.
+        device: where batches go; to a GPU by a thread that has the next ones ready (see `made_ahead`).
         threads: that read and augment ahead; 0 does it when a batch is asked for.
         corrupt: takes note of images that were replaced.
     """
@@ -169,15 +173,20 @@ class LocalBatches:
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """Batches without end, the first one that of `step`."""
-        for loaded in self._loaded(step):
-            for image in self.corrupt.add(loaded.corrupt):
+        made = self._made(step)
+        for batch, corrupt in batches_for(made, self.device):
+            for image in self.corrupt.add(corrupt):
                 log.warning("replaced a corrupt image: %s", image)
-            yield self.loader.finish(loaded, step, self.device)
-            step += 1
+            yield batch
 
     def plain(self) -> Iterator[Batch]:
         """See `Loader.plain`."""
         return self.loader.plain(self.rank, self.world, self.device)
+
+    def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
+        """Batches on the device, with the images that were replaced."""
+        for number, loaded in enumerate(self._loaded(step), step):
+            yield self.loader.finish(loaded, number, self.device), loaded.corrupt
 
     def _loaded(self, step: int) -> Iterator[Loaded]:
         if self.threads == 0:
@@ -191,6 +200,10 @@ class LocalBatches:
                     ahead.append(pool.submit(self.loader.load, step + len(ahead), self.rank, self.world))
                 yield ahead.popleft().result()
                 step += 1
+
+
+def _moved(values: Tensor, device: torch.device) -> Tensor:
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 def pair_name(name: str, source: int) -> str:

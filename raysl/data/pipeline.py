@@ -6,7 +6,7 @@ which is why `streaming_split` deals them out in turn. Each rank checks the indi
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -20,6 +20,7 @@ from raysl.data.blocks import Blocks, Numpy, batches_of, to_columns
 from raysl.data.corrupt import CorruptLog
 from raysl.data.execution import COLUMN, dealt_blocks
 from raysl.data.load import Loaded, Loader
+from raysl.data.prefetch import batches_for
 from raysl.memory import keep_freed_memory
 
 BLOCK_BYTES = 32 << 20  # a block has about so many at most, and one row at least
@@ -36,7 +37,7 @@ class RayBatches:
         loader: makes the rows of any step.
         total_steps: steps in the run.
         rank, world: this process among the training workers.
-        device: where batches go.
+        device: where batches go; to a GPU by a thread that has the next ones ready (see `made_ahead`).
         share: hands the object of rank 0 to every rank; called by all ranks at the same steps.
         task_cpus: CPUs that each data task takes.
         prefetch: blocks that are fetched ahead.
@@ -59,20 +60,28 @@ class RayBatches:
         """Batches from that of `step` to the run's last."""
         segment = self._segment(step)
         while segment is not None:
-            blocks = segment.plan
-            following = self._segment(blocks.end)
-            for arrived, loaded in batches_of(segment.blocks(following), blocks.parts):
-                self._check(loaded, arrived, step)
-                self.corrupt.add(loaded.corrupt)
-                yield self.loader.finish(loaded, step, self.device)
-                step += 1
-            if step != blocks.end:
-                raise RuntimeError(f"rank {self.rank}: the stream ended at step {step} instead of {blocks.end}")
-            segment = following
+            following = self._segment(segment.plan.end)  # all ranks together, so not in a thread
+            made = self._made(segment, following, step)
+            for batch, corrupt in batches_for(made, self.device):
+                self.corrupt.add(corrupt)
+                yield batch
+            step, segment = segment.plan.end, following
 
     def plain(self) -> Iterator[Batch]:
         """See `raysl.data.load.Loader.plain`."""
         return self.loader.plain(self.rank, self.world, self.device)
+
+    def _made(
+        self, segment: "_Segment", following: "_Segment | None", step: int
+    ) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
+        """A segment's batches on the device, with the images that were replaced."""
+        blocks = segment.plan
+        for arrived, loaded in batches_of(segment.blocks(following), blocks.parts):
+            self._check(loaded, arrived, step)
+            yield self.loader.finish(loaded, step, self.device), loaded.corrupt
+            step += 1
+        if step != blocks.end:
+            raise RuntimeError(f"rank {self.rank}: the stream ended at step {step} instead of {blocks.end}")
 
     def _segment(self, first: int) -> "_Segment | None":
         """The execution over the steps from `first` on; all ranks call this at the same steps."""

@@ -48,11 +48,15 @@ class Method(nn.Module, ABC):
     @classmethod
     @abstractmethod
     def views(cls, config: Any) -> ViewRecipe:
-        """The views that the data pipeline makes for this method."""
+        """The views that the data pipeline makes for this method; called after `check`.
+
+        Raises:
+            ValueError: if the settings make no views; the user reads the message behind `method.views:`.
+        """
 
     @classmethod
     def check(cls, config: Any, data: DataInfo, plan: "TrainPlan") -> None:
-        """Refuse settings that cannot work, on the driver, before any worker starts.
+        """Refuse settings that cannot work, on the driver, before views are made and any worker starts.
 
         Raises:
             ConfigError: with the numbers and a way out.

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from raysl import dist
 from raysl.config.schema import ConfigError, MethodConfig
 from raysl.data.batch import Batch, DataInfo
-from raysl.losses import contrastive_accuracy, nt_xent
+from raysl.losses import at_least_fp32, contrastive_accuracy, nt_xent
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.heads import mlp
@@ -120,7 +120,7 @@ class SimCLR(Method):
         """NT-Xent of this rank's images against the whole global batch, algorithm 1."""
         views = batch.views["global"]  # [B, V, C, H, W]
         h = self.backbone(views.flatten(0, 1)).unflatten(0, views.shape[:2])  # [B, V, D]
-        z = self.projector(h.flatten(0, 1)).unflatten(0, views.shape[:2])  # [B, V, P]
+        z = at_least_fp32(self.projector(h.flatten(0, 1)).unflatten(0, views.shape[:2]))  # [B, V, P]
         z_all, rows = dist.all_gather(z), dist.own_rows(z)  # [N, V, P], [B]
         loss = nt_xent(z, z_all, rows, self.config.temperature)
         metrics = {

@@ -1,5 +1,6 @@
 """Batch normalisation over the images of all ranks."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ from raysl import dist
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation with mean and variance over the rows of all ranks: on any device, in any precision.
+    """Batch normalisation with mean and variance over the rows of all ranks, for CPUs, in any precision.
 
     torch's own refuses CPU tensors; this one takes [B, C] and [B, C, ...], ranks with different B (at least 1), and
-    float64. On one process it is torch's BatchNorm. One collective a pass, forward and backward.
+    float64. On one process it is torch's BatchNorm. One collective a pass, forward and backward, whose result is read:
+    on a GPU torch's is faster.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -58,7 +60,7 @@ def convert_sync_batch_norm(module: nn.Module) -> nn.Module:
     """The module with its BatchNorm layers replaced, in place, by ones over all ranks.
 
     Parameters and buffers stay the same objects. CUDA modules get torch's SyncBatchNorm, others the one of this file:
-    move the module to its device first.
+    move the module to its device first. (torch's makes the host wait once a layer and pass, for a count.)
     """
     if any(parameter.is_cuda for parameter in module.parameters()):
         return nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-any-return, no-untyped-call]
@@ -70,12 +72,20 @@ def convert_sync_batch_norm(module: nn.Module) -> nn.Module:
 
 
 def norm_statistics(module: nn.Module) -> list[Tensor]:
-    """Running means and variances of all BatchNorm layers, the buffers themselves, to average over ranks at saves."""
-    found: list[Tensor] = []
-    for layer in module.modules():
-        if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None:
-            found += [layer.running_mean, layer.running_var]
-    return found
+    """Running means and variances of all BatchNorm layers, the buffers themselves."""
+    return _statistics(layer for layer in module.modules() if isinstance(layer, _BatchNorm))
+
+
+def local_statistics(module: nn.Module) -> list[Tensor]:
+    """Those of the layers where each rank tracks its own rows, so that ranks differ until they take the mean."""
+    synchronised = SyncBatchNorm | nn.SyncBatchNorm
+    layers = (layer for layer in module.modules() if isinstance(layer, _BatchNorm))
+    return _statistics(layer for layer in layers if not isinstance(layer, synchronised))
+
+
+def _statistics(layers: Iterable[_BatchNorm]) -> list[Tensor]:
+    pairs = ((layer.running_mean, layer.running_var) for layer in layers)
+    return [value for pair in pairs for value in pair if value is not None]
 
 
 def _global_moments(x: Tensor) -> tuple[int, Tensor, Tensor]:

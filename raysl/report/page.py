@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from raysl.redact import redact, redact_tree, redact_uri
 from raysl.report.contents import RunReport, Score, report_json
 from raysl.report.curves import MAX_MARKS, MAX_POINTS, MIN_SMOOTHED, Course, courses, curve
 from raysl.report.figures import (
@@ -46,7 +48,17 @@ SHAPES = {"o": '<circle cx="6" cy="6" r="5.5" {fill}/>', "^": '<path d="M6 0L12 
 
 
 def write_report(report: RunReport, folder: Path) -> Path:
-    """Write `report.json` and `report.html` into `folder`, which is made if need be; returns the path of the page."""
+    """Write `report.json` and `report.html` into `folder`, which is made if need be; returns the path of the page.
+
+    Neither holds credentials.
+    """
+    report = replace(
+        report,
+        config=redact_tree(report.config),
+        checkpoint=redact_uri(report.checkpoint),
+        command=redact(report.command),
+        events=[redact(event) for event in report.events],
+    )
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(report_json(report), encoding="utf-8")
     path = folder / "report.html"

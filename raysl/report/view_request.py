@@ -69,8 +69,10 @@ def _of_config(name: str, overrides: Sequence[str]) -> ViewRequest:
     method = resolve("method", config.method.name)
     try:
         recipe = method.views(config.method)
+    except ConfigError:
+        raise
     except ValueError as error:
-        raise ConfigError(f"method: {error}") from error
+        raise ConfigError(f"method.views: {error}") from error
     what, about = f"method {config.method.name}", _first_line(method)
     return ViewRequest(config.name, what, about, recipe, config.data, _train(config.data), config.seed)
 

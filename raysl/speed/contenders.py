@@ -1,7 +1,7 @@
 """The training programs that are compared, as they run in their own processes.
 
 * `bare_loop`: what someone writes by hand with torch: a model, a loss, `torch.optim.SGD`, and DDP on several processes
-* `fit_alone`: raysl's loop in a process of its own, as in a notebook
+* `fit_alone`: raysl's loop in processes of its own, as in a notebook or under torchrun
 * `fit_on_ray`: raysl's loop in a worker of Ray Train, with what every run observes and reports
 """
 
@@ -9,6 +9,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -93,31 +95,30 @@ class BareSimCLR(nn.Module):
         """The loss of views [B, V, C, H, W]."""
         h = self.backbone(images.flatten(0, 1))  # [B*V, D]
         z = self.projector(h).unflatten(0, images.shape[:2])  # [B, V, P]
-        return nt_xent(z, dist.all_gather(z), dist.own_rows(z), self.temperature)
+        with dist.planned_rows([len(z)] * dist.world()):
+            return nt_xent(z, dist.all_gather(z), dist.own_rows(z), self.temperature)
 
 
 def bare_loop(task: Task) -> None:
     """A training loop of six lines; started by torchrun where it has several processes."""
-    if task.world > 1:
-        torch.distributed.init_process_group("gloo")
     torch.manual_seed(0)
-    model: nn.Module = BareSimCLR(task.workload)
-    if task.world > 1:
-        model = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=task.workload.lr, momentum=0.9, weight_decay=1e-6)
-    model.train()
-    for batch in task.gate(task.workload.batches(dist.rank())).from_step(0):
-        loss = model(batch.views["global"])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    if task.world > 1:
-        torch.distributed.destroy_process_group()
+    with _joined(task):
+        model: nn.Module = BareSimCLR(task.workload)
+        if task.world > 1:
+            model = nn.parallel.DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=task.workload.lr, momentum=0.9, weight_decay=1e-6)
+        model.train()
+        for batch in task.gate(task.workload.batches(dist.rank())).from_step(0):
+            loss = model(batch.views["global"])
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
 
 def fit_alone(task: Task) -> None:
-    """raysl's loop without observers; nothing is kept."""
-    _fit(task, LocalReporter(), [])
+    """raysl's loop without observers; nothing is kept. Started by torchrun where it has several processes."""
+    with _joined(task):
+        _fit(task, LocalReporter(), [])
 
 
 def fit_on_ray(settings: dict[str, Any]) -> None:
@@ -139,7 +140,18 @@ def fit_on_ray(settings: dict[str, Any]) -> None:
         MetricsLog(logs),
         TensorBoard(logs),
     ]
-    _fit(task, RayReporter(folder, None), observers)
+    _fit(task, RayReporter(folder, logs, keep=2), observers)
+
+
+@contextmanager
+def _joined(task: Task) -> Iterator[None]:
+    """The group of the processes that torchrun has started; one alone needs none."""
+    if task.world == 1:
+        yield
+        return
+    torch.distributed.init_process_group("gloo")
+    yield
+    torch.distributed.destroy_process_group()
 
 
 def _fit(task: Task, reporter: Reporter, callbacks: list[Callback]) -> None:

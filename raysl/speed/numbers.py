@@ -4,7 +4,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -62,7 +62,7 @@ def machine() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "load_before": load,
         "python": platform.python_version(),
-        **{name: version(name) for name in ("raysl", "torch", "ray")},
+        **{name: _version(name) for name in ("raysl", "torch", "ray")},
     }
 
 
@@ -80,6 +80,13 @@ def write(path: Path | None, numbers: dict[str, Any]) -> None:
     """Write the numbers as JSON, if a file was asked for."""
     if path is not None:
         path.write_text(json.dumps(numbers, indent=1) + "\n")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _processor() -> str:

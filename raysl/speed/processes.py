@@ -9,10 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-import ray
-from ray.train import RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
-
 from raysl.errors import RunFailed
 from raysl.speed.contenders import fit_on_ray
 from raysl.speed.turns import Starter
@@ -84,6 +80,10 @@ class RayRun:
     """A run of Ray Train on this machine, driven by a thread."""
 
     def __init__(self, task: Task, program: Callable[[dict[str, Any]], None] = fit_on_ray) -> None:
+        import ray
+        from ray.train import RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+
         self.task = task
         self.error: Exception | None = None
         self.trainer = TorchTrainer(

@@ -1,7 +1,8 @@
 """Training: the plan, the loop, and what reports and observes it. Nothing here but `worker`, `ray_reporter` and
 `pretrain` imports Ray."""
 
-from raysl.train.loop import NonFiniteLoss, fit
+from raysl.train.late import NonFiniteLoss
+from raysl.train.loop import fit
 from raysl.train.plan import TrainPlan
 from raysl.train.reporter import LocalReporter, Reporter
 

@@ -8,12 +8,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 
+from raysl.errors import StorageError
+from raysl.storage import outlast
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.callbacks.progress import ProgressView
 from raysl.train.plan import TrainPlan
-from raysl.train.run_folder import EVENTS_FILE, STARTUP_FILE, STOP_FILE, RunFolder
+from raysl.train.run_folder import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 
 log = logging.getLogger("raysl")
 
@@ -26,9 +29,19 @@ def progress_of(folder: RunFolder, plan: TrainPlan, show: bool) -> Iterator[None
         return
     view, ended = ProgressView(plan.total_steps), threading.Event()
     num_events = len(events_of(folder))
-    is_started = False
+    is_started, is_telling = False, True
 
     def look() -> None:
+        nonlocal is_telling
+        try:
+            show_new()
+            is_telling = True
+        except StorageError as error:
+            if is_telling:
+                log.warning("cannot follow the run: %s; training goes on", error)
+            is_telling = False
+
+    def show_new() -> None:
         nonlocal num_events, is_started
         for event in events_of(folder)[num_events:]:
             log.info(event)
@@ -36,7 +49,7 @@ def progress_of(folder: RunFolder, plan: TrainPlan, show: bool) -> Iterator[None
         if not is_started and folder.exists(STARTUP_FILE):
             is_started = True
             log.info(_startup_text(folder))
-        lines = parse_metrics(folder.last_lines("metrics.jsonl"))
+        lines = parse_metrics(folder.last_lines(METRICS_FILE))
         if lines and is_started:
             view.show(int(lines[-1]["step"]), lines[-1])
 
@@ -77,7 +90,7 @@ def stop_on_signal(folder: RunFolder) -> Iterator[Callable[[], bool]]:
             os._exit(128 + signum)
         asked.set()
         print("raysl: saving a checkpoint and stopping; once more to end at once", file=sys.stderr, flush=True)
-        threading.Thread(target=folder.write, args=(STOP_FILE, b""), daemon=True).start()
+        threading.Thread(target=outlast, args=(partial(folder.write, STOP_FILE, b""),), daemon=True).start()
 
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set

@@ -7,12 +7,14 @@ counts. `.beat-<token>` is written again and again by that process for as long a
 import json
 import logging
 import math
+import os
 import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
+from raysl.family import PROC
 from raysl.storage import Folder, telling
 from raysl.train.exclusive import Unconditional, create_new, forget_listings
 
@@ -20,6 +22,46 @@ log = logging.getLogger("raysl")
 
 LOCK = re.compile(r"\.lock-(\d{6,})")
 BEAT_PREFIX = ".beat-"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process runs, exactly enough to tell on the same machine that it has ended.
+
+    Args:
+        boot: of the machine, since it was switched on.
+        space: of process ids, which containers have of their own.
+        pid: in that space.
+        started: when, in ticks since the boot.
+    """
+
+    boot: str
+    space: str
+    pid: int
+    started: str
+
+    @classmethod
+    def here(cls) -> "Place | None":
+        """Of this process; None where the system does not tell."""
+        try:
+            boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+            return cls(boot, os.readlink(PROC / "self/ns/pid"), os.getpid(), _started(os.getpid()))
+        except OSError:
+            return None
+
+    def has_ended(self) -> bool:
+        """Whether the process is known to be no more; False where it cannot be seen from here."""
+        here = Place.here()
+        if here is None or (here.boot, here.space) != (self.boot, self.space):
+            return False
+        try:
+            return _started(self.pid) != self.started
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+
+def _started(pid: int) -> str:
+    return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
 
 
 @dataclass(frozen=True)
@@ -31,12 +73,14 @@ class Lock:
         token: of this holder alone.
         who: in words.
         time: when it was taken, seconds since the epoch by the clock of its holder.
+        place: of the holder; None where it is not known.
     """
 
     generation: int
     token: str
     who: str
     time: float
+    place: Place | None = None
 
     @property
     def name(self) -> str:
@@ -75,9 +119,18 @@ class LockFiles:
         if content is None:
             return None
         try:
-            return Lock(**(json.loads(content) | {"generation": generation}))
+            written = json.loads(content)
+            place = Place(**written["place"]) if written.get("place") else None
+            return Lock(**(written | {"generation": generation, "place": place}))
         except (ValueError, TypeError):  # not written whole yet
             return Lock(generation, "", "another process", math.inf)
+
+    def taker(self, lock: Lock) -> str | None:
+        """Who holds the folder in place of `lock`, in words; None while that is the one that counts."""
+        found = self.highest()
+        if found is None:
+            return "no one (its files were removed)"
+        return None if found == lock else found.who
 
     def beat(self, lock: Lock) -> bytes:
         """What the holder of a lock wrote last; other bytes tell that it is at work."""

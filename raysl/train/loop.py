@@ -1,6 +1,5 @@
 """The training loop. It knows neither Ray nor the method."""
 
-import math
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,12 +12,12 @@ from torch import nn
 from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.data.batch import Batch
-from raysl.errors import RunFailed
 from raysl.hashing import step_seed
 from raysl.methods.method import StepOutput
 from raysl.optim.build import lr_at, set_lr
-from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.late import FiniteCheck
+from raysl.train.late import NonFiniteLoss as NonFiniteLoss
 from raysl.train.meter import Meter
 from raysl.train.plan import TrainPlan
 from raysl.train.reporter import Reporter
@@ -32,10 +31,6 @@ class BatchStream(Protocol):
 
     def plain(self) -> Iterator[Batch]:
         """This rank's share of the training images without augmentation, in dataset order."""
-
-
-class NonFiniteLoss(RunFailed):
-    """The loss became NaN or infinite on some rank; that step changed no weight."""
 
 
 def fit(
@@ -53,7 +48,8 @@ def fit(
         state: what is trained and saved; changed in place.
         model: the method of the state, wrapped by `dist.data_parallel` where there are several ranks.
         plan: how long, and with what learning rate.
-        batches: a stream that starts at any step, or a list that is gone through again and again.
+        batches: a stream that starts at any step, or a list that is gone through again and again; each holds the rows
+            that `plan.shares` gives this rank.
         callbacks: observers, called in this order.
         reporter: takes metrics and checkpoints.
 
@@ -61,11 +57,12 @@ def fit(
         The numbers logged last.
 
     Raises:
-        NonFiniteLoss: on all ranks at the same step, before that step changes a weight.
+        NonFiniteLoss: on all ranks at the same step, and before anything is saved. On a CPU the step has changed no
+            weight; on a GPU it is told of one step late, when it has (see `FiniteCheck`).
     """
     method, optimizer = state.method, state.optimizer
     stream = ListBatches(batches) if isinstance(batches, Sequence) else batches
-    run, meter = Run(state, plan), Meter(state.device)
+    run, meter, finite = Run(state, plan), Meter(state.device), FiniteCheck(state.device)
     for callback in callbacks:
         callback.on_train_start(run)
     model.train()
@@ -78,20 +75,23 @@ def fit(
             batch = next(rows)
         seed_step(plan.seed, step.index, dist.rank())
         set_lr(optimizer, lr_at(plan.optim, step, plan.batch_size))
-        with torch.autocast(state.device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
-            out: StepOutput = model(batch, step)
-        torch.autograd.backward(out.loss * plan.weight(len(batch), step))
-        _check_finite(out.loss, step)
-        method.after_backward(step)
-        if plan.clip_grad is not None:
-            nn.utils.clip_grad_norm_(method.parameters(), plan.clip_grad)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        method.after_update(step)
+        with dist.planned_rows(plan.shares(step)):
+            with torch.autocast(state.device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
+                out: StepOutput = model(batch, step)
+            torch.autograd.backward(out.loss * plan.weight(len(batch), step))
+            finite.add(out.loss, step)
+            method.after_backward(step)
+            if plan.clip_grad is not None:
+                nn.utils.clip_grad_norm_(method.parameters(), plan.clip_grad)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            state.synchronise()
+            method.after_update(step)
         state.step += 1
         meter.count(plan.batch_rows(step))
-        _observe(run, callbacks, meter, out)
+        _observe(run, callbacks, meter, finite, out)
         if _is_save_due(run):
+            finite.settle()
             _save(run, callbacks, reporter)
     for callback in callbacks:
         callback.on_train_end(run)
@@ -123,28 +123,23 @@ class ListBatches:
         return iter(self.batches)
 
 
-def _check_finite(loss: torch.Tensor, step: Step) -> None:
-    value = loss.item()
-    if not dist.all_true(math.isfinite(value), loss.device):
-        raise NonFiniteLoss(
-            f"the loss is not finite at step {step.index} (here {value}); "
-            "lower optim.lr, lengthen optim.warmup, or set train.clip_grad"
-        )
-
-
 def _check_weights(state: TrainState) -> None:
     """Refuse to save what an update has destroyed, so that the newest checkpoint is a good one."""
     values = [value for value in state.method.state_dict().values() if value.is_floating_point()]
-    if not dist.all_true(all(bool(value.isfinite().all()) for value in values), state.device):
+    is_finite = torch.stack([value.isfinite().all() for value in values]).all()
+    if not dist.all_true(bool(is_finite), state.device):
         raise NonFiniteLoss(
             f"weights are not finite after step {state.step - 1}; "
             "lower optim.lr, lengthen optim.warmup, or set train.clip_grad"
         )
 
 
-def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, out: StepOutput) -> None:
+def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, finite: FiniteCheck, out: StepOutput) -> None:
     step = run.plan.step(run.state.step)
-    if run.plan.log_every.is_due(step) or step.index == step.total:
+    is_log_due = run.plan.log_every.is_due(step) or step.index == step.total
+    if is_log_due or step.in_epoch == 0:
+        finite.settle()
+    if is_log_due:
         lr = run.state.optimizer.param_groups[0]["lr"]
         run.log({"epoch": step.index / step.epoch_len, "lr": lr, **_average(out), **meter.read()})
     for callback in callbacks:
@@ -173,7 +168,6 @@ def _is_save_due(run: Run) -> bool:
 def _save(run: Run, callbacks: Sequence[Callback], reporter: Reporter) -> None:
     state = run.state
     state.callbacks = {type(callback).__name__: callback.state_dict() for callback in callbacks}
-    state.synchronise()
     _check_weights(state)
 
     def save(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """What a run's settings come to on a given number of ranks."""
 
 from dataclasses import dataclass
+from functools import cache
 
 from raysl.config.schema import ConfigError, OptimConfig, RunConfig
 from raysl.data.order import default_lanes, rank_lanes
@@ -102,7 +103,11 @@ class TrainPlan:
     @property
     def rows(self) -> list[int]:
         """Images of each global batch that every rank holds."""
-        return _shares(self.batch_size, self.lanes, self.world)
+        return list(_shares(self.batch_size, self.lanes, self.world))
+
+    def shares(self, step: Step) -> list[int]:
+        """Images of the global batch of a step that every rank holds."""
+        return list(_shares(self.batch_rows(step), self.lanes, self.world))
 
     def check_even(self) -> None:
         """Refuse ranks with different numbers of rows.
@@ -126,8 +131,9 @@ class TrainPlan:
         )
 
 
-def _shares(num_rows: int, lanes: int, world: int) -> list[int]:
+@cache
+def _shares(num_rows: int, lanes: int, world: int) -> tuple[int, ...]:
     """How many of the rows of a global batch each rank holds."""
     cuts = [rank_lanes(lanes, rank, world) for rank in range(world)]
     place = [lane * num_rows // lanes for lane in range(lanes + 1)]
-    return [place[cut.stop] - place[cut.start] for cut in cuts]
+    return tuple(place[cut.stop] - place[cut.start] for cut in cuts)

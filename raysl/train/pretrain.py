@@ -5,7 +5,9 @@ import logging
 import os
 import shlex
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +15,13 @@ from typing import Any
 
 import ray
 import ray.train
-from ray.train import CheckpointConfig, FailureConfig, ScalingConfig
+from ray.train import FailureConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl.benchmarks.evaluate import Report, benchmark
+from raysl.checkpoint import check_resumable
+from raysl.checkpoint_files import Found
 from raysl.cluster import Resources, connect, worker_shape
 from raysl.components import resolve
 from raysl.config.schema import RunConfig
@@ -25,15 +29,19 @@ from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.errors import ConfigError, RunFailed
+from raysl.methods.method import Method
+from raysl.redact import redact, redact_uri
 from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
-from raysl.storage import absolute
+from raysl.storage import absolute, join, outlast
+from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.dataset_note import DatasetNote, claim_dataset
 from raysl.train.follow import events_of, progress_of, stop_on_signal
 from raysl.train.plan import TrainPlan
-from raysl.train.run_folder import CORRUPT_FILE, FAILED_FILE, STARTUP_FILE, STOP_FILE, RunFolder
-from raysl.train.worker import Job, train_worker
-from raysl.transforms.view import evaluation_recipe
+from raysl.train.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
+from raysl.train.worker import Job, Outcome, max_corrupt, train_worker
+from raysl.transforms.view import ViewRecipe, evaluation_recipe
 
 log = logging.getLogger("raysl")
 
@@ -84,30 +92,35 @@ def pretrain(
     job = _prepare(config)
     folder = RunFolder.of(config)
     folder.make()
-    with folder.locked():
+    with folder.locked() as lock:
         folder.claim(config)
         plan = TrainPlan.from_config(config, job.data.num_samples, config.train.workers, lanes=job.lanes)
-        start = newest_step(folder)
-        if start < plan.total_steps:
-            if start:
-                log.info("resumed at step %d of %d", start, plan.total_steps)
-            _train(job, plan, folder, marks, callbacks, show_progress)
+        found = claim_dataset(folder, config, DatasetNote.of(job.loader.split, plan.epoch_len), folder.newest())
+        if found.name is not None:
+            check_resumable(found.meta, folder.uri_of(found.name), config)
+        if found.step < plan.total_steps:
+            if found.name is not None:
+                log.info("resumed at step %d of %d", found.step, plan.total_steps)
+            _train(replace(job, lock=lock), plan, folder, marks, callbacks, show_progress)
             report = None
         else:
             log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
+            _check_corrupt(job, folder, found)
             report = _report_of(folder)
         if report is None and config.benchmarks and job.test is not None:
-            report = benchmark(folder.uri, facts=_facts(folder, marks))
+            report = benchmark(folder.uri, facts=_facts(folder, marks), config=config)
     result = _result(folder, report)
     _print(result)
     _check_expected(config, result)
     return result
 
 
-def newest_step(folder: RunFolder) -> int:
-    """Step of the run's newest checkpoint; 0 where there is none."""
-    found = folder.checkpoints()
-    return int(json.loads(folder.read(f"{found[-1]}/meta.json"))["step"]) if found else 0
+def _check_corrupt(job: Job, folder: RunFolder, found: Found) -> None:
+    """Have a run that ended with too many broken images fail at every start, until more of them are allowed."""
+    limit = max_corrupt(job.config, job.data)
+    if found.meta["metrics"].get("corrupt_images", 0) > limit:
+        lines = folder.read_if_there(CORRUPT_FILE).decode().splitlines()
+        raise RunFailed(too_many([json.loads(line)["image"] for line in lines], limit))
 
 
 def _prepare(config: RunConfig) -> Job:
@@ -125,16 +138,16 @@ def _prepare(config: RunConfig) -> Job:
             f"the images of {config.data.name!r} have several labels each, which no benchmark measures yet; "
             "set benchmarks=[] train.online_knn_every=null"
         )
-    recipe = method_class.views(config.method)
-    if recipe.size != config.data.image_size:
-        log.warning(
-            "images are trained at %d px and measured at data.image_size=%d", recipe.size, config.data.image_size
-        )
     data = DataInfo(train.num_samples, len(train.classes), config.data.image_size)
     plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
     if not config.train.uneven:
         plan.check_even()
     method_class.check(config.method, data, plan)
+    recipe = _views(method_class, config)
+    if recipe.size != config.data.image_size:
+        log.warning(
+            "images are trained at %d px and measured at data.image_size=%d", recipe.size, config.data.image_size
+        )
     order = Order(
         seed=config.seed,
         fingerprint=train.fingerprint,
@@ -166,8 +179,19 @@ def _prepare(config: RunConfig) -> Job:
         test=test,
         lanes=plan.lanes,
         task_cpus=1.0,
+        probe=uuid.uuid4().hex,
+        lock=None,
         marks={},
     )
+
+
+def _views(method_class: type[Method], config: RunConfig) -> ViewRecipe:
+    try:
+        return method_class.views(config.method)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"method.views: {error}") from error
 
 
 def _train(
@@ -188,37 +212,41 @@ def _train(
         task_cpus=shape.task_cpus,
         marks=marks | {"ray": time.time()},
     )
-    for note in (STOP_FILE, FAILED_FILE, STARTUP_FILE):
+    for note in (STOP_FILE, STARTUP_FILE):
         folder.remove(note)
-    trainer = TorchTrainer(
-        train_worker,
-        train_loop_config={"job": ray.cloudpickle.dumps(job)},  # Train's controller need not import what it holds
-        scaling_config=ScalingConfig(
-            num_workers=train.workers, use_gpu=shape.device == "cuda", resources_per_worker=shape.resources
-        ),
-        run_config=ray.train.RunConfig(
-            name=job.config.name,
-            storage_path=folder.path.rpartition("/")[0],
-            storage_filesystem=folder.system,
-            failure_config=FailureConfig(max_failures=train.max_failures),
-            checkpoint_config=CheckpointConfig(num_to_keep=train.keep_checkpoints),
-            callbacks=list(callbacks),
-        ),
-    )
-    with progress_of(folder, plan, show_progress), stop_on_signal(folder) as asked:
+    folder.write(PROBE_FILE, job.probe.encode())
+    with (
+        tempfile.TemporaryDirectory(prefix="raysl_ray_") as notes,  # of Ray's own: it is not asked where to resume
+        progress_of(folder, plan, show_progress),
+        stop_on_signal(folder) as asked,
+    ):
+        trainer = TorchTrainer(
+            train_worker,
+            train_loop_config={"job": ray.cloudpickle.dumps(job)},  # Ray Train's controller need not import it
+            scaling_config=ScalingConfig(
+                num_workers=train.workers, use_gpu=shape.device == "cuda", resources_per_worker=shape.resources
+            ),
+            run_config=ray.train.RunConfig(
+                name=job.config.name,
+                storage_path=notes,
+                failure_config=FailureConfig(max_failures=train.max_failures),
+                callbacks=list(callbacks),
+            ),
+        )
         try:
-            trainer.fit()
+            outcome: Outcome = trainer.fit().return_value
         except TrainingFailedError as error:
             raise RunFailed(f"training failed: {_root_cause(error)}; start the same command again to resume") from error
-    failure = folder.read_if_there(FAILED_FILE).decode()
-    if failure:
-        kept = folder.checkpoints()
+    if outcome.failure is not None and outcome.is_input_wrong:
+        raise ConfigError(outcome.failure)
+    if outcome.failure is not None:
+        kept = outlast(folder.newest).name
         raise RunFailed(
-            f"{failure}; " + (f"the last good checkpoint is {folder.uri_of(kept[-1])}" if kept else "no checkpoint")
+            f"{outcome.failure}; " + (f"the last good checkpoint is {folder.uri_of(kept)}" if kept else "no checkpoint")
         )
-    step = newest_step(folder)
-    if asked() or step < plan.total_steps:
-        raise Stopped(f"stopped at step {step} of {plan.total_steps}; the same command goes on from {folder.uri}")
+    if asked() or outcome.step < plan.total_steps:
+        where = f"stopped at step {outcome.step} of {plan.total_steps}"
+        raise Stopped(f"{where}; the same command goes on from {folder.uri}")
 
 
 def _root_cause(error: BaseException) -> str:
@@ -233,7 +261,7 @@ def _facts(folder: RunFolder, marks: dict[str, float]) -> dict[str, Any]:
     return {
         "times": {**times, "start to first step": startup.get("total", 0.0), "total": total},
         "events": events_of(folder),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": redact(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])),
     }
 
 
@@ -246,22 +274,26 @@ def _report_of(folder: RunFolder) -> Report | None:
 
 
 def _result(folder: RunFolder, report: Report | None) -> Result:
-    history = parse_metrics(folder.read_if_there("metrics.jsonl"))
+    history = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)))
     newest: dict[str, float] = {}
     for line in history:
         newest |= line
-    checkpoint = folder.uri_of(folder.checkpoints()[-1])
+    name = outlast(folder.newest).name
+    if name is None:
+        raise RunFailed(f"no whole checkpoint is left in {folder.uri}; start the same command again")
+    checkpoint = folder.uri_of(name)
     return Result(checkpoint, newest | (report.metrics if report else {}), history, folder.uri, report)
 
 
 def _print(result: Result) -> None:
     if result.report is not None:
         print(score_table(result.report.scores))
-        print(f"report      {result.report.path}")
+        print(f"report      {redact_uri(result.report.path)}")
     if num_broken := result.metrics.get("corrupt_images"):
-        print(f"data        {num_broken:.0f} broken images were replaced; {result.path}/{CORRUPT_FILE} lists them")
-    print(f"checkpoint  {result.checkpoint}")
-    print(f"run         {result.path}", flush=True)
+        listed = redact_uri(join(result.path, CORRUPT_FILE))
+        print(f"data        {num_broken:.0f} broken images were replaced; {listed} lists them")
+    print(f"checkpoint  {redact_uri(result.checkpoint)}")
+    print(f"run         {redact_uri(result.path)}", flush=True)
 
 
 def _check_expected(config: RunConfig, result: Result) -> None:

@@ -1,68 +1,97 @@
-"""Checkpoints and metrics through Ray Train."""
+"""Metrics through Ray Train, checkpoints into the run's own folder, which alone is asked for them again."""
 
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import ray.train
-from ray.train import Checkpoint, CheckpointUploadMode
+from ray.train.collective import broadcast_from_rank_zero
 
 from raysl import dist
-from raysl.train.reporter import Save, checkpoint_name
-from raysl.train.run_folder import RunFolder
+from raysl.checkpoint import STATE_FILE
+from raysl.checkpoint_files import META_FILE, checkpoint_name, newest_whole, sweep
+from raysl.storage import Folder, outlast
+from raysl.train.lock_files import Lock
+from raysl.train.reporter import Save
+from raysl.train.run_folder import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, RunFolder, note_event
+from raysl.train.store import LocalStore, RemoteStore, Store
 
 
 class RayReporter:
-    """Reports to the Ray Train controller; checkpoints are uploaded while training goes on.
+    """Reports to the Ray Train controller; checkpoints of remote runs are uploaded while training goes on.
 
     Args:
-        folder: of the run, where the logs go.
-        logs: local folder that logs are written to; None where that is the run's folder itself.
+        folder: of the run.
+        logs: local folder that logs are written to.
+        keep: newest checkpoints that stay.
+        lock: of the run, where its folder is remote; nothing is stored by one who lost it.
     """
 
-    def __init__(self, folder: RunFolder, logs: Path | None) -> None:
+    def __init__(self, folder: RunFolder, logs: Path, keep: int, lock: Lock | None = None) -> None:
         self.folder = folder
         self.logs = logs
+        self.store: Store | None = None
+        if dist.is_main():
+            self.store = store_of(folder, logs, keep, lock)
 
     def restore(self) -> Path | None:
-        """See `Reporter.restore`."""
-        checkpoint = ray.train.get_checkpoint()
-        if checkpoint is None:
+        """See `Reporter.restore`. What an earlier start left half-written is swept up."""
+        name: str | None = broadcast_from_rank_zero(outlast(self._newest) if dist.is_main() else None)
+        if name is None:
             return None
         if self.folder.is_local:
-            return Path(checkpoint.path)
-        return Path(checkpoint.to_directory())
+            return Path(self.folder.path) / name
+        self.copy = tempfile.TemporaryDirectory(prefix="raysl_restored_")
+        target = Path(self.copy.name)
+        outlast(lambda: self.folder.child(name).download(target, [META_FILE, STATE_FILE]))
+        return target
 
     def report(self, metrics: dict[str, Any], save: Save | None) -> None:
         """See `Reporter.report`."""
-        checkpoint = None
-        if save is not None and dist.is_main():
-            draft = Path(tempfile.mkdtemp(prefix="raysl_checkpoint_"))
-            save(draft)
-            checkpoint = Checkpoint.from_directory(draft)
-            self._upload_logs()
-        ray.train.report(
-            metrics,
-            checkpoint=checkpoint,
-            checkpoint_dir_name=None if save is None else checkpoint_name(int(metrics["step"])),
-            checkpoint_upload_mode=CheckpointUploadMode.ASYNC,
-            delete_local_checkpoint_after_upload=None if save is None else True,
-        )
+        if save is not None and self.store is not None:
+            self.store.put(checkpoint_name(int(metrics["step"])), save)
+        ray.train.report(metrics)
 
-    def _upload_logs(self) -> None:
-        if self.logs is not None:
-            for path in sorted(self.logs.iterdir()):
-                self.folder.upload(path, path.name)
+    def put_logs(self) -> None:
+        """Have the logs stored as they are now, soon."""
+        if self.store is not None:
+            self.store.put_logs()
+
+    def finish(self) -> None:
+        """Wait until everything is stored.
+
+        Raises:
+            StorageError: if the newest checkpoint could not be stored for half an hour.
+        """
+        if self.store is not None:
+            self.store.finish()
+
+    def _newest(self) -> str | None:
+        sweep(self.folder)
+        found = newest_whole(self.folder)
+        for reason in found.passed_over:
+            note_event(self.logs, f"passed over {reason}")
+        return found.name
 
 
-def local_logs(folder: RunFolder) -> Path | None:
-    """A local folder for the logs of a remote run, with what was logged before; None for a local run.
+def store_of(folder: Folder, logs: Path, keep: int, lock: Lock | None = None) -> Store:
+    """Where the checkpoints of a run go."""
 
-    Only the main rank needs it.
-    """
+    def tell(event: str) -> None:
+        note_event(logs, event)
+
+    return LocalStore(folder, keep, tell) if folder.is_local else RemoteStore(folder, logs, keep, tell, lock)
+
+
+def local_logs(folder: RunFolder) -> Path:
+    """The local folder that logs are written to: the run's own where that is local, else a new one, with what was
+    logged before."""
     if folder.is_local:
-        return None
+        return Path(folder.path)
     logs = Path(tempfile.mkdtemp(prefix="raysl_logs_"))
-    if folder.exists("metrics.jsonl"):
-        (logs / "metrics.jsonl").write_bytes(folder.read("metrics.jsonl"))
+
+    def download() -> None:
+        folder.download(logs, {METRICS_FILE, EVENTS_FILE, CORRUPT_FILE} & set(folder.names()))
+
+    outlast(download)
     return logs

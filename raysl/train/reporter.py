@@ -1,11 +1,12 @@
 """Where checkpoints and metrics go. Every rank calls a reporter at the same steps."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from raysl import dist
+from raysl.checkpoint_files import checkpoint_name, newest_whole, remove_old, write_local
+from raysl.storage import Folder
 
 Save = Callable[[Path], None]
 
@@ -32,27 +33,15 @@ class LocalReporter:
 
     def restore(self) -> Path | None:
         """See `Reporter.restore`."""
-        found = self._checkpoints()
-        return found[-1] if found else None
+        if self.folder is None:
+            return None
+        name = newest_whole(Folder(str(self.folder))).name
+        return None if name is None else self.folder / name
 
     def report(self, metrics: dict[str, float], save: Save | None) -> None:
         """See `Reporter.report`."""
         if save is not None and self.folder is not None and dist.is_main():
-            target = self.folder / checkpoint_name(int(metrics["step"]))
-            draft = self.folder / f"draft_{target.name}"
-            shutil.rmtree(draft, ignore_errors=True)
-            draft.mkdir(parents=True)
-            save(draft)
-            shutil.rmtree(target, ignore_errors=True)
-            draft.rename(target)
-            for old in self._checkpoints()[: -self.keep]:
-                shutil.rmtree(old)
+            name = checkpoint_name(int(metrics["step"]))
+            write_local(self.folder, name, save)
+            remove_old(Folder(str(self.folder)), name, self.keep)
         dist.barrier()
-
-    def _checkpoints(self) -> list[Path]:
-        return [] if self.folder is None else sorted(self.folder.glob("checkpoint_*"))
-
-
-def checkpoint_name(step: int) -> str:
-    """Name of the folder of the checkpoint at a step."""
-    return f"checkpoint_{step:09d}"

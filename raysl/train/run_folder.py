@@ -5,22 +5,28 @@
 """
 
 import json
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from raysl.checkpoint import check_resumable
+from raysl.checkpoint_files import Found, newest_whole
 from raysl.config.load import differences, dump
 from raysl.config.schema import ConfigError, RunConfig
-from raysl.config.stored import load_dumped
+from raysl.config.stored import stored_settings
+from raysl.redact import redact
 from raysl.storage import Folder, join
+from raysl.train.lock_files import Lock
 from raysl.train.run_lock import run_lock
 
+log = logging.getLogger("raysl")
+
+METRICS_FILE = "metrics.jsonl"
 EVENTS_FILE = "events.jsonl"  # starts and resumes
 CORRUPT_FILE = "corrupt.jsonl"  # images that were found broken
 STARTUP_FILE = "startup.json"  # seconds from the command to the first step, by part
-FAILED_FILE = "failed"  # why the loop gave up, where a new attempt would end the same way
+PROBE_FILE = ".probe"  # written by the driver, so that workers can tell whether they see the same folder
 STOP_FILE = "stop"  # its appearance asks the workers to save and stop
 
 
@@ -33,38 +39,43 @@ class RunFolder(Folder):
         return cls(join(config.storage, config.name))
 
     def claim(self, config: RunConfig) -> None:
-        """Write the run's settings, or check that those written before are the same and can be gone on from.
+        """Write the run's settings, or check that those written before are the same.
 
         Raises:
-            ConfigError: if another run has this name (the message lists what differs), or its newest checkpoint is of
-                another format or method.
+            ConfigError: if another run has this name (the message lists what differs).
         """
         self.make()
         if self.exists("run.yaml"):
-            changes = differences(load_dumped(self.read("run.yaml").decode()), config)
+            before = stored_settings(self.read("run.yaml").decode(), self.uri_of("run.yaml"), config)
+            changes = differences(before, config)
             if changes:
                 listed = "\n  ".join(changes)
                 raise ConfigError(
                     f"a run named {config.name!r} with other settings is in {self.uri}:\n  {listed}\n"
                     "give this one another name=, or go back to those settings to resume it"
                 )
-            for name in self.checkpoints()[-1:]:
-                check_resumable(self.child(name), config)
         self.write("run.yaml", dump(config).encode())
 
-    def checkpoints(self) -> list[str]:
-        """Names of the checkpoints that are whole, oldest first."""
-        return [name for name in self.names() if name.startswith("checkpoint_") and self.exists(f"{name}/meta.json")]
+    def newest(self) -> Found:
+        """The newest whole checkpoint; newer ones that are not whole are told of."""
+        found = newest_whole(self)
+        for reason in found.passed_over:
+            log.warning("passed over %s", reason)
+        return found
+
+    def note(self, event: str) -> None:
+        """Add a line to the events, while no worker does."""
+        self.write(EVENTS_FILE, self.read_if_there(EVENTS_FILE) + _event_line(event))
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Be the only driver of the run.
+    def locked(self) -> Iterator[Lock | None]:
+        """Be the only driver of the run; gives the lock of a remote one, which its worker looks at, too.
 
         Raises:
             RunInUse: if another one is at work in this folder.
         """
-        with run_lock(self):
-            yield
+        with run_lock(self) as lock:
+            yield lock
 
 
 def note_event(logs: Path, event: str) -> None:
@@ -75,5 +86,9 @@ def note_event(logs: Path, event: str) -> None:
         event: in words.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    with (logs / EVENTS_FILE).open("a") as file:
-        file.write(json.dumps({"time": time.time(), "event": event}) + "\n")
+    with (logs / EVENTS_FILE).open("ab") as file:
+        file.write(_event_line(event))
+
+
+def _event_line(event: str) -> bytes:
+    return (json.dumps({"time": time.time(), "event": redact(event)}) + "\n").encode()

@@ -3,8 +3,9 @@
 On a local disk it is the operating system's, and ends with the process however that ends. A remote folder has only
 files: the holder of the highest `.lock-<number>` is the driver, and renews a file of its own for as long as it is at
 work. Whoever finds a lock that is not renewed any more takes it over by creating the next number, which the storage
-lets only one do. A driver that cannot renew its lock stops before others may take it over, so two are never at work.
-No clock of another machine is trusted by more than `LockTimes.clock_error_s`.
+lets only one do. A driver looks whether its lock is still its own before it renews it, and its worker before it stores
+a checkpoint: one that was overtaken, because it slept or its network was cut, writes no more and stops. A storage that
+fails for everybody ends nobody's work. No clock of another machine is trusted by more than `LockTimes.clock_error_s`.
 """
 
 import fcntl
@@ -25,7 +26,7 @@ from pathlib import Path
 from raysl.errors import ConfigError, RunFailed, RunInUse
 from raysl.family import descendants
 from raysl.storage import Folder, join, telling
-from raysl.train.lock_files import Lock, LockFiles
+from raysl.train.lock_files import Lock, LockFiles, Place
 
 log = logging.getLogger("raysl")
 
@@ -38,34 +39,34 @@ class LockTimes:
 
     Args:
         beat_s: between two renewals.
-        give_up_s: without a renewal after which the holder stops.
-        stale_s: without a renewal after which others may take over; more than `give_up_s` and `say_s` together.
+        stale_s: without a renewal after which others may take over.
         clock_error_s: that clocks of two machines may be apart.
         look_s: between two looks of one who waits.
         settle_s: in which other contenders' writes arrive, on a storage without exclusive ones.
-        say_s: that a holder who comes too late may take to find out who has the lock now.
     """
 
     beat_s: float = 15.0
-    give_up_s: float = 50.0
     stale_s: float = 60.0
     clock_error_s: float = 300.0
     look_s: float = 2.0
     settle_s: float = 5.0
-    say_s: float = 2.0
 
 
 @contextmanager
-def run_lock(folder: Folder) -> Iterator[None]:
-    """Be the only driver that works in a folder.
+def run_lock(folder: Folder) -> Iterator[Lock | None]:
+    """Be the only driver that works in a folder; gives the lock of a remote one, for `LockFiles.taker`.
 
     A process that loses the lock of a remote folder while inside ends at once, with exit code 1 and a message.
 
     Raises:
         RunInUse: if another one is at work there.
     """
-    with local_lock(Path(folder.path), folder.uri) if folder.is_local else remote_lock(folder):
-        yield
+    if folder.is_local:
+        with local_lock(Path(folder.path), folder.uri):
+            yield None
+    else:
+        with remote_lock(folder) as lock:
+            yield lock
 
 
 @contextmanager
@@ -106,7 +107,7 @@ def end_process(message: str) -> None:
 @contextmanager
 def remote_lock(
     folder: Folder, times: LockTimes | None = None, on_lost: Callable[[str], object] = end_process
-) -> Iterator[None]:
+) -> Iterator[Lock]:
     """A lock of files, renewed while inside.
 
     Args:
@@ -120,31 +121,29 @@ def remote_lock(
     """
     times = times or LockTimes()
     files = LockFiles(folder)
-    holder = _Holder(files, *_acquire(files, times), times, on_lost)
+    holder = _Holder(files, _acquire(files, times), times, on_lost)
     try:
-        yield
+        yield holder.lock
     finally:
         holder.end()
     if holder.lost is not None:
         raise RunFailed(holder.lost)
 
 
-def _acquire(files: LockFiles, times: LockTimes) -> tuple[Lock, float]:
-    """The lock, and when taking it began by `_clock`."""
+def _acquire(files: LockFiles, times: LockTimes) -> Lock:
     uri = files.folder.uri
     for _ in range(ATTEMPTS):
         before = files.highest()
         if before is not None and not _is_left_behind(files, before, times):
             continue
-        began = _clock()
-        lock = Lock(before.generation + 1 if before else 1, uuid.uuid4().hex, _me(), time.time())
+        lock = Lock(before.generation + 1 if before else 1, uuid.uuid4().hex, _me(), time.time(), Place.here())
         if not files.create(lock, times.settle_s):
             winner = files.highest()
             if winner is not None:
                 raise _in_use(uri, f"{winner.who}, which came first")
         elif files.is_heir(lock, before):
             files.remove_others(lock)
-            return lock, began
+            return lock
         else:
             files.remove(lock)
     raise _in_use(uri, "other processes that come and go")
@@ -156,6 +155,9 @@ def _is_left_behind(files: LockFiles, lock: Lock, times: LockTimes) -> bool:
     Raises:
         RunInUse: if it is.
     """
+    if lock.place is not None and lock.place.has_ended():
+        log.info("taking over the lock of %s, which has ended", lock.who)
+        return True
     beat = files.beat(lock)
     age = time.time() - _last_seen(lock, beat)
     if age > times.stale_s + times.clock_error_s:
@@ -190,32 +192,26 @@ def _last_seen(lock: Lock, beat: bytes) -> float:
 
 
 class _Holder:
-    """Renews a lock in one thread; another one sees to it that the renewals are never late."""
+    """Renews a lock in a thread."""
 
-    def __init__(
-        self, files: LockFiles, lock: Lock, renewed: float, times: LockTimes, on_lost: Callable[[str], object]
-    ) -> None:
+    def __init__(self, files: LockFiles, lock: Lock, times: LockTimes, on_lost: Callable[[str], object]) -> None:
         self.files = files
         self.lock = lock
         self.times = times
         self.on_lost = on_lost
-        self.renewed = renewed  # when the last renewal that came in time began, by `_clock`
         self.lost: str | None = None
-        self._ended, self._wake, self._told = threading.Event(), threading.Event(), threading.Lock()
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._renew, self._watch)]
-        for thread in self._threads:
-            thread.start()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="raysl-lock", daemon=True)
+        self._thread.start()
 
     def end(self) -> None:
         """Give the lock back, if it is still held."""
         self._ended.set()
-        self._wake.set()
-        for thread in self._threads:
-            thread.join(self.times.give_up_s)  # a storage that hangs must not keep the driver
+        self._thread.join(self.times.stale_s)  # a storage that hangs must not keep the driver
         if self.lost is not None:
             return
         try:
-            taker = self._taker()
+            taker = self.files.taker(self.lock)
             if taker is not None:
                 self.lost = self._loss(taker)
             else:
@@ -225,67 +221,25 @@ class _Holder:
             log.warning("the lock of the run stays behind, and the next start has to wait: %s", error)
 
     def _renew(self) -> None:
-        number, pause = 0, 0.0
-        while not self._ended.is_set() and self.lost is None:
-            self._wake.wait(pause)
-            self._wake.clear()
+        number, pause, is_told = 0, 0.0, False
+        while not self._ended.wait(pause):
             try:
+                taker = self.files.taker(self.lock)
+                if taker is not None:
+                    self.lost = self._loss(taker)
+                    self.on_lost(self.lost)
+                    return
                 number += 1
-                self._renew_once(number)
-                pause = self.times.beat_s
+                self.files.renew(self.lock, number)
+                pause, is_told = self.times.beat_s, False
             except (ConfigError, RunFailed) as error:
-                log.warning("cannot renew the lock of the run, trying again: %s", error)
-                pause = self.times.beat_s / 3
+                if not is_told:
+                    log.warning("cannot renew the lock of the run, trying again: %s", error)
+                pause, is_told = self.times.beat_s / 3, True
 
-    def _renew_once(self, number: int) -> None:
-        began = _clock()
-        taker = self._taker()
-        if taker is not None:
-            self._lose(taker)
-        if not self._is_late():
-            self.files.renew(self.lock, number)
-        if self._is_late():
-            self._lose()
-        else:
-            self.renewed = began
-
-    def _watch(self) -> None:
-        while not self._ended.wait(min(1.0, self.times.give_up_s / 20)) and self.lost is None:
-            if self._is_late():  # this process or its network slept: the other thread may find out who has the lock
-                self._wake.set()
-                self._ended.wait(self.times.say_s)
-                self._lose()
-
-    def _is_late(self) -> bool:
-        return _clock() - self.renewed > self.times.give_up_s
-
-    def _taker(self) -> str | None:
-        """Who holds the lock in place of this process; None while that has it."""
-        found = self.files.highest()
-        if found is None:
-            return "no one (its files were removed)"
-        return None if found == self.lock else found.who
-
-    def _lose(self, taker: str | None = None) -> None:
-        with self._told:
-            if self.lost is not None or self._ended.is_set():
-                return
-            self.lost = self._loss(taker)
-        self.on_lost(self.lost)
-
-    def _loss(self, taker: str | None) -> str:
-        uri = self.files.folder.uri
-        if taker is None:
-            seconds = _clock() - self.renewed
-            why = f"the lock of the run in {uri} could not be renewed for {seconds:.0f} s, so others may take it over"
-        else:
-            why = f"the run in {uri} is held by {taker} now"
+    def _loss(self, taker: str) -> str:
+        why = f"the run in {self.files.folder.uri} is held by {taker} now"
         return f"{why}; this process stops, and the same command goes on from the newest checkpoint"
-
-
-def _clock() -> float:
-    """Seconds that go on while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 def _me() -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import ray.cloudpickle
 import ray.train
 import ray.train.torch
+import ray.util
 import torch
 from ray.train.collective import broadcast_from_rank_zero
 from torch.optim import Optimizer
@@ -21,6 +22,7 @@ from raysl.data.corrupt import CorruptLog
 from raysl.data.load import Loader
 from raysl.data.pipeline import RayBatches
 from raysl.data.source import Split
+from raysl.errors import StorageError
 from raysl.memory import keep_freed_memory
 from raysl.methods.method import Method
 from raysl.nn.backbones.backbone import Backbone
@@ -32,10 +34,11 @@ from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.callbacks.startup import Startup
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
+from raysl.train.lock_files import Lock
 from raysl.train.loop import NonFiniteLoss, fit
 from raysl.train.plan import TrainPlan
 from raysl.train.ray_reporter import RayReporter, local_logs
-from raysl.train.run_folder import FAILED_FILE, STOP_FILE, RunFolder, note_event
+from raysl.train.run_folder import PROBE_FILE, STOP_FILE, RunFolder, note_event
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,8 @@ class Job:
         test: held-out images for the online kNN, or None.
         lanes: fixed parts of a global batch.
         task_cpus: CPUs of a data task.
+        probe: what the driver wrote into the run's folder, for workers to find there.
+        lock: of the run, where its folder is remote.
         marks: moments of the start so far, seconds since the epoch, by name.
     """
 
@@ -62,32 +67,52 @@ class Job:
     test: Split | None
     lanes: int
     task_cpus: float
+    probe: str
+    lock: Lock | None
     marks: dict[str, float]
 
 
-def train_worker(settings: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class Outcome:
+    """How training ended, as rank 0 tells the driver.
+
+    Args:
+        step: updates done.
+        failure: why the run failed where a new attempt would end alike; None where it did not.
+        is_input_wrong: whether that is for the user's settings.
+    """
+
+    step: int
+    failure: str | None = None
+    is_input_wrong: bool = False
+
+
+def train_worker(settings: dict[str, Any]) -> Outcome:
     """Train on this rank until the run ends. Ray Train calls it in every worker.
 
-    A run whose loss stops being finite ends here by a note in its folder, not by an exception, which would be tried
-    again.
+    What a new attempt would not cure, such as a loss that stops being finite, ends here by what is returned, not by an
+    exception, which would be tried again.
     """
     job: Job = ray.cloudpickle.loads(settings["job"])
     marks = job.marks | {"workers": time.time()}
+    folder = RunFolder.of(job.config)
+    if blind := _blind_nodes(folder, job.probe):
+        return Outcome(0, _BLIND.format(uri=folder.uri, nodes=", ".join(blind)), is_input_wrong=True)
     device = ray.train.torch.get_device()
     plan = _plan(job, device)
     _prepare_process(job, device)
     state = TrainState.create(job.config, job.data, device, job.method_class, job.backbone_class, job.optimizer_class)
-    folder = RunFolder.of(job.config)
-    logs = local_logs(folder) if dist.is_main() else None
-    reporter = RayReporter(folder, logs)
+    logs = local_logs(folder) if dist.is_main() else Path(folder.path)
+    reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.lock)
     restored = reporter.restore()
     if restored is not None:
         state.load(restored)
     if dist.is_main():
-        _announce(plan, state, logs or Path(folder.path))
+        _announce(plan, state, logs)
+        reporter.put_logs()
     corrupt = CorruptLog()
-    broken = CorruptImages(corrupt, logs or Path(folder.path), int(job.config.data.max_corrupt * job.data.num_samples))
-    callbacks = [broken, *_callbacks(job, plan, folder, logs or Path(folder.path), marks)]
+    broken = CorruptImages(corrupt, logs, max_corrupt(job.config, job.data))
+    callbacks = [broken, *_callbacks(job, plan, folder, logs, marks)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(type(callback).__name__, {}))
     batches = RayBatches(
@@ -105,11 +130,30 @@ def train_worker(settings: dict[str, Any]) -> None:
     model = dist.data_parallel(state.method)
     try:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
-        failure = broken.failure
+        reporter.finish()
     except NonFiniteLoss as error:
-        failure = str(error)
-    if failure is not None and dist.is_main():
-        folder.write(FAILED_FILE, failure.encode())
+        reporter.put_logs()
+        return Outcome(state.step, str(error))
+    except StorageError as error:
+        return Outcome(state.step, f"the checkpoint at step {state.step} could not be stored: {error}")
+    return Outcome(state.step, broken.failure)
+
+
+def max_corrupt(config: RunConfig, data: DataInfo) -> int:
+    """Images of a run that may turn out to be broken."""
+    return int(config.data.max_corrupt * data.num_samples)
+
+
+_BLIND = (
+    "storage {uri} is a local folder that the node(s) {nodes} do not share with the driver; "
+    "give storage= a folder that all nodes share, or a URI such as s3://bucket/runs"
+)
+
+
+def _blind_nodes(folder: RunFolder, probe: str) -> list[str]:
+    """Nodes whose workers do not see the run's folder that the driver wrote into."""
+    sees = not folder.is_local or folder.read_if_there(PROBE_FILE).decode() == probe
+    return sorted({name for name in dist.gather_objects("" if sees else ray.util.get_node_ip_address()) if name})
 
 
 def _plan(job: Job, device: torch.device) -> TrainPlan:

@@ -15,7 +15,7 @@ def inside_boxes(boxes: Tensor, size: tuple[int, int], device: torch.device) -> 
     Returns:
         bool [B, 1, H, W].
     """
-    top, left, height, width = boxes.to(device)[:, :, None].unbind(1)  # [B, 1] each
+    top, left, height, width = boxes.to(device, non_blocking=True)[:, :, None].unbind(1)  # [B, 1] each
     rows = torch.arange(size[0], device=device)
     columns = torch.arange(size[1], device=device)
     in_rows = (rows >= top) & (rows < top + height)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from raysl.transforms.functional import to_float, to_uint8
-from raysl.transforms.transform import Program, Transform
+from raysl.transforms.programs import HAS_KERNELS, Program
+from raysl.transforms.transform import Transform
 
 Params = Sequence[dict[str, Tensor]]
 
@@ -37,7 +38,7 @@ def apply_chain(transforms: Sequence[Transform], params: Params, images: Tensor,
     step = max(1, CHUNK // images[0].numel()) if images.device.type == "cpu" else len(rows)
     for start in range(0, len(rows), step):
         chunk = slice(start, start + step)
-        chosen = rows[chunk].to(images.device)
+        chosen = rows[chunk].to(images.device, non_blocking=True)
         out = to_float(images.index_select(0, chosen))
         for run in runs:
             if isinstance(run, tuple):
@@ -54,7 +55,7 @@ Drawn = list[tuple[Transform, dict[str, Tensor]]]
 def _runs(transforms: Sequence[Transform], params: Params, images: Tensor) -> Iterator[Program | Drawn]:
     """The chain in pieces: programs of transforms in a row that have one, and each other transform alone."""
     size = (images.shape[2], images.shape[3])
-    can_compile = images.device.type == "cpu" and images.shape[1] == 3
+    can_compile = HAS_KERNELS and images.device.type == "cpu" and images.shape[1] == 3
     drawn = [
         (transform, values) for transform, values in zip(transforms, params, strict=True) if transform.changes_pixels
     ]

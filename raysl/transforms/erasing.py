@@ -69,7 +69,7 @@ class RandomErasing(Transform):
         """
         if self.value == "random":
             return fill_with_noise(images, params["box"], params["noise"])
-        value = torch.tensor(self.value, dtype=images.dtype, device=images.device).view(-1, 1, 1)
+        value = torch.tensor(self.value, dtype=torch.float64).to(images, non_blocking=True).view(-1, 1, 1)
         if len(value) not in (1, images.shape[1]):
             raise ValueError(f"value={self.value} has {len(value)} numbers for {images.shape[1]} channels")
         height, width = images.shape[-2:]
@@ -89,5 +89,5 @@ def fill_with_noise(images: Tensor, boxes: Tensor, keys: Tensor) -> Tensor:
         shape = (images.shape[1], height, width)
         bits = hash_rows(key, np.arange(math.prod(shape))) >> np.uint64(40)
         noise = torch.from_numpy(bits.astype(np.float32) * np.float32(2.0**-24)).view(shape)
-        out[row, :, top : top + height, left : left + width] = noise.to(out)
+        out[row, :, top : top + height, left : left + width] = noise.to(out, non_blocking=True)
     return out

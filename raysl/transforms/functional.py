@@ -1,8 +1,8 @@
 """Image operations on a batch with a parameter for each image, equal to torchvision's functions of one image.
 
 Images are float [B, C, H, W] in [0, 1]. Parameters are tensors [B] and may stay on the CPU whatever device the images
-are on, which spares a GPU the wait for them. The functions are pure and may return their input where there is nothing
-to do.
+are on: rows are chosen by them without a GPU being asked, and its copies of them are made while the host goes on. The
+functions are pure and may return their input where there is nothing to do.
 
 An image's result does not depend, to the last bit, on the other images of its batch or on the number of threads. So
 blurs and means are written as sums and products of whole tensors in a fixed order, where each element sees the same
@@ -17,6 +17,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from raysl.transforms import programs
 
 LUMA = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue in grey (ITU-R 601-2, as torchvision rounds them)."""
@@ -34,12 +36,12 @@ def to_uint8(images: Tensor) -> Tensor:
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """(images - mean) / std for each channel of float images in [0, 1], or of uint8 images, [..., C, H, W]."""
-    if images.dtype == torch.uint8 and images.device.type == "cpu":
+    if images.dtype == torch.uint8 and images.device.type == "cpu" and programs.HAS_KERNELS:
         return _normalize_on_cpu(images, mean, std)
     if not images.is_floating_point():
         images = to_float(images)
-    shift = torch.tensor(mean, dtype=images.dtype, device=images.device)[:, None, None]
-    scale = torch.tensor(std, dtype=images.dtype, device=images.device)[:, None, None]
+    shift = torch.tensor(mean, dtype=torch.float64).to(images, non_blocking=True)[:, None, None]
+    scale = torch.tensor(std, dtype=torch.float64).to(images, non_blocking=True)[:, None, None]
     return (images - shift).div_(scale)
 
 
@@ -98,7 +100,9 @@ def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
     is_blue = 1.0 - is_red - is_green
     hue = (green - blue).mul_(is_red).add_((blue - red).mul_(is_green)).add_((red - green).mul_(is_blue))
     hue.div_(chroma.clamp_min(1e-20))  # sixths of a turn from the leading colour; 0 for greys
-    hue.add_(is_green.mul_(2.0)).add_(is_blue.mul_(4.0)).add_((factor.double() * 6.0).to(images)[:, None, None])
+    hue.add_(is_green.mul_(2.0)).add_(is_blue.mul_(4.0)).add_(
+        (factor.double() * 6.0).to(images, non_blocking=True)[:, None, None]
+    )
     hue.sub_(hue.mul(1.0 / 6.0).floor_().mul_(6.0))  # [0, 6]
 
     out = torch.empty_like(images)
@@ -126,7 +130,7 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
         return images
 
     def blur(chosen: Tensor, sigma: Tensor) -> Tensor:
-        weights = _gaussian_weights(sigma, radius).to(chosen)  # [b, radius + 1]
+        weights = _gaussian_weights(sigma, radius).to(chosen, non_blocking=True)  # [b, radius + 1]
         rows = F.pad(chosen, (0, 0, radius, radius), mode="reflect")
         mixed = _symmetric_taps(rows, weights, -2)
         columns = F.pad(mixed, (radius, radius, 0, 0), mode="reflect")
@@ -158,7 +162,7 @@ def affine(images: Tensor, angle: Tensor, translate: Tensor, scale: Tensor, shea
     params = zip(angle.tolist(), translate.tolist(), scale.tolist(), shear.tolist(), strict=True)
     half = torch.tensor([[0.5 * width], [0.5 * height]], dtype=torch.float64)
     matrix = torch.tensor([_inverse_affine(*param) for param in params], dtype=torch.float64).view(-1, 2, 3)
-    matrix = (matrix / half).to(images)
+    matrix = (matrix / half).to(images, non_blocking=True)
     x = (torch.arange(width, device=images.device, dtype=images.dtype) - (0.5 * width - 0.5))[None, None, :]
     y = (torch.arange(height, device=images.device, dtype=images.dtype) - (0.5 * height - 0.5))[None, :, None]
     grid = images.new_empty(len(images), height, width, 2)
@@ -196,7 +200,7 @@ def change_where(mask: Tensor, images: Tensor, function: Callable[..., Tensor], 
         return images
     if len(rows) == len(images):
         return function(images, *params)
-    on_device = rows.to(images.device)
+    on_device = rows.to(images.device, non_blocking=True)
     changed = function(images.index_select(0, on_device), *(param.index_select(0, rows) for param in params))
     return images.index_copy(0, on_device, changed)
 
@@ -208,7 +212,7 @@ def _invert_from(images: Tensor, threshold: Tensor) -> Tensor:
 
 def _column(values: Tensor, images: Tensor) -> Tensor:
     """Values [B] as [B, 1, 1, 1] of the images' type and device."""
-    return values.to(images)[:, None, None, None]
+    return values.to(images, non_blocking=True)[:, None, None, None]
 
 
 def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:

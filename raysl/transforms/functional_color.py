@@ -88,4 +88,4 @@ def invert(images: Tensor, mask: Tensor) -> Tensor:
 
 def _column(values: Tensor, device: torch.device) -> Tensor:
     """Values [B] as [B, 1, 1, 1] on a device."""
-    return values.to(device)[:, None, None, None]
+    return values.to(device, non_blocking=True)[:, None, None, None]

@@ -32,9 +32,10 @@ def to_lab(images: Tensor) -> Tensor:
     """
     if images.shape[1] != 3:
         raise ValueError(f"images of {images.shape[1]} channels have no L*a*b*; give red, green and blue")
-    table = torch.tensor([_linear(level / 255.0) for level in range(256)], dtype=images.dtype, device=images.device)
-    levels = to_uint8(images).long()
-    red, green, blue = table.index_select(0, levels.flatten()).view_as(images).unbind(1)  # [B, H, W] each
+    levels = torch.tensor([_linear(level / 255.0) for level in range(256)], dtype=torch.float64)
+    table = levels.to(images, non_blocking=True)
+    places = to_uint8(images).long()
+    red, green, blue = table.index_select(0, places.flatten()).view_as(images).unbind(1)  # [B, H, W] each
     x, y, z = (
         _cube_root_or_line(red * (of_red / white) + green * (of_green / white) + blue * (of_blue / white))
         for (of_red, of_green, of_blue), white in zip(XYZ, WHITE, strict=True)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from raysl.transforms import functional, kernels
+from raysl.transforms import functional, programs
+from raysl.transforms.programs import Program, program_of
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Masked, Program, Transform, check_probability, program_of
+from raysl.transforms.transform import Masked, Transform, check_probability
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,7 @@ class HorizontalFlip(Masked):
         return functional.horizontal_flip(images, params["mask"])
 
     def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
-        return program_of(kernels.FLIP, params["mask"])
+        return program_of(programs.FLIP, params["mask"])
 
 
 @dataclass(frozen=True, kw_only=True)

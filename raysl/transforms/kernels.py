@@ -1,8 +1,9 @@
 """Compiled loops over the pixels of one image after the other, for CPUs: what `functional` does, several times faster.
 
-A chain of transforms becomes a *program* for each image: rows of (operation, two numbers). An image is read once,
-goes through its whole program while it lies in the cache, and is written once. No operation looks at another image
-or splits its sums among threads, so the result of an image is the same to the last bit in any batch.
+A chain of transforms becomes a *program* for each image, rows of (operation, two numbers): see
+`raysl.transforms.programs`. An image is read once, goes through its whole program while it lies in the cache, and is
+written once. No operation looks at another image or splits its sums among threads, so the result of an image is the
+same to the last bit in any batch.
 
 The loops are compiled by numba when they are first called and kept in its cache on disk. They hold no lock of Python's.
 """
@@ -15,8 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-NONE, FLIP, GRAYSCALE, SOLARIZE, BRIGHTNESS, CONTRAST, SATURATION, HUE, BLUR = range(9)
-"""Operations. Their two numbers: none, none, none, (threshold), (factor) four times, (standard deviation, radius)."""
+from raysl.transforms.programs import BLUR, BRIGHTNESS, CONTRAST, FLIP, GRAYSCALE, HUE, SATURATION, SOLARIZE
 
 Pixels = NDArray[np.uint8]
 Planes = NDArray[np.float32]

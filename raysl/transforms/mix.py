@@ -43,18 +43,20 @@ class Mix(ABC):
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         """Mix float images [B, C, H, W], on any device; they are not written to."""
         height, width = images.shape[-2:]
-        partner, boxes = params["partner"].to(images.device), params["box"]
+        partner, boxes = params["partner"].to(images.device, non_blocking=True), params["box"]
         others = images.index_select(0, partner)
-        is_cut = (boxes[:, 2:].amin(dim=1) > 0).to(images.device)[:, None, None, None]
-        share = params["lam"].to(images)[:, None, None, None]
+        is_cut = (boxes[:, 2:].amin(dim=1) > 0).to(images.device, non_blocking=True)[:, None, None, None]
+        share = params["lam"].to(images, non_blocking=True)[:, None, None, None]
         blended = images * share + others * (1.0 - share)
         pasted = torch.where(inside_boxes(boxes, (height, width), images.device), others, images)
         return torch.where(is_cut, pasted, blended)
 
     def mix_labels(self, labels: Tensor, params: dict[str, Tensor]) -> Tensor:
         """Mix one-hot or soft labels, float [B, K], in the shares that the images have."""
-        share = params["lam"].to(labels)[:, None]
-        return labels * share + labels.index_select(0, params["partner"].to(labels.device)) * (1.0 - share)
+        share = params["lam"].to(labels, non_blocking=True)[:, None]
+        return labels * share + labels.index_select(0, params["partner"].to(labels.device, non_blocking=True)) * (
+            1.0 - share
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.transforms import functional, kernels
+from raysl.transforms import functional, programs
+from raysl.transforms.programs import Program, program_of
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.transform import Masked, Program, Transform, check_probability, program_of
+from raysl.transforms.transform import Masked, Transform, check_probability
 
 Range = float | tuple[float, float]
 
@@ -20,10 +21,10 @@ KERNELS = {
     "hue": functional.adjust_hue,
 }
 CODES = {
-    "brightness": kernels.BRIGHTNESS,
-    "contrast": kernels.CONTRAST,
-    "saturation": kernels.SATURATION,
-    "hue": kernels.HUE,
+    "brightness": programs.BRIGHTNESS,
+    "contrast": programs.CONTRAST,
+    "saturation": programs.SATURATION,
+    "hue": programs.HUE,
 }
 IDENTITY = {"brightness": (1.0, 1.0), "contrast": (1.0, 1.0), "saturation": (1.0, 1.0), "hue": (0.0, 0.0)}
 
@@ -92,7 +93,7 @@ def _jitter(names: list[str], images: Tensor, order: Tensor, *factors: Tensor) -
     for stage in range(order.shape[1]):
         for name, factor in zip(names, factors, strict=True):
             rows = (order[:, stage] == list(KERNELS).index(name)).nonzero().flatten()
-            on_device = rows.to(images.device)
+            on_device = rows.to(images.device, non_blocking=True)
             changed = KERNELS[name](out.index_select(0, on_device), factor.index_select(0, rows))
             out.index_copy_(0, on_device, changed)
     return out
@@ -109,7 +110,7 @@ class Grayscale(Masked):
         return functional.grayscale(images, params["mask"])
 
     def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
-        return program_of(kernels.GRAYSCALE, params["mask"])
+        return program_of(programs.GRAYSCALE, params["mask"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +143,7 @@ class GaussianBlur(Transform):
         radius = self._kernel_size(size) // 2
         functional.check_blur(radius, size)
         sigma = params["sigma"]
-        return program_of(kernels.BLUR, sigma > 0.0, sigma, torch.full_like(sigma, radius))
+        return program_of(programs.BLUR, sigma > 0.0, sigma, torch.full_like(sigma, radius))
 
     def _kernel_size(self, size: tuple[int, int]) -> int:
         return self.kernel_size or blur_kernel_size(min(size))
@@ -176,7 +177,7 @@ class Solarize(Transform):
 
     def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
         threshold = params["threshold"]
-        return program_of(kernels.SOLARIZE, threshold <= 1.0, threshold)
+        return program_of(programs.SOLARIZE, threshold <= 1.0, threshold)
 
     def _range(self) -> tuple[float, float]:
         return self.threshold if isinstance(self.threshold, tuple) else (self.threshold, self.threshold)

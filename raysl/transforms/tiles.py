@@ -97,7 +97,7 @@ class Tiles:
         top = order % self.grid * height + offsets[..., 1]
         image = torch.arange(len(order))[:, None]
         windows = images.unfold(2, self.size, 1).unfold(3, self.size, 1).permute(0, 2, 3, 1, 4, 5)
-        rows = (place.to(images.device) for place in (image, top, left))
+        rows = (place.to(images.device, non_blocking=True) for place in (image, top, left))
         return windows[tuple(rows)].contiguous()
 
     def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -4,15 +4,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from raysl.transforms.programs import Program
 from raysl.transforms.random import SampleRandom
-
-Program = tuple[NDArray[np.int64], NDArray[np.float64]]
-"""What `raysl.transforms.kernels` does to each image: operations [B, S] and their numbers [B, S, 2]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,21 +75,6 @@ class Masked(Transform):
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         """See `Transform.draw`: which images are changed, as `mask`."""
         return {"mask": torch.from_numpy(random.bernoulli(self.p))}
-
-
-def program_of(code: int, mask: Tensor, *values: Tensor) -> Program:
-    """A program of one operation, on the images where `mask` [B] is true.
-
-    Args:
-        code: of `raysl.transforms.kernels`.
-        mask: bool [B].
-        values: up to two numbers of the operation, [B] each.
-    """
-    codes = np.where(mask.numpy(), code, 0)[:, None]  # [B, 1]
-    numbers = np.zeros((len(codes), 1, 2))
-    for place, value in enumerate(values):
-        numbers[:, 0, place] = value.to(torch.float64).numpy()
-    return codes, numbers
 
 
 def check_probability(p: float) -> None:

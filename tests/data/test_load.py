@@ -11,6 +11,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from raysl.data import images as reading
+from raysl.data import prefetch
 from raysl.data.load import LARGE_BYTES, Loader, LocalBatches
 from raysl.data.order import Order
 from raysl.data.split import Rows, Split, runs
@@ -138,7 +139,22 @@ def test_row_bytes_are_those_of_what_travels(files: list[bytes]) -> None:
             assert sum(view[0].numel() for view in loaded.views.values()) == loader.row_bytes
 
 
-def test_broken_files_are_told_of_once(caplog: pytest.LogCaptureFixture, files: list[bytes]) -> None:
+def test_a_thread_that_makes_batches_ahead_changes_no_bit(files: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = replace(loader_of(Photographs(files), rotnet(32)), augment_in_task=False)
+    alone = list(islice(LocalBatches(loader).from_step(0), 3))
+    monkeypatch.setattr(prefetch, "runs_ahead", lambda device: True)
+    for threads in (0, 2):
+        ahead = list(islice(LocalBatches(loader, threads=threads).from_step(0), 3))
+        for one, other in zip(alone, ahead, strict=True):
+            assert all(torch.equal(one.views[name], other.views[name]) for name in loader.recipe.groups)
+            assert torch.equal(one.extras["rotation"], other.extras["rotation"])
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_broken_files_are_told_of_once(
+    is_ahead: bool, caplog: pytest.LogCaptureFixture, files: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "runs_ahead", lambda device: is_ahead)
     split = Photographs([files[0][:5000], b"", *[files[1]] * 6])
     batches = LocalBatches(loader_of(split, evaluation_recipe(16)))
     list(islice(batches.from_step(0), 8))

@@ -15,7 +15,7 @@ import pytest
 import ray
 import torch
 
-from raysl.data import pipeline
+from raysl.data import pipeline, prefetch
 from raysl.data.batch import Batch
 from raysl.data.load import Loader, LocalBatches
 from raysl.data.order import Order
@@ -86,8 +86,11 @@ def _consume(loader: Loader, world: int, start: int, end: int, take: Callable[[B
         return list(pool.map(rank_stream, range(world)))
 
 
-@pytest.mark.parametrize(("world", "is_exact"), [(1, True), (3, False)])
-def test_pixels_and_order_are_those_of_one_process(world: int, is_exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("world", "is_exact", "is_ahead"), [(1, True, False), (3, False, False), (3, False, True)])
+def test_pixels_and_order_are_those_of_one_process(
+    world: int, is_exact: bool, is_ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "runs_ahead", lambda device: is_ahead)
     monkeypatch.setattr(pipeline, "BLOCK_ROWS", 8)  # two steps a block for three ranks with 3, 3 and 4 rows
     monkeypatch.setattr(pipeline, "SEGMENT_BLOCKS", 15)  # two or more Ray Data executions, joined without a seam
     loader = _loader(is_exact=is_exact)

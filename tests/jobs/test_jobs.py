@@ -1,25 +1,21 @@
 """The entry scripts, run as jobs on a Ray head of their own."""
 
-import contextlib
 import json
-import os
 import re
 import shutil
-import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
+
+from tests.ray_nodes import RAY, client_environment, end_node, free_ports, start_node, wait_for_port
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("raysl", "configs", "jobs")
-RAY = str(Path(sys.executable).with_name("ray"))
 WAIT_FOR_A_SAVE = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}
 
 pytestmark = pytest.mark.slow
@@ -61,70 +57,31 @@ class Head:
         options = [f"--submission-id={name}", f"--runtime-env-json={json.dumps(WAIT_FOR_A_SAVE)}"]
         command = [RAY, "job", "submit", f"--address={self.address}", f"--working-dir={self.working_dir}", *options]
         with output.open("wb") as file:
-            process = subprocess.Popen([*command, "--", "python", *words], stdout=file, stderr=file, env=_environment())
+            process = subprocess.Popen(
+                [*command, "--", "python", *words], stdout=file, stderr=file, env=client_environment()
+            )
         return Job(name, process, output)
 
     def stop(self, job: Job) -> None:
         command = [RAY, "job", "stop", f"--address={self.address}", job.name]
-        subprocess.run(command, check=True, capture_output=True, env=_environment())
+        subprocess.run(command, check=True, capture_output=True, env=client_environment())
         job.ended()
 
 
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
-    ports = _free_ports(4)
+    ports = free_ports(4)
     names = ("port", "dashboard-port", "ray-client-server-port", "dashboard-agent-listen-port")
     sessions = tempfile.mkdtemp(prefix="ray_")  # short: the paths of its sockets have a limit
-    command = [RAY, "start", "--head", "--block", "--num-cpus=2", "--disable-usage-stats", f"--temp-dir={sessions}"]
-    command += [f"--{name}={port}" for name, port in zip(names, ports, strict=True)]
+    words = [f"--{name}={port}" for name, port in zip(names, ports, strict=True)]
     folder = tmp_path_factory.mktemp("head")
-    with (folder / "head.log").open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=_environment())
+    process = start_node("--head", "--num-cpus=2", f"--temp-dir={sessions}", *words, log=folder / "head.log")
     try:
-        _wait_for(ports[1], process)
+        wait_for_port(ports[1], process)
         yield Head(f"http://127.0.0.1:{ports[1]}", _working_dir(folder / "shipped"))
     finally:
-        _end(process)
+        end_node(process)
         shutil.rmtree(sessions, ignore_errors=True)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the head and all that it started."""
-    started = psutil.Process(process.pid).children(recursive=True)
-    process.terminate()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    for child in started:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
-
-
-def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"  # a job says `python`
-    return {**kept, "RAY_AUTH_MODE": "token", "PATH": path}
-
-
-def _free_ports(num: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(num)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        assert process.poll() is None, "the head ended"
-        with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise TimeoutError(f"no dashboard on port {port}")
 
 
 def _working_dir(folder: Path) -> Path:

@@ -88,6 +88,18 @@ def test_loss_is_equation_1_on_the_projected_views() -> None:
     torch.testing.assert_close(out.loss, torch.stack(terms).mean(), rtol=1e-9, atol=0)
 
 
+def test_embeddings_are_gathered_in_float32_under_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered: list[torch.dtype] = []
+    all_gather = dist.all_gather
+    monkeypatch.setattr(dist, "all_gather", lambda z: gathered.append(z.dtype) or all_gather(z))
+    method, batch = small_simclr(), whole_batch()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = method(batch.map(lambda part: part.float() if part.is_floating_point() else part), STEP)
+    assert out.features.dtype == torch.bfloat16
+    method.double()(batch, STEP)
+    assert gathered == [torch.float32, torch.float64]
+
+
 def test_training_step_reports_collapse_and_features_of_the_first_view() -> None:
     method, batch = small_simclr().double().eval(), whole_batch()
     out = method(batch, STEP)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from raysl import dist
-from raysl.nn.batch_norm import SyncBatchNorm, convert_sync_batch_norm, norm_statistics
+from raysl.nn.batch_norm import SyncBatchNorm, convert_sync_batch_norm, local_statistics, norm_statistics
 from tests.distributed import run_ranks
 
 COUNTS = [5, 2]
@@ -104,3 +104,12 @@ def test_conversion_keeps_parameters_buffers_and_mode() -> None:
     assert all(after[name] is before[name] for name in before)
     assert norm_statistics(converted)[1] is layer.running_var
     assert convert_sync_batch_norm(converted)[1][0] is layer
+
+
+def test_local_statistics_are_those_of_layers_that_see_one_ranks_rows() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False), SyncBatchNorm(3))
+    assert len(norm_statistics(network)) == 4
+    local = local_statistics(network)
+    assert local[0] is network[0].running_mean
+    assert local[1] is network[0].running_var
+    assert len(local) == 2

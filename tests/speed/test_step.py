@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from raysl import dist
 from raysl.methods.simclr import SimCLR
 from raysl.schedule import Step
 from raysl.speed.contenders import BareSimCLR
-from raysl.speed.step import measure_step, step_table
+from raysl.speed.step import default_names, measure_step, step_table
 from raysl.speed.workload import Workload, data_info
 
 TINY = Workload(batch_size=4, image_size=16, depth=10, width=4, hidden_dim=8)
@@ -38,6 +39,28 @@ def test_the_bare_loop_and_fit_are_measured_side_by_side() -> None:
     assert min(repeat.values()) > 0
     assert numbers["ratios"] == {"b/a": repeat["b"] / repeat["a"]}
     assert numbers["environment"]["threads"] == {"a": [1], "b": [1]}
+
+
+def test_without_ray_torchrun_takes_its_place(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert default_names() == "abcde"
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with caplog.at_level("INFO", logger="raysl"):
+        assert default_names() == "abdf"
+    assert "Ray is not installed: leaving out c and e" in caplog.text
+
+
+@pytest.mark.slow
+def test_the_contenders_of_a_machine_without_ray_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name == "ray" or name.startswith("ray.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    numbers = measure_step(repeats=1, steps=1, workload=TINY, threads=2)
+    assert list(numbers["step"]) == list("abdf")
+    assert list(numbers["ratios"]) == ["b/a", "f/d"]
+    assert numbers["environment"]["threads"] == {"a": [2], "b": [2], "d": [1, 1], "f": [1, 1]}
+    assert "raysl's fit, torchrun" in step_table(numbers)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ SMALL = (
 )
 
 
-def start(storage: Path, name: str, *overrides: str) -> subprocess.Popen[str]:
+def start(storage: Path | str, name: str, *overrides: str) -> subprocess.Popen[str]:
     """Start `raysl pretrain` on a small problem of 40 steps."""
     command = [sys.executable, "-m", "raysl", "pretrain", "quickstart", *SMALL]
     command += [f"storage={storage}", f"name={name}", *overrides]

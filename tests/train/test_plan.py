@@ -7,6 +7,8 @@ import pytest
 from raysl.cluster import Resources, worker_shape
 from raysl.config.load import load_config
 from raysl.config.schema import ConfigError, TrainConfig
+from raysl.data.order import Order
+from raysl.data.split import runs
 from raysl.train.plan import TrainPlan
 
 
@@ -21,6 +23,16 @@ def test_steps_and_rows() -> None:
     assert plan.rows == [48, 48]
     assert _plan(3).rows == [31, 32, 33]  # 64 lanes among three
     assert _plan(3, 96, "data.lanes=48").rows == [32, 32, 32]
+
+
+def test_shares_of_a_step_are_the_rows_that_the_order_deals_out() -> None:
+    for world in (1, 2, 3):
+        plan = _plan(world, 96, "data.drop_last=false")
+        for is_exact in (True, False):
+            order = Order(0, "x", runs(1000, 100), 96, plan.lanes, window=10, is_exact=is_exact, drop_last=False)
+            for step in (0, 9, 10, 11):
+                dealt = [len(order.batch(step, rank, world)) for rank in range(world)]
+                assert plan.shares(plan.step(step)) == dealt
 
 
 def test_weights_make_the_mean_over_ranks_that_over_the_batch() -> None:

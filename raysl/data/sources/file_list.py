@@ -14,6 +14,7 @@ from raysl.data.paths import Paths
 from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.files import FilesSplit, read_each
 from raysl.hashing import Int64s
+from raysl.redact import bare_uri, without_hidden
 from raysl.storage import absolute, cut, join, open_uri, telling
 
 
@@ -146,6 +147,7 @@ def _check_some(files: Paths, uri: str) -> None:
 
 def _place(path: str) -> tuple[fs.FileSystem, str]:
     """The file system of an absolute path or a URI, and the path inside it; one opened for a bucket serves all."""
+    path = without_hidden(path)
     scheme, mark, rest = path.partition("://")
     if not mark:
         return open_uri(path)
@@ -161,7 +163,7 @@ class _ListSplit(FilesSplit):
     """Files that are named by whole paths or URIs."""
 
     def __init__(self, files: Paths, labels: np.ndarray, classes: tuple[str, ...]) -> None:
-        super().__init__("/", files, labels, classes)
+        super().__init__("/", files, labels, classes, known_as=Paths(bare_uri(file) for file in files))
 
     def read(self, index: Int64s) -> Rows:
         names = self.names_of(index)

@@ -24,6 +24,7 @@ class FilesSplit(Split):
         labels: int [N] with -1 where unlabelled, or int [N, K] of 1 present, 0 absent and -1 ignore.
         classes: names of the classes, by label.
         sizes: int64 [N], bytes of each file, where a listing has them; they enter the fingerprint.
+        known_as: what stands for the files in the fingerprint; default: their paths.
     """
 
     is_random_access = True
@@ -35,6 +36,7 @@ class FilesSplit(Split):
         labels: np.ndarray,
         classes: tuple[str, ...],
         sizes: Int64s | None = None,
+        known_as: Paths | None = None,
     ) -> None:
         self.uri = uri
         self.files = files if isinstance(files, Paths) else Paths(files)
@@ -42,7 +44,7 @@ class FilesSplit(Split):
         self.labels = labels.astype(np.int8 if self.is_multilabel else np.int64)
         self.classes = classes
         self.unit_sizes = runs(len(self.files))
-        digest = hashlib.sha256(self.files.digest().encode() + self.labels.tobytes())
+        digest = hashlib.sha256((known_as or self.files).digest().encode() + self.labels.tobytes())
         digest.update(b"" if sizes is None else sizes.tobytes())
         self.fingerprint = digest.hexdigest()[:16]
 

@@ -30,6 +30,11 @@ class CorruptImages(Callback):
         self.images: dict[str, None] = {}
         self.failure: str | None = None
 
+    def on_train_start(self, run: Run) -> None:
+        """Have the list hold what the restored state knows: what was found since is found again."""
+        if self.images and dist.is_main():
+            (self.logs / CORRUPT_FILE).write_text("".join(map(_line, self.images)))
+
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
         """Agree with the other ranks on what is new, at the steps that are logged."""
         if not (run.plan.log_every.is_due(step) or step.index == step.total):
@@ -40,11 +45,7 @@ class CorruptImages(Callback):
         if self.images:
             run.log({"corrupt_images": float(len(self.images))})
         if len(self.images) > self.limit and self.failure is None:
-            shown = "; ".join(list(self.images)[:SHOWN])
-            self.failure = (
-                f"{len(self.images):,} images are broken, data.max_corrupt allows {self.limit:,}: {shown}"
-                f"{'; ...' if len(self.images) > SHOWN else ''}; all are listed in {CORRUPT_FILE} of the run's folder"
-            )
+            self.failure = too_many(list(self.images), self.limit)
             run.stop(self.failure)
 
     def _tell(self, images: list[str]) -> None:
@@ -53,7 +54,7 @@ class CorruptImages(Callback):
             if not self.images:
                 note_event(self.logs, f"replaced a broken image, listed in {CORRUPT_FILE}: {new[0]}")
             with (self.logs / CORRUPT_FILE).open("a") as file:
-                file.writelines(json.dumps({"image": image}) + "\n" for image in new)
+                file.writelines(map(_line, new))
         self.images |= dict.fromkeys(new)
 
     def state_dict(self) -> dict[str, Any]:
@@ -63,3 +64,14 @@ class CorruptImages(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """See `Callback.load_state_dict`."""
         self.images = dict.fromkeys(state.get("images", []))
+
+
+def too_many(images: list[str], limit: int) -> str:
+    """What a run with more than `limit` broken images fails with."""
+    shown = "; ".join(images[:SHOWN]) + ("; ..." if len(images) > SHOWN else "")
+    rest = f"all are listed in {CORRUPT_FILE} of the run's folder"
+    return f"{len(images):,} images are broken, data.max_corrupt allows {limit:,}: {shown}; {rest}"
+
+
+def _line(image: str) -> str:
+    return json.dumps({"image": image}) + "\n"

@@ -50,7 +50,8 @@ class OnlineKNN(Callback):
     def _features(self, backbone: Backbone, split: Split, most: int, device: torch.device) -> FeatureSet:
         share = even_share(split, most)
         first, end = (share.num_samples * place // dist.world() for place in (dist.rank(), dist.rank() + 1))
-        features, labels = [], []
+        features = [torch.empty(0, backbone.feature_dim, device=device)]  # a rank may be left without images
+        labels = [torch.empty(0, dtype=torch.int64, device=device)]
         for batch in self.loader.plain_batches(share, first, end, device):
             features.append(backbone(batch.views["image"][:, 0]).float())
             labels.append(batch.label)

@@ -1,0 +1,201 @@
+"""The folder of a checkpoint: whole or absent, and the newest whole one of a run.
+
+A checkpoint counts when its `meta.json` is there. That file is written last, after everything else is in place, and
+lists size and SHA-256 of every other file, which are compared whenever a file is read.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from raysl.errors import ConfigError
+from raysl.storage import Folder
+
+FORMAT = 1
+META_FILE = "meta.json"
+PREFIX, DRAFT_PREFIX = "checkpoint_", "draft_"
+
+
+class Damaged(ConfigError):
+    """A checkpoint lacks a file, or has one that is not what was written."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest whole checkpoint of a run.
+
+    Args:
+        name: of its folder; None where there is none.
+        meta: its `meta.json`.
+        passed_over: newer ones that are not whole, "name: reason" each.
+    """
+
+    name: str | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """Updates done in it; 0 where there is none."""
+        return int(self.meta.get("step", 0))
+
+
+def checkpoint_name(step: int) -> str:
+    """Name of the folder of the checkpoint at a step."""
+    return f"{PREFIX}{step:09d}"
+
+
+def seal(folder: Path, meta: dict[str, Any]) -> None:
+    """Write `meta.json`, with size and SHA-256 of every file that is in a local folder, all of it safe on the disk."""
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != META_FILE):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        files[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": digest}
+    draft = folder / f"{META_FILE}.part"
+    with draft.open("w") as file:
+        json.dump({"format": FORMAT, **meta, "files": files}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(folder / META_FILE)
+    _sync_folder(folder)
+
+
+def read_meta(folder: Folder) -> dict[str, Any]:
+    """`meta.json` of a checkpoint.
+
+    Raises:
+        Damaged: if there is none, or half of one.
+        ConfigError: if its format is another, or the storage cannot be read.
+    """
+    if not folder.exists(META_FILE):
+        raise Damaged(f"{folder.uri} is no checkpoint: it has no {META_FILE}, which is written last")
+    try:
+        meta = json.loads(folder.read(META_FILE))
+    except ValueError as error:
+        raise Damaged(f"{folder.uri} is no checkpoint: its {META_FILE} is damaged ({error})") from error
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        found, version = (meta.get("format"), meta.get("raysl")) if isinstance(meta, dict) else (None, None)
+        raise ConfigError(
+            f"{folder.uri} has checkpoint format {found!r}, this raysl reads format {FORMAT}; "
+            f"open it with raysl {version or '(unknown)'}"
+        )
+    return meta
+
+
+def verify(folder: Folder, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Compare files of a checkpoint with what its `meta.json` says of them.
+
+    Args:
+        folder: of the checkpoint.
+        names: which; default: all that it should have.
+
+    Returns:
+        The content of `meta.json`.
+
+    Raises:
+        Damaged: if a file is missing or another one.
+        ConfigError: if the format is another, or the storage cannot be read.
+    """
+    meta = read_meta(folder)
+    files = meta.get("files", {})  # checkpoints of older raysl list none
+    for name, written in files.items() if names is None else [(name, files[name]) for name in names if name in files]:
+        size = folder.size(name)
+        if size != written["size"]:
+            have = "is missing" if size is None else f"has {size:,} of {written['size']:,} bytes"
+            raise Damaged(f"{folder.uri_of(name)} {have}; {_ADVICE}")
+        if folder.sha256(name) != written["sha256"]:
+            raise Damaged(f"{folder.uri_of(name)} is not what was written, its SHA-256 differs; {_ADVICE}")
+    return meta
+
+
+_ADVICE = "copy it again, or use an older checkpoint"
+
+
+def newest_whole(run: Folder, names: Collection[str] | None = None) -> Found:
+    """The newest checkpoint of a run that verifies.
+
+    Args:
+        run: folder of the run.
+        names: as in `verify`.
+
+    Raises:
+        ConfigError: if it is of another format, or the storage cannot be read.
+    """
+    passed_over: list[str] = []
+    for name in reversed(checkpoint_names(run)):
+        try:
+            return Found(name, verify(run.child(name), names), tuple(passed_over))
+        except Damaged as error:
+            passed_over.append(f"{name}: {error}")
+    return Found(passed_over=tuple(passed_over))
+
+
+def checkpoint_names(run: Folder) -> list[str]:
+    """Names of the checkpoints in a run's folder, whole or not, oldest first."""
+    return [name for name in run.names() if name.startswith(PREFIX)]
+
+
+def write_local(run: Path, name: str, write: Callable[[Path], None]) -> None:
+    """Have `write` fill a folder, which gets its name in a local run's folder when it is whole."""
+    draft = run / f"{DRAFT_PREFIX}{name}"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    write(draft)
+    target = run / name
+    if target.exists():  # one that did not verify: training has come by here before
+        shutil.rmtree(target)
+    draft.rename(target)
+    _sync_folder(run)
+
+
+def upload(source: Path, run: Folder, name: str) -> None:
+    """Copy a whole checkpoint from a local folder into a run's folder, its `meta.json` last.
+
+    Raises:
+        ConfigError: if the storage fails.
+    """
+    remove(run, name)
+    target = run.child(name)
+    target.make()
+    paths = [path for path in sorted(source.rglob("*")) if path.is_file() and path.name != META_FILE]
+    for path in [*paths, source / META_FILE]:
+        target.copy_in(path, path.relative_to(source).as_posix())
+
+
+def remove(run: Folder, name: str) -> None:
+    """Delete a checkpoint, `meta.json` first, so that half of one never counts."""
+    folder = run.child(name)
+    if folder.exists():
+        folder.remove(META_FILE)
+        run.remove_folder(name)
+
+
+def remove_old(run: Folder, newest: str, keep: int) -> None:
+    """Delete all but the `keep` newest checkpoints up to the one named `newest`."""
+    for name in [name for name in checkpoint_names(run) if name <= newest][:-keep]:
+        remove(run, name)
+
+
+def sweep(run: Folder) -> list[str]:
+    """Delete what a kill left half-written; the names. Only for a process that is alone at work in the folder."""
+    halves = [name for name in run.names() if name.startswith(DRAFT_PREFIX + PREFIX)]
+    halves += [name for name in checkpoint_names(run) if not run.exists(f"{name}/{META_FILE}")]
+    for name in halves:
+        run.remove_folder(name)
+    return halves
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the system write down which names are in a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,124 @@
+"""The dataset that a run began with: noted in its folder, and compared at every start.
+
+The order of samples, and with it what a resume goes on with, is a function of the dataset. So a run over another one
+is refused, or goes on at the beginning of the epoch that it was in where `data.changed=accept` says so.
+"""
+
+import json
+import logging
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from raysl.checkpoint import STATE_FILE, load_tensors, save_tensors
+from raysl.checkpoint_files import Found, checkpoint_name, checkpoint_names, read_meta, remove, seal, upload
+from raysl.config.schema import RunConfig
+from raysl.data.batch import DataInfo
+from raysl.data.source import Split
+from raysl.errors import ConfigError
+from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.plan import TrainPlan
+from raysl.train.run_folder import METRICS_FILE, RunFolder
+
+log = logging.getLogger("raysl")
+
+DATASET_FILE = "dataset.json"
+
+
+@dataclass(frozen=True)
+class DatasetNote:
+    """What identifies the training images of a run.
+
+    Args:
+        fingerprint: of the split.
+        num_samples: images.
+        num_classes: classes of their labels; 0 where there are none.
+        epoch_len: global batches in an epoch.
+    """
+
+    fingerprint: str
+    num_samples: int
+    num_classes: int
+    epoch_len: int
+
+    @classmethod
+    def of(cls, train: Split, epoch_len: int) -> "DatasetNote":
+        """The note of a split."""
+        return cls(train.fingerprint, train.num_samples, len(train.classes), epoch_len)
+
+    def changes(self, before: "DatasetNote") -> list[str]:
+        """In words, what is different from an earlier note; empty where nothing is."""
+        names = {"num_samples": "training images", "num_classes": "classes", "epoch_len": "steps in an epoch"}
+        old, new = asdict(before), asdict(self)
+        found = [f"{words}: {old[name]:,} -> {new[name]:,}" for name, words in names.items() if old[name] != new[name]]
+        if self.fingerprint != before.fingerprint and not found:
+            found.append("as many training images as before, but others (names, sizes or order)")
+        return found
+
+
+def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found: Found) -> Found:
+    """Note the dataset of a run, or compare it with the one noted before.
+
+    Args:
+        folder: of the run.
+        config: its settings.
+        now: the dataset as it is.
+        found: the run's newest whole checkpoint.
+
+    Returns:
+        The checkpoint to go on from: `found`, or the same at the beginning of its epoch where a changed dataset was
+        accepted.
+
+    Raises:
+        ConfigError: if the dataset changed and `data.changed` is `refuse`; the message lists what.
+    """
+    content = folder.read_if_there(DATASET_FILE)
+    before = DatasetNote(**json.loads(content)) if content else None
+    changes = now.changes(before) if before is not None and found.name is not None else []
+    if changes and config.data.changed == "refuse":
+        listed = "\n  ".join(changes)
+        raise ConfigError(
+            f"the dataset of the run {config.name!r} has changed since step {found.step}:\n  {listed}\n"
+            "bring back the old one, give this run another name=, or set data.changed=accept to go on with the new "
+            "one at the same epoch"
+        )
+    if changes:
+        found = _at_epoch_start(folder, config, now, found)
+        event = f"goes on with a changed dataset ({'; '.join(changes)}) at step {found.step}"
+        folder.note(event)
+        log.info(event)
+    if now != before:
+        folder.write(DATASET_FILE, json.dumps(asdict(now), indent=1).encode())
+    return found
+
+
+def _at_epoch_start(folder: RunFolder, config: RunConfig, now: DatasetNote, found: Found) -> Found:
+    """The checkpoint with its step in epochs of the new length; the others, whose steps mean something else, go."""
+    assert found.name is not None
+    data = DataInfo(**found.meta["data"])
+    epoch_len = TrainPlan.from_config(config, data.num_samples).epoch_len
+    if epoch_len == now.epoch_len:
+        return found
+    epoch = found.step // epoch_len
+    step = epoch * now.epoch_len
+    name = checkpoint_name(step)
+    with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as draft:
+        copy = Path(draft) / name
+        folder.child(found.name).download(copy)
+        tensors = load_tensors(copy / STATE_FILE)
+        save_tensors({**tensors, "step": step}, copy / STATE_FILE)
+        meta = {key: value for key, value in found.meta.items() if key not in ("format", "files")}
+        seal(copy, {**meta, "step": step, "data": asdict(replace(data, num_samples=now.num_samples))})
+        upload(copy, folder, name)
+    for other in checkpoint_names(folder):
+        if other != name:
+            remove(folder, other)
+    _count_anew(folder, now.epoch_len, epoch)
+    return Found(name, read_meta(folder.child(name)))
+
+
+def _count_anew(folder: RunFolder, epoch_len: int, epochs: int) -> None:
+    """Give the logged lines of the epochs that are done their place in epochs of another length."""
+    lines = [line for line in parse_metrics(folder.read_if_there(METRICS_FILE)) if line["epoch"] <= epochs]
+    moved = [{**line, "step": round(line["epoch"] * epoch_len)} for line in lines]
+    folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in moved).encode())

@@ -1,0 +1,84 @@
+"""Numbers that a step makes on the device and that this process reads later, so that no step waits for a GPU."""
+
+import torch
+from torch import Tensor
+
+from raysl import dist
+from raysl.errors import RunFailed
+from raysl.schedule import Step
+
+
+class NonFiniteLoss(RunFailed):
+    """The loss became NaN or infinite on some rank; no checkpoint was made since."""
+
+
+class Late:
+    """A few numbers on their way from the device.
+
+    Args:
+        values: [N], on any device.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values.detach()
+        self.event: torch.cuda.Event | None = None
+        if values.is_cuda:
+            on_host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self.values = on_host.copy_(self.values, non_blocking=True)
+            self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.event.record()
+
+    def read(self) -> list[float]:
+        """The numbers; waits until the device has come so far."""
+        if self.event is not None:
+            self.event.synchronize()
+        found: list[float] = self.values.tolist()
+        return found
+
+
+def is_late(device: torch.device) -> bool:
+    """Whether to read a step's numbers only when the next one has been given to the device."""
+    return device.type == "cuda"
+
+
+class FiniteCheck:
+    """Ends a run whose loss is no number, on all ranks at the same step.
+
+    On a CPU a loss is read at once, before its step changes a weight. On a GPU it is read when the backward pass of the
+    next step has been queued, so the weights are bad by one update when the run ends. Nothing bad is saved: the loop
+    calls `settle` before it logs, ends an epoch or saves.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.is_late = is_late(device)
+        self.unread: tuple[Late, Step] | None = None
+
+    def add(self, loss: Tensor, step: Step) -> None:
+        """Take note of a step's loss, and look at the one before, or at once.
+
+        Raises:
+            NonFiniteLoss: if what is looked at is not finite on some rank.
+        """
+        loss = loss.detach().float()
+        before, self.unread = self.unread, (Late(torch.stack([dist.all_least(loss.isfinite().float()), loss])), step)
+        if self.is_late:
+            _raise_unless_finite(before)
+        else:
+            self.settle()
+
+    def settle(self) -> None:
+        """Look at what has not been looked at; raises as `add` does."""
+        before, self.unread = self.unread, None
+        _raise_unless_finite(before)
+
+
+def _raise_unless_finite(unread: tuple[Late, Step] | None) -> None:
+    if unread is None:
+        return
+    late, step = unread
+    is_finite, value = late.read()
+    if not is_finite:
+        raise NonFiniteLoss(
+            f"the loss is not finite at step {step.index} (here {value}); "
+            "lower optim.lr, lengthen optim.warmup, or set train.clip_grad"
+        )

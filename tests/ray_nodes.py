@@ -1,0 +1,79 @@
+"""Nodes of a Ray cluster as child processes, which end without touching any other Ray of the machine."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+RAY = str(Path(sys.executable).with_name("ray"))
+
+
+def start_node(*words: str, log: Path, before: str = "") -> subprocess.Popen[bytes]:
+    """`ray start --block` with these words.
+
+    Args:
+        words: of the command.
+        log: file for what it says.
+        before: shell command that runs before it in a mount namespace of the node's own.
+    """
+    command = [RAY, "start", "--block", "--disable-usage-stats", *words]
+    if before:
+        command = ["unshare", "--mount", "sh", "-c", f'{before} && exec "$0" "$@"', *command]
+    with log.open("wb") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, env=client_environment())
+
+
+def end_node(process: subprocess.Popen[bytes]) -> None:
+    """End a node and all that it started."""
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for child in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
+def client_environment() -> dict[str, str]:
+    """Of a process that talks to such a cluster: its token, and `python` as the one that runs here."""
+    kept = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"  # a job says `python`
+    return {**kept, "RAY_AUTH_MODE": "token", "PATH": path}
+
+
+def free_ports(num: int) -> list[int]:
+    """Ports that nobody listens at."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(num)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    """Wait until someone listens at a port, and fail if the process ends before."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the node ended"
+        with socket.socket() as tried:
+            if tried.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise TimeoutError(f"nobody listens at port {port}")
+
+
+def wait_for_line(text: str, log: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a text stands in a node's log, and fail if the process ends before."""
+    deadline = time.monotonic() + 120
+    while text not in log.read_text():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.2)

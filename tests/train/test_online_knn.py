@@ -1,0 +1,44 @@
+"""The kNN that is measured while training goes on."""
+
+import pytest
+
+from raysl.checkpoint import TrainState
+from raysl.config.load import load_config
+from raysl.data.batch import DataInfo
+from raysl.data.load import Loader
+from raysl.data.order import Order
+from raysl.data.sources.digits import Digits
+from raysl.schedule import Duration, Step
+from raysl.train.callbacks.callback import Run
+from raysl.train.callbacks.online_knn import OnlineKNN
+from raysl.train.plan import TrainPlan
+from raysl.transforms.view import evaluation_recipe
+from tests.distributed import run_ranks
+
+SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
+
+
+def measured(num_train: int, num_test: int) -> dict[str, float]:
+    """What the callback logs at the end of an epoch on so many digits."""
+    config = load_config("quickstart", [*SETTINGS, "train.batch_size=8"])
+    source = Digits(Digits.Config(limit=num_train))
+    train, test = source.required("train"), Digits(Digits.Config(limit=num_test)).required("test")
+    recipe = evaluation_recipe(16, 16)
+    order = Order(seed=0, fingerprint="", unit_sizes=train.unit_sizes, batch_size=1, lanes=1, window=8, is_exact=True)
+    loader = Loader(train, recipe, order, config.data.mean, config.data.std, False, recipe)
+    state = TrainState.create(config, DataInfo(num_train, 10, 16))
+    run = Run(state, TrainPlan.from_config(config, 64))
+    OnlineKNN(loader, test, 10, Duration.parse("1ep")).on_epoch_end(run, Step(8, 8, 8))
+    return dict(run.line)
+
+
+def measured_each(*sizes: tuple[int, int]) -> list[float]:
+    return [measured(num_train, num_test)["knn_top1"] for num_train, num_test in sizes]
+
+
+def test_ranks_without_images_change_nothing() -> None:
+    sizes = ((40, 2), (2, 5))
+    alone = measured_each(*sizes)
+    assert all(0 <= accuracy <= 100 for accuracy in alone)
+    for accuracies in run_ranks(3, measured_each, *sizes):
+        assert accuracies == pytest.approx(alone)
