@@ -16,6 +16,9 @@ _SETTINGS = {
     "RAY_DATA_AUTOSCALING_REQUEST_EXPIRE_TIME_S": "30",  # so long a stream that was killed keeps its share of the CPUs
     "RAY_idle_worker_killing_time_threshold_ms": "600000",  # data tasks that wait for a slow step find their process
 }
+_PRIVATE_SETTINGS = {
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less: nobody takes this machine away from itself
+}
 
 
 def connect(with_state: bool = False) -> None:
@@ -38,6 +41,8 @@ def connect(with_state: bool = False) -> None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _SETTINGS})
     else:
+        for name, value in _PRIVATE_SETTINGS.items():
+            os.environ.setdefault(name, value)
         ray.init(address="local", include_dashboard=with_state, logging_level=level, log_to_driver=is_verbose)
 
 

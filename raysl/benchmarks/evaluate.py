@@ -16,7 +16,6 @@ from raysl.config.stored import load_benchmarks
 from raysl.data.source import Split
 from raysl.report.assemble import assemble
 from raysl.report.contents import Score, flat_metrics
-from raysl.report.page import write_report
 from raysl.storage import Folder, cut
 
 log = logging.getLogger("raysl")
@@ -123,6 +122,8 @@ def _write(
     train_features: FeatureSet,
     facts: dict[str, Any],
 ) -> str:
+    from raysl.report.page import write_report  # matplotlib, which no start of a training should wait for
+
     folder = Folder(cut(loaded.uri)[0])
     report = assemble(loaded, scores, train, test, train_features, test_features, folder, facts)
     with tempfile.TemporaryDirectory(prefix="raysl_report_") as draft:

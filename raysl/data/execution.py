@@ -3,11 +3,12 @@
 import logging
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import ray.cloudpickle
 import ray.data
 from ray.data import DataContext, Datasource, ExecutionResources, ReadTask
 from ray.data.block import BlockMetadata
@@ -46,8 +47,29 @@ def dealt_blocks(
         context.execution_options.resource_limits = limits
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     numbers = ray.data.read_datasource(Numbers(num_blocks), num_cpus=task_cpus, override_num_blocks=num_blocks)
-    blocks = numbers.map_batches(make, batch_size=None, num_cpus=task_cpus)
+    blocks = numbers.map_batches(Packed(make), batch_size=None, num_cpus=task_cpus)
     return list(blocks.streaming_split(world, equal=False))
+
+
+class Packed:
+    """A function that is unpacked where it is first called.
+
+    Ray Data's coordinator handles the function and never calls it: so it need not import what the function needs, such
+    as torch, which takes seconds that the first batch would wait for.
+    """
+
+    def __init__(self, make: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> None:
+        self.content = ray.cloudpickle.dumps(make)
+
+    def __call__(self, block: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What the function makes of a block."""
+        return _unpacked(self.content)(block)
+
+
+@lru_cache(maxsize=2)
+def _unpacked(content: bytes) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    make: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = ray.cloudpickle.loads(content)
+    return make
 
 
 class Numbers(Datasource):

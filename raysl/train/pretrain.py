@@ -222,7 +222,7 @@ def _train(
     ):
         trainer = TorchTrainer(
             train_worker,
-            train_loop_config={"job": job},
+            train_loop_config={"job": ray.cloudpickle.dumps(job)},  # Ray Train's controller need not import it
             scaling_config=ScalingConfig(
                 num_workers=train.workers, use_gpu=shape.device == "cuda", resources_per_worker=shape.resources
             ),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ray.cloudpickle
 import ray.train
 import ray.train.torch
 import ray.util
@@ -92,7 +93,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     What a new attempt would not cure, such as a loss that stops being finite, ends here by what is returned, not by an
     exception, which would be tried again.
     """
-    job: Job = settings["job"]
+    job: Job = ray.cloudpickle.loads(settings["job"])
     marks = job.marks | {"workers": time.time()}
     folder = RunFolder.of(job.config)
     if blind := _blind_nodes(folder, job.probe):

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
-from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from raysl.config.schema import BackboneConfig, ConfigError
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.blocks import BasicBlock, Bottleneck
 
 LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]]] = {
     10: (BasicBlock, (1, 1, 1, 1)),
