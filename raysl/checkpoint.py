@@ -253,16 +253,18 @@ def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
 
 
 def newest(uri: str) -> str:
-    """The checkpoint at a URI: itself, or the newest whole one of the run there. Its backbone is verified.
+    """The checkpoint at a URI: itself, or the newest one of the run there whose backbone is whole.
+
+    Its settings may have been edited by hand, because the images are elsewhere now.
 
     Raises:
         ConfigError: if there is none, or the one that was named is damaged.
     """
     folder = Folder(uri)
     if folder.exists(META_FILE):
-        verify(folder, [BACKBONE_FILE, SETTINGS_FILE])
+        verify(folder, [BACKBONE_FILE])
         return folder.uri
-    found = newest_whole(folder, [BACKBONE_FILE, SETTINGS_FILE])
+    found = newest_whole(folder, [BACKBONE_FILE])
     for reason in found.passed_over:
         log.warning("passed over %s", reason)
     if found.name is None:

@@ -3,6 +3,7 @@
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
+from functools import cache
 from queue import SimpleQueue
 from threading import Semaphore, Thread
 from typing import Generic, TypeVar
@@ -65,9 +66,7 @@ class _Thread(Generic[Note]):
     def __init__(self, source: Generator[tuple[Batch, Note], None, None], device: torch.device, depth: int) -> None:
         self.source = source
         self.device = device
-        self.stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream = _stream_of(device) if device.type == "cuda" else None
         self.room = Semaphore(depth)
         self.ready: SimpleQueue[_Made[Note] | BaseException | None] = SimpleQueue()
         self.is_over = False
@@ -114,6 +113,12 @@ class _Thread(Generic[Note]):
 
     def _on_stream(self) -> AbstractContextManager[object]:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+
+@cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """The one stream for batches of a device: memory that is freed on a stream is kept for that stream."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _in_use(tensor: Tensor, stream: torch.cuda.Stream) -> Tensor:

@@ -64,7 +64,11 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """The loss on this rank's rows of a global batch."""
+        """The loss on this rank's rows of a global batch.
+
+        In a step `dist.all_gather` takes one row for each image of the rank, `dist.all_gather_ragged` any number. A
+        step reads no number from a tensor (`.item()`, `if`, a mask as an index): the host would wait for the GPU.
+        """
 
     def forward(self, batch: Batch, step: Step) -> StepOutput:
         """`training_step`, where DDP's hooks see it."""
@@ -86,7 +90,7 @@ class Method(nn.Module, ABC):
         """Called when gradients are complete, before they are clipped."""
 
     def after_update(self, step: Step) -> None:
-        """Called when the optimizer has moved the weights."""
+        """Called when the optimizer has moved the weights, with running statistics the same on every rank."""
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """Parameters for the optimizer; by default those that train, split by `optim.exclude_norm_and_bias`."""

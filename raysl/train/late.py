@@ -26,7 +26,7 @@ class Late:
             on_host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self.values = on_host.copy_(self.values, non_blocking=True)
             self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self.event.record()
+            self.event.record(torch.cuda.current_stream(values.device))
 
     def read(self) -> list[float]:
         """The numbers; waits until the device has come so far."""

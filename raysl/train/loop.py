@@ -141,7 +141,8 @@ def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, finite: Fini
         finite.settle()
     if is_log_due:
         lr = run.state.optimizer.param_groups[0]["lr"]
-        run.log({"epoch": step.index / step.epoch_len, "lr": lr, **_average(out), **meter.read()})
+        averages = _average(out)  # waits for the device, so that the meter times what is done
+        run.log({"epoch": step.index / step.epoch_len, "lr": lr, **averages, **meter.read()})
     for callback in callbacks:
         callback.on_step_end(run, step, out)
     if step.in_epoch == 0:
@@ -171,9 +172,9 @@ def _save(run: Run, callbacks: Sequence[Callback], reporter: Reporter) -> None:
     _check_weights(state)
 
     def save(folder: Path) -> None:
-        state.save(folder, run.metrics)
         for callback in callbacks:
             callback.on_checkpoint(run, folder)
+        state.save(folder, run.metrics)
 
     epoch = state.step / run.plan.epoch_len
     reporter.report({**run.metrics, "step": state.step, "epoch": epoch}, save)

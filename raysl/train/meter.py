@@ -10,7 +10,7 @@ import torch
 
 
 class Meter:
-    """Times the steps since it was read last."""
+    """Times the steps since it was read last, by this process's clock; a GPU must be through with them by then."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -185,6 +185,8 @@ def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:
     where = f"{plan.world} worker(s) on {state.device.type}, {rows} images each, {torch.get_num_threads()} thread(s)"
     what = f"resumed at step {state.step}" if state.step else "started"
     note_event(logs, f"{what} on {where}")
+    if state.device.type == "cuda" and not state.config.train.deterministic:
+        note_event(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
 
 
 def _callbacks(job: Job, plan: TrainPlan, folder: RunFolder, logs: Path, marks: dict[str, float]) -> list[Callback]:

@@ -53,7 +53,7 @@ class Callback:
         """After the other callbacks of a step at which something was logged."""
 
     def on_checkpoint(self, run: Run, folder: Path) -> None:
-        """When a checkpoint has been written to a local folder, on the main rank, before it is stored."""
+        """When a checkpoint is about to be written to a local folder, on the main rank; what is put there joins it."""
 
     def on_train_end(self, run: Run) -> None:
         """After the last step."""
