@@ -17,6 +17,7 @@ _SETTINGS = {
     "RAY_idle_worker_killing_time_threshold_ms": "600000",  # data tasks that wait for a slow step find their process
 }
 _PRIVATE_SETTINGS = {
+    "RAY_prestart_worker_first_driver": "0",  # a process a CPU that Ray Train's, with settings of their own, cannot use
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less: nobody takes this machine away from itself
 }
 
