@@ -32,8 +32,8 @@ from raysl.config.text import read
 from raysl.errors import RunInUse
 from raysl.redact import bare_tree, redact_tree, redact_uri
 from raysl.storage import absolute
+from raysl.train.folder.run_folder import RunFolder
 from raysl.train.pretrain import Result, pretrain
-from raysl.train.run_folder import RunFolder
 
 log = logging.getLogger("raysl")
 

@@ -24,8 +24,8 @@ from raysl.data.images import read_images
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.methods.simclr import SimCLR
 from raysl.optim.build import lr_at, peak_lr
+from raysl.train.folder.run_folder import RunFolder
 from raysl.train.plan import TrainPlan
-from raysl.train.run_folder import RunFolder
 
 SMALL = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
 CHATTY = """

@@ -27,7 +27,7 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.redact import redact, redact_uri, without_hidden
 from raysl.report.page import write_report
 from raysl.storage import open_uri, read_file
-from raysl.train.run_folder import RunFolder
+from raysl.train.folder.run_folder import RunFolder
 from tests.data.samples import png
 from tests.report.run import example
 

@@ -14,7 +14,7 @@ from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.storage import Folder, absolute, cut, info_of, join, open_uri, read_file, read_ranges, retrying, telling
-from raysl.train.run_folder import RunFolder
+from raysl.train.folder.run_folder import RunFolder
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -18,7 +18,7 @@ from raysl.config.space import SweepConfig, dump_sweep, load_sweep
 from raysl.data.batch import DataInfo
 from raysl.errors import RunInUse
 from raysl.sweep import Leaderboard, _once, _pretrained, _rank, _trial_name
-from raysl.train.run_folder import RunFolder
+from raysl.train.folder.run_folder import RunFolder
 from tests.train.runs import SMALL, kill_driver
 
 SPACE = """

@@ -15,7 +15,7 @@ from raysl.config.stored import load_dumped
 from raysl.config.text import read, write
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
-from raysl.train.run_folder import RunFolder
+from raysl.train.folder.run_folder import RunFolder
 
 SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
 MINE = """

@@ -127,8 +127,8 @@ def fit_on_ray(settings: dict[str, Any]) -> None:
     from raysl.train.callbacks.startup import Startup
     from raysl.train.callbacks.stop import StopRequest
     from raysl.train.callbacks.tensorboard import TensorBoard
+    from raysl.train.folder.run_folder import STOP_FILE, RunFolder
     from raysl.train.ray_reporter import RayReporter
-    from raysl.train.run_folder import STOP_FILE, RunFolder
 
     task: Task = settings["task"]
     task.prepare_process()

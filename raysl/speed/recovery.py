@@ -15,7 +15,7 @@ from typing import Any
 from raysl.errors import ConfigError, RunFailed
 from raysl.family import PROC, command_of, descendants
 from raysl.speed.numbers import machine, medians, seconds_line
-from raysl.train.run_folder import STARTUP_FILE
+from raysl.train.folder.run_folder import STARTUP_FILE
 
 log = logging.getLogger("raysl")
 

@@ -15,8 +15,8 @@ from raysl.errors import StorageError
 from raysl.storage import outlast
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.callbacks.progress import ProgressView
+from raysl.train.folder.run_folder import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.plan import TrainPlan
-from raysl.train.run_folder import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 
 log = logging.getLogger("raysl")
 

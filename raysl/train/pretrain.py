@@ -36,10 +36,10 @@ from raysl.report.summary import score_table
 from raysl.storage import absolute, join, outlast
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
-from raysl.train.dataset_note import DatasetNote, claim_dataset
+from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
+from raysl.train.folder.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.follow import events_of, progress_of, stop_on_signal
 from raysl.train.plan import TrainPlan
-from raysl.train.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.worker import Job, Outcome, max_corrupt, train_worker
 from raysl.transforms.view import ViewRecipe, evaluation_recipe
 

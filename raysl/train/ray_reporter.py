@@ -11,10 +11,10 @@ from raysl import dist
 from raysl.checkpoint import STATE_FILE
 from raysl.checkpoint_files import META_FILE, checkpoint_name, newest_whole, sweep
 from raysl.storage import Folder, outlast
-from raysl.train.lock_files import Lock
+from raysl.train.folder.lock_files import Lock
+from raysl.train.folder.run_folder import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, RunFolder, note_event
+from raysl.train.folder.store import LocalStore, RemoteStore, Store
 from raysl.train.reporter import Save
-from raysl.train.run_folder import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, RunFolder, note_event
-from raysl.train.store import LocalStore, RemoteStore, Store
 
 
 class RayReporter:

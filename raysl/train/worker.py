@@ -34,11 +34,11 @@ from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.callbacks.startup import Startup
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
-from raysl.train.lock_files import Lock
+from raysl.train.folder.lock_files import Lock
+from raysl.train.folder.run_folder import PROBE_FILE, STOP_FILE, RunFolder, note_event
 from raysl.train.loop import NonFiniteLoss, fit
 from raysl.train.plan import TrainPlan
 from raysl.train.ray_reporter import RayReporter, local_logs
-from raysl.train.run_folder import PROBE_FILE, STOP_FILE, RunFolder, note_event
 
 
 @dataclass(frozen=True)

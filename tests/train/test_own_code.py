@@ -9,7 +9,7 @@ import pytest
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.batch import DataInfo
-from raysl.train.run_folder import RunFolder
+from raysl.train.folder.run_folder import RunFolder
 from tests.data.samples import png
 from tests.test_redact import Guarded, website  # noqa: F401
 from tests.test_trust import MINE

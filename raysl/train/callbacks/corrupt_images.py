@@ -9,7 +9,7 @@ from raysl.data.corrupt import CorruptLog
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.run_folder import CORRUPT_FILE, note_event
+from raysl.train.folder.run_folder import CORRUPT_FILE, note_event
 
 SHOWN = 5
 

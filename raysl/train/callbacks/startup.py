@@ -8,7 +8,7 @@ from raysl import dist
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.run_folder import STARTUP_FILE
+from raysl.train.folder.run_folder import STARTUP_FILE
 
 
 class Startup(Callback):

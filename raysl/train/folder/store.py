@@ -16,7 +16,7 @@ from raysl.checkpoint_files import remove_old, upload, write_local
 from raysl.errors import ConfigError, StorageError
 from raysl.reads import reason_of
 from raysl.storage import Folder, outlast
-from raysl.train.lock_files import Lock, LockFiles
+from raysl.train.folder.lock_files import Lock, LockFiles
 from raysl.train.reporter import Save
 
 Tell = Callable[[str], None]

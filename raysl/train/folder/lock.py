@@ -26,7 +26,7 @@ from pathlib import Path
 from raysl.errors import ConfigError, RunFailed, RunInUse
 from raysl.family import descendants
 from raysl.storage import Folder, join, telling
-from raysl.train.lock_files import Lock, LockFiles, Place
+from raysl.train.folder.lock_files import Lock, LockFiles, Place
 
 log = logging.getLogger("raysl")
 

@@ -17,8 +17,8 @@ from raysl.data.batch import DataInfo
 from raysl.data.source import Split
 from raysl.errors import ConfigError
 from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.folder.run_folder import METRICS_FILE, RunFolder
 from raysl.train.plan import TrainPlan
-from raysl.train.run_folder import METRICS_FILE, RunFolder
 
 log = logging.getLogger("raysl")
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from raysl.family import PROC
 from raysl.storage import Folder, telling
-from raysl.train.exclusive import Unconditional, create_new, forget_listings
+from raysl.train.folder.exclusive import Unconditional, create_new, forget_listings
 
 log = logging.getLogger("raysl")
 

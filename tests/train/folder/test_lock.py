@@ -22,11 +22,11 @@ from pyarrow import fs
 from raysl.checkpoint_files import seal
 from raysl.errors import RunFailed, RunInUse, StorageError
 from raysl.storage import Folder
-from raysl.train.exclusive import create_new
-from raysl.train.lock_files import Lock, LockFiles
-from raysl.train.run_folder import RunFolder
-from raysl.train.run_lock import LockTimes, remote_lock
-from raysl.train.store import RemoteStore
+from raysl.train.folder.exclusive import create_new
+from raysl.train.folder.lock import LockTimes, remote_lock
+from raysl.train.folder.lock_files import Lock, LockFiles
+from raysl.train.folder.run_folder import RunFolder
+from raysl.train.folder.store import RemoteStore
 
 FAST = LockTimes(beat_s=0.05, stale_s=1.5, look_s=0.05, settle_s=0.3)
 ME = rf"process {os.getpid()} on "
@@ -276,7 +276,7 @@ def test_a_worker_stores_nothing_for_a_driver_that_was_overtaken(folder: Folder,
 
 
 def test_a_lock_of_a_process_of_this_machine_that_has_ended_is_taken_over_at_once(folder: Folder) -> None:
-    script = "from raysl.train.lock_files import *; import json; print(json.dumps(asdict(Place.here())))"
+    script = "from raysl.train.folder.lock_files import *; import json; print(json.dumps(asdict(Place.here())))"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     left = {**asdict(leave(folder, 0)), "place": json.loads(said)}
     folder.write(".lock-000001", json.dumps(left).encode())
@@ -360,8 +360,8 @@ def test_a_storage_that_ignores_the_condition_is_noticed_and_asked_again_later(
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from raysl.train.run_lock import LockTimes, remote_lock
-from tests.train.test_run_lock import FAST, shared
+from raysl.train.folder.lock import LockTimes, remote_lock
+from tests.train.folder.test_lock import FAST, shared
 folder = shared(Path(sys.argv[1]))
 with remote_lock(folder, FAST):
     child = subprocess.Popen(["sleep", "600"])

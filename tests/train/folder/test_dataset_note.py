@@ -12,8 +12,8 @@ from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
-from raysl.train.dataset_note import DatasetNote, claim_dataset
-from raysl.train.run_folder import RunFolder
+from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
+from raysl.train.folder.run_folder import RunFolder
 
 SMALL = ["backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4"]
 OLD = DatasetNote("aaaa", num_samples=100, num_classes=3, epoch_len=10)

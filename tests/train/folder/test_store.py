@@ -9,7 +9,7 @@ import pytest
 from raysl.checkpoint_files import checkpoint_name, checkpoint_names, newest_whole, seal
 from raysl.errors import StorageError
 from raysl.storage import Folder, outlast
-from raysl.train.store import LocalStore, RemoteStore
+from raysl.train.folder.store import LocalStore, RemoteStore
 from tests.faults import Faults
 
 

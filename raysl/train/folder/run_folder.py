@@ -17,8 +17,8 @@ from raysl.config.schema import ConfigError, RunConfig
 from raysl.config.stored import stored_settings
 from raysl.redact import redact
 from raysl.storage import Folder, join
-from raysl.train.lock_files import Lock
-from raysl.train.run_lock import run_lock
+from raysl.train.folder.lock import run_lock
+from raysl.train.folder.lock_files import Lock
 
 log = logging.getLogger("raysl")
 
