@@ -74,19 +74,27 @@ class Faults:
         self.folder.mkdir(parents=True)
         self.count = 0
 
-    def add(self, operation: str, pattern: str, kind: str = "error", times: int = 1, seconds: float = 0.0) -> None:
+    def add(
+        self, operation: str, pattern: str, kind: str = "error", times: int | None = 1, seconds: float = 0.0
+    ) -> None:
         """Have the next operations on paths that fit fail.
 
         Args:
             operation: look, read, write or delete; * is any.
             pattern: regular expression that is searched in the path.
             kind: `error`; `tear`, half is written; `lose`, the file is gone when it is written; `wait`, it takes long.
-            times: how often.
+            times: how often; None for ever, or until `clear`.
             seconds: of `wait`.
         """
-        for _ in range(times):
+        for _ in range(times or 1):
             self.count += 1
-            fault = {"operation": operation, "pattern": pattern, "kind": kind, "seconds": seconds}
+            fault = {
+                "operation": operation,
+                "pattern": pattern,
+                "kind": kind,
+                "seconds": seconds,
+                "stays": times is None,
+            }
             draft = self.folder / f"{self.count:05}.part"
             draft.write_text(json.dumps(fault))
             draft.rename(self.folder / f"{self.count:05}.json")
@@ -123,7 +131,8 @@ def _meet(operation: str, path: str) -> str | None:
         try:
             fault = json.loads(file.read_text())
             if fault["operation"] in (operation, "*") and re.search(fault["pattern"], str(path)):
-                file.unlink()
+                if not fault["stays"]:
+                    file.unlink()
             else:
                 continue
         except FileNotFoundError:  # another process met it

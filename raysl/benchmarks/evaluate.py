@@ -4,6 +4,7 @@ import logging
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from raysl.config.stored import load_benchmarks
 from raysl.data.source import Split
 from raysl.report.assemble import assemble
 from raysl.report.contents import Score, flat_metrics
-from raysl.storage import Folder, cut
+from raysl.storage import PATIENCE_S, Folder, cut, outlast
 
 log = logging.getLogger("raysl")
 
@@ -63,7 +64,8 @@ def benchmark(
         ConfigError: if the checkpoint, a name or a setting is wrong, it names code that is not trusted, or the images
             have no labels or several each.
     """
-    loaded = load_checkpoint(checkpoint, trust_code, config)
+    patience_s = 0.0 if config is None else PATIENCE_S  # a run that has just been trained waits for its storage
+    loaded = outlast(lambda: load_checkpoint(checkpoint, trust_code, config), patience_s=patience_s)
     chosen = load_benchmarks(loaded.config, benchmarks, overrides)
     data = loaded.config.data
     source = resolve("source", data.name)(data)
@@ -129,5 +131,5 @@ def _write(
     with tempfile.TemporaryDirectory(prefix="raysl_report_") as draft:
         write_report(report, Path(draft))
         for name in ("report.json", "report.html"):
-            folder.upload(Path(draft) / name, name)
+            outlast(partial(folder.upload, Path(draft) / name, name))
     return folder.uri_of("report.html")

@@ -42,6 +42,10 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        is_broken = any(mark in data for mark in "\x85\u2028\u2029")  # breaks of a line that only quotes keep
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if is_broken else None)
+
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
 
@@ -59,6 +63,7 @@ for _kind in (_Loader, _Dumper):
     }
     _kind.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
     _kind.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+_Dumper.add_representer(str, _Dumper.represent_str)
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 

@@ -21,7 +21,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl.benchmarks.evaluate import Report, benchmark
 from raysl.checkpoint import check_resumable
-from raysl.checkpoint_files import Found
+from raysl.checkpoint_files import Found, newest_whole
 from raysl.cluster import Resources, connect, worker_shape
 from raysl.components import resolve
 from raysl.config.schema import RunConfig
@@ -240,7 +240,7 @@ def _train(
     if outcome.failure is not None and outcome.is_input_wrong:
         raise ConfigError(outcome.failure)
     if outcome.failure is not None:
-        kept = outlast(folder.newest).name
+        kept = outlast(lambda: newest_whole(folder, ())).name
         raise RunFailed(
             f"{outcome.failure}; " + (f"the last good checkpoint is {folder.uri_of(kept)}" if kept else "no checkpoint")
         )
@@ -278,7 +278,7 @@ def _result(folder: RunFolder, report: Report | None) -> Result:
     newest: dict[str, float] = {}
     for line in history:
         newest |= line
-    name = outlast(folder.newest).name
+    name = outlast(lambda: newest_whole(folder, ())).name
     if name is None:
         raise RunFailed(f"no whole checkpoint is left in {folder.uri}; start the same command again")
     checkpoint = folder.uri_of(name)

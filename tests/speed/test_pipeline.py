@@ -49,6 +49,7 @@ def test_the_time_of_an_image_is_split_into_its_parts(task: StreamTask) -> None:
     assert all(spent > 0 for spent in parts.values())
 
 
+@pytest.mark.slow
 def test_contenders_are_measured_side_by_side() -> None:
     numbers = measure_pipeline("bd", sizes=(32,), repeats=1, seconds=0.1, threads=1)
     assert set(numbers["32"]) == set("bd")

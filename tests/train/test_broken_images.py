@@ -38,6 +38,7 @@ def _listed(logs: Path) -> list[str]:
     return [json.loads(line)["image"] for line in (logs / "corrupt.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_one_percent_of_broken_images_is_trained_through_and_told_of(tmp_path: Path, folder: Path) -> None:
     words = [*SMALL, "data=image_folder", f"data.path={folder}", "data.limit=null", "data.image_size=16"]
     words += ["train.epochs=2", "train.batch_size=30", f"storage={tmp_path}", "name=few"]

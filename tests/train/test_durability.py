@@ -3,13 +3,31 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint import load_backbone
+from raysl.checkpoint import TrainState
+from raysl.config.load import load_config
+from raysl.data.load import LocalBatches
+from raysl.train import LocalReporter, TrainPlan, fit
+from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
+from raysl.train.pretrain import _prepare
 from tests.faults import Faults
-from tests.train.runs import assert_same, finish, kill_driver, logged_step, start, tensors, wait_for_step
+from tests.train.runs import (
+    SMALL,
+    assert_same,
+    finish,
+    kill_driver,
+    kill_worker,
+    logged_step,
+    start,
+    tensors,
+    wait_for_step,
+)
+
+LONG, STEPS = ("train.epochs=40", "train.checkpoint_every=10st"), 320
 
 
 @pytest.fixture(autouse=True)
@@ -22,34 +40,41 @@ def events(run: Path) -> list[str]:
     return [json.loads(line)["event"] for line in (run / "events.jsonl").read_text().splitlines()]
 
 
-def unlock(run: Path) -> None:
-    for lock in run.glob(".lock*"):
-        lock.unlink()
-
-
 def steps(run: Path) -> list[int]:
     return [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_remote_run_outlasts_its_storage_and_its_driver_and_keeps_all_its_logs(
+def undisturbed(folder: Path, *words: str) -> None:
+    """The same run in this process, without Ray: its checkpoints."""
+    job = _prepare(load_config("quickstart", [*SMALL, *words]))
+    state = TrainState.create(job.config, job.data)
+    plan = TrainPlan.from_config(job.config, job.data.num_samples)
+    batches = LocalBatches(replace(job.loader, augment_in_task=True))
+    fit(state, state.method, plan, batches, callbacks=[MetricsLog(folder)], reporter=LocalReporter(folder))
+
+
+def test_a_remote_run_that_loses_worker_driver_and_storage_ends_as_one_that_lost_nothing(
     tmp_path: Path, faults: Faults
 ) -> None:
     storage, run = f"faulty://{tmp_path}/bucket", tmp_path / "bucket" / "one"
-    process = start(storage, "one", "train.max_failures=0")
+    process = start(storage, "one", *LONG, "train.max_failures=1")
     wait_for_step(run, 10, process)
-    faults.add("*", "bucket/one/", times=40)  # every poll, upload and lock renewal, as when a network is down
-    wait_for_step(run, 20, process)
-    assert faults.num_left() == 0
+    kill_worker(process)
+    wait_for_step(run, 25, process)
+    faults.add("*", "bucket/one/", times=15)  # every poll, upload and lock renewal, as when a network is down
+    while faults.num_left():
+        assert process.poll() is None, process.communicate()[0]
     kill_driver(process)
-    unlock(run)
-    output = finish(start(storage, "one"))
+    output = finish(start(storage, "one", *LONG))
     assert "resumed at step" in output
-    told = events(run)
-    assert [line.split()[0] for line in told if "worker(s)" in line] == ["started", "resumed"], "no attempt was lost"
-    assert steps(run) == list(range(1, 41))
-    assert sorted(path.name for path in run.glob("checkpoint_*")) == ["checkpoint_000000035", "checkpoint_000000040"]
-    assert load_backbone(storage + "/one").feature_dim > 0
-    assert "is finished: 40 steps" in finish(start(storage, "one"))
+    starts = [line.split()[0] for line in events(run) if "worker(s)" in line]
+    assert starts == ["started", "resumed", "resumed"], "all logs are kept, and the storage cost no attempt"
+    assert steps(run) == list(range(1, STEPS + 1))
+    assert len(list(run.glob("checkpoint_*"))) == 2
+    undisturbed(tmp_path / "calm", *LONG)
+    assert_same(tensors(tmp_path / "calm")["method"], tensors(run)["method"])
+    calm, hit = (parse_metrics((folder / "metrics.jsonl").read_bytes()) for folder in (tmp_path / "calm", run))
+    assert [line["loss"] for line in calm] == [line["loss"] for line in hit]
 
 
 @pytest.mark.slow
@@ -64,7 +89,6 @@ def test_a_kill_while_the_last_checkpoint_is_uploaded_is_not_taken_for_the_end(t
         assert process.poll() is None
     kill_driver(process)
     assert (run / "checkpoint_000000040").is_dir()
-    unlock(run)
     output = finish(start(storage, "one"))
     assert "resumed at step 35" in output
     assert "passed over checkpoint_000000040" in output

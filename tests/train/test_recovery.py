@@ -31,10 +31,6 @@ def _disturbed_equals_undisturbed(folder: Path, workers: int, seed: int) -> None
     assert [line["loss"] for line in calm] == [line["loss"] for line in hit]
 
 
-def test_two_workers_losing_one_and_the_driver_change_no_bit(tmp_path: Path) -> None:
-    _disturbed_equals_undisturbed(tmp_path, workers=2, seed=0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("seed", [1, 2])

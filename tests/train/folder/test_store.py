@@ -73,7 +73,7 @@ def test_a_storage_that_fails_for_a_while_loses_nothing(run: Folder, logs: Path,
 
 def test_what_cannot_be_stored_is_given_up_for_what_is_newer(run: Folder, logs: Path, faults: Faults) -> None:
     told: list[str] = []
-    faults.add("write", "checkpoint_000000005", times=10_000)
+    faults.add("write", "checkpoint_000000005", times=None)
     store = RemoteStore(run, logs, keep=2, tell=told.append)
     put(store, 5, 10)
     store.finish()
@@ -96,7 +96,7 @@ def test_a_storage_that_never_answers_again_ends_in_an_error(
     run: Folder, logs: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raysl.storage.PATIENCE_S", 0.05)
-    faults.add("*", "bucket/run", times=10_000)
+    faults.add("*", "bucket/run", times=None)
     store = RemoteStore(run, logs, keep=2, tell=lambda _: None)
     put(store, 5)
     with pytest.raises(StorageError, match="the storage does not answer"):
