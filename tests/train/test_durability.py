@@ -27,8 +27,6 @@ from tests.train.runs import (
     wait_for_step,
 )
 
-LONG, STEPS = ("train.epochs=40", "train.checkpoint_every=10st"), 320
-
 
 @pytest.fixture(autouse=True)
 def children_know_the_faults(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,10 +38,6 @@ def events(run: Path) -> list[str]:
     return [json.loads(line)["event"] for line in (run / "events.jsonl").read_text().splitlines()]
 
 
-def steps(run: Path) -> list[int]:
-    return [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def undisturbed(folder: Path, *words: str) -> None:
     """The same run in this process, without Ray: its checkpoints."""
     job = _prepare(load_config("quickstart", [*SMALL, *words]))
@@ -53,28 +47,43 @@ def undisturbed(folder: Path, *words: str) -> None:
     fit(state, state.method, plan, batches, callbacks=[MetricsLog(folder)], reporter=LocalReporter(folder))
 
 
+def check_as_undisturbed(folder: Path, run: Path, starts: list[str], *words: str) -> None:
+    """Fail unless a run has all its logs, and ended with the bits of the same run in this process."""
+    found = [line.split()[0] for line in events(run) if "worker(s)" in line]
+    assert found == starts
+    assert len(list(run.glob("checkpoint_*"))) == 2
+    undisturbed(folder, *words)
+    assert_same(tensors(folder)["method"], tensors(run)["method"])
+    calm, hit = (parse_metrics((path / "metrics.jsonl").read_bytes()) for path in (folder, run))
+    assert [line["step"] for line in hit] == list(range(1, len(calm) + 1))
+    assert [line["loss"] for line in calm] == [line["loss"] for line in hit]
+
+
+def test_a_remote_run_whose_driver_is_killed_ends_as_one_in_a_notebook(tmp_path: Path) -> None:
+    storage, run = f"faulty://{tmp_path}/bucket", tmp_path / "bucket" / "one"
+    process = start(storage, "one", "train.epochs=10")
+    wait_for_step(run, 10, process)
+    kill_driver(process)
+    assert "resumed at step" in finish(start(storage, "one", "train.epochs=10"))
+    check_as_undisturbed(tmp_path / "calm", run, ["started", "resumed"], "train.epochs=10")
+
+
+@pytest.mark.slow
 def test_a_remote_run_that_loses_worker_driver_and_storage_ends_as_one_that_lost_nothing(
     tmp_path: Path, faults: Faults
 ) -> None:
     storage, run = f"faulty://{tmp_path}/bucket", tmp_path / "bucket" / "one"
-    process = start(storage, "one", *LONG, "train.max_failures=1")
-    wait_for_step(run, 10, process)
+    long = ("train.epochs=40", "train.checkpoint_every=10st")
+    process = start(storage, "one", *long, "train.max_failures=1")
+    wait_for_step(run, 20, process)
     kill_worker(process)
-    wait_for_step(run, 25, process)
+    wait_for_step(run, 40, process)
     faults.add("*", "bucket/one/", times=15)  # every poll, upload and lock renewal, as when a network is down
     while faults.num_left():
         assert process.poll() is None, process.communicate()[0]
     kill_driver(process)
-    output = finish(start(storage, "one", *LONG))
-    assert "resumed at step" in output
-    starts = [line.split()[0] for line in events(run) if "worker(s)" in line]
-    assert starts == ["started", "resumed", "resumed"], "all logs are kept, and the storage cost no attempt"
-    assert steps(run) == list(range(1, STEPS + 1))
-    assert len(list(run.glob("checkpoint_*"))) == 2
-    undisturbed(tmp_path / "calm", *LONG)
-    assert_same(tensors(tmp_path / "calm")["method"], tensors(run)["method"])
-    calm, hit = (parse_metrics((folder / "metrics.jsonl").read_bytes()) for folder in (tmp_path / "calm", run))
-    assert [line["loss"] for line in calm] == [line["loss"] for line in hit]
+    assert "resumed at step" in finish(start(storage, "one", *long))
+    check_as_undisturbed(tmp_path / "calm", run, ["started", "resumed", "resumed"], *long)
 
 
 @pytest.mark.slow
