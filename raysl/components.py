@@ -122,6 +122,8 @@ def _is_own(where: str) -> bool:
 
 
 def _module_by_name(slot: str, where: str) -> ModuleType:
+    if not all(part.isidentifier() for part in where.split(".")):
+        raise ConfigError(f"{slot}: {where!r} is no name of a module; write package.module:Class")
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:

@@ -51,3 +51,9 @@ def test_names_that_pick_nothing_are_told_with_what_is_near(tmp_path: Path) -> N
     (tmp_path / "some.py").write_text("from pathlib import Path\nclass Mine: pass\nyours = 3\n")
     assert error_of("method", f"{tmp_path}/some.py:Yours").endswith("has no class 'Yours'; its classes: Mine")
     assert "has no class 'yours'" in error_of("method", f"{tmp_path}/some.py:yours")
+
+
+@pytest.mark.parametrize("name", [":", ":X", ".a:X", "a..b:X", "a b:X"])
+def test_a_module_that_cannot_have_that_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no name of a module; write package\.module:Class"):
+        resolve("method", name)
