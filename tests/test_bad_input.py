@@ -334,6 +334,7 @@ def test_an_expected_metric_that_nobody_measured_fails_a_finished_run(
         assert (caught.value.code, capsys.readouterr().err) == (1, message)
 
 
+@pytest.mark.slow
 def test_more_workers_than_the_cluster_can_ever_have() -> None:
     words = ["pretrain", "train.workers=64", "storage=runs"]
     done = subprocess.run([sys.executable, "-m", "raysl", *words], capture_output=True, text=True, timeout=90)

@@ -389,6 +389,7 @@ def private_ray() -> Iterator[None]:
     ray.shutdown()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("private_ray")
 def test_the_command_ingests_on_ray_and_checks(
     images: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -32,6 +32,7 @@ def test_batches_are_a_function_of_the_rank() -> None:
     assert len(set(seen)) == len(seen)
 
 
+@pytest.mark.slow
 def test_the_bare_loop_and_fit_are_measured_side_by_side() -> None:
     numbers = measure_step("ab", repeats=1, steps=2, warmup=0, workload=TINY, threads=1)
     (repeat,) = numbers["repeats"]

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import ray.cloudpickle
 import torch
 
@@ -38,6 +39,7 @@ def test_a_driver_imports_no_compiler_no_plots_and_no_scikit_learn_before_traini
     assert said(DRIVER) == ["[]"]
 
 
+@pytest.mark.slow
 def test_a_packed_function_is_imported_where_it_is_called_and_not_before(tmp_path: Path) -> None:
     def doubled(block: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"number": (2 * torch.as_tensor(block["number"])).tolist()}
