@@ -1,7 +1,6 @@
 """Whole runs on a storage that fails, with folders that were damaged, and with a dataset that changed."""
 
 import json
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -105,7 +104,7 @@ def test_a_kill_while_the_last_checkpoint_is_uploaded_is_not_taken_for_the_end(t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harm", ["delete it", "cut it off", "flip a bit", "leave Ray's notes"])
+@pytest.mark.parametrize("harm", ["delete it", "flip a bit"])
 def test_a_newest_checkpoint_that_was_harmed_costs_only_the_steps_since_the_one_before(
     tmp_path: Path, harm: str
 ) -> None:
@@ -117,18 +116,13 @@ def test_a_newest_checkpoint_that_was_harmed_costs_only_the_steps_since_the_one_
     state = run / newest / "train_state.pt"
     if harm == "delete it":
         shutil.rmtree(run / newest)
-    elif harm == "cut it off":
-        os.truncate(state, state.stat().st_size // 2)
-    elif harm == "flip a bit":
+    else:
         content = bytearray(state.read_bytes())
         content[-1000] ^= 1
         state.write_bytes(content)
-    else:
-        (run / "checkpoint_manager_snapshot.json").write_text('{"checkpoint_results": [')
-        before = newest
     output = finish(start(tmp_path, "one"))
     assert f"resumed at step {int(before.removeprefix('checkpoint_'))} " in output
-    assert ("passed over " + newest in output) == (harm in ("cut it off", "flip a bit"))
+    assert ("passed over " + newest in output) == (harm == "flip a bit")
     assert logged_step(run) == 40
 
 
