@@ -27,7 +27,7 @@ def test_a_local_storage_that_a_node_does_not_share_is_refused_before_the_first_
     try:
         wait_for_line("Ray runtime started", tmp_path / "head.log", nodes[0])
         hide = f"mount -t tmpfs none {storage}"
-        nodes.append(start_node(f"--address=127.0.0.1:{port}", "--num-cpus=2", log=tmp_path / "node.log", before=hide))
+        nodes.append(start_node(f"--address=127.0.0.1:{port}", "--num-cpus=3", log=tmp_path / "node.log", before=hide))
         wait_for_line("Ray runtime started", tmp_path / "node.log", nodes[1])
         for name, value in {**client_environment(), "RAY_ADDRESS": f"127.0.0.1:{port}"}.items():
             monkeypatch.setenv(name, value)
