@@ -130,8 +130,7 @@ class TrainState:
                 primitives.
         """
         copy = Folder(str(folder))
-        check_resumable(read_meta(copy), copy.uri, self.config)
-        verify(copy, [STATE_FILE])
+        check_resumable(verify(copy, [STATE_FILE]), copy.uri, self.config)
         tensors = load_tensors(folder / STATE_FILE, self.device)
         try:
             self.method.load_state_dict(tensors["method"])

@@ -105,6 +105,7 @@ class RemoteStore:
         self._are_logs_due = False
         self._is_busy = False
         self._failure: StorageError | None = None  # of the upload that is under way, or of the last one
+        self._unstored: StorageError | None = None  # why the newest checkpoint is not there
         threading.Thread(target=self._work, name="raysl-store", daemon=True).start()
 
     def put(self, name: str, save: Save) -> None:
@@ -114,13 +115,14 @@ class RemoteStore:
             save(draft)
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
-            self.tell(f"cannot write {name} to {draft}: {reason_of(error)}; training goes on without it")
+            self._unstored = StorageError(f"cannot write {name} to {draft}: {reason_of(error)}")
+            self.tell(f"{self._unstored}; training goes on without it")
             return
         with self._change:
             self._change.wait_for(lambda: self._waiting is None or self._failure is not None)
             if self._waiting is not None:
                 shutil.rmtree(self._waiting[1], ignore_errors=True)
-            self._waiting = name, draft
+            self._waiting, self._unstored = (name, draft), None
             self._change.notify_all()
 
     def put_logs(self) -> None:
@@ -134,8 +136,9 @@ class RemoteStore:
         self.put_logs()
         with self._change:
             self._change.wait_for(lambda: self._waiting is None and not self._are_logs_due and not self._is_busy)
-            if self._failure is not None:
-                raise self._failure
+            error = self._unstored or self._failure
+        if error is not None:
+            raise error
 
     def _work(self) -> None:
         while True:
@@ -151,6 +154,7 @@ class RemoteStore:
             except StorageError as error:
                 self._failure = error
                 if task is not None:
+                    self._unstored = error if self._waiting is None else None
                     self.tell(f"gave up {task[0]}: {error}")
             if task is not None:
                 shutil.rmtree(task[1], ignore_errors=True)
@@ -165,7 +169,7 @@ class RemoteStore:
                 name, draft = task
                 upload(draft, self.folder, name)
                 remove_old(self.folder, name, self.keep)
-        except ConfigError as error:  # also what looks lasting, such as rights that have run out
+        except (ConfigError, OSError) as error:  # also what looks lasting, such as rights that have run out
             if self._failure is None:
                 self.tell(f"{error}; training goes on, and it is tried again")
             self._failure = error if isinstance(error, StorageError) else StorageError(str(error))

@@ -103,6 +103,22 @@ def test_a_storage_that_never_answers_again_ends_in_an_error(
         store.finish()
 
 
+def test_a_last_checkpoint_that_could_not_be_written_is_an_error_though_the_logs_arrive(
+    run: Folder, logs: Path, faults: Faults
+) -> None:
+    def full(draft: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = RemoteStore(run, logs, keep=2, tell=lambda _: None)
+    put(store, 5)
+    store.put(checkpoint_name(10), full)
+    with pytest.raises(StorageError, match=r"cannot write checkpoint_000000010 .*No space left on device"):
+        store.finish()
+    put(store, 15)
+    store.finish()
+    assert newest_whole(run).step == 15
+
+
 def test_a_local_disk_that_fails_skips_a_checkpoint_and_the_last_one_is_tried_again(
     tmp_path: Path, faults: Faults
 ) -> None:
