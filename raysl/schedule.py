@@ -57,10 +57,11 @@ class Duration:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ep|st|%)\s*", text)
         if match is None:
             raise ValueError(f"{text!r} is no duration; write epochs (10ep), steps (500st) or a share of the run (5%)")
-        value, unit = match.groups()
-        if unit == "st" and float(value) != int(float(value)):
-            raise ValueError(f"{text!r}: steps are whole; write {math.ceil(float(value))}st")
-        return cls(float(value), unit)  # type: ignore[arg-type]
+        number, unit = match.groups()
+        value = float(number)
+        if unit == "st" and not value.is_integer() and math.isfinite(value):
+            raise ValueError(f"{text!r}: steps are whole; write {math.ceil(value)}st")
+        return cls(value, unit)  # type: ignore[arg-type]
 
     def steps(self, total: int, epoch_len: int) -> int:
         """This length in updates, rounded to the nearest one."""

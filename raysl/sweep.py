@@ -26,7 +26,7 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from raysl.cluster import Resources, connect, worker_shape
 from raysl.config.load import dump
 from raysl.config.schema import ConfigError, RunConfig
-from raysl.config.space import SweepConfig, dump_sweep, example
+from raysl.config.space import SweepConfig, dump_sweep, examples
 from raysl.config.stored import apply_overrides
 from raysl.config.text import read
 from raysl.errors import RunInUse
@@ -78,7 +78,8 @@ def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
     if space.metric == "knn_top1":
         base = replace(base, train=replace(base.train, online_knn_every=base.train.checkpoint_every))
     for key, distribution in space.space.items():
-        apply_overrides(base, [_setting(key, example(key, distribution))])
+        for value in examples(key, distribution):
+            apply_overrides(base, [_setting(key, value)])
     _warn_of_credentials(base, space)
     folder = RunFolder.of(base)
     folder.make()

@@ -53,7 +53,7 @@ def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
         ("space: {optim.lr: {normal: [0, 1]}}", "is no distribution; write one of {choice"),
         ("space: {optim.lr: {uniform: [1, 0]}}", "is no range"),
         ("space: {optim.lr: {loguniform: [0, 1]}}", "both above 0"),
-        ("trials: 0\nspace: {optim.lr: {choice: [1]}}", "trials, grace_epochs and concurrent are at least 1"),
+        ("trials: 0\nspace: {optim.lr: {choice: [1]}}", "trials: 0 is out of range"),
         ("metric: knn/top1\nspace: {optim.lr: {choice: [1]}}", "asha compares trials while they train"),
     ],
 )

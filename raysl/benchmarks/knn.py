@@ -3,12 +3,14 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet
+from raysl.config.ranges import Count, NotEmpty, Temperature
 from raysl.config.schema import BenchmarkConfig, ConfigError
 
 log = logging.getLogger("raysl")
@@ -25,11 +27,11 @@ class KNN(Benchmark):
         """Settings of the vote."""
 
         name: str = "knn"
-        k: tuple[int, ...] = (20,)
+        k: Annotated[tuple[Count, ...], NotEmpty()] = (20,)
         """Neighbours that vote; several values are all measured. The paper has 200, for ImageNet."""
-        temperature: float = 0.07
+        temperature: Temperature = 0.07
         """A neighbour of cosine s votes with weight exp(s / temperature)."""
-        chunk_rows: int = 4096
+        chunk_rows: Count = 4096
         """Test and training rows that are compared at once; bounds memory, changes no result."""
 
     def __init__(self, config: Config) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet
+from raysl.config.ranges import Count, NotEmpty, Within
 from raysl.config.schema import BenchmarkConfig, ConfigError
 
 MEMORY = 1 << 26
@@ -31,9 +33,9 @@ class LowShot(Benchmark):
         """Settings of the draws."""
 
         name: str = "low_shot"
-        shots: tuple[int, ...] = (1, 5)
+        shots: Annotated[tuple[Count, ...], NotEmpty()] = (1, 5)
         """Labelled images of each class; several values are all measured, on nested draws."""
-        draws: int = 200
+        draws: Annotated[int, Within(1, 100_000)] = 200
         """Random choices of the labelled images."""
 
     def __init__(self, config: Config) -> None:

@@ -1,4 +1,4 @@
-"""The line of text below each field of a settings class, and a configuration printed with them."""
+"""The line of text below each field of a settings class, with its range, and a configuration printed with them."""
 
 import ast
 import dataclasses
@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from raysl.config.fields import hints_of
+from raysl.config.ranges import told
 from raysl.config.schema import RunConfig
 from raysl.config.text import write_inline
 from raysl.config.tree import escape, plain
@@ -75,10 +77,12 @@ def _rows(value: Any, key: str, doc: str) -> Iterator[tuple[str, Any, str]]:
             yield from _rows(item, prefix + name, "")
         return
     kind: Any = type(value)
-    docs = field_docs(kind)
+    docs, hints = field_docs(kind), hints_of(kind)
     for field in dataclasses.fields(value):
         if field.init:
-            yield from _rows(getattr(value, field.name), prefix + field.name, docs.get(field.name, ""))
+            rule = told(hints[field.name])
+            lines = (docs.get(field.name, ""), f"{rule[0].upper()}{rule[1:]}." if rule else "")
+            yield from _rows(getattr(value, field.name), prefix + field.name, " ".join(filter(None, lines)))
 
 
 def _class_body(kind: type[object]) -> list[ast.stmt]:

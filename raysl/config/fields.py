@@ -7,6 +7,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from raysl.components import resolve
+from raysl.config.ranges import bare
 from raysl.config.schema import BackboneConfig, BenchmarkConfig, ComponentConfig, DataConfig, MethodConfig, OptimConfig
 from raysl.config.tree import plain
 from raysl.errors import ConfigError
@@ -31,14 +32,15 @@ class Setting:
 
 
 @functools.cache
-def _hints(kind: type[object]) -> dict[str, Any]:
-    return get_type_hints(kind)
+def hints_of(kind: type[object]) -> dict[str, Any]:
+    """The annotations of a dataclass, with their ranges."""
+    return get_type_hints(kind, include_extras=True)
 
 
 def settings_of(kind: Any, default: Any = None) -> dict[str, Setting]:
     """The settings of a dataclass by name; those of the instance `default` are its defaults where one is given."""
     found = {}
-    hints = _hints(kind)
+    hints = hints_of(kind)
     for field in dataclasses.fields(kind):
         if not field.init:
             continue
@@ -70,6 +72,7 @@ def component_class(base: type[ComponentConfig], name: str) -> type[ComponentCon
 
 def group_of(kind: Any) -> type[Any] | None:
     """The dataclass behind an annotation, also inside `X | None`; None where it is no group of settings."""
+    kind = bare(kind)
     if get_origin(kind) in (Union, UnionType):
         return next((group for member in get_args(kind) if (group := group_of(member)) is not None), None)
     return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind is not Duration else None
@@ -123,4 +126,5 @@ def filled(kind: type[Any], tree: dict[str, Any], key: str = "", default: Any = 
 
 
 def _entry_group(kind: Any) -> type[Any] | None:
+    kind = bare(kind)
     return group_of(get_args(kind)[1]) if get_origin(kind) is dict and get_args(kind) else None

@@ -31,7 +31,7 @@ class Layers:
             if name is not None and below and _name(below, keys) not in (None, name):
                 self.stale.update((*keys, *leaf) for leaf in leaves(below) if leaf != ("name",))
         self.values = _merged(self.values, layer)
-        self.stale.difference_update(leaves(layer))
+        self.stale.difference_update(keys[:end] for keys in leaves(layer) for end in range(1, len(keys) + 1))
 
     def pruned(self) -> dict[str, Any]:
         """The values without those of replaced components that the new ones have no place for."""

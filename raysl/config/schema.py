@@ -6,12 +6,25 @@ A field that may differ when a run is started again under its name carries `MAY_
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from raysl.config.ranges import (
+    AnyBound,
+    Count,
+    Every,
+    Length,
+    Place,
+    Rising,
+    Seed,
+    Share,
+    Side,
+    Within,
+)
 from raysl.errors import ConfigError as ConfigError
 from raysl.schedule import Duration
 
 MAY_CHANGE: dict[str, bool] = {"may_change": True}
+Deviation = Annotated[float, Within(0.001, 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,21 +49,21 @@ class BackboneConfig(ComponentConfig):
 class DataConfig(ComponentConfig):
     """Base of every source's settings, and what the data pipeline needs beside them."""
 
-    image_size: int = 224
+    image_size: Side = 224
     """Side of the square images that benchmarks and `load_backbone` users feed, in pixels."""
-    eval_resize: int | None = None
+    eval_resize: Side | None = None
     """Short side before the centre crop of evaluation, in pixels.
     Default: image_size * 256 / 224 from 64 px on, else image_size."""
-    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    mean: tuple[Share, Share, Share] = (0.485, 0.456, 0.406)
     """Channel means of the normalisation, of images in [0, 1]."""
-    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    std: tuple[Deviation, Deviation, Deviation] = (0.229, 0.224, 0.225)
     """Channel standard deviations of the normalisation, of images in [0, 1]."""
-    limit: int | None = None
+    limit: Count | None = None
     """Use only so many images of each split, an even share of the file order; default: all."""
     balanced: bool = False
     """Take the training images of `limit` from all classes alike; where that leaves a rest, the first classes
     give one more."""
-    skip: int | None = None
+    skip: Place | None = None
     """Take the training images of `limit` from a draw that is always the same, after the first so many:
     limit=n skip=0 and limit=n skip=n share none. Default: no draw, an even share."""
     subset: str | None = None
@@ -59,15 +72,15 @@ class DataConfig(ComponentConfig):
     label_type: Literal["standard", "sample_index", "zero"] = "standard"
     """Labels of the dataset, each sample's index, or 0 for all; the latter two name no classes that benchmarks
     could measure."""
-    lanes: int | None = None
+    lanes: Annotated[int, Within(1, 10_000_000)] | None = None
     """Fixed parts of a global batch, each with its own read units; a worker takes whole lanes.
     Default: 64, or the batch where that is smaller."""
-    window: int = 2048
+    window: Count = 2048
     """Rows of one lane that are shuffled together where a dataset is too large for an exact permutation."""
     drop_last: bool = True
     """Leave out the images that fill no batch at the end of an epoch, other ones each time; else the last batch of each
     epoch is smaller."""
-    exact_below: int = 4_194_304
+    exact_below: Place = 4_194_304
     """Datasets with fewer rows get an exact permutation each epoch, if their source can read any row."""
     augment_on: Literal["auto", "task", "device"] = field(default="auto", metadata=MAY_CHANGE)
     """Where views are augmented: in the data tasks, on the worker's device, or on the device
@@ -75,16 +88,16 @@ class DataConfig(ComponentConfig):
     scaled_decode: bool = True
     """Decode large JPEG files at 1/2, 1/4 or 1/8 of their size where every view of them is smaller still; training
     alone, evaluation decodes in full."""
-    max_corrupt: float = field(default=0.05, metadata=MAY_CHANGE)
+    max_corrupt: Share = field(default=0.05, metadata=MAY_CHANGE)
     """Share of the training images that may turn out to be broken before the run stops;
     up to there they are replaced."""
     changed: Literal["refuse", "accept"] = field(default="refuse", metadata=MAY_CHANGE)
     """What a resume does when the training images are not those that the run began with: refuse, or go on with them at
     the beginning of the epoch that it was in."""
-    buffer_gb: float | None = field(default=None, metadata=MAY_CHANGE)
+    buffer_gb: Annotated[float, Within(0.001, 1e6)] | None = field(default=None, metadata=MAY_CHANGE)
     """Memory that views may fill in Ray's object store before the data tasks wait; default: Ray's own share of it."""
-    prefetch: int = field(default=2, metadata=MAY_CHANGE)
-    """Blocks that each worker holds ready ahead of training, at least 1."""
+    prefetch: Annotated[int, Within(1, 1000)] = field(default=2, metadata=MAY_CHANGE)
+    """Blocks that each worker holds ready ahead of training."""
 
     def __post_init__(self) -> None:
         if self.subset is not None:  # workers run in other directories
@@ -97,19 +110,19 @@ class DataConfig(ComponentConfig):
 class OptimConfig(ComponentConfig):
     """Base of every optimizer's settings, with the schedule of its learning rate."""
 
-    lr: float = 0.3
+    lr: Annotated[float, Within(0, 1e6)] = 0.3
     """Peak learning rate for `lr_batch_size` images."""
     lr_scaling: Literal["none", "linear", "sqrt"] = "linear"
     """How the learning rate grows with train.batch_size / lr_batch_size."""
-    lr_batch_size: int = 256
+    lr_batch_size: Count = 256
     """Global batch size that `lr` is stated for."""
     schedule: Literal["cosine", "constant"] = "cosine"
     """Course of the learning rate after the warm-up."""
-    warmup: Duration = field(default=Duration.parse("10ep"))
+    warmup: Length = field(default=Duration.parse("10ep"))
     """Linear rise from 0 to the peak: epochs (10ep), steps (500st) or a share of the run (5%)."""
-    final_lr: float = 0.0
-    """Learning rate at the end, as a share of the peak, in [0, 1]."""
-    weight_decay: float = 1e-6
+    final_lr: Share = 0.0
+    """Learning rate at the end, as a share of the peak."""
+    weight_decay: Annotated[float, Within(0, 1000)] = 1e-6
     """L2 penalty on the weights."""
     exclude_norm_and_bias: bool = True
     """Leave one-dimensional parameters (biases, normalisation) out of weight decay and of layer-wise scaling."""
@@ -119,41 +132,41 @@ class OptimConfig(ComponentConfig):
 class TrainConfig:
     """How long, how wide and how safely to train."""
 
-    epochs: int = 100
+    epochs: Annotated[int, Within(1, 1_000_000)] = 100
     """Passes over the training images."""
-    batch_size: int = 256
+    batch_size: Annotated[int, Within(1, 10_000_000)] = 256
     """Images in a global batch, over all workers."""
-    workers: int = field(default=1, metadata=MAY_CHANGE)
+    workers: Annotated[int, Within(1, 65_536)] = field(default=1, metadata=MAY_CHANGE)
     """Training processes; one per GPU."""
     uneven: bool = field(default=False, metadata=MAY_CHANGE)
     """Allow a number of workers that does not divide the lanes: ranks hold uneven rows, the gradient stays exact."""
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=MAY_CHANGE)
     """Where to train; auto takes GPUs when the cluster has or can start them."""
-    threads: int | None = field(default=None, metadata=MAY_CHANGE)
+    threads: Annotated[int, Within(1, 1024)] | None = field(default=None, metadata=MAY_CHANGE)
     """Threads of torch in each worker; default: its share of the node's CPUs.
     Other counts change the last bits of results."""
-    cpus_per_worker: float | None = field(default=None, metadata=MAY_CHANGE)
+    cpus_per_worker: Annotated[float, Within(0.01, 1024)] | None = field(default=None, metadata=MAY_CHANGE)
     """CPUs that Ray reserves for each worker; default: 1, or a fraction where the data tasks
     would be left without one."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Autocast of the forward pass; auto is bf16 on GPUs and fp32 on CPUs. Losses are computed in fp32 either way."""
     sync_bn: bool = True
     """Batch normalisation over the whole global batch instead of each worker's rows."""
-    clip_grad: float | None = None
+    clip_grad: Annotated[float, Within(0, 1e9, above=True)] | None = None
     """Largest norm of the gradient; default: no clipping."""
     deterministic: bool = False
     """Use deterministic GPU kernels, for results that repeat bit for bit there. CPU runs always repeat."""
-    log_every: Duration = field(default=Duration.parse("10st"), metadata=MAY_CHANGE)
+    log_every: Every = field(default=Duration.parse("10st"), metadata=MAY_CHANGE)
     """How often a line goes to metrics.jsonl and TensorBoard."""
-    checkpoint_every: Duration = field(default=Duration.parse("1ep"), metadata=MAY_CHANGE)
+    checkpoint_every: Every = field(default=Duration.parse("1ep"), metadata=MAY_CHANGE)
     """How often a checkpoint is saved; the last step always saves one."""
-    keep_checkpoints: int = field(default=2, metadata=MAY_CHANGE)
-    """Newest checkpoints that stay in the run's folder, at least 1."""
-    online_knn_every: Duration | None = field(default=None, metadata=MAY_CHANGE)
+    keep_checkpoints: Count = field(default=2, metadata=MAY_CHANGE)
+    """Newest checkpoints that stay in the run's folder."""
+    online_knn_every: Every | None = field(default=None, metadata=MAY_CHANGE)
     """How often the kNN accuracy on held-out images is measured during training; default: never."""
-    max_failures: int = field(default=3, metadata=MAY_CHANGE)
+    max_failures: Annotated[int, Within(-1, 1_000_000)] = field(default=3, metadata=MAY_CHANGE)
     """Losses of a worker or a node that are repaired before the run gives up; -1 for no limit."""
-    expect: dict[str, tuple[float, float]] = field(default_factory=dict, metadata=MAY_CHANGE)
+    expect: dict[str, Annotated[tuple[AnyBound, AnyBound], Rising()]] = field(default_factory=dict, metadata=MAY_CHANGE)
     """Ranges that final metrics must lie in, {metric: [low, high]}; the run fails otherwise."""
 
 
@@ -170,7 +183,7 @@ class RunConfig:
     """Name of the run: its folder inside `storage`. Starting the same name again resumes it."""
     storage: str = field(default="./runs", metadata=MAY_CHANGE)
     """Folder or URI (s3://, gs://) that holds the runs."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of everything random: initial weights, sample order, augmentation."""
     method: MethodConfig
     """Self-supervised method."""

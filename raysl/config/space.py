@@ -1,12 +1,14 @@
 """What a sweep searches: a YAML file of its own, with a distribution for each setting that varies."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from raysl.config.files import find
+from raysl.config.ranges import Count, Within
 from raysl.config.text import read, write
 from raysl.config.values import convert, show
 from raysl.errors import ConfigError
@@ -21,7 +23,7 @@ class SweepConfig:
 
     config: str = "quickstart"
     """Configuration that the trials depart from: a packaged name or a .yaml file."""
-    trials: int = 8
+    trials: Annotated[int, Within(1, 100_000)] = 8
     """Trials to draw; every grid value is tried in each of them."""
     metric: str = "knn_top1"
     """Number that ranks the trials: one logged while training, or with scheduler none also one of a benchmark."""
@@ -29,11 +31,11 @@ class SweepConfig:
     """Whether more or less of it is better."""
     scheduler: Literal["asha", "none"] = "asha"
     """asha (Li et al. 2020, arXiv 1810.05934) stops trials that are behind the others at the same epoch."""
-    grace_epochs: int = 1
-    """Epochs that asha lets every trial train, at least 1."""
-    reduction: int = 3
-    """asha lets one in so many trials go on at each rung, at least 2."""
-    concurrent: int | None = None
+    grace_epochs: Count = 1
+    """Epochs that asha lets every trial train."""
+    reduction: Annotated[int, Within(2, 1000)] = 3
+    """asha lets one in so many trials go on at each rung."""
+    concurrent: Annotated[int, Within(1, 10_000)] | None = None
     """Trials at a time; default: as many as the cluster has room for."""
     space: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Dotted setting -> {choice: [..]}, {grid: [..]}, {uniform: [low, high]}, {loguniform: ..} or {randint: ..}."""
@@ -66,8 +68,8 @@ def dump_sweep(sweep: SweepConfig) -> str:
     return write(redact_tree(dataclasses.asdict(sweep)))
 
 
-def example(key: str, distribution: dict[str, Any]) -> Any:
-    """A value that the distribution can give.
+def examples(key: str, distribution: dict[str, Any]) -> list[Any]:
+    """Values that the distribution can give: all of a list, the ends of a range.
 
     Raises:
         ConfigError: if it is none of the known ones, or its bounds do not fit it.
@@ -79,12 +81,15 @@ def example(key: str, distribution: dict[str, Any]) -> Any:
     if not isinstance(values, list) or not values:
         raise ConfigError(f"space.{key}.{name}: {show(values)} is no list of values; {known}")
     if name in ("choice", "grid"):
-        return values[0]
-    is_range = len(values) == 2 and all(isinstance(v, int | float) for v in values) and values[0] < values[1]
+        return values
+    kinds = (int,) if name == "randint" else (int, float)
+    is_range = (
+        len(values) == 2 and all(type(v) in kinds for v in values) and -math.inf < values[0] < values[1] < math.inf
+    )
     if not is_range or (name == "loguniform" and values[0] <= 0):
-        above = ", both above 0" if name == "loguniform" else ""
-        raise ConfigError(f"space.{key}.{name}: {show(values)} is no range; write [low, high]{above}")
-    return values[0]
+        rule = {"loguniform": ", both above 0", "randint": ", whole numbers, of which the second is never drawn"}
+        raise ConfigError(f"space.{key}.{name}: {show(values)} is no range; write [low, high]{rule.get(name, '')}")
+    return [values[0], values[1] - 1] if name == "randint" else [float(value) for value in values]
 
 
 def _build(tree: dict[str, Any], path: str) -> SweepConfig:
@@ -98,15 +103,13 @@ def _build(tree: dict[str, Any], path: str) -> SweepConfig:
         raise ConfigError(
             f"{path}: space is empty; name a setting and its distribution, optim.lr: {{uniform: [0.1, 1]}}"
         )
-    if sweep.trials < 1 or sweep.grace_epochs < 1 or sweep.reduction < 2 or (sweep.concurrent or 1) < 1:
-        raise ConfigError(f"{path}: trials, grace_epochs and concurrent are at least 1 and reduction at least 2")
     if sweep.scheduler == "asha" and "/" in sweep.metric:
         raise ConfigError(
             f"{path}: asha compares trials while they train, and {sweep.metric} is measured afterwards; "
             "rank by knn_top1, or set scheduler=none"
         )
     for key, distribution in sweep.space.items():
-        example(key, distribution)
+        examples(key, distribution)
     return sweep
 
 

@@ -1,10 +1,12 @@
 """Plain values from YAML into the types of settings: strict, with an error that says what would fit."""
 
 import dataclasses
+import math
 import types
 from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin
 
+from raysl.config.ranges import OutOfRange, bare, rules_of
 from raysl.config.text import write_inline
 from raysl.errors import ConfigError
 from raysl.schedule import Duration
@@ -12,6 +14,7 @@ from raysl.schedule import Duration
 Node = Callable[[type[Any], Any, str, Any], Any]
 """Turns a dict into a dataclass: (class, dict, dotted key, default instance or None)."""
 
+FLOATS_END = 2**1023  # whole numbers from here on may be none of a float's
 _NAMES = {int: "int", float: "float", bool: "bool", str: "text", type(None): "null", Duration: "duration"}
 
 
@@ -19,7 +22,8 @@ def convert(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
     """`value` as a setting of type `kind`.
 
     Args:
-        kind: the annotation: a scalar, `Duration`, `Literal`, a union, tuple, list, dict, a dataclass, or `Any`.
+        kind: the annotation: a scalar, `Duration`, `Literal`, a union, tuple, list, dict, a dataclass, or `Any`; also
+            one of these with a range (`raysl.config.ranges`).
         value: what YAML gave.
         key: the setting's dotted key, for messages.
         default: the setting's default, or None; a partly given dataclass takes the rest from it.
@@ -27,8 +31,19 @@ def convert(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
 
     Raises:
         ConfigError: a line for each value that does not fit.
+        OutOfRange: if the value itself is of the right type, and its field cannot hold it.
         TypeError: if no setting can have this annotation.
     """
+    done = _typed(bare(kind), value, key, default, node)
+    for rule in rules_of(kind):
+        if problem := rule.problem(done):
+            shown = done if isinstance(done, Duration) else show(list(done) if isinstance(done, tuple) else done)
+            raise OutOfRange(f"{key}: {shown} {problem}")
+    return done
+
+
+def _typed(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
+    """The value as a type, whatever its range."""
     origin = get_origin(kind)
     if kind is Any:
         return value
@@ -48,6 +63,7 @@ def convert(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
 
 def spell(kind: Any) -> str:
     """A type in a user's words, as in "is no float or null"."""
+    kind = bare(kind)
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(spell(member) for member in get_args(kind))
     if get_origin(kind) is Literal:
@@ -68,7 +84,7 @@ def _scalar(kind: Any, value: Any, key: str) -> Any:
     if kind not in _NAMES:
         raise TypeError(f"{key}: no setting can be of type {kind}")
     if kind is float and type(value) is int:
-        return float(value)
+        return float(value) if abs(value) < FLOATS_END else math.inf if value > 0 else -math.inf
     if kind is Duration and isinstance(value, str):
         try:
             return Duration.parse(value)
@@ -102,15 +118,21 @@ def _member(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
     if value is None and type(None) in members:
         return None
     errors: list[str] = []
+    out_of_range: OutOfRange | None = None
     for member in members:
         try:
-            return convert(member, value, key, default if _is_of(member, default) else None, node)
+            return convert(member, value, key, default if _is_of(bare(member), default) else None, node)
+        except OutOfRange as error:
+            out_of_range = out_of_range or error
         except ConfigError as error:
-            if isinstance(value, dict | list | tuple) and _holds(member, value):
+            if isinstance(value, dict | list | tuple) and _holds(bare(member), value):
                 errors.append(str(error))
+    if out_of_range is not None:
+        raise out_of_range
     if errors:
         raise ConfigError(errors[0])
-    texts = "; write epochs (10ep), steps (500st) or a share of the run (5%)" if Duration in members else ""
+    is_duration = any(bare(member) is Duration for member in members)
+    texts = "; write epochs (10ep), steps (500st) or a share of the run (5%)" if is_duration else ""
     raise ConfigError(f"{key}: {show(value)} is no {spell(kind)}{texts}")
 
 

@@ -6,12 +6,13 @@ those of every other image in the batch: backbone, a two-layer projector, and a 
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import dist
+from raysl.config.ranges import Area, Factors, Share, Side, Temperature, Width, Within
 from raysl.config.schema import ConfigError, MethodConfig
 from raysl.data.batch import Batch, DataInfo
 from raysl.losses import at_least_fp32, contrastive_accuracy, nt_xent
@@ -39,33 +40,33 @@ if TYPE_CHECKING:
 class Views:
     """The augmentation of section 3 and appendix A; all views of an image are drawn alike."""
 
-    size: int = 224
+    size: Side = 224
     """Side of a view in pixels."""
-    num: int = 2
+    num: Annotated[int, Within(2, 64)] = 2
     """Views of each image; with more than two, each is pulled to all the others."""
-    min_scale: float = 0.08
+    min_scale: Area = 0.08
     """Smallest area of the random crop as a share of the image (appendix A, random crop and resize)."""
-    flip: float = 0.5
+    flip: Share = 0.5
     """Probability of a horizontal flip."""
-    affine_p: float = 0.0
+    affine_p: Share = 0.0
     """Probability of a random affine map. Not in the paper; of use where a crop alone says little, as on digits."""
-    degrees: float = 0.0
+    degrees: Annotated[float, Within(0, 180)] = 0.0
     """Largest rotation of the affine map, either way, in degrees."""
-    translate: float = 0.0
+    translate: Share = 0.0
     """Largest shift of the affine map along each axis, as a share of the side."""
-    scale: tuple[float, float] = (1.0, 1.0)
+    scale: Factors = (1.0, 1.0)
     """Range of the zoom of the affine map."""
-    shear: float = 0.0
+    shear: Annotated[float, Within(0, 89)] = 0.0
     """Largest shear of the affine map, either way, in degrees."""
-    jitter_strength: float = 1.0
+    jitter_strength: Annotated[float, Within(0, 2.5)] = 1.0
     """Strength s of the colour jitter: brightness, contrast and saturation .8 s, hue .2 s (appendix A)."""
-    jitter_p: float = 0.8
+    jitter_p: Share = 0.8
     """Probability of the colour jitter."""
-    grayscale_p: float = 0.2
+    grayscale_p: Share = 0.2
     """Probability of dropping the colour."""
-    blur_p: float = 0.5
+    blur_p: Share = 0.5
     """Probability of a Gaussian blur (appendix A, Gaussian blur)."""
-    blur_sigma: tuple[float, float] = (0.1, 2.0)
+    blur_sigma: Factors = (0.1, 2.0)
     """Range of the blur's standard deviation in pixels."""
 
 
@@ -77,11 +78,11 @@ class SimCLR(Method):
         """The paper's ImageNet settings."""
 
         name: str = "simclr"
-        temperature: float = 0.1
+        temperature: Temperature = 0.1
         """Divides the cosines; smaller is harder on near negatives (section 5.1, table 5)."""
-        hidden_dim: int = 2048
+        hidden_dim: Width = 2048
         """Width of the projector's hidden layer (section 4.2)."""
-        output_dim: int = 128
+        output_dim: Width = 128
         """Width of the embeddings that the loss compares (section 4.2, figure 8)."""
         projector_norm: bool = False
         """Batch normalisation in the projector; the paper has none."""
@@ -100,17 +101,13 @@ class SimCLR(Method):
 
     @classmethod
     def check(cls, config: Config, data: DataInfo, plan: "TrainPlan") -> None:
-        """Refuse views that cannot be made, and settings under which an image has no positive or no negative.
+        """Refuse views that cannot be made, and a batch in which an image has no negative.
 
         Raises:
             ConfigError: with the value and what to set instead.
         """
-        if config.views.num < 2:
-            raise ConfigError(f"method.views.num is {config.views.num}; SimCLR needs 2 views of an image or more")
         if plan.batch_size < 2:
             raise ConfigError(f"train.batch_size is {plan.batch_size}; SimCLR contrasts images: at least 2, better 256")
-        if config.temperature <= 0:
-            raise ConfigError(f"method.temperature is {config.temperature}; it must be above 0, the paper has 0.1")
         try:
             cls.views(config)
         except ValueError as error:

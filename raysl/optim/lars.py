@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from raysl.config.ranges import Momentum, Positive
 from raysl.config.schema import OptimConfig
 
 
@@ -25,9 +26,9 @@ class LARS(Optimizer):
         """Settings of LARS."""
 
         name: str = "lars"
-        momentum: float = 0.9
-        """Share of the last update that goes on, in [0, 1)."""
-        trust_coefficient: float = 0.001
+        momentum: Momentum = 0.9
+        """Share of the last update that goes on."""
+        trust_coefficient: Positive = 0.001
         """Length of a layer's update as a share of its weights' norm, at learning rate 1 (eta in the paper)."""
 
     def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:

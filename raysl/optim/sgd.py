@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from raysl.config.ranges import Momentum
 from raysl.config.schema import OptimConfig
 
 
@@ -17,10 +18,14 @@ class SGD(torch.optim.SGD):
         """Settings of SGD."""
 
         name: str = "sgd"
-        momentum: float = 0.9
-        """Share of the last update that goes on, in [0, 1)."""
+        momentum: Momentum = 0.9
+        """Share of the last update that goes on."""
         nesterov: bool = False
         """Take the gradient where the momentum leads."""
+
+        def __post_init__(self) -> None:
+            if self.nesterov and self.momentum == 0:
+                raise ValueError("nesterov needs a momentum; set optim.momentum=0.9, or optim.nesterov=false")
 
     def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
         super().__init__(

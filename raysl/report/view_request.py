@@ -10,6 +10,7 @@ from raysl.components import resolve
 from raysl.config.build import node_from_dict
 from raysl.config.files import config_names
 from raysl.config.load import load_config, parse_overrides
+from raysl.config.ranges import Seed
 from raysl.config.schema import DataConfig
 from raysl.config.values import convert
 from raysl.data.source import Split
@@ -86,7 +87,7 @@ def _of_recipe(name: str, overrides: Sequence[str]) -> ViewRequest:
             raise ConfigError(f"{key}: no setting of a recipe; those are recipe.*, data.* and seed")
     settings = tree.get("data", {})
     data = node_from_dict(DataConfig, settings if "name" in settings else PHOTOS | settings, "data")
-    seed = convert(int, tree.get("seed", 0), "seed", 0, _no_node)
+    seed = convert(Seed, tree.get("seed", 0), "seed", 0, _no_node)
     recipe, about = _built(name, tree.get("recipe", {})), _first_line(RECIPES[name])
     return ViewRequest(name, f"recipe {name}", about, recipe, data, _train(data), seed)
 
@@ -95,7 +96,7 @@ def _built(name: str, settings: object) -> ViewRecipe:
     """A recipe with settings from YAML."""
     if not isinstance(settings, Mapping):
         raise ConfigError(f"recipe: {settings!r} is no group of settings; write {PREFIX}{settings} for its name")
-    kinds = get_type_hints(RECIPES[name])
+    kinds = get_type_hints(RECIPES[name], include_extras=True)
     del kinds["return"]
     arguments: dict[str, Any] = {}
     for key, value in settings.items():

@@ -5,7 +5,9 @@ from the paper, the docstring says which of the two this is. Images are normalis
 """
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
+from raysl.config.ranges import Areas, Share, Side, Within
 from raysl.transforms.color import RandomPhotometric
 from raysl.transforms.crop import RandomCrop, RandomResizedCrop
 from raysl.transforms.erasing import RandomErasing
@@ -19,7 +21,10 @@ from raysl.transforms.tiles import Tiles
 from raysl.transforms.transform import Transform
 from raysl.transforms.view import View, ViewRecipe
 
-Scale = tuple[float, float]
+Scale = Areas
+NumLocal = Annotated[int, Within(0, 64)]
+NumGlobal = Annotated[int, Within(1, 64)]
+Patch = Annotated[int, Within(1, 1024)]
 
 
 def color_distortion(strength: float) -> tuple[Transform, ...]:
@@ -33,19 +38,19 @@ def byol_color(saturation: float = 0.2) -> tuple[Transform, ...]:
     return ColorJitter(p=0.8, brightness=0.4, contrast=0.4, saturation=saturation, hue=0.1), Grayscale(p=0.2)
 
 
-def supervised(size: int = 224) -> ViewRecipe:
+def supervised(size: Side = 224) -> ViewRecipe:
     """One view with a colour jitter of 0.4, as VISSL's supervised baseline."""
     jitter = ColorJitter(p=1.0, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.4)
     return _one(View(RandomResizedCrop(size=size), (HorizontalFlip(), jitter)))
 
 
-def deit(size: int = 224) -> ViewRecipe:
+def deit(size: Side = 224) -> ViewRecipe:
     """Supervised ViT (Touvron et al. 2021, table 9): RandAugment 9 with deviation 0.5, erasing 0.25."""
     augment = RandAugment(num_ops=2, magnitude=9, magnitude_std=0.5, p=0.5, num_bins=11, fill=0.5)
     return _one(View(RandomResizedCrop(size=size), (HorizontalFlip(), augment, RandomErasing(value="random"))))
 
 
-def rotnet(size: int = 224) -> ViewRecipe:
+def rotnet(size: Side = 224) -> ViewRecipe:
     """RotNet (Gidaris et al. 2018): one view turned by a multiple of 90 degrees, in extras["rotation"].
 
     VISSL turns before it crops, which leaves black bars on images that are not square; turning the square crop does
@@ -54,7 +59,9 @@ def rotnet(size: int = 224) -> ViewRecipe:
     return _one(View(RandomResizedCrop(size=size), (RandomRotation90(), HorizontalFlip())))
 
 
-def jigsaw(num_permutations: int = 2000, size: int = 255, tile_size: int = 64) -> ViewRecipe:
+def jigsaw(
+    num_permutations: Annotated[int, Within(1, 10_000)] = 2000, size: Side = 255, tile_size: Side = 64
+) -> ViewRecipe:
     """Jigsaw (Noroozi and Favaro 2016, in VISSL's form): 9 shuffled tiles, the permutation in extras["permutation"].
 
     Args:
@@ -67,7 +74,7 @@ def jigsaw(num_permutations: int = 2000, size: int = 255, tile_size: int = 64) -
     return ViewRecipe({"patches": (view,)})
 
 
-def npid(size: int = 224) -> ViewRecipe:
+def npid(size: Side = 224) -> ViewRecipe:
     """Instance discrimination, NPID and NPID++ (Wu et al. 2018; Misra and van der Maaten 2020): one view.
 
     In VISSL's form; the code of Wu et al. crops from 0.2 of the area on and makes a fifth of the images grey, as MoCo.
@@ -76,7 +83,7 @@ def npid(size: int = 224) -> ViewRecipe:
     return _one(View(RandomResizedCrop(size=size), (jitter, HorizontalFlip())))
 
 
-def pirl(size: int = 224, patches_size: int = 255, tile_size: int = 64) -> ViewRecipe:
+def pirl(size: Side = 224, patches_size: Side = 255, tile_size: Side = 64) -> ViewRecipe:
     """PIRL (Misra and van der Maaten 2020): the image, and 9 tiles of another crop of it in random order.
 
     Colours are drawn for the image and for each tile anew, as in VISSL.
@@ -93,28 +100,30 @@ def pirl(size: int = 224, patches_size: int = 255, tile_size: int = 64) -> ViewR
     return ViewRecipe({"global": (image,), "patches": (patches,)})
 
 
-def clusterfit(size: int = 224) -> ViewRecipe:
+def clusterfit(size: Side = 224) -> ViewRecipe:
     """ClusterFit (Yan et al. 2020, in VISSL's form): one view with a mild jitter."""
     wide = (0.6, 1.4)
     jitter = ColorJitter(p=1.0, brightness=wide, contrast=wide, saturation=wide, hue=(-0.2, 0.2))
     return _one(View(RandomResizedCrop(size=size), (jitter, HorizontalFlip())))
 
 
-def simclr(size: int = 224) -> ViewRecipe:
+def simclr(size: Side = 224) -> ViewRecipe:
     """SimCLR (Chen et al. 2020, appendix A): two views drawn alike."""
     return ViewRecipe({"global": (_distorted(size, (0.08, 1.0)),) * 2})
 
 
-def simclr_multicrop(size: int = 224, local_size: int = 96, num_global: int = 2, num_local: int = 6) -> ViewRecipe:
+def simclr_multicrop(
+    size: Side = 224, local_size: Side = 96, num_global: NumGlobal = 2, num_local: NumLocal = 6
+) -> ViewRecipe:
     """SimCLR on SwAV's crops (VISSL's simclr multicrop)."""
     return swav(size, local_size, num_global, num_local)
 
 
 def swav(
-    size: int = 224,
-    local_size: int = 96,
-    num_global: int = 2,
-    num_local: int = 6,
+    size: Side = 224,
+    local_size: Side = 96,
+    num_global: NumGlobal = 2,
+    num_local: NumLocal = 6,
     global_scale: Scale = (0.14, 1.0),
     local_scale: Scale = (0.05, 0.14),
 ) -> ViewRecipe:
@@ -123,18 +132,20 @@ def swav(
     return ViewRecipe(groups | ({"local": (_distorted(local_size, local_scale),) * num_local} if num_local else {}))
 
 
-def deepcluster_v2(size: int = 224, local_size: int = 96, num_global: int = 2, num_local: int = 0) -> ViewRecipe:
+def deepcluster_v2(
+    size: Side = 224, local_size: Side = 96, num_global: NumGlobal = 2, num_local: NumLocal = 0
+) -> ViewRecipe:
     """DeepClusterV2 (Caron et al. 2020, appendix D): two crops; 2 of 160 px with 4 of 96 px is its multi-crop form."""
     return swav(size, local_size, num_global, num_local, global_scale=(0.08, 1.0))
 
 
-def moco_v1(size: int = 224) -> ViewRecipe:
+def moco_v1(size: Side = 224) -> ViewRecipe:
     """MoCo (He et al. 2020, section 3.3): two views with jitter and grey, without blur."""
     jitter = ColorJitter(p=1.0, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.4)
     return _pair(RandomResizedCrop(size=size, scale=(0.2, 1.0)), (Grayscale(p=0.2), jitter, HorizontalFlip()))
 
 
-def moco_v2(size: int = 224) -> ViewRecipe:
+def moco_v2(size: Side = 224) -> ViewRecipe:
     """MoCo v2 (Chen et al. 2020, section 3): two views; SimSiam (Chen and He 2021, section 3) has the same.
 
     VISSL crops from 0.08 of the area on; these are the paper's crops, from 0.2 on.
@@ -146,17 +157,17 @@ def moco_v2(size: int = 224) -> ViewRecipe:
     )
 
 
-def byol(size: int = 224) -> ViewRecipe:
+def byol(size: Side = 224) -> ViewRecipe:
     """BYOL (Grill et al. 2020, table 6): the first view always blurred, the second rarely, and solarised at times."""
     return _asymmetric(size, (0.08, 1.0), byol_color())
 
 
-def moco_v3(size: int = 224) -> ViewRecipe:
+def moco_v3(size: Side = 224) -> ViewRecipe:
     """MoCo v3 (Chen et al. 2021, section 4.1): BYOL's views."""
     return byol(size)
 
 
-def barlow_twins(size: int = 224) -> ViewRecipe:
+def barlow_twins(size: Side = 224) -> ViewRecipe:
     """Barlow Twins (Zbontar et al. 2021, section 2.2 and appendix A): BYOL's views.
 
     VISSL jitters the saturation by 0.4 and solarises from a random threshold on; these are the paper's 0.2 and a half.
@@ -164,16 +175,16 @@ def barlow_twins(size: int = 224) -> ViewRecipe:
     return _asymmetric(size, (0.08, 1.0), byol_color())
 
 
-def vicreg(size: int = 224) -> ViewRecipe:
+def vicreg(size: Side = 224) -> ViewRecipe:
     """VICReg (Bardes et al. 2022, appendix C.1): two views drawn alike, each blurred by half and solarised at times."""
     chain = (HorizontalFlip(), *byol_color(), GaussianBlur(p=0.5), Solarize(p=0.1))
     return _pair(RandomResizedCrop(size=size), chain)
 
 
 def dino(
-    size: int = 224,
-    local_size: int = 96,
-    num_local: int = 8,
+    size: Side = 224,
+    local_size: Side = 96,
+    num_local: NumLocal = 8,
     global_scale: Scale = (0.4, 1.0),
     local_scale: Scale = (0.05, 0.4),
     global_extra: Sequence[Transform] = (),
@@ -192,12 +203,12 @@ def dino(
 
 
 def ibot(
-    size: int = 224,
-    local_size: int = 96,
-    num_local: int = 10,
+    size: Side = 224,
+    local_size: Side = 96,
+    num_local: NumLocal = 10,
     global_scale: Scale = (0.25, 1.0),
     local_scale: Scale = (0.05, 0.25),
-    patch_size: int = 16,
+    patch_size: Patch = 16,
 ) -> ViewRecipe:
     """iBOT (Zhou et al. 2022, appendix B): DINO's views, with blocks of patches masked, in extras["mask"].
 
@@ -207,7 +218,7 @@ def ibot(
 
 
 def msn(
-    size: int = 224, local_size: int = 96, num_local: int = 10, patch_size: int = 16, mask_ratio: float = 0.15
+    size: Side = 224, local_size: Side = 96, num_local: NumLocal = 10, patch_size: Patch = 16, mask_ratio: Share = 0.15
 ) -> ViewRecipe:
     """MSN (Assran et al. 2022, and its code): a target, an anchor that loses some of its patches, small anchors.
 
@@ -221,7 +232,7 @@ def msn(
     return ViewRecipe(groups | ({"local": (small,) * num_local} if num_local else {}))
 
 
-def mae(size: int = 224, patch_size: int = 16) -> ViewRecipe:
+def mae(size: Side = 224, patch_size: Patch = 16) -> ViewRecipe:
     """MAE (He et al. 2022, table 8): a crop and a flip; three quarters of the patches masked, in extras["mask"]."""
     mask = RandomMask(patch_size=patch_size, ratio=0.75)
     return _one(View(RandomResizedCrop(size=size, scale=(0.2, 1.0)), (HorizontalFlip(), mask)))

@@ -42,6 +42,11 @@ class View:
     def __post_init__(self) -> None:
         if self.tile_transforms and self.tiles is None:
             raise ValueError("tile_transforms need tiles; put them into transforms, or give tiles")
+        nobody = SampleRandom(0, 0, np.empty(0, np.int64), 0)
+        self.draw(nobody)  # what does not go with the size of the crop raises here, before any image is read
+        if self.tiles is not None:
+            self.tiles.draw(nobody, (self.crop.size, self.crop.size))
+            _draw(self.tile_transforms, nobody, self.size)
 
     @property
     def num_images(self) -> int:

@@ -12,7 +12,7 @@ def test_every_setting_is_told_with_the_line_below_it(tiny: str) -> None:
     assert rows["method.temperature"] == (0.1, "Divisor of the similarities.")
     assert rows["method.head.widths"] == ([128, 128], "Outputs of its layers.")
     assert rows["optim.warmup"][0] == "10ep"
-    assert rows["optim.lr"][1] == "Peak learning rate for `lr_batch_size` images."
+    assert rows["optim.lr"][1] == "Peak learning rate for `lr_batch_size` images. At least 0."
     assert rows["method.name"][1].startswith("Alias, ")
     assert rows["benchmarks.neighbours.k"] == (3, "Neighbours that vote.")
     assert rows["method.note"] == (None, "")

@@ -117,15 +117,20 @@ def test_all_that_is_wrong_is_told_at_once(tiny: str) -> None:
 def test_values_out_of_range_are_told_with_their_bounds(tiny: str) -> None:
     text = error_of(
         tiny, "train.epochs=0", "train.workers=-1", "data.prefetch=0", "optim.final_lr=1.1", "optim.lr=.nan",
-        "data.std=[0, 1, 1]", "train.log_every=0st", "name=a/b", "data.eval_resize=16", "train.expect={a: [2, 1]}",
-        "optim.warmup=101%", "data.lanes=300",
+        "data.std=[0, 1, 1]", "train.log_every=0st", "train.expect={a: [2, 1]}",
     )  # fmt: skip
     keys = {line.split(":")[0] for line in text.splitlines()}
     assert keys == {
-        "train.epochs", "train.workers", "data.prefetch", "optim.final_lr", "optim.lr", "data.std", "train.log_every",
-        "name", "data.eval_resize", "train.expect.a", "optim.warmup", "data.lanes",
+        "train.epochs", "train.workers", "data.prefetch", "optim.final_lr", "optim.lr", "data.std[0]",
+        "train.log_every", "train.expect.a",
     }  # fmt: skip
     assert "train.epochs: 0 is out of range; give a finite number of at least 1" in text
+
+
+def test_values_that_do_not_go_together_are_told(tiny: str) -> None:
+    text = error_of(tiny, "name=a/b", "data.eval_resize=16", "optim.warmup=101%", "data.lanes=300")
+    keys = [line.split(":")[0] for line in text.splitlines()]
+    assert keys == ["name", "data.eval_resize", "data.lanes", "optim.warmup"]
 
 
 def test_missing_values_and_components_are_told(write: Write) -> None:

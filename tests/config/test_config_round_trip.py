@@ -44,10 +44,10 @@ TREE = st.fixed_dictionaries(
         "method": METHOD,
         "backbone": st.fixed_dictionaries({"name": st.just(f"{PARTS}:Net"), "width": st.integers()}),
         "data": st.fixed_dictionaries({"name": st.just(f"{PARTS}:Pictures")}, optional={"path": st.none() | TEXT}),
-        "optim": st.fixed_dictionaries({"name": st.just(f"{PARTS}:Adam")}, optional={"lr": st.floats(0, 1e9)}),
+        "optim": st.fixed_dictionaries({"name": st.just(f"{PARTS}:Adam")}, optional={"lr": st.floats(0, 1e6)}),
     },
     optional={
-        "seed": st.integers(0, 2**64),
+        "seed": st.integers(0, 2**32 - 1),
         "storage": TEXT.filter(str.strip),
         "benchmarks": st.dictionaries(
             KEY, st.fixed_dictionaries({"name": st.just("neighbours"), "k": st.integers()}), max_size=2

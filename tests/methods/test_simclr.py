@@ -156,9 +156,7 @@ def test_views_leave_out_what_can_never_act() -> None:
 @pytest.mark.parametrize(
     ("config", "batch_size", "message"),
     [
-        (SimCLR.Config(views=Views(num=1)), 256, "method.views.num is 1"),
         (SimCLR.Config(), 1, "train.batch_size is 1"),
-        (SimCLR.Config(temperature=0), 256, "method.temperature is 0"),
         (SimCLR.Config(views=Views(jitter_strength=3)), 256, "method.views: .*hue"),
     ],
 )

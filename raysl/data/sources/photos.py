@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 
+from raysl.config.ranges import Images, Within
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.hashing import Int64s, hash_rows, hash_words
@@ -26,12 +28,12 @@ class Photos(Source):
         """Size and number of the crops."""
 
         name: str = "photos"
-        num_train: int = 1024
-        """Training crops, at least 1."""
-        num_test: int = 256
-        """Held-out crops, at least 1."""
-        size: int = 64
-        """Side of the smallest crops in pixels, in [8, 96]."""
+        num_train: Images = 1024
+        """Training crops."""
+        num_test: Images = 256
+        """Held-out crops."""
+        size: Annotated[int, Within(8, MAX_SIZE)] = 64
+        """Side of the smallest crops in pixels."""
 
     def split(self, name: str) -> Split | None:
         """See `Source.split`."""

@@ -1,9 +1,11 @@
 """Images made from their index: for tests and speed, at any size and number."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from raysl.config.ranges import Count, Images, Side, Within
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.hashing import Int64s, hash_rows, hash_words
@@ -17,14 +19,14 @@ class Synthetic(Source):
         """Size and number of the images."""
 
         name: str = "synthetic"
-        image_size: int = 32
-        num_train: int = 1024
+        image_size: Side = 32
+        num_train: Images = 1024
         """Training images."""
-        num_test: int = 256
+        num_test: Images = 256
         """Held-out images."""
-        num_classes: int = 10
-        """Classes, at least 1."""
-        unit_rows: int = 256
+        num_classes: Annotated[int, Within(1, 100_000)] = 10
+        """Classes."""
+        unit_rows: Count = 256
         """Rows of a read unit."""
         is_random_access: bool = True
         """Whether the order of an epoch may be an exact permutation; false streams unit by unit."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
+from raysl.config.ranges import Within
 from raysl.config.schema import BackboneConfig, ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.blocks import BasicBlock, Bottleneck
@@ -35,7 +36,7 @@ class ResNet(Backbone):
         """Layers: 18 to 152 as in table 1 of the paper; 10 has one basic block a stage, for small images."""
         num_stages: Literal[1, 2, 3, 4] = 4
         """Stages res2, res3, ... to build; each halves the side and doubles the channels of the one before."""
-        width: int = 64
+        width: Annotated[int, Within(1, 4096)] = 64
         """Channels of the stem and the first stage; 128 is the "2x" network of the SimCLR paper."""
         stem: Literal["imagenet", "cifar"] = "imagenet"
         """7x7 convolution of stride 2 and a max-pool, or for images below about 64 px a 3x3 convolution of stride 1."""

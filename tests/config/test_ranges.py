@@ -1,0 +1,259 @@
+"""Every number among the settings has a range; what is out of it is refused by name, what is in it is possible."""
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import torch
+
+from raysl import cli
+from raysl.components import ALIASES, resolve
+from raysl.config.fields import SLOTS, group_of, hints_of, settings_of
+from raysl.config.load import from_dict, load_config
+from raysl.config.ranges import LARGEST, Rising, Within, bare, rules_of, told, undeclared
+from raysl.config.schema import RunConfig, TrainConfig
+from raysl.config.space import SweepConfig, load_sweep
+from raysl.config.tree import to_dict
+from raysl.errors import ConfigError
+from raysl.report.view_request import requested
+from raysl.schedule import Duration
+from raysl.transforms.recipes import RECIPES
+from tests.config.conftest import PARTS, Write
+
+OWN = {slot: list(names) for slot, names in ALIASES.items()}
+NODES = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
+HUGE = "1" + 400 * "0"
+BAD = ["-3", "-0.5", "1.5", ".nan", ".inf", "-.inf", "1e300", "100000000000000000000", HUGE, "true", "much", "[]",
+       "[2, 1]", "[1, .nan]", "{a: -1}", "-1ep", "0st", "99999999999999ep", f"{HUGE}st"]  # fmt: skip
+Field = tuple[tuple[str, ...], str, Any]
+"""Overrides that choose a component, the dotted key of a number there, and its annotation."""
+
+
+def components() -> Iterator[tuple[tuple[str, ...], str, type[Any]]]:
+    """Overrides that choose a component, its node, and its settings."""
+    for node, slot in NODES.items():
+        for name in OWN[slot]:
+            yield (f"{node}={name}",), node, resolve(slot, name).Config
+    for name in OWN["benchmark"]:
+        yield (f"benchmarks.{name}={{}}",), f"benchmarks.{name}", resolve("benchmark", name).Config
+    yield (), "train", TrainConfig
+
+
+def numbers(kind: type[Any], key: str) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and annotations of the numbers in a group of settings."""
+    for setting in settings_of(kind).values():
+        inner = f"{key}.{setting.name}" if key else setting.name
+        group = group_of(setting.kind)
+        if group is not None and group not in SLOTS:
+            yield from numbers(group, inner)
+        elif told(setting.kind) or undeclared(setting.kind):
+            yield inner, setting.kind
+
+
+def fields() -> list[Field]:
+    """Each number once, though many components share it."""
+    found: dict[tuple[str, Any], Field] = {}
+    for choice, node, group in components():
+        for key, kind in numbers(group, node):
+            found.setdefault((key, kind), (choice, key, kind))
+    return [((), "seed", hints_of(RunConfig)["seed"]), *found.values()]
+
+
+FIELDS = fields()
+
+
+@pytest.fixture(autouse=True)
+def aliases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All components of raysl, in place of the small ones of the other tests here."""
+    for slot in OWN:
+        monkeypatch.setitem(ALIASES, slot, {name: ALIASES[slot][name] for name in OWN[slot]})
+
+
+def refusal(choice: tuple[str, ...], *overrides: str) -> str:
+    """Empty where the settings load."""
+    try:
+        load_config("quickstart", [*choice, *overrides])
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("kind", [RunConfig, TrainConfig, SweepConfig, *(group for _, _, group in components())])
+def test_every_number_has_a_range(kind: type[Any]) -> None:
+    bare_ones = [setting.name for setting in settings_of(kind).values() if undeclared(setting.kind)]
+    groups = [group for s in settings_of(kind).values() if (group := group_of(s.kind)) and group not in SLOTS]
+    assert bare_ones == []
+    assert [(group, name) for group in groups for name, hint in hints_of(group).items() if undeclared(hint)] == []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_number_of_a_recipe_has_a_range(name: str) -> None:
+    hints = get_type_hints(RECIPES[name], include_extras=True)
+    assert [key for key, kind in hints.items() if key != "return" and undeclared(kind)] == []
+
+
+def test_a_number_without_a_range_is_found() -> None:
+    assert undeclared(int)
+    assert undeclared(float | None)
+    assert undeclared(Duration)
+    assert undeclared(dict[str, tuple[float, ...]])
+    assert undeclared(tuple[float, float])
+    assert not undeclared(str | bool | None)
+
+
+def test_there_are_many_numbers() -> None:
+    assert len({key for _, key, _ in FIELDS}) > 50
+
+
+@pytest.mark.parametrize(("choice", "key", "kind"), FIELDS)
+def test_a_bad_value_is_refused_by_its_name_or_is_in_the_range(choice: tuple[str, ...], key: str, kind: Any) -> None:
+    refused = 0
+    for bad in BAD:
+        said = refusal(choice, f"{key}={bad}")
+        assert all(key in line for line in said.splitlines()), said
+        refused += bool(said)
+    assert refused >= len(BAD) - 9
+    for bad in (".nan", "much", HUGE, "{a: -1}"):
+        assert refusal(choice, f"{key}={bad}"), bad
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("optim.momentum=1.5", "optim.momentum"),
+        ("data.buffer_gb=-1", "data.buffer_gb"),
+        ("train.threads=5000", "train.threads"),
+        ("method.views.min_scale=2", "method.views.min_scale"),
+        ("method.views.blur_sigma=[2,1]", "method.views.blur_sigma"),
+        ("seed=100000000000000000000", "seed"),
+        ("benchmarks.low_shot.draws=0", "benchmarks.low_shot.draws"),
+        ("benchmarks.knn.k=[]", "benchmarks.knn.k"),
+        ("benchmarks.knn.k=[5,0]", "benchmarks.knn.k[1]"),
+        ("data.mean=[0.5,0.5,103.5]", "data.mean[2]"),
+        (f"optim.warmup={HUGE}st", "optim.warmup"),
+        (f"optim.lr={HUGE}", "optim.lr"),
+    ],
+)
+def test_the_command_refuses_with_one_line_and_exit_code_2(
+    words: str, key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["raysl", "config", words])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    told_lines = capsys.readouterr().err.splitlines()
+    assert caught.value.code == 2
+    assert {line.split(": ")[0] for line in told_lines} == {"error"}
+    assert {line.split(": ")[1] for line in told_lines} == {key}
+
+
+def ends(kind: Any) -> list[Any]:
+    """The least and the largest values that an annotation allows."""
+    for rule in rules_of(kind):
+        if isinstance(rule, Within):
+            low = math.nextafter(rule.low, math.inf) if rule.above else rule.low
+            high = math.nextafter(rule.high, -math.inf) if rule.below else rule.high
+            return [f"{x:f}ep" for x in (rule.low + 0.01, high)] if bare(kind) is Duration else [low, high]
+    inner = [arg for arg in get_args(bare(kind)) if arg not in (type(None), Ellipsis)]
+    if Rising() in rules_of(kind):
+        low, high = ends(inner[0])
+        return [[low, low], [low, high], [high, high]]
+    found = ends(inner[-1])
+    return [[value] * len(inner) for value in found] if bare(kind) != kind or len(inner) > 1 else found
+
+
+@pytest.mark.parametrize(("choice", "key", "kind"), [f for f in FIELDS if f[1] not in ("train.expect",)])
+def test_both_ends_of_a_range_are_possible(choice: tuple[str, ...], key: str, kind: Any) -> None:
+    for value in ends(kind):
+        others = ["data.lanes=1", "data.eval_resize=null"]
+        if key in ("data.lanes", "data.eval_resize"):
+            others = ["train.batch_size=10_000_000", "data.image_size=2"]
+        wanted = [setting for setting in others if not setting.startswith(key)]
+        config = load_config("quickstart", [*choice, *wanted, f"{key}={json.dumps(value)}".replace("Infinity", ".inf")])
+        resolve("method", config.method.name).views(config.method)
+        optimizer = resolve("optimizer", config.optim.name)
+        optimizer([{"params": [torch.nn.Parameter(torch.ones(2))]}], config.optim)
+        for benchmark in config.benchmarks.values():
+            resolve("benchmark", benchmark.name)(benchmark)
+        if key.startswith("backbone."):
+            with torch.device("meta"):
+                resolve("backbone", config.backbone.name)(config.backbone)
+        assert from_dict(to_dict(config)) == config
+
+
+def test_pairs_of_settings_that_do_not_go_together_are_refused() -> None:
+    assert "optim: nesterov needs a momentum" in refusal(("optim=sgd",), "optim.momentum=0", "optim.nesterov=true")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_bad_argument_of_a_recipe_is_refused_by_its_name(name: str) -> None:
+    hints = {key: kind for key, kind in get_type_hints(RECIPES[name], include_extras=True).items() if told(kind)}
+    assert hints
+    for key in hints:
+        for bad in ("-1", ".nan", "1e300", HUGE, "[2, 1]", "x"):
+            with pytest.raises(ConfigError, match=rf"recipe.{key}"):
+                requested(f"recipe:{name}", [f"recipe.{key}={bad}"])
+
+
+@pytest.mark.parametrize("words", ["ibot recipe.size=100", "mae recipe.patch_size=15", "jigsaw recipe.tile_size=200"])
+def test_a_recipe_that_cannot_be_drawn_is_refused_when_it_is_made(words: str) -> None:
+    name, override = words.split()
+    with pytest.raises(ConfigError, match=f"recipe {name}: "):
+        requested(f"recipe:{name}", [override])
+
+
+@pytest.mark.parametrize(
+    "override", ["trials=0", "trials=.nan", "reduction=1", "concurrent=-1", f"grace_epochs={HUGE}"]
+)
+def test_the_numbers_of_a_sweep_have_ranges(override: str) -> None:
+    with pytest.raises(ConfigError, match=override.partition("=")[0]):
+        load_sweep("sweep/quickstart", [override])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        "{uniform: [0, .inf]}",
+        "{uniform: [.nan, 1]}",
+        "{uniform: [true, 2]}",
+        "{randint: [1.5, 3]}",
+        "{loguniform: [0, 1]}",
+    ],
+)
+def test_a_range_to_search_is_finite(write: Write, space: str) -> None:
+    with pytest.raises(ConfigError, match=r"space.optim.lr.\w+: .* is no range"):
+        load_sweep(write("search.yaml", f"space: {{optim.lr: {space}}}"))
+
+
+def test_numbers_of_ones_own_components_are_finite_at_least(tiny: str) -> None:
+    for words in (
+        "method.temperature=.nan",
+        "method.weights={a: .inf}",
+        "method.range=[0, .nan]",
+        f"method.ramp={HUGE}st",
+    ):
+        with pytest.raises(ConfigError, match="out of range; give a finite number"):
+            load_config(tiny, [f"method={PARTS}:Contrast", words])
+    assert load_config(tiny, ["method.temperature=-1e300"]).method.name
+
+
+def test_defaults_are_in_their_ranges() -> None:
+    for choice, _, group in components():
+        for setting in settings_of(group).values():
+            if setting.default is not dataclasses.MISSING and setting.default is not None and setting.name != "name":
+                for rule in rules_of(setting.kind):
+                    assert rule.problem(setting.default) is None, (choice, setting.name)
+
+
+def test_ranges_are_told_in_words() -> None:
+    assert Within(0, 1, below=True).told() == "in [0, 1)"
+    assert Within(1, LARGEST).told() == "at least 1"
+    assert Within(0, above=True).told() == "above 0"
+    assert Within(1, LARGEST).problem(LARGEST + 1) == f"is out of range; give at most {LARGEST}"
+    assert Within(0, 1).problem(math.nan) == "is out of range; give a number in [0, 1]"
+    assert Within().problem(math.inf) == "is out of range; give a finite number"
+    assert Within(is_finite=False).problem(math.inf) is None
+    assert Within(is_finite=False).problem(math.nan) is not None
