@@ -5,7 +5,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -70,8 +71,24 @@ def _read_whole(system: fs.FileSystem, path: str) -> bytes:
     inner = _fsspec(system)
     if inner is not None:
         return bytes(inner.cat_file(path))
+    if isinstance(system, fs.LocalFileSystem):
+        return Path(path).read_bytes()  # Arrow knows no names that are not UTF-8, and no error of its own for folders
     with system.open_input_stream(path) as stream:
         return bytes(stream.read())
+
+
+def check_server(system: fs.FileSystem, path: str) -> None:
+    """Ask a website for a path, with `retrying`: Arrow takes no answer at all for a missing file.
+
+    Raises:
+        RunFailed: if it does not answer again and again.
+        aiohttp.ClientResponseError: if it answers that it will not tell.
+    """
+    inner = _fsspec(system)
+    if inner is None or "http" not in inner.protocol:
+        return
+    with suppress(FileNotFoundError):
+        retrying(lambda: inner.cat_file(path, start=0, end=1), "read", path)
 
 
 def read_ranges(system: fs.FileSystem, path: str, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from raysl.errors import ConfigError, RunFailed, StorageError
-from raysl.reads import CHECK, LASTING, file_errors, reason_of
+from raysl.reads import CHECK, LASTING, check_server, file_errors, reason_of
 from raysl.reads import read_file as read_file
 from raysl.reads import read_ranges as read_ranges
 from raysl.reads import retrying as retrying
@@ -102,8 +102,23 @@ def info_of(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:
         ConfigError: if it cannot be reached.
     """
     system, path = open_uri(uri)
+    return system, info_at(system, path, uri)
+
+
+def info_at(system: fs.FileSystem, path: str, uri: str) -> fs.FileInfo:
+    """What lies at a path; a website that does not answer is no missing file.
+
+    Raises:
+        ConfigError: if it cannot be reached.
+    """
     with telling("read", uri):
-        return system, system.get_file_info(path)
+        info = system.get_file_info(path)
+        if info.type == fs.FileType.NotFound:
+            try:
+                check_server(system, path)
+            except RunFailed as error:
+                raise StorageError(str(error)) from error
+        return info
 
 
 @contextmanager

@@ -38,6 +38,8 @@ def _run(config: RunConfig) -> Iterator[str]:
 def _choice(prefix: str, data: DataConfig) -> Iterator[str]:
     if data.balanced and data.limit is None:
         yield f"{prefix}balanced: it shares out {prefix}limit images over the classes; give {prefix}limit= too"
+    if data.subset_by is not None and data.subset is None:
+        yield f"{prefix}subset_by: it says what {prefix}subset lists; give {prefix}subset= too"
 
 
 def _data(config: RunConfig) -> Iterator[str]:

@@ -69,6 +69,9 @@ class DataConfig(ComponentConfig):
     subset: str | None = None
     """File or URI (.txt, .npy) that lists the training images to use: a file name (with or without its folders and
     extension) or an index a line; `limit` chooses among them."""
+    subset_by: Literal["name", "index"] | None = None
+    """What the lines of `subset` are. Default: indices if all are plain numbers and no image is called so, else
+    names."""
     label_type: Literal["standard", "sample_index", "zero"] = "standard"
     """Labels of the dataset, each sample's index, or 0 for all; the latter two name no classes that benchmarks
     could measure."""

@@ -2,17 +2,22 @@
 
 import difflib
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raysl.components import ALIASES
 from raysl.config.build import node_from_dict
+from raysl.config.fields import component_class, settings_of
 from raysl.config.files import CATALOG_FILE, packaged_folder
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.config.text import read
+from raysl.config.values import show
 
 OWN_CATALOG = "RAYSL_CATALOG"
 ROOT = "RAYSL_DATA"
+_KEY = "data"
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ def dataset_config(name: str) -> tuple[DataConfig, Path]:
     `{root}` in a text stands for the folder of all datasets: the variable RAYSL_DATA, by default `~/data`.
 
     Raises:
-        ConfigError: if no catalog names the dataset, or its settings are wrong.
+        ConfigError: if no catalog names the dataset, its settings are wrong, or it leads to itself.
     """
     known = entries()
     if name not in known:
@@ -63,10 +68,15 @@ def dataset_config(name: str) -> tuple[DataConfig, Path]:
         files = " and ".join(str(file) for file in catalog_files())
         raise ConfigError(f"no dataset {name!r} in {files}; {hint}")
     entry = known[name]
+    _check_circle(name, known, ())
+    settings = {"name": entry.settings} if isinstance(entry.settings, str) else entry.settings
+    where = f"{entry.file}: {name}"
+    _check_keys(settings, where)
     try:
-        return node_from_dict(DataConfig, _rooted(entry.settings), name), entry.file
+        return node_from_dict(DataConfig, _rooted(settings), _KEY), entry.file
     except ConfigError as error:
-        raise ConfigError("\n".join(f"{entry.file}: {line}" for line in str(error).splitlines())) from error
+        lines = str(error).replace(f"{_KEY}.", "").splitlines()  # an entry has no place in the settings of a run
+        raise ConfigError("\n".join(f"{where}: {line}" for line in lines)) from error
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -76,6 +86,49 @@ def _read(file: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"{file} holds no datasets; write lines such as `mine: {{name: image_folder, path: ...}}`")
     return tree
+
+
+def _check_circle(name: str, known: Mapping[str, Entry], above: tuple[str, ...]) -> None:
+    """Refuse a dataset that is made of itself."""
+    if name in above:
+        round_trip = " -> ".join((*above[above.index(name) :], name))
+        raise ConfigError(
+            f"{known[name].file}: {round_trip} goes round in a circle; give {name} a source that has images"
+        )
+    for inner in _named_in(known[name].settings):
+        if inner in known:
+            _check_circle(inner, known, (*above, name))
+
+
+def _named_in(settings: Any) -> Iterator[str]:
+    """Datasets of catalogs that settings name."""
+    if not isinstance(settings, dict):
+        return
+    if settings.get("name") in ("catalog", ALIASES["source"]["catalog"]) and isinstance(settings.get("dataset"), str):
+        yield settings["dataset"]
+    for value in settings.values():
+        yield from _named_in(value)
+
+
+def _check_keys(settings: Any, where: str) -> None:
+    """Refuse what is no source, and settings that it does not have."""
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{where}: {show(settings)} is no source; write {{name: image_folder, path: ...}}")
+    if not isinstance(settings.get("name"), str):
+        names = ", ".join(sorted(ALIASES["source"]))
+        raise ConfigError(f"{where}: has no name of a source; write {{name: NAME, ...}} with one of {names}")
+    try:
+        known = list(settings_of(component_class(DataConfig, settings["name"])))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    for key, value in settings.items():
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+            raise ConfigError(f"{where}: {settings['name']} has no setting {key!r}; {hint}")
+        if key == "sources" and isinstance(value, dict):
+            for inner, one in value.items():
+                _check_keys({"name": one} if isinstance(one, str) else one, f"{where}: sources.{inner}")
 
 
 def _rooted(value: Any) -> Any:

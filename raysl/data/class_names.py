@@ -1,5 +1,6 @@
 """Labels as datasets write them, integers or names, to the numbers of classes."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from raysl.config.schema import ConfigError
 from raysl.hashing import Int64s
 
+LABELS = "label"  # the column or field of labels that may be absent; one that the user names may not
 LARGEST = 10_000_000  # a number above it is an id
 _SHOWN = 5
 
@@ -16,21 +18,40 @@ def parsed(values: Sequence[Any], origin: str) -> np.ndarray:
     """Labels of one class each: int64 [N] where all are whole numbers, else texts [N].
 
     Args:
-        values: integers or texts; None and empty texts are unlabelled: -1, or an empty text.
+        values: integers, also as 1.0, which pandas writes, or texts; None and empty texts are unlabelled: -1, or an
+            empty text.
         origin: where they stand, for messages.
 
     Raises:
         ConfigError: if a value is neither integer nor text, or a number is below -1 or above LARGEST.
     """
-    wrong = next((value for value in values if value is not None and type(value) not in (int, str)), None)
+    wrong = next((value for value in values if not _is_label(value)), None)
     if wrong is not None:
         raise ConfigError(f"{origin} has the label {wrong!r}; write integers or names")
     try:
-        numbers = [-1 if value is None or value == "" else int(value) for value in values]
+        numbers = [-1 if value is None or value == "" else whole(value) for value in values]
     except ValueError:
         return np.array(["" if value is None else str(value) for value in values], str)
     check_range(min(numbers, default=-1), max(numbers, default=-1), origin)
     return np.array(numbers, np.int64)
+
+
+def whole(value: int | float | str) -> int:
+    """An integer, of a number or a text such as `1` or `1.0`.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        return int(value)
+    except ValueError:
+        if not isinstance(value, str):
+            raise
+        return int(re.sub(r"\.0+\s*$", "", value))
+
+
+def _is_label(value: Any) -> bool:
+    return value is None or type(value) in (int, str) or (type(value) is float and value.is_integer())
 
 
 def check_numbers(labels: np.ndarray, origin: str) -> None:

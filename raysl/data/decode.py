@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from raysl.data.jpeg import read_header
+from raysl.data.split import Encoded as Encoded
+from raysl.data.split import Missing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,8 +26,6 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")  # no
 _JPEG, _PNG = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
 _PNG_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 _BROKEN = (OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error)
-
-Encoded = bytes | np.ndarray | None
 
 
 class CorruptImage(ValueError):
@@ -48,6 +48,8 @@ def decode(image: Encoded, reduce: int = 1) -> Tensor:
         CorruptImage: if the bytes cannot be decoded, are cut off, or claim more than MAX_PIXELS, or there are none.
         ValueError: if `reduce` is not allowed for this image, see `can_reduce`.
     """
+    if isinstance(image, Missing):
+        raise CorruptImage(image.reason)
     if not isinstance(image, bytes | np.ndarray) or len(image) == 0:
         raise CorruptImage("no image: the entry is empty")
     is_jpeg = isinstance(image, bytes) and image[:2] == _JPEG
@@ -73,6 +75,8 @@ def image_size(image: Encoded) -> tuple[int, int]:
     """
     if isinstance(image, np.ndarray):
         return int(image.shape[0]), int(image.shape[1])
+    if isinstance(image, Missing):
+        raise CorruptImage(image.reason)
     if not image:
         raise CorruptImage("no image: the entry is empty")
     if image[:2] == _JPEG:

@@ -24,7 +24,7 @@ from raysl.config.text import write_inline
 from raysl.config.tree import plain
 from raysl.data.ingest_shard import RECORDS, Layout, Shard, ShardWriter
 from raysl.data.ingested import MANIFEST_FILE, PLAN_FILE
-from raysl.data.parts import Part, Spread, in_process, parts_of, splits_of
+from raysl.data.parts import Part, Spread, in_process, parts_of, splits_of, tell_notes
 from raysl.data.source import Split
 from raysl.errors import RunFailed
 from raysl.redact import bare_tree
@@ -79,6 +79,7 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
     _check(layout)
     folder = Folder(out)
     splits = splits_of(resolve("source", data.name)(data))
+    tell_notes(splits.values())
     plan = _plan(data, splits, layout)
     _claim(folder, plan)
     if (manifest := _finished(folder, plan)) is not None:

@@ -6,7 +6,7 @@ from raysl.components import resolve
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.source import Source
 
-_OF_THE_IMAGES = {"name", "image_size", "limit", "balanced", "skip", "subset"}
+_OF_THE_IMAGES = {"name", "image_size", "limit", "balanced", "skip", "subset", "subset_by"}
 
 
 def check_inner(config: DataConfig, where: str) -> None:

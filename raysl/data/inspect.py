@@ -11,6 +11,7 @@ import numpy as np
 from raysl.components import resolve
 from raysl.config.schema import DataConfig
 from raysl.data.decode import CorruptImage, Encoded, decode, opened
+from raysl.data.endings import ENDINGS, IMAGES
 from raysl.data.parts import Part, Spread, in_process, parts_of, splits_of
 from raysl.data.source import Split
 from raysl.storage import Folder
@@ -20,18 +21,6 @@ READ_ROWS = 256
 TINY = 8  # px of the short side
 LONGEST = 10  # times the short side
 MOST_CLASSES = 20  # are listed in the table
-ENDINGS = {
-    "JPEG": ("jpg", "jpeg", "jpe", "jfif"),
-    "MPO": ("jpg", "jpeg", "mpo"),
-    "PNG": ("png",),
-    "WEBP": ("webp",),
-    "GIF": ("gif",),
-    "BMP": ("bmp", "dib"),
-    "TIFF": ("tif", "tiff"),
-    "PPM": ("ppm", "pgm", "pbm", "pnm"),
-    "JPEG2000": ("jp2", "j2k", "jpx"),
-}
-_KNOWN = frozenset(ending for endings in ENDINGS.values() for ending in endings)
 
 
 @dataclass(frozen=True)
@@ -62,11 +51,13 @@ class Totals:
         num_images: all of them.
         kinds: images by kind: formats, colours (gray, CMYK, alpha, 16-bit) and problems.
         classes: images by class; of a multi-label split, those where it is present.
+        notes: what is odd about its files, a line each.
     """
 
     num_images: int = 0
     kinds: Counter[str] = field(default_factory=Counter)
     classes: Counter[str] = field(default_factory=Counter)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,6 +78,7 @@ class Inspection:
         for name, totals in self.totals.items():
             lines.append(f"{name:<12}{totals.num_images:,} images: {_counts(totals.kinds.most_common())}")
             lines.append(f"{'':<12}{_class_line(totals.classes)}")
+            lines += [f"{'':<12}{note}" for note in totals.notes]
         lines.append(f"{'corrupt':<12}{self.num_corrupt:,}")
         return "\n".join(lines)
 
@@ -103,7 +95,12 @@ class Inspection:
         ]
         folder.write("check.jsonl", "".join(lines).encode())
         totals = {
-            name: {"images": total.num_images, "kinds": total.kinds, "classes": total.classes}
+            name: {
+                "images": total.num_images,
+                "kinds": total.kinds,
+                "classes": total.classes,
+                "notes": total.notes,
+            }
             for name, total in self.totals.items()
         }
         folder.write("check.json", (json.dumps(totals, indent=1) + "\n").encode())
@@ -134,7 +131,7 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
     done = list(spread(inspect_part, splits, parts_of(splits, PART_ROWS)))
     order = {name: place for place, name in enumerate(splits)}
     done.sort(key=lambda each: (order[each.part.split], each.part.number))
-    totals = {name: Totals() for name in splits}
+    totals = {name: Totals(notes=split.notes) for name, split in splits.items()}
     for each in done:
         total = totals[each.part.split]
         total.num_images += each.totals.num_images
@@ -188,7 +185,7 @@ def _problems(image: Encoded, name: str, kinds: Counter[str]) -> list[str]:
         kinds["pixels"] += 1
         kinds["gray"] += image.ndim == 2
         return problems
-    assert image is not None
+    assert isinstance(image, bytes)
     with opened(image) as file:
         kind, mode = file.format or "unknown", file.mode
         has_alpha = mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in file.info
@@ -198,7 +195,7 @@ def _problems(image: Encoded, name: str, kinds: Counter[str]) -> list[str]:
     kinds["alpha"] += has_alpha
     kinds["16-bit"] += mode.startswith("I") or (kind == "PNG" and image[24] == 16)
     ending = name.rpartition(".")[2].lower()
-    if ending in _KNOWN and ending not in ENDINGS.get(kind, ()):
+    if ending in IMAGES and ending not in ENDINGS.get(kind, ()):
         kinds["wrong ending"] += 1
         problems.append(f"wrong ending: .{ending} holds {kind}")
     return problems
@@ -206,7 +203,7 @@ def _problems(image: Encoded, name: str, kinds: Counter[str]) -> list[str]:
 
 def _digest(image: Encoded) -> bytes:
     """Of the file, or of the pixels and their shape."""
-    assert image is not None
+    assert isinstance(image, bytes | np.ndarray)
     content = image if isinstance(image, bytes) else np.ascontiguousarray(image).tobytes() + str(image.shape).encode()
     return hashlib.blake2b(content, digest_size=16).digest()
 

@@ -22,6 +22,7 @@ class _Relabelled(Split):
         self.classes = ()
         self.is_random_access = split.is_random_access
         self.num_sources = split.num_sources
+        self.notes = split.notes
 
     def read(self, index: Int64s) -> Rows:
         rows = self.split.read(index)

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,11 +52,11 @@ def read_array(uri: str) -> np.ndarray:
     return array
 
 
-def chunks(array: np.ndarray) -> Iterator[list[Any]]:
-    """The values of an array, some at a time; bytes as texts."""
+def chunks(array: np.ndarray, errors: str = "backslashreplace") -> Iterator[list[Any]]:
+    """The values of an array, some at a time; bytes as texts, `errors` as for `bytes.decode`."""
     for start in range(0, len(array), _CHUNK):
         part = np.asarray(array[start : start + _CHUNK])
-        yield (np.char.decode(part, "utf-8") if part.dtype.kind == "S" else part).tolist()
+        yield (np.char.decode(part, "utf-8", errors) if part.dtype.kind == "S" else part).tolist()
 
 
 def read_lines(uri: str) -> Iterator[tuple[int, str]]:
@@ -70,14 +70,26 @@ def read_lines(uri: str) -> Iterator[tuple[int, str]]:
             yield number, line.removesuffix("\r")
 
 
-def read_columns(uri: str, columns: tuple[str, ...]) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def read_columns(
+    uri: str, columns: Sequence[str | None], needed_by: Mapping[str, str]
+) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Values of columns in the rows of a .csv (with a header) or .jsonl file, None where absent, and their lines.
 
+    Args:
+        uri: of the file.
+        columns: their names; None for one that is not asked for.
+        needed_by: the setting that names a column which may not be absent in all rows, by the column.
+
     Raises:
-        ConfigError: if the file is missing, or a line cannot be read.
+        ConfigError: if the file is missing, a line cannot be read, or a column is absent or there twice.
     """
-    for number, row in _csv_rows(uri) if extension(uri) == ".csv" else _json_rows(uri):
-        yield number, tuple(row.get(column) for column in columns)
+    there: dict[str, None] = {}
+    for number, row in _csv_rows(uri, columns) if extension(uri) == ".csv" else _json_rows(uri):
+        there |= dict.fromkeys(row)
+        yield number, tuple(None if column is None else row.get(column) for column in columns)
+    for column, setting in needed_by.items():
+        if there and column not in there:
+            raise ConfigError(f"{uri} has no column {column!r}; its columns: {', '.join(there)}; set {setting}")
 
 
 def extension(uri: str) -> str:
@@ -93,11 +105,16 @@ def extension(uri: str) -> str:
     return found
 
 
-def _csv_rows(uri: str) -> Iterator[tuple[int, dict[str, str]]]:
-    reader = csv.DictReader(io.StringIO(_text(uri), newline=""))
+def _csv_rows(uri: str, columns: Sequence[str | None]) -> Iterator[tuple[int, dict[str, str]]]:
+    reader = csv.reader(io.StringIO(_text(uri), newline=""), skipinitialspace=True)
     try:
+        header = [name.strip() for name in next(reader, [])]
+        repeated = next((column for column in columns if column is not None and header.count(column) > 1), None)
+        if repeated is not None:
+            raise ConfigError(f"{uri} has {header.count(repeated)} columns {repeated!r}; give each its own name")
         for row in reader:
-            yield reader.line_num, row
+            if row:
+                yield reader.line_num, dict(zip(header, row, strict=False))  # a short row has no values at its end
     except csv.Error as error:
         raise ConfigError(f"{uri}, line {reader.line_num}: {error}") from error
 

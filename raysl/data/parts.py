@@ -1,6 +1,7 @@
 """A dataset cut into parts that processes work on, each alone."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -9,6 +10,8 @@ import numpy as np
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.source import SPLITS, Source, Split
 from raysl.hashing import Int64s
+
+log = logging.getLogger("raysl")
 
 T = TypeVar("T")
 
@@ -57,6 +60,12 @@ def parts_of(splits: Mapping[str, Split], num_rows: int) -> list[Part]:
             first = number * num_rows
             parts.append(Part(name, number, num_parts, first, min(split.num_samples, first + num_rows)))
     return parts
+
+
+def tell_notes(splits: Iterable[Split]) -> None:
+    """Warn of what is odd about the files of a dataset."""
+    for note in dict.fromkeys(note for split in splits for note in split.notes):
+        log.warning("%s", note)
 
 
 def splits_of(source: Source) -> dict[str, Split]:

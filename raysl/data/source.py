@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.labels import with_labels
 from raysl.data.split import UNIT_ROWS as UNIT_ROWS
+from raysl.data.split import Missing as Missing
 from raysl.data.split import Rows as Rows
 from raysl.data.split import Split as Split
 from raysl.data.split import runs as runs

@@ -1,7 +1,7 @@
 """One part of a dataset: encoded images that can be read by their indices."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,18 +11,29 @@ from raysl.hashing import Int64s
 UNIT_ROWS = 256  # rows of a read unit where the storage has none of its own
 
 
+@dataclass(frozen=True)
+class Missing:
+    """Stands for an image that is not there; `reason` says why, in words."""
+
+    reason: str
+
+
+Encoded = bytes | np.ndarray | Missing | None
+
+
 @dataclass
 class Rows:
     """Images as they are stored, and their labels.
 
     Args:
-        images: encoded files (bytes), or pixels: uint8 [H, W] or [H, W, 3]; None where an image is missing.
+        images: encoded files (bytes), or pixels: uint8 [H, W] or [H, W, 3]; None, or Missing with the reason, where an
+            image is not there.
         labels: int64 [B], -1 where unlabelled; of a multi-label split int64 [B, K]: 1 present, 0 absent, -1 ignore.
         names: where each image came from, for messages and to pick images by name.
         partners: the corresponding rows of further sources, where several are paired.
     """
 
-    images: list[bytes | np.ndarray | None]
+    images: Sequence[Encoded]
     labels: Int64s
     names: list[str]
     partners: tuple["Rows", ...] = ()
@@ -38,6 +49,7 @@ class Split(ABC):
         is_random_access: whether reading rows in any order costs about as much as reading them in sequence.
         is_multilabel: whether a sample has a label of each class, instead of one class.
         num_sources: images of a sample; above 1 where sources are paired.
+        notes: what is odd about the files, a line each, for the user to see before they are used.
     """
 
     unit_sizes: Int64s
@@ -46,6 +58,7 @@ class Split(ABC):
     is_random_access: bool
     is_multilabel: bool = False
     num_sources: int = 1
+    notes: tuple[str, ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -56,7 +69,7 @@ class Split(ABC):
     def read(self, index: Int64s) -> Rows:
         """The images with these indices, in this order.
 
-        An image whose own file has gone since is None, and is then handled like a corrupt one.
+        An image whose own file has gone since is Missing, and is then handled like a corrupt one.
 
         Raises:
             RunFailed: if a network fails again and again, or a file of many images is gone, damaged or another one.

@@ -1,6 +1,7 @@
 """A part of the images of a split: those that a file lists, an even share, equal shares of the classes, a draw."""
 
 import hashlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def with_subset(split: Split, config: DataConfig, name: str) -> Split:
     """
     is_train = name == "train"
     if is_train and config.subset is not None:
-        split = Subset(split, _listed(split, config.subset))
+        split = Subset(split, _listed(split, config.subset, config.subset_by))
     if is_train and config.balanced and config.limit is not None:
         return Subset(split, _balanced(split, config.limit, config.skip))
     if is_train and config.skip is not None:
@@ -63,6 +64,7 @@ class Subset(Split):
         self.is_random_access = split.is_random_access
         self.is_multilabel = split.is_multilabel
         self.num_sources = split.num_sources
+        self.notes = split.notes
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""
@@ -112,57 +114,73 @@ def _balanced(split: Split, limit: int, skip: int | None) -> Int64s:
     return np.sort(np.concatenate(chosen))
 
 
-def _listed(split: Split, uri: str) -> Int64s:
-    """Rows that a file names."""
+def _listed(split: Split, uri: str, by: str | None) -> Int64s:
+    """Rows that a file names, by their names or by their indices; default: by what fits."""
     values = read_values(uri)
     if not values:
         raise ConfigError(f"{uri} lists no images; give data.subset= one name or index a line")
-    numbers = _as_indices(values, uri)
-    if numbers is None:
-        return _named(split, list(dict.fromkeys(str(value) for value in values)), uri)
-    wrong = numbers[(numbers < 0) | (numbers >= split.num_samples)]
-    if len(wrong):
-        raise ConfigError(
-            f"{uri} lists {len(wrong):,} indices that are not in [0, {split.num_samples - 1}], first {wrong[0]}"
-        )
-    return np.unique(numbers)
+    if (by or _reading(split, values, uri)) == "index":
+        return _indexed(split, values, uri)
+    return _named(split, list(dict.fromkeys(str(value) for value in values)), uri)
 
 
-def _as_indices(values: list[int] | list[str], uri: str) -> Int64s | None:
-    """The values as indices, if all of them are plain whole numbers; 007 is a name."""
+def _reading(split: Split, values: list[int] | list[str], uri: str) -> str:
+    """Whether the values are meant as names or as indices; 007 is a name."""
     if not all(isinstance(value, int) or (value.isdecimal() and str(int(value)) == value) for value in values):
-        return None
-    numbers = [int(value) for value in values]
-    try:
-        return np.array(numbers, np.int64)
-    except OverflowError as error:
+        return "name"
+    if isinstance(values[0], int):
+        return "index"
+    wanted = [str(value) for value in dict.fromkeys(values)]
+    num_named = len({number for number, _ in _matches(split, wanted)})
+    if num_named and max(map(int, wanted)) < split.num_samples:
         raise ConfigError(
-            f"{uri} lists the number {max(numbers, key=abs)}, which is no index; "
-            "where images are named so, give their names with the extension"
-        ) from error
+            f"{uri} lists {len(wanted):,} numbers, which are indices of images, and {num_named:,} of them are names of "
+            "images too; set data.subset_by=name or data.subset_by=index"
+        )
+    return "name" if num_named else "index"
+
+
+def _indexed(split: Split, values: list[int] | list[str], uri: str) -> Int64s:
+    """Rows of these indices."""
+    try:
+        numbers = sorted({int(value) for value in values})
+    except ValueError as error:
+        raise ConfigError(f"{uri} lists what is no index: {error}; set data.subset_by=name") from error
+    wrong = [number for number in numbers if not 0 <= number < split.num_samples]
+    if wrong:
+        raise ConfigError(
+            f"{uri} lists {len(wrong):,} indices that are not in [0, {split.num_samples - 1}], first {wrong[0]}; "
+            "where images are named so, set data.subset_by=name"
+        )
+    return np.array(numbers, np.int64)
 
 
 def _named(split: Split, wanted: list[str], uri: str) -> Int64s:
     """Rows whose names end in a wanted one, with or without the extension."""
-    by_base: dict[str, list[int]] = {}
-    for number, name in enumerate(wanted):
-        by_base.setdefault(name.rpartition("/")[2], []).append(number)
     row_of = np.full(len(wanted), -1)
-    for row, name in enumerate(split.names_of(np.arange(split.num_samples))):
-        folder, _, base = name.rpartition("/")
-        for key in dict.fromkeys((base, base.rpartition(".")[0])):
-            for number in by_base.get(key, ()):
-                if not _ends_in(folder, wanted[number].rpartition("/")[0].removeprefix("./")):
-                    continue
-                if row_of[number] >= 0:
-                    both = " and ".join(split.names_of(np.array([row_of[number], row])))
-                    raise ConfigError(f"{uri}: {wanted[number]!r} names {both}; give more of the path")
-                row_of[number] = row
+    for number, row in _matches(split, wanted):
+        if row_of[number] >= 0:
+            both = " and ".join(split.names_of(np.array([row_of[number], row])))
+            raise ConfigError(f"{uri}: {wanted[number]!r} names {both}; give more of the path")
+        row_of[number] = row
     unknown = [wanted[number] for number in np.flatnonzero(row_of < 0).tolist()]
     if unknown:
         some = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
         raise ConfigError(f"{uri} lists {len(unknown):,} images that are not in the dataset: {some}")
     return np.unique(row_of)
+
+
+def _matches(split: Split, wanted: list[str]) -> Iterator[tuple[int, int]]:
+    """The place of each wanted name with each row that is called so."""
+    by_base: dict[str, list[int]] = {}
+    for number, name in enumerate(wanted):
+        by_base.setdefault(name.rpartition("/")[2], []).append(number)
+    for row, name in enumerate(split.names_of(np.arange(split.num_samples))):
+        folder, _, base = name.rpartition("/")
+        for key in dict.fromkeys((base, base.rpartition(".")[0])):
+            for number in by_base.get(key, ()):
+                if _ends_in(folder, wanted[number].rpartition("/")[0].removeprefix("./")):
+                    yield number, row
 
 
 def _ends_in(folder: str, part: str) -> bool:

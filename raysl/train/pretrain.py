@@ -28,6 +28,7 @@ from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
 from raysl.data.order import Order
+from raysl.data.parts import tell_notes
 from raysl.errors import ConfigError, RunFailed
 from raysl.methods.method import Method
 from raysl.redact import redact, redact_uri
@@ -128,6 +129,7 @@ def _prepare(config: RunConfig) -> Job:
     method_class = resolve("method", config.method.name)
     source = resolve("source", config.data.name)(config.data)
     train, test = source.required("train"), source.optional("test")
+    tell_notes([train] if test is None else [train, test])
     if test is not None and not train.classes and (config.benchmarks or config.train.online_knn_every is not None):
         raise ConfigError(
             f"the images of {config.data.name!r} have no labels, which benchmarks and the online kNN need; "
@@ -227,7 +229,7 @@ def _train(
                 num_workers=train.workers, use_gpu=shape.device == "cuda", resources_per_worker=shape.resources
             ),
             run_config=ray.train.RunConfig(
-                name=job.config.name,
+                name=job.config.name.encode("ascii", "replace").decode().replace("?", "_"),  # Ray takes no others
                 storage_path=notes,
                 failure_config=FailureConfig(max_failures=train.max_failures),
                 callbacks=list(callbacks),

@@ -102,9 +102,25 @@ def test_what_is_missing_is_told_with_its_path_and_catalog(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("mine: {name: image_folder, pth: /x}", r"own.yaml: mine.pth: no such setting; "),
-        ("mine: {name: image_fodler}", r"own.yaml: mine.name: unknown source 'image_fodler'; did you mean"),
-        ("mine: {path: /x}", r"own.yaml: mine: missing; "),
+        (
+            "mine: {name: image_folder, pth: /x}",
+            r"own.yaml: mine: image_folder has no setting 'pth'; did you mean path\?",
+        ),
+        ("mine: {name: image_folder, optim: {lr: 1}}", r"own.yaml: mine: image_folder has no setting 'optim'; it has "),
+        ("mine: {name: image_folder, path: 3}", r"own.yaml: mine: path: 3 is no text or null$"),
+        ("mine: {name: image_fodler}", r"own.yaml: mine: unknown source 'image_fodler'; did you mean"),
+        ("mine: {path: /x}", r"own.yaml: mine: has no name of a source; write {name: NAME, ...} with one of catalog, "),
+        ("mine: 3", r"own.yaml: mine: 3 is no source; write {name: image_folder, path: ...}"),
+        (
+            "mine: {name: concat, sources: {a: {name: digits, mena: 3}}}",
+            r"mine: sources.a: digits has no setting 'mena'",
+        ),
+        ("mine: {name: catalog, dataset: mine}", r"own.yaml: mine -> mine goes round in a circle; give mine a source"),
+        (
+            "mine: {name: catalog, dataset: b}\nb: {name: catalog, dataset: mine}",
+            r"mine -> b -> mine goes round in a cir",
+        ),
+        ("mine: {name: concat, sources: {a: {name: catalog, dataset: mine}}}", r"mine -> mine goes round in a circle"),
         ("mine: {name: digits, mean: [0.5, 0.5, 0.5]}", r"own.yaml: mine: mean has no effect there; set data.mean ins"),
         ("[mine]", r"own.yaml holds no datasets; write lines such as"),
         ("mine: {", r"own.yaml.*: not YAML"),
@@ -116,6 +132,11 @@ def test_wrong_entries_are_told_with_their_file(
     own(tmp_path, monkeypatch, text)
     with pytest.raises(ConfigError, match=message):
         source("mine").required("train")
+
+
+def test_an_entry_may_stand_on_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own(tmp_path, monkeypatch, "few: {name: catalog, dataset: all, limit: 5}\nall: digits\n")
+    assert source("few").required("train").num_samples == 5
 
 
 def test_a_catalog_that_is_absent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,10 @@
 import json
+import os
 import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from raysl.data.source import Split
+from raysl.data.source import Missing, Split
 from raysl.data.sources.file_list import FileList
 from raysl.errors import ConfigError
 from tests.data.samples import all_rows, png, sent
@@ -50,6 +55,13 @@ def content(split: Split) -> tuple[list[int], list[int]]:
         ("l.csv", 'path,extra,label\nb.png,x,dog\n"a.png",x,\nc.png,x,cat\n', [1, -1, 0]),
         ("l.csv", "path\nb.png\na.png\nc.png\n", [-1, -1, -1]),
         ("l.jsonl", '{"path": "b.png", "label": 2}\n{"label": 0, "path": "a.png"}\n{"path": "c.png"}\n', [2, 0, -1]),
+        ("l.csv", 'path, label\n"b.png", dog\na.png, cat\nc.png,  dog \n', [1, 0, 1]),
+        ("l.csv", "path,label\nb.png,1.0\na.png,0.0\nc.png,\n", [1, 0, -1]),
+        (
+            "l.jsonl",
+            '{"path": "b.png", "label": 1.0}\n{"path": "a.png", "label": 0.0}\n{"path": "c.png"}\n',
+            [1, 0, -1],
+        ),
         ("l.npy", np.array(FILES), [-1, -1, -1]),
         ("l.npy", np.array(FILES).astype(bytes), [-1, -1, -1]),
     ],
@@ -157,13 +169,15 @@ def test_an_image_that_vanished_is_missing_and_the_others_are_read(images: Path)
     split = train(train=write(images / "l.txt", "b.png\na.png\nc.png\n"))
     (images / "a.png").unlink()
     rows = all_rows(split)
-    assert rows.images == [png(0), None, png(2)]
+    assert rows.images == [png(0), Missing("file not found"), png(2)]
     assert rows.names[1] == str(images / "a.png")
 
 
 @pytest.mark.parametrize(
     ("files", "labels", "message"),
     [
+        ("b.png\na.png red cat\n", None, r"l.txt, line 2: a label with blanks in it needs a tab before it"),
+        ("b.png\na.png\nx/../b.png\n", None, r"l.txt lists 1 images again, first '.*/x/../b.png'; take them out"),
         ("b.png\na.png\n", "0\n", r"y.txt lists 1 labels for the 2 images of .*l.txt; give one each"),
         ("b.png\n", "0\n1\n", r"y.txt lists 2 labels for the 1 images"),
         (
@@ -198,7 +212,9 @@ def test_duplicates_can_be_allowed(images: Path) -> None:
         ("l.npy", np.array(["b.png", 1], dtype=object), r"cannot read .*l.npy as an array: .*; save .*np.array\(texts"),
         ("l.npy", np.array([1, 2]), r"l.npy holds int64 of shape \[2\], not a list of paths"),
         ("l.npy", np.array([0.5]), r"l.npy holds float64, not integers or texts"),
-        ("l.csv", "file\nb.png\n", r"l.csv, line 2: no text 'path'; set data.path_column="),
+        ("l.csv", "file\nb.png\n", r"l.csv has no column 'path'; its columns: file; set data.path_column="),
+        ("l.csv", "path,label\nb.png,1\n,2\n", r"l.csv, line 3: no text 'path'; set data.path_column="),
+        ("l.csv", "path,path\nb.png,a.png\n", r"l.csv has 2 columns 'path'; give each its own name"),
         ("l.jsonl", '{"path": "b.png"}\n{"path"\n', r"l.jsonl, line 2: not JSON: "),
         ("l.jsonl", '["b.png"]\n', r"l.jsonl, line 1: .* is no object"),
         ("l.jsonl", '{"path": "b.png", "label": 0.5}\n', r"l.jsonl has the label 0.5; write integers or names"),
@@ -262,3 +278,102 @@ def test_columns_have_names_of_your_choice(images: Path) -> None:
     lines = [json.dumps({"file": name, "kind": kind}) for name, kind in zip(FILES, "xyx", strict=True)]
     split = train(train=write(images / "l.jsonl", "\n".join(lines)), path_column="file", label_column="kind")
     assert content(split) == ([0, 1, 2], [0, 1, 0])
+
+
+@pytest.mark.parametrize("name", ["l.csv", "l.jsonl"])
+def test_a_column_of_labels_that_is_named_must_be_there(images: Path, name: str) -> None:
+    text = "path,kind\nb.png,x\n" if name == "l.csv" else '{"path": "b.png", "kind": "x"}\n'
+    file = write(images / name, text)
+    with pytest.raises(
+        ConfigError, match=rf"{name} has no column 'class'; its columns: path, kind; set data.label_column"
+    ):
+        train(train=file, label_column="class")
+    assert train(train=file).classes == (), "the default may be absent"
+    assert train(train=file, label_column="kind").classes == ("x",)
+    assert train(train=write(images / "y.csv", "path,label\nb.png,x\n"), label_column=None).classes == ()
+    with pytest.raises(
+        ConfigError, match=rf"{name} has no column 'label'; its columns: path, kind; set data.label_col"
+    ):
+        train(train=write(images / "x.txt", "b.png\n"), train_labels=file)
+    with pytest.raises(ConfigError, match=r"data.test_labels= are labels of data.test=.*; give it too"):
+        FileList(FileList.Config(train=file, test_labels=file)).optional("test")
+
+
+def test_a_row_that_is_a_folder_or_may_not_be_read_is_a_missing_image(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (images / "folder.png").mkdir()
+    split = train(train=write(images / "l.txt", "b.png\nfolder.png\na.png\nb.png/x.png\n"))
+    found = split.read(np.arange(4)).images
+    assert found == [png(0), Missing("a folder, not a file"), png(1), Missing("file not found")]
+
+    def deny(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "read_bytes", deny)  # tests may run as a user who may read everything
+    assert split.read(np.array([0])).images == [Missing("no right to read the file")]
+
+
+def test_a_listed_name_may_be_no_utf_8(images: Path) -> None:
+    odd = os.fsencode(images) + b"/caf\xe9.png"
+    Path(os.fsdecode(odd)).write_bytes(png(2))
+    for names in ([b"b.png", b"caf\xe9.png"], [b"caf\xe9.png"]):
+        rows = all_rows(train(train=write(images / "l.npy", np.array(names))))
+        assert (rows.images[-1], rows.names[-1]) == (png(2), f"{images}/caf\\xe9.png")
+
+
+class Website(BaseHTTPRequestHandler):
+    """Answers with the path that it was asked for; not found where this begins with gone."""
+
+    def do_HEAD(self) -> None:
+        self._head(len(self.path))
+
+    def do_GET(self) -> None:
+        self._head(len(self.path))
+        self.wfile.write(self.path.encode())
+
+    def _head(self, size: int) -> None:
+        self.send_response(404 if self.path.startswith("/gone") else 200)
+        self.send_header("Content-Length", str(size))
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def website() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), Website)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_marks_in_the_names_of_a_website_are_of_the_names(images: Path, website: str) -> None:
+    listed = write(images / "l.txt", f"a?b#1.png\nplain.png\n{website}/whole.png?size=4\n")
+    found = train(train=listed, root=website).read(np.arange(3)).images
+    assert found == [b"/a%3Fb%231.png", b"/plain.png", b"/whole.png?size=4"]
+
+
+def test_a_website_that_does_not_answer_is_no_missing_file(
+    images: Path, website: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    listed = write(images / "l.txt", "gone.png\n")
+    with pytest.raises(ConfigError, match=r"no file 'http://127.*/gone.png', which .*l.txt lists; set data.root="):
+        train(train=listed, root=website)
+    down = f"http://127.0.0.1:{closed_port()}"
+    for settings in ({"train": listed, "root": down}, {"train": f"{down}/l.txt"}):
+        with pytest.raises(ConfigError, match=rf"cannot read '{down}/.*' after 5 tries: .*; check the address"):
+            train(**settings)
+        assert "trying again, 4 times at most" in caplog.text
+        caplog.clear()
+
+
+def closed_port() -> int:
+    """A port that nobody listens at."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

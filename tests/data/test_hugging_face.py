@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from raysl.data.source import Missing
 from raysl.data.sources.hugging_face import HuggingFace
 from raysl.errors import ConfigError
 from tests.data.samples import all_rows, png, sent
@@ -120,7 +121,7 @@ def test_images_may_be_files_and_one_that_vanishes_is_missing(tmp_path: Path) ->
     assert train.classes == ("cat", "dog")
     assert all_rows(train).images == [png(0), png(1)]
     (tmp_path / "files" / "train" / "cat" / "1.png").unlink()
-    assert all_rows(train).images == [None, png(1)]
+    assert all_rows(train).images == [Missing("file not found"), png(1)]
     assert all_rows(train).labels.tolist() == [0, 1]
 
 
@@ -176,3 +177,25 @@ def test_a_split_without_rows_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_without_the_package_its_installation_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert "run `pip install datasets`" in message_of(source_of(tmp_path))
+
+
+def test_splits_are_known_by_the_usual_names(tmp_path: Path) -> None:
+    parts = {"Training": table_of([1]), "extra": table_of([2]), "valid": table_of([3]), "testing": table_of([4])}
+    datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "a"))
+    source = source_of(tmp_path / "a")
+    assert [all_rows(source.required(name)).images for name in ("train", "test")] == [[png(1)], [png(3)]]
+    assert source.required("train").notes == ()
+    datasets.DatasetDict({"train": table_of([1]), "dev": table_of([2])}).save_to_disk(str(tmp_path / "b"))
+    assert source_of(tmp_path / "b").required("train").notes == (
+        f"'{tmp_path}/b' has no split that is called held-out; its splits dev are not used: give data.test_split= to "
+        "measure on one",
+    )
+
+
+def test_what_the_settings_name_must_be_there(tmp_path: Path) -> None:
+    table_of([1], [0], datasets.Value("int64")).save_to_disk(str(tmp_path / "saved"))
+    assert f"'{tmp_path}/saved' has no column 'kind'; its columns: image, label; set data.label_column=" in message_of(
+        source_of(tmp_path / "saved", label_column="kind")
+    )
+    assert "data.subset_name='x': " in message_of(source_of(tmp_path / "saved", subset_name="x"))
+    assert source_of(tmp_path / "saved", label_column=None).required("train").classes == ()

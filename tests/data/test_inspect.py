@@ -1,5 +1,6 @@
 import io
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,7 @@ def test_the_lists_are_written_as_json(found: Inspection, tmp_path: Path) -> Non
         "images": 3,
         "kinds": {"PNG": 3, "tiny": 2, "duplicate": 2},
         "classes": {"cat": 1, "dog": 2, "empty": 0},
+        "notes": [],
     }
 
 
@@ -144,3 +146,16 @@ def test_parts_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.totals["train"].kinds == {"pixels": 40, "gray": 40, "duplicate": 1}
     assert found.totals["train"].classes["unlabelled"] == 1
     assert "26 classes of 0 (class 24) to 2 (class 0) images, half of them up to 2" in found.table()
+
+
+def test_what_is_odd_about_the_files_stands_in_the_table_and_in_the_totals(tmp_path: Path) -> None:
+    (tmp_path / "images" / "usr" / "icons").mkdir(parents=True)
+    (tmp_path / "images" / "usr" / "icons" / "a.png").write_bytes(encoded(plain(1), "PNG"))
+    os.symlink("a.png", tmp_path / "images" / "usr" / "icons" / "b.png")
+    found = inspect(ImageFolder.Config(path=str(tmp_path / "images")))
+    lines = [line.strip() for line in found.table().splitlines()]
+    one_class = f"all 2 images are one class, 'usr'; did you mean data.path={tmp_path}/images/usr/icons?"
+    assert one_class in lines
+    assert any(line.startswith("1 of the 2 images of ") for line in lines)
+    found.write(Folder(str(tmp_path / "lists")))
+    assert one_class in json.loads((tmp_path / "lists" / "check.json").read_text())["train"]["notes"]

@@ -233,3 +233,56 @@ def test_a_file_that_is_gone_damaged_or_another_one_is_named_with_its_row_group(
     pq.write_table(pa.table({"image": [png(0)] * 2}), file, row_group_size=1)
     with pytest.raises(RunFailed, match=r"row group 0 of .*a.parquet changed while it was in use; start again"):
         sent(split).read(np.array([0]))
+
+
+def test_what_the_settings_name_must_be_there(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", kind=["x", "y", "x"])
+    with pytest.raises(
+        ConfigError, match=r"a.parquet has no column 'class'; its columns: image, kind; set data.label_col"
+    ):
+        source(tmp_path, label_column="class").required("train")
+    with pytest.raises(
+        ConfigError, match=r"data.classes= names 2 classes, and '.*' has no column of labels; set data.l"
+    ):
+        source(tmp_path, classes=("x", "y")).required("train")
+    assert source(tmp_path).required("train").classes == (), "the default may be absent"
+    assert source(tmp_path, label_column="kind").required("train").classes == ("x", "y")
+    unlabelled = source(tmp_path, label_column=None).required("train")
+    assert (unlabelled.classes, all_rows(unlabelled).labels.tolist()) == ((), [-1, -1, -1])
+
+
+@pytest.mark.parametrize("kind", ["binary", "struct"])
+def test_images_of_a_dictionary_are_read(tmp_path: Path, kind: str) -> None:
+    column = pa.array([png(1), png(2), png(1)]).dictionary_encode()
+    if kind == "struct":
+        column = pa.StructArray.from_arrays([column, pa.array(["1", "2", "1"])], ["bytes", "path"])
+    pq.write_table(pa.table({"image": column}), tmp_path / "a.parquet", row_group_size=2)
+    split = source(tmp_path).required("train")
+    assert all_rows(split).images == [png(1), png(2), png(1)]
+    assert sent(split).read(np.array([2, 0])).images == [png(1), png(1)]
+
+
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path, column: str) -> None:
+    other = "label" if column == "image" else "image"
+    arrays = {"image": pa.array([png(1)]), "label": pa.array([1])}
+    table = pa.Table.from_arrays([arrays[name] for name in (column, other, column)], [column, other, column])
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(ConfigError, match=rf"a.parquet has 2 columns '{column}'; give each its own name"):
+        source(tmp_path).required("train")
+
+
+def test_the_manifest_of_an_ingest_says_which_files_count(tmp_path: Path) -> None:
+    folder = ingested(tmp_path / "out")
+    write(folder / "train-extra.parquet")
+    (folder / "more").mkdir()
+    write(folder / "more" / "train-0.parquet")
+    for place in (folder, tmp_path):
+        split = source(place).required("train")
+        assert split.num_samples == 6
+        (note,) = split.notes
+        assert note.startswith("2 Parquet files in '")
+        assert "more/train-0.parquet" in note
+        assert "train-extra.parquet" in note
+    write(tmp_path / "train-beside.parquet")
+    assert source(tmp_path).required("train").num_samples == 9, "what is around the ingest counts"

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from pyarrow import fs
 
-from raysl.data.source import Split
+from raysl.data.source import Missing, Split
 from raysl.data.sources.digits import Digits
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.parquet import Parquet
@@ -189,7 +189,7 @@ def test_an_image_that_vanished_is_missing_and_the_others_are_read(tmp_path: Pat
     train = folder_of(fill(tmp_path, ["a/1.png", "b/2.png"])).required("train")
     (tmp_path / "a/1.png").unlink()
     rows = sent(train).read(np.array([1, 0]))
-    assert rows.images == [png(1), None]
+    assert rows.images == [png(1), Missing("file not found")]
     assert rows.names[1] == str(tmp_path / "a/1.png")
 
 
@@ -227,7 +227,7 @@ def forbidden(uri: str) -> tuple[fs.FileSystem, str]:
 
 def test_a_folder_without_the_rights_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("raysl.storage.open_uri", forbidden)
-    with pytest.raises(ConfigError, match=r"cannot read '/secret/train': .*Permission denied.*; check the address"):
+    with pytest.raises(ConfigError, match=r"cannot read '/secret': .*Permission denied.*; check the address"):
         folder_of(Path("/secret")).required("train")
 
 

@@ -133,7 +133,7 @@ def listed(tmp_path: Path, text: str, **settings: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     "text",
-    ["3.png\n2.v2.png\n", "3\n2.v2\n3\n", "dog/3\n./cat/2.v2.png", "1\n3\n", "images/dog/3.png\nimages/cat/2.v2"],
+    ["3.png\n2.v2.png\n", "3\n2.v2\n3\n", "dog/3\n./cat/2.v2.png", "images/dog/3.png\nimages/cat/2.v2"],
 )
 def test_a_list_names_images_in_many_ways_and_their_order_stays(tmp_path: Path, text: str) -> None:
     assert listed(tmp_path, text) == ["cat/2.v2.png", "dog/3.png"]
@@ -206,5 +206,42 @@ def test_ranges_are_checked_before_anything_is_read() -> None:
 
 def test_a_number_that_is_too_large_for_an_index_is_told(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("1\n99999999999999999999\n")
-    with pytest.raises(ConfigError, match=r"list.txt lists the number 99999999999999999999, which is no index; where"):
-        chosen(Counted([0] * 4, 1), subset=str(tmp_path / "list.txt"))
+    for settings, message in (
+        ({}, r"list.txt lists 1 images that are not in the dataset: 99999999999999999999"),
+        ({"subset_by": "index"}, r"lists 1 indices that are not in \[0, 3\], first 99999999999999999999; where"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            chosen(Counted([0] * 4, 1), subset=str(tmp_path / "list.txt"), **settings)
+
+
+def test_numbers_that_are_names_too_are_read_as_the_setting_says(tmp_path: Path) -> None:
+    root = tmp_path / "numbered"
+    root.mkdir()
+    for shade, name in enumerate(["5", "0", "1"]):  # sorted: 0 (shade 1), 1 (shade 2), 5 (shade 0)
+        (root / f"{name}.png").write_bytes(png(shade))
+    (tmp_path / "list.txt").write_text("0\n1\n")
+    (tmp_path / "far.txt").write_text("5\n")
+
+    def images(file: str = "list.txt", **settings: Any) -> list[object]:
+        config = ImageFolder.Config(train=str(root), subset=str(tmp_path / file), **settings)
+        return list(all_rows(ImageFolder(config).required("train")).images)
+
+    with pytest.raises(ConfigError, match=r"list.txt lists 2 numbers, .* and 2 of them are names .*subset_by=name or"):
+        images()
+    (root / "0.png").rename(root / "x0.png")  # sorted: 1, 5, x0
+    with pytest.raises(ConfigError, match=r"2 numbers, which are indices of images, and 1 of them are names"):
+        images()
+    assert images(subset_by="index") == [png(2), png(0)]
+    with pytest.raises(ConfigError, match=r"lists 1 images that are not in the dataset: 0"):
+        images(subset_by="name")
+    assert images("far.txt") == [png(0)], "there is no such index"
+    np.save(tmp_path / "list.npy", np.array([0, 1]))
+    assert images("list.npy") == [png(2), png(0)], "integers of an array are no names"
+    (tmp_path / "words.txt").write_text("a.png\n")
+    with pytest.raises(ConfigError, match=r"words.txt lists what is no index: .*'a.png'; set data.subset_by=name"):
+        images("words.txt", subset_by="index")
+
+
+def test_how_a_list_is_read_needs_a_list() -> None:
+    with pytest.raises(ConfigError, match=r"^data.subset_by: it says what data.subset lists; give data.subset= too$"):
+        load_config("quickstart", ["data.subset_by=index"])

@@ -11,6 +11,7 @@ import pytest
 import torchvision.datasets
 
 from raysl.data.decode import decode
+from raysl.data.source import Missing
 from raysl.data.sources.torchvision_dataset import LAYOUTS, TorchvisionDataset
 from raysl.errors import ConfigError
 from tests.data.samples import all_rows, png, sent
@@ -263,7 +264,7 @@ def test_an_image_that_vanishes_later_is_missing(tmp_path: Path) -> None:
     dtd(tmp_path)
     train = source_of("DTD", tmp_path).required("train")
     (tmp_path / "dtd/dtd/images/dotted/train_1.jpg").unlink()
-    assert all_rows(train).images == [None, png(10)]
+    assert all_rows(train).images == [Missing("file not found"), png(10)]
 
 
 @pytest.mark.parametrize("dataset", ["CIFAR10", "MNIST", "DTD", "Food101", "USPS"])

@@ -5,6 +5,7 @@ import fsspec
 import numpy as np
 import pytest
 
+from raysl.data.source import Missing
 from raysl.data.sources.voc import VOC
 from raysl.errors import ConfigError, RunFailed
 from tests.data.samples import all_rows, png, sent
@@ -91,7 +92,7 @@ def test_a_uri_may_have_a_query(tmp_path: Path) -> None:
 def test_an_image_that_vanishes_later_is_missing(tmp_path: Path) -> None:
     train = source_of(devkit(tmp_path, "trainval")).required("train")
     (tmp_path / "JPEGImages" / "000005.jpg").unlink()
-    assert all_rows(train).images == [None, png(7)]
+    assert all_rows(train).images == [Missing("file not found"), png(7)]
 
 
 def test_remote_images_are_read_again_where_the_network_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def test_the_field_of_the_label_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tar", {"1.png": png(1), "1.json": note})
     assert labels_of(source_of(path)) == [1]
     assert labels_of(source_of(path, label_key="data")) == [2], "though an index with the other field is there"
-    unlabelled = source_of(path, label_key="none").required("train")
+    unlabelled = source_of(path, label_key=None).required("train")
     assert (all_rows(unlabelled).labels.tolist(), unlabelled.classes) == ([-1], ())
 
 
@@ -397,3 +397,50 @@ def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
             info.size = 1
             tar.addfile(info, io.BytesIO(content))
     assert "has the member '1.cls' twice" in message_of(source_of(tmp_path))
+
+
+# what is named or left out
+
+
+def test_images_that_dots_in_their_names_leave_out_are_counted(tmp_path: Path) -> None:
+    files = {"a.jpg": png(0), "a.seg.png": png(1), "b.v1.0001.png": png(2), "b.v1.0002.png": png(3), "c.txt": b""}
+    for _ in ("made", "read"):
+        split = source_of(write(tmp_path / "0.tar", files)).required("train")
+        (note,) = split.notes
+        assert note.startswith(
+            f"2 images in '{tmp_path}/0.tar' are left out, as 'b.v1.0001.png': the key of a sample ends"
+        )
+        assert all_rows(split).images == [png(0)]
+    write(tmp_path / "0.tar", {"b.v1.0001.png": png(2)})
+    assert "no images in the 1 shards of" in message_of(source_of(tmp_path))
+    assert "the key of a sample ends at the first dot" in message_of(source_of(tmp_path))
+
+
+def test_an_index_of_an_earlier_version_is_made_anew(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", samples(range(2)))
+    assert labels_of(source_of(path)) == [0, 1]
+    index = tmp_path / "a.tar.index.npz"
+    with np.load(index) as stored:
+        old = {name: stored[name] for name in stored if name not in ("num_left_out", "left_out")}
+    np.savez(index, **old)
+    assert labels_of(source_of(path)) == [0, 1]
+    with np.load(index) as stored:
+        assert "num_left_out" in stored
+
+
+def test_every_format_that_is_read_may_be_in_a_shard(tmp_path: Path) -> None:
+    write(tmp_path / "a.tar", {"1.jfif": png(0), "2.ppm": png(1), "3.jp2": png(2), "4.tif": png(3)})
+    assert source_of(tmp_path).required("train").num_samples == 4
+
+
+def test_whole_numbers_may_be_written_as_floats(tmp_path: Path) -> None:
+    files = {"1.png": png(0), "1.cls": b"1.0\n", "2.png": png(1), "2.json": b'{"label": 2.0}'}
+    assert labels_of(source_of(write(tmp_path / "a.tar", files))) == [1, 2]
+
+
+def test_a_field_or_classes_that_no_sample_has_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", {"1.png": png(1), "1.json": b'{"kind": 2}'})
+    assert message_of(source_of(path, label_key="class")) == (
+        f"no sample of '{path}' has the field 'class' in its .json; set data.label_key="
+    )
+    assert "data.classes= names 2 classes, and no sample of" in message_of(source_of(path, classes=("a", "b")))

@@ -1,6 +1,7 @@
 """A folder with some broken images trains and tells of them; with too many it stops and lists them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,14 +42,14 @@ def _listed(logs: Path) -> list[str]:
 @pytest.mark.slow
 def test_one_percent_of_broken_images_is_trained_through_and_told_of(tmp_path: Path, folder: Path) -> None:
     words = [*SMALL, "data=image_folder", f"data.path={folder}", "data.limit=null", "data.image_size=16"]
-    words += ["train.epochs=2", "train.batch_size=30", f"storage={tmp_path}", "name=few"]
+    words += ["train.epochs=2", "train.batch_size=30", f"storage={tmp_path}", "name=größe"]
     command = [sys.executable, "-m", "raysl", "pretrain", "quickstart", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
-    metrics = [json.loads(line) for line in (tmp_path / "few" / "metrics.jsonl").read_text().splitlines()]
+    metrics = [json.loads(line) for line in (tmp_path / "größe" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in metrics] == list(range(1, 21))
     assert metrics[-1]["corrupt_images"] == len(BROKEN)
-    listed = _listed(tmp_path / "few")
+    listed = _listed(tmp_path / "größe")
     assert sorted(Path(line.split(": ")[0]).name for line in listed) == ["007.jpg", "123.jpg", "250.jpg"]
     assert "replaced a broken image, listed in corrupt.jsonl" in done.stderr
     assert "3 broken images" in done.stdout
@@ -68,6 +69,20 @@ def test_more_broken_images_than_allowed_stop_the_run_with_the_list(tmp_path: Pa
     assert broken.failure is not None
     assert "images are broken, data.max_corrupt allows 1: " in broken.failure
     assert all(Path(line.split(": ")[0]).name in broken.failure for line in _listed(tmp_path))
+
+
+def test_what_is_odd_about_the_files_is_told_before_training(
+    tmp_path: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "usr").mkdir()
+    for number in range(40):
+        os.symlink(folder / f"{number // 2:03}.jpg", tmp_path / "usr" / f"{number}.jpg")
+    words = [*SMALL, "data=image_folder", f"data.path={tmp_path}", "train.batch_size=20", "data.label_type=zero"]
+    _prepare(load_config("quickstart", words))
+    told = sorted(record.message for record in caplog.records if record.levelname == "WARNING")
+    assert len(told) == 2
+    assert told[0].startswith("20 of the 40 images of ")
+    assert told[1] == f"all 40 images are one class, 'usr'; did you mean data.path={tmp_path}/usr?"
 
 
 def test_a_restart_remembers_which_images_were_broken(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.inner import check_inner, source_of
 from raysl.data.source import Rows, Source, Split
+from raysl.data.split import Encoded
 from raysl.hashing import Int64s
 
 
@@ -74,6 +75,7 @@ class _ConcatSplit(Split):
         self.is_random_access = all(split.is_random_access for split in splits)
         self.is_multilabel = splits[0].is_multilabel
         self.num_sources = splits[0].num_sources
+        self.notes = tuple(note for split in splits for note in split.notes)
         fingerprints = " ".join(split.fingerprint for split in splits)
         self.fingerprint = hashlib.sha256(fingerprints.encode()).hexdigest()[:16]
         self.numbers = [_numbers(key, split, classes) for key, split in parts.items()]
@@ -142,7 +144,7 @@ def _numbers(key: str, split: Split, classes: tuple[str, ...]) -> Int64s:
 
 def _laid_out(parts: Sequence[tuple[Int64s, Rows]], num: int) -> Rows:
     """Rows of several splits in their places; labels are left to be filled in."""
-    images: list[bytes | np.ndarray | None] = [None] * num
+    images: list[Encoded] = [None] * num
     names = [""] * num
     for places, rows in parts:
         for place, image, name in zip(places.tolist(), rows.images, rows.names, strict=True):

@@ -1,5 +1,7 @@
 """A list of image files, with labels in it or in a second list."""
 
+import os
+import posixpath
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,14 +10,17 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError, DataConfig
-from raysl.data.class_names import class_names, numbered
+from raysl.data.class_names import LABELS, class_names, numbered
 from raysl.data.image_lists import read_image_list, read_labels
+from raysl.data.listing import shown
 from raysl.data.paths import Paths
 from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.files import FilesSplit, read_each
 from raysl.hashing import Int64s
 from raysl.redact import bare_uri, without_hidden
-from raysl.storage import absolute, cut, join, open_uri, telling
+from raysl.storage import absolute, cut, info_at, join, open_uri, telling
+
+WEB = ("http://", "https://")
 
 
 class FileList(Source):
@@ -44,8 +49,9 @@ class FileList(Source):
         """Folder or URI that relative paths are below. Default: the folder of the list."""
         path_column: str = "path"
         """Column of the paths in a table."""
-        label_column: str = "label"
-        """Column of the labels in a table; without it nothing is labelled."""
+        label_column: str | None = LABELS
+        """Column of the labels in a table. The default may be absent, then nothing is labelled, any other may not;
+        null: none are read."""
         replace_prefix: dict[str, str] = field(default_factory=dict)
         """What listed paths begin with, and what takes its place: {/old/place: s3://bucket/new}; the first that fits
         is replaced."""
@@ -63,6 +69,10 @@ class FileList(Source):
         if name == "train":
             return self._train
         if self.config.test is None:
+            if self.config.test_labels is not None:
+                raise ConfigError(
+                    "data.test_labels= are labels of data.test=, the list of held-out images; give it too"
+                )
             return None
         files, labels, origin = self._read(self.config.test, self.config.test_labels)
         if labels is None:
@@ -104,17 +114,18 @@ class FileList(Source):
     def _read(self, uri: str, labels_uri: str | None) -> tuple[Paths, np.ndarray | None, str]:
         """Absolute paths, labels as they are written or None, and where the labels stand."""
         config = self.config
-        listed, labels = read_image_list(uri, config.path_column, config.label_column)
+        column = None if labels_uri is not None else config.label_column
+        listed, labels = read_image_list(uri, config.path_column, column)
         files = Paths(self._located(listed, config.root or cut(uri)[0]))
         if not len(files):
             raise ConfigError(f"{uri} lists no images")
         if labels_uri is not None:
-            labels = read_labels(labels_uri, config.label_column)
+            labels = read_labels(labels_uri, config.label_column or LABELS)
             if len(labels) != len(files):
                 raise ConfigError(
                     f"{labels_uri} lists {len(labels):,} labels for the {len(files):,} images of {uri}; give one each"
                 )
-        repeats = files.repeats()
+        repeats = Paths(map(_plain, files)).repeats()
         if len(repeats) and not config.allow_duplicates:
             raise ConfigError(
                 f"{uri} lists {len(repeats):,} images again, first {files[int(repeats[0])]!r}; "
@@ -129,7 +140,16 @@ class FileList(Source):
                 if path.startswith(old):
                     path = new + path[len(old) :]
                     break
-            yield path if path.startswith("/") or "://" in path else join(root, path.removeprefix("./"))
+            if not path.startswith("/") and "://" not in path:
+                name = path.removeprefix("./")
+                path = join(root, name.replace("?", "%3F").replace("#", "%23") if root.startswith(WEB) else name)
+            yield path
+
+
+def _plain(path: str) -> str:
+    """A path without `.` and `..` in it: the same for one file by two names."""
+    scheme, mark, rest = path.rpartition("://")
+    return f"{scheme}{mark}{posixpath.normpath(rest)}"
 
 
 def _check_some(files: Paths, uri: str) -> None:
@@ -138,8 +158,9 @@ def _check_some(files: Paths, uri: str) -> None:
     for path in some:
         with telling("read", path):
             system, inner = _place(path)
-            if system.get_file_info(inner).type == fs.FileType.File:
-                return
+        is_local = isinstance(system, fs.LocalFileSystem)
+        if os.path.isfile(inner) if is_local else info_at(system, inner, path).type == fs.FileType.File:
+            return
     raise ConfigError(
         f"no file {some[0]!r}, which {uri} lists; set data.root= or data.replace_prefix= to where its images are"
     )
@@ -166,8 +187,8 @@ class _ListSplit(FilesSplit):
         super().__init__("/", files, labels, classes, known_as=Paths(bare_uri(file) for file in files))
 
     def read(self, index: Int64s) -> Rows:
-        names = self.names_of(index)
-        return Rows(read_each([_place(name) for name in names]), self.labels_of(index), names)
+        places = [_place(file) for file in self.files.take(index)]
+        return Rows(read_each(places), self.labels_of(index), self.names_of(index))
 
     def names_of(self, index: Int64s) -> list[str]:
-        return self.files.take(index)
+        return [shown(file) for file in self.files.take(index)]

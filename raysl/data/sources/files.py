@@ -8,8 +8,10 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError
+from raysl.data.listing import shown, sizes_in
 from raysl.data.paths import Paths
-from raysl.data.source import Rows, Split, runs
+from raysl.data.source import Missing, Rows, Split, runs
+from raysl.data.split import Encoded
 from raysl.hashing import Int64s
 from raysl.reads import REMOTE_READS
 from raysl.storage import info_of, open_uri, read_file, telling
@@ -25,6 +27,7 @@ class FilesSplit(Split):
         classes: names of the classes, by label.
         sizes: int64 [N], bytes of each file, where a listing has them; they enter the fingerprint.
         known_as: what stands for the files in the fingerprint; default: their paths.
+        notes: what is odd about them, a line each.
     """
 
     is_random_access = True
@@ -37,12 +40,14 @@ class FilesSplit(Split):
         classes: tuple[str, ...],
         sizes: Int64s | None = None,
         known_as: Paths | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
         self.uri = uri
         self.files = files if isinstance(files, Paths) else Paths(files)
         self.is_multilabel = labels.ndim == 2
         self.labels = labels.astype(np.int8 if self.is_multilabel else np.int64)
         self.classes = classes
+        self.notes = notes
         self.unit_sizes = runs(len(self.files))
         digest = hashlib.sha256((known_as or self.files).digest().encode() + self.labels.tobytes())
         digest.update(b"" if sizes is None else sizes.tobytes())
@@ -50,9 +55,9 @@ class FilesSplit(Split):
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""
-        system, _ = open_uri(self.uri)
-        names = self.names_of(index)
-        return Rows(read_each([(system, name) for name in names]), self.labels_of(index), names)
+        system, root = open_uri(self.uri)
+        paths = [f"{root}/{file}" for file in self.files.take(index)]
+        return Rows(read_each([(system, path) for path in paths]), self.labels_of(index), self.names_of(index))
 
     def labels_of(self, index: Int64s) -> Int64s:
         """See `Split.labels_of`."""
@@ -61,10 +66,10 @@ class FilesSplit(Split):
     def names_of(self, index: Int64s) -> list[str]:
         """See `Split.names_of`."""
         _, root = open_uri(self.uri)
-        return [f"{root}/{file}" for file in self.files.take(index)]
+        return [f"{root}/{shown(file)}" for file in self.files.take(index)]
 
 
-def read_each(places: Sequence[tuple[fs.FileSystem, str]]) -> list[bytes | np.ndarray | None]:
+def read_each(places: Sequence[tuple[fs.FileSystem, str]]) -> list[Encoded]:
     """The files at these places as `read_if_there` gives them, several at a time where one is remote."""
     if all(isinstance(system, fs.LocalFileSystem) for system, _ in places):
         return [read_if_there(*place) for place in places]
@@ -72,18 +77,24 @@ def read_each(places: Sequence[tuple[fs.FileSystem, str]]) -> list[bytes | np.nd
         return list(pool.map(lambda place: read_if_there(*place), places))
 
 
-def read_if_there(system: fs.FileSystem, path: str) -> bytes | np.ndarray | None:
-    """An image file, None where it is gone.
+def read_if_there(system: fs.FileSystem, path: str) -> bytes | Missing:
+    """An image file; Missing where it is gone, or where a local one is a folder or may not be read.
 
     Raises:
-        ConfigError: if it may not be read.
+        ConfigError: if a storage denies it, which is then likely to deny others.
         RunFailed: if a network fails again and again.
     """
     with telling("read", path):
         try:
             return read_file(system, path)
-        except FileNotFoundError:
-            return None
+        except (FileNotFoundError, NotADirectoryError):
+            return Missing("file not found")
+        except IsADirectoryError:
+            return Missing("a folder, not a file")
+        except PermissionError:
+            if not isinstance(system, fs.LocalFileSystem):
+                raise
+            return Missing("no right to read the file")
 
 
 def check_present(uri: str, files: Sequence[str], listed_in: str) -> Int64s:
@@ -97,17 +108,17 @@ def check_present(uri: str, files: Sequence[str], listed_in: str) -> Int64s:
     Raises:
         ConfigError: with the number of absent files and the first of them.
     """
-    system, info = info_of(uri)
+    _, info = info_of(uri)
     if info.type != fs.FileType.Directory:
         raise ConfigError(
             f"no folder {uri!r} with the images that {listed_in} lists; give data.path= the whole dataset"
         )
-    with telling("read", uri):
-        present = {entry.base_name: entry.size for entry in system.get_file_info(fs.FileSelector(info.path))}
+    present = sizes_in(uri)
     absent = [name for name in files if name not in present]
     if absent:
         raise ConfigError(
             f"{len(absent):,} of the {len(files):,} images that {listed_in} lists are not in {uri!r}, "
             f"first {absent[0]!r}; is the download whole?"
         )
-    return np.array([-1 if present[name] is None else present[name] for name in files], np.int64)
+    sizes = [present[name] for name in files]
+    return np.array([-1 if size is None else size for size in sizes], np.int64)

@@ -10,14 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 from raysl.config.schema import ConfigError, DataConfig
-from raysl.data.class_names import check_range, class_names
+from raysl.data.class_names import LABELS, check_range, class_names
+from raysl.data.part_names import HELD_OUT, part_named
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.files import read_if_there
-from raysl.data.sources.parquet_columns import integers
+from raysl.data.sources.parquet_columns import check_there, integers
+from raysl.data.split import Encoded
 from raysl.hashing import Int64s
 from raysl.storage import absolute, open_uri
 
-HELD_OUT = ("validation", "val", "test")
+DEFAULT_TRAIN = "train"
 
 
 class HuggingFace(Source):
@@ -39,12 +41,13 @@ class HuggingFace(Source):
         """Configuration of the dataset, where it has several."""
         image_column: str = "image"
         """Column of images, or of encoded images (binary)."""
-        label_column: str = "label"
-        """Column of class labels or integers, null where unlabelled; without it nothing is labelled."""
-        train_split: str = "train"
-        """Split to train on."""
+        label_column: str | None = LABELS
+        """Column of class labels or integers, null where unlabelled. The default may be absent, then nothing is
+        labelled, any other may not; null: nothing is labelled."""
+        train_split: str = DEFAULT_TRAIN
+        """Split to train on; where the default is absent, the one that is called alike, as Training."""
         test_split: str | None = None
-        """Held-out split. Default: validation, val or test, the first that is there."""
+        """Held-out split. Default: the one called validation, val or valid, else test or testing."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -57,22 +60,44 @@ class HuggingFace(Source):
         if config.dataset is None:
             raise ConfigError("hugging_face needs data.dataset=, a name on the hub or a local folder")
         parts = _parts(config.dataset, config.subset_name)
-        held_out = next((part for part in HELD_OUT if part in parts), None)
-        part = config.train_split if name == "train" else config.test_split or held_out
+        part = self._train_part if name == "train" else self._test_part
         if part is None:
             return None
         if part not in parts:
             raise ConfigError(
                 f"{config.dataset!r} has no split {part!r}; its splits: {', '.join(parts)}; set data.{name}_split="
             )
-        return _TableSplit(config, part, None if name == "train" else self._train_classes)
+        split = _TableSplit(config, part, None if name == "train" else self._train_classes)
+        unused = [other for other in parts if other != part]
+        if name == "train" and unused and self._test_part is None:
+            split.notes = (
+                f"{config.dataset!r} has no split that is called held-out; its splits {', '.join(unused)} are not "
+                "used: give data.test_split= to measure on one",
+            )
+        return split
+
+    @property
+    def _train_part(self) -> str:
+        given: str = self.config.train_split
+        is_there = given in _parts(self.config.dataset, self.config.subset_name)
+        return given if is_there or given != DEFAULT_TRAIN else self._called("train") or given
+
+    @property
+    def _test_part(self) -> str | None:
+        given: str | None = self.config.test_split
+        return given or self._called(*HELD_OUT)
+
+    def _called(self, *wanted: str) -> str | None:
+        """The first split that is called like one of these parts."""
+        parts = _parts(self.config.dataset, self.config.subset_name)
+        return next((part for name in wanted for part in parts if part_named(part) == name), None)
 
     @property
     def _train_classes(self) -> tuple[str, ...]:
         """Classes that number the held-out images; none where these are alone or the training images unlabelled."""
         config = self.config
         parts = _parts(config.dataset, config.subset_name)
-        return _labels(parts[config.train_split], config)[1] if config.train_split in parts else ()
+        return _labels(parts[self._train_part], config)[1] if self._train_part in parts else ()
 
 
 class _TableSplit(Split):
@@ -118,6 +143,8 @@ def _parts(dataset: str, subset_name: str | None) -> dict[str, Any]:
     if dataset.startswith(("/", ".", "~")) and not os.path.exists(dataset):
         raise ConfigError(f"no folder {dataset!r}; give data.dataset= a folder, or a name on the hub")
     was_saved = any(os.path.exists(f"{dataset}/{name}") for name in ("state.json", "dataset_dict.json"))
+    if was_saved and subset_name is not None:
+        raise ConfigError(f"data.subset_name={subset_name!r}: {dataset!r} was saved as one dataset; leave it out")
     try:
         loaded = datasets.load_from_disk(dataset) if was_saved else datasets.load_dataset(dataset, subset_name)
     except (OSError, ValueError, IndexError, pa.ArrowException, datasets.exceptions.DatasetsError) as error:
@@ -138,7 +165,7 @@ def _images(dataset: str, subset_name: str | None, part: str, column: str) -> An
     return table.with_format("arrow")
 
 
-def _encoded(entry: Any) -> bytes | np.ndarray | None:
+def _encoded(entry: Any) -> Encoded:
     """An encoded image from binary, or from its bytes or path."""
     if entry is None or isinstance(entry, bytes):
         return entry
@@ -150,11 +177,7 @@ def _encoded(entry: Any) -> bytes | np.ndarray | None:
 def _check_image(table: Any, config: "HuggingFace.Config") -> None:
     import datasets
 
-    known = ", ".join(table.features)
-    if config.image_column not in table.features:
-        raise ConfigError(
-            f"{config.dataset!r} has no column {config.image_column!r}; its columns: {known}; set data.image_column="
-        )
+    check_there(repr(config.dataset), list(table.features), config.image_column, config.label_column)
     kind = table.features[config.image_column]
     is_binary = isinstance(kind, datasets.Value) and kind.dtype in ("binary", "large_binary")
     if not is_binary and not isinstance(kind, datasets.Image):
@@ -168,14 +191,14 @@ def _labels(table: Any, config: "HuggingFace.Config") -> tuple[Int64s, tuple[str
     import datasets
 
     column = config.label_column
-    if column not in table.features:
+    if column is None or column not in table.features:
         return np.full(len(table), -1, np.int64), ()
     kind = table.features[column]
     is_integer = isinstance(kind, datasets.Value) and pa.types.is_integer(kind.pa_type)
     if not is_integer and not isinstance(kind, datasets.ClassLabel):
         raise ConfigError(
             f"{config.dataset!r}: column {column!r} holds {kind}, not class labels or integers; set data.label_column= "
-            "to another column, or to a name that is none for unlabelled images"
+            "to another column, or to null for unlabelled images"
         )
     found = table.select_columns([column]).with_format("arrow")[:].column(0)
     labels = integers(found, repr(config.dataset))

@@ -1,6 +1,7 @@
 """A folder of images, with sub-folders as classes or flat."""
 
 import hashlib
+import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,16 +10,18 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.endings import EXTENSIONS, UNREADABLE, is_image
+from raysl.data.listing import File, folders_in, listed, listing, shown
+from raysl.data.part_names import HELD_OUT, by_part, held_out_notes
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit
-from raysl.storage import absolute, info_of, join, telling
-
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-HELD_OUT = ("val", "test")
+from raysl.storage import absolute, info_of, join
 
 
 class ImageFolder(Source):
     """Images below a folder: `train/` and `val/` (or `test/`) inside it, or one folder for training alone.
+
+    Folders called `Training`, `valid`, `validation`, `split=test`, `test_images` and the like are taken for these.
 
     Sub-folders are classes, in alphabetical order; those of the training images number the held-out ones too. A folder
     whose images lie flat in it has no labels. Files and folders whose names begin with a dot are left out. Images are
@@ -47,61 +50,101 @@ class ImageFolder(Source):
         """See `Source.split`."""
         if name == "train":
             return self._train
-        folder = self.config.test or self._inside(HELD_OUT)
-        return None if folder is None else _FolderSplit(folder, _listed(folder), self._train.classes)
+        folder = self.config.test or self._inside("val") or self._inside("test")
+        return None if folder is None else _FolderSplit(folder, _images(folder), (), self._train.classes)
 
     @cached_property
     def _train(self) -> "_FolderSplit":
-        folder = self.config.train or self._inside(("train",))
+        folder = self.config.train or self._inside("train")
         if folder is not None:
-            return _FolderSplit(folder, _listed(folder))
+            images = _images(folder)
+            return _FolderSplit(folder, images, _training_notes(folder, images.files, "data.train="))
         if self.config.path is None:
             raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
-        return _FolderSplit(self.config.path, _listed(self.config.path, without=HELD_OUT))
+        held_out = [name for part in HELD_OUT for name in self._names[part]]
+        images = _images(self.config.path, without=held_out)
+        notes = _training_notes(self.config.path, images.files, "data.path=", held_out)
+        return _FolderSplit(self.config.path, images, notes)
 
-    def _inside(self, names: Sequence[str]) -> str | None:
-        """The first folder of these names in `path` that is there."""
-        if self.config.path is None:
-            return None
-        folders = (join(self.config.path, name) for name in names)
-        return next((folder for folder in folders if info_of(folder)[1].type == fs.FileType.Directory), None)
+    @cached_property
+    def _names(self) -> dict[str, list[str]]:
+        """What the folders of the parts in `path` are called, by part."""
+        if self.config.path is not None:
+            _check_folder(self.config.path)
+        return by_part([] if self.config.path is None else folders_in(self.config.path))
+
+    def _inside(self, part: str) -> str | None:
+        """The folder of a part in `path`; None where there is none."""
+        names = self._names[part]
+        if len(names) > 1:
+            setting = "data.train=" if part == "train" else "data.test="
+            both = " and ".join(repr(shown(name)) for name in names)
+            raise ConfigError(f"{both} in {self.config.path!r} are both {part} by name; give {setting}")
+        return join(self.config.path, names[0]) if names else None
 
 
-def _listed(uri: str, without: Sequence[str] = ()) -> list[tuple[str, int]]:
-    """Paths below a folder, and sizes, of its images, sorted; those in the folders `without` are left out."""
-    system, info = info_of(uri)
-    if info.type != fs.FileType.Directory:
+def _check_folder(uri: str) -> None:
+    if info_of(uri)[1].type != fs.FileType.Directory:
         raise ConfigError(f"no folder {uri!r}; give data.path= a folder of images")
-    with telling("read", uri):
-        entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
-    inner = [(entry.path[len(info.path) :].strip("/"), entry) for entry in entries]
-    held_out = tuple(f"{name}/" for name in without)
-    files = sorted(
-        (
-            (path, entry.size)
-            for path, entry in inner
-            if entry.type == fs.FileType.File
-            and path.lower().endswith(EXTENSIONS)
-            and not any(part.startswith(".") for part in path.split("/"))
-            and not path.startswith(held_out)
-        ),
-        key=_torchvision_order,
-    )
-    if not files:
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Images below a folder, sorted, and what is odd about them, a line each."""
+
+    files: list[File]
+    notes: tuple[str, ...]
+
+
+def _images(uri: str, without: Sequence[str] = ()) -> _Images:
+    """All images below a folder but for those in its folders `without`."""
+    _check_folder(uri)
+    found = listing(uri)
+    outside = tuple(f"{name}/" for name in without)
+    files = [file for file in found.files if not file.path.startswith(outside)]
+    images = sorted((file for file in files if is_image(file.path)), key=_torchvision_order)
+    if not images:
         rule = f"it is searched for {', '.join(EXTENSIONS)} files, sub-folders included"
-        outside = f" outside {' and '.join(held_out)}" if held_out else ""
-        raise ConfigError(f"no images in {uri!r}{outside}; {rule}")
-    return files
+        where = f" outside {' and '.join(outside)}" if outside else ""
+        raise ConfigError(f"no images in {uri!r}{where}; {rule}")
+    notes = found.notes(uri, images, is_image)
+    unreadable = sorted(file.path for file in files if file.path.lower().endswith(UNREADABLE))
+    if unreadable:
+        notes += (
+            f"{len(unreadable):,} files in {uri!r} are left out, as raysl does not read their format: "
+            f"{listed(unreadable)}; convert them to JPEG or PNG",
+        )
+    return _Images(images, notes)
 
 
-def _torchvision_order(file: tuple[str, int]) -> tuple[str, str, str]:
-    folder, _, base = file[0].rpartition("/")
+def _training_notes(uri: str, files: Sequence[File], setting: str, held_out: Sequence[str] = ()) -> tuple[str, ...]:
+    """What the names of folders have done to the training images, a line each."""
+    folders = [folder for file in files if (folder := file.path.rpartition("/")[0])]
+    notes = held_out_notes(folders, uri, "images")
+    if len(folders) == len(files) and len({folder.partition("/")[0] for folder in folders}) == 1:
+        common = shown(posixpath.commonpath(folders))
+        notes.append(
+            f"all {len(files):,} images are one class, {common.partition('/')[0]!r}; "
+            f"did you mean {setting}{join(uri, common)}?"
+        )
+    if held_out:
+        notes.append(
+            f"{listed(held_out)} in {uri!r} is held out, by name; if it is a class, give data.train= a folder "
+            "around the classes"
+        )
+    return tuple(notes)
+
+
+def _torchvision_order(file: File) -> tuple[str, str, str]:
+    folder, _, base = file.path.rpartition("/")
     return folder.partition("/")[0], folder, base
 
 
 class _FolderSplit(FilesSplit):
-    def __init__(self, uri: str, files: Sequence[tuple[str, int]], classes: tuple[str, ...] | None = None) -> None:
-        folders = [path.split("/", 1)[0] if "/" in path else None for path, _ in files]
+    def __init__(
+        self, uri: str, images: _Images, notes: tuple[str, ...], classes: tuple[str, ...] | None = None
+    ) -> None:
+        folders = [shown(file.path.split("/", 1)[0]) if "/" in file.path else None for file in images.files]
         found = sorted({folder for folder in folders if folder is not None})
         known = tuple(found) if classes is None else classes
         unknown = sorted(set(found) - set(known))
@@ -110,6 +153,6 @@ class _FolderSplit(FilesSplit):
             raise ConfigError(f"{uri!r} has classes that no training image is of: {some}; name folders alike in both")
         place = {name: label for label, name in enumerate(known)}
         labels = np.array([place.get(folder, -1) if folder else -1 for folder in folders], np.int64)
-        super().__init__(uri, (path for path, _ in files), labels, known)
-        listing = "\n".join(f"{name} {size}" for name, size in files)
-        self.fingerprint = hashlib.sha256(listing.encode()).hexdigest()[:16]
+        super().__init__(uri, (file.path for file in images.files), labels, known, notes=(*notes, *images.notes))
+        content = "\n".join(f"{file.path} {file.size}" for file in images.files)
+        self.fingerprint = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -61,6 +61,7 @@ class _PairedSplit(Split):
         self.classes = self.first.classes
         self.is_multilabel = self.first.is_multilabel
         self.is_random_access = all(split.is_random_access for split in parts.values())
+        self.notes = tuple(note for split in parts.values() for note in split.notes)
         self.num_sources = sum(split.num_sources for split in parts.values())
         fingerprints = " ".join(split.fingerprint for split in parts.values())
         self.fingerprint = hashlib.sha256(fingerprints.encode()).hexdigest()[:16]

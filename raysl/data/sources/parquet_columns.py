@@ -1,13 +1,13 @@
 """What the columns of Parquet files hold: images, labels of three kinds, names."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from raysl.config.schema import ConfigError
-from raysl.data.class_names import check_numbers
+from raysl.data.class_names import LABELS, check_numbers
 from raysl.hashing import Int64s
 
 NAME_COLUMNS = ("name", "path")
@@ -15,19 +15,21 @@ SHOWN = 5
 CLASSES_KEY = b"raysl.classes"  # JSON list of class names in the metadata of a file's schema
 
 
-def check_columns(path: str, schema: pa.Schema, image_column: str, label_column: str) -> None:
-    """Refuse a file without images, or with labels of an unknown kind.
+def check_columns(path: str, schema: pa.Schema, image_column: str, label_column: str | None) -> None:
+    """Refuse a file without images, without labels that the user named, or with labels of an unknown kind.
 
     Raises:
         ConfigError: naming the file and the column.
     """
-    if image_column not in schema.names:
-        raise ConfigError(
-            f"{path} has no column {image_column!r}; its columns: {', '.join(schema.names)}; set data.image_column="
-        )
+    for column in (image_column, label_column, *NAME_COLUMNS):
+        if schema.names.count(column) > 1:
+            raise ConfigError(f"{path} has {schema.names.count(column)} columns {column!r}; give each its own name")
+    check_there(path, schema.names, image_column, label_column)
     kind = schema.field(image_column).type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
         kind = kind.field("bytes").type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
     if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise ConfigError(
             f"{path}: column {image_column!r} holds {kind}, not encoded images (binary); set data.image_column="
@@ -35,16 +37,36 @@ def check_columns(path: str, schema: pa.Schema, image_column: str, label_column:
     if label_kind(schema, label_column) == "":
         raise ConfigError(
             f"{path}: column {label_column!r} holds {schema.field(label_column).type}, not integers, names or lists of "
-            "integers; set data.label_column= to another column, or to a name that is none for unlabelled images"
+            "integers; set data.label_column= to another column, or to null for unlabelled images"
         )
 
 
-def check_alike(schemas: dict[str, pa.Schema], label_column: str) -> None:
+def check_there(where: str, columns: Sequence[str], image_column: str, label_column: str | None) -> None:
+    """Refuse columns without images, or without labels that the user named.
+
+    Args:
+        where: the columns are.
+        columns: their names.
+        image_column: must be one of them.
+        label_column: must be one of them, unless it is that of every source, or None.
+
+    Raises:
+        ConfigError: naming the column, and those that there are.
+    """
+    for column, setting in ((image_column, "image_column="), (label_column, "label_column=")):
+        if column not in (*columns, *(() if column == image_column else (None, LABELS))):
+            hint = " (null: unlabelled)" if setting == "label_column=" else ""
+            raise ConfigError(
+                f"{where} has no column {column!r}; its columns: {', '.join(columns)}; set data.{setting}{hint}"
+            )
+
+
+def check_alike(schemas: dict[str, pa.Schema], label_column: str | None) -> None:
     """Refuse files with labels of different kinds.
 
     Args:
         schemas: by file.
-        label_column: may be absent in all of them.
+        label_column: may be absent in all of them; None: no labels are read.
 
     Raises:
         ConfigError: naming two files that differ.
@@ -61,9 +83,9 @@ def check_alike(schemas: dict[str, pa.Schema], label_column: str) -> None:
             )
 
 
-def label_kind(schema: pa.Schema, column: str) -> str | None:
+def label_kind(schema: pa.Schema, column: str | None) -> str | None:
     """What a column holds: `integers`, `text`, `lists`; None where there is no such column, empty for anything else."""
-    if column not in schema.names:
+    if column is None or column not in schema.names:
         return None
     kind = schema.field(column).type
     if pa.types.is_integer(kind):

@@ -24,7 +24,7 @@ from raysl.data.sources.parquet_columns import (
     stored_classes,
 )
 from raysl.data.sources.parquet_labels import Range, counted_classes, found_classes, label_range
-from raysl.data.split import by_unit
+from raysl.data.split import Encoded, by_unit
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s, hash_text
 from raysl.reads import reason_of
@@ -50,7 +50,7 @@ class ParquetSplit(Split):
         uri: where the files lie, for the file system.
         files: paths there.
         image_column: encoded images.
-        label_column: integers, names, or lists of 1 present, 0 absent and -1 ignore; may be absent in all files.
+        label_column: integers, names, or lists of 1 present, 0 absent and -1 ignore; None: nothing is labelled.
         classes: names of the classes, whatever the files say; empty: as these say.
         training: classes that the training images have; empty for these themselves.
 
@@ -64,7 +64,7 @@ class ParquetSplit(Split):
         uri: str,
         files: Iterable[str],
         image_column: str,
-        label_column: str,
+        label_column: str | None,
         classes: tuple[str, ...],
         training: tuple[str, ...] = (),
     ) -> None:
@@ -81,7 +81,7 @@ class ParquetSplit(Split):
             metadata = _metadata(system, path)
             schemas[path] = metadata.schema.to_arrow_schema()
             check_columns(path, schemas[path], image_column, label_column)
-            if label_kind(schemas[path], label_column) == "integers":
+            if label_column is not None and label_kind(schemas[path], label_column) == "integers":
                 ranges[path] = label_range(metadata, label_column)
             groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
             units += [(path, number) for number, group in enumerate(groups) if group.num_rows]
@@ -102,16 +102,23 @@ class ParquetSplit(Split):
         kind = label_kind(first, label_column)
         self.is_multilabel = kind == "lists"
         known = classes or (training or stored_classes(first) if kind == "text" else agreed_classes(schemas, training))
-        if kind == "integers":
+        if kind is None and classes:
+            raise ConfigError(
+                f"data.classes= names {len(classes):,} classes, and {uri!r} has no column of labels; "
+                "set data.label_column="
+            )
+        if label_column is None or kind is None:
+            known = known or ()
+        elif kind == "integers":
             known = counted_classes(system, ranges, label_column, known)
-        elif kind is not None:
+        else:
             known = found_classes(system, schemas, label_column, known, self.is_multilabel)
         self.classes = known
         self.classes_key = hash_text("\n".join(self.classes))  # other classes number the same names otherwise
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""
-        images: list[bytes | np.ndarray | None] = [None] * len(index)
+        images: list[Encoded] = [None] * len(index)
         labels, names = self._no_labels(len(index)), [""] * len(index)
         for number, places in self._by_unit(index):
             unit, rows = self._unit(number, with_images=True), index[places] - self.starts[number]
@@ -163,6 +170,7 @@ class ParquetSplit(Split):
             if images is not None:
                 images = images.combine_chunks()
                 images = pc.struct_field(images, "bytes") if pa.types.is_struct(images.type) else images
+                images = images.dictionary_decode() if pa.types.is_dictionary(images.type) else images
             names = None if names is None else names.combine_chunks()
             return _Unit(images, None if labels is None else self._numbers(labels, path), names), table.nbytes
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import json
 import logging
 import re
 import zipfile
@@ -16,7 +15,9 @@ import pyarrow as pa
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError
-from raysl.data.class_names import check_range
+from raysl.data.endings import IMAGES
+from raysl.data.listing import shown
+from raysl.data.sources.shard_labels import label_of
 from raysl.data.sources.shards import Shard
 from raysl.data.sources.tar import Member, members
 from raysl.hashing import Int64s
@@ -25,7 +26,6 @@ from raysl.storage import Folder, join, open_uri, read_file, telling
 log = logging.getLogger("raysl")
 
 ENDING = ".index.npz"
-IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif")
 SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")  # a key, and what the file is of that sample
 SCANS = 4  # remote shards that are read whole at a time
 
@@ -39,12 +39,16 @@ class ShardIndex:
         sizes: int64 [N], bytes of each image.
         labels: int64 [N], -1 where unlabelled.
         keys: bytes [N], what the files of each sample have in common.
+        num_left_out: images whose names have more dots than one, of samples that have no other image.
+        left_out: the name of the first of these.
     """
 
     offsets: Int64s
     sizes: Int64s
     labels: Int64s
     keys: np.ndarray
+    num_left_out: int = 0
+    left_out: str = ""
 
     @property
     def digest(self) -> str:
@@ -67,20 +71,23 @@ class Summary:
         num_images: how many it has.
         smallest_label: -1, or less where a label is none.
         largest_label: -1 where nothing is labelled.
+        num_left_out, left_out: as in its index.
     """
 
     digest: str
     num_images: int
     smallest_label: int
     largest_label: int
+    num_left_out: int
+    left_out: str
 
 
-def summaries(shards: Sequence[Shard], label_key: str, folder: str | None) -> list[Summary]:
+def summaries(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> list[Summary]:
     """What every shard has, by its index: read where there is one that is newer than its shard, else made and written.
 
     Args:
         shards: tars.
-        label_key: field of the integer label in `.json` members.
+        label_key: field of the integer label in `.json` members; None: these are not read.
         folder: where indices lie; default: beside the shards.
 
     Raises:
@@ -95,7 +102,7 @@ def summaries(shards: Sequence[Shard], label_key: str, folder: str | None) -> li
     def summary(shard: Shard, there: bool) -> tuple[Summary, bool]:
         index, is_kept = _ready(shard, there, label_key, folder)
         least, most = int(index.labels.min(initial=-1)), int(index.labels.max(initial=-1))
-        return Summary(index.digest, len(index.sizes), least, most), is_kept
+        return Summary(index.digest, len(index.sizes), least, most, index.num_left_out, index.left_out), is_kept
 
     with ThreadPoolExecutor(SCANS) as pool:
         found = list(pool.map(summary, shards, is_stored))
@@ -106,12 +113,12 @@ def summaries(shards: Sequence[Shard], label_key: str, folder: str | None) -> li
     return [one for one, _ in found]
 
 
-def index_of(shard: Shard, label_key: str, folder: str | None) -> ShardIndex:
+def index_of(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex:
     """The index of one shard; see `summaries`."""
     return _ready(shard, _stored([shard], folder)[0], label_key, folder)[0]
 
 
-def _ready(shard: Shard, is_stored: bool, label_key: str, folder: str | None) -> tuple[ShardIndex, bool]:
+def _ready(shard: Shard, is_stored: bool, label_key: str | None, folder: str | None) -> tuple[ShardIndex, bool]:
     """An index, and whether it is kept for the next time."""
     found = _loaded(shard, label_key, folder) if is_stored else None
     if found is not None:
@@ -147,22 +154,25 @@ def _is_newer(info: fs.FileInfo, shard: Shard) -> bool:
     return shard.mtime_ns is None or info.mtime_ns is None or bool(info.mtime_ns >= shard.mtime_ns)
 
 
-def _loaded(shard: Shard, label_key: str, folder: str | None) -> ShardIndex | None:
+def _loaded(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex | None:
     """The stored index; None where it is of other settings or of a shard of another size."""
     uri, name = _beside(shard, folder)
     system, root = open_uri(uri)
     try:
         stored = np.load(io.BytesIO(read_file(system, f"{root}/{name}")), allow_pickle=False)
-        if str(stored["label_key"]) != label_key or int(stored["num_bytes"]) != shard.num_bytes:
+        if "num_left_out" not in stored:  # of an earlier version, which knew fewer endings
             return None
-        return ShardIndex(stored["offsets"], stored["sizes"], stored["labels"], stored["keys"])
+        if str(stored["label_key"]) != (label_key or "") or int(stored["num_bytes"]) != (shard.num_bytes or -1):
+            return None
+        offsets, sizes, labels, keys = (stored[name] for name in ("offsets", "sizes", "labels", "keys"))
+        return ShardIndex(offsets, sizes, labels, keys, int(stored["num_left_out"]), str(stored["left_out"]))
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ConfigError(f"{join(uri, name)} is no index of a shard ({error}); delete it") from error
 
 
-def _write(index: ShardIndex, shard: Shard, label_key: str, folder: str | None) -> bool:
+def _write(index: ShardIndex, shard: Shard, label_key: str | None, folder: str | None) -> bool:
     content = io.BytesIO()
-    np.savez(content, **vars(index), label_key=np.array(label_key), num_bytes=np.array(shard.num_bytes))
+    np.savez(content, **vars(index), label_key=np.array(label_key or ""), num_bytes=np.array(shard.num_bytes or -1))
     uri, name = _beside(shard, folder)
     target = Folder(uri)
     try:
@@ -179,7 +189,7 @@ def _write(index: ShardIndex, shard: Shard, label_key: str, folder: str | None) 
     return True
 
 
-def _scanned(shard: Shard, label_key: str) -> ShardIndex:
+def _scanned(shard: Shard, label_key: str | None) -> ShardIndex:
     system, path = shard.place()
     with telling("read", path):
         is_local = isinstance(system, fs.LocalFileSystem)
@@ -187,10 +197,11 @@ def _scanned(shard: Shard, label_key: str) -> ShardIndex:
             return _index(file, path, label_key)
 
 
-def _index(file: Any, where: str, label_key: str) -> ShardIndex:
+def _index(file: Any, where: str, label_key: str | None) -> ShardIndex:
     images: dict[str, Member] = {}
     labels: dict[str, int] = {}
     seen: set[str] = set()
+    dotted: list[tuple[str, str]] = []
     for member in members(file, where):
         match = SAMPLE.fullmatch(member.name)
         if match is None:
@@ -201,40 +212,19 @@ def _index(file: Any, where: str, label_key: str) -> ShardIndex:
         key, kind = match.group(1), match.group(2).lower()
         if kind in IMAGES:
             images.setdefault(key, member)
-        elif kind == "cls" or (kind == "json" and key not in labels):
+        elif kind.rpartition(".")[2] in IMAGES:
+            dotted.append((key, member.name))
+        elif kind == "cls" or (kind == "json" and label_key is not None and key not in labels):
             file.seek(member.offset)
-            label = _label(file.read(member.size), kind, label_key, f"{where}: {member.name}")
+            label = label_of(file.read(member.size), kind, label_key, f"{where}: {member.name}")
             if label is not None:
                 labels[key] = label
+    left_out = [shown(name) for key, name in dotted if key not in images]
     return ShardIndex(
         np.array([member.offset for member in images.values()], np.int64),
         np.array([member.size for member in images.values()], np.int64),
         np.array([labels.get(key, -1) for key in images], np.int64),
         np.array([key.encode(errors="surrogateescape") for key in images], np.bytes_),
+        len(left_out),
+        left_out[0] if left_out else "",
     )
-
-
-def _label(content: bytes, kind: str, label_key: str, where: str) -> int | None:
-    """A label from a member: an integer in text, or the field of a JSON object; None where there is no such field."""
-    label = _integer(content, where) if kind == "cls" else _field(content, label_key, where)
-    if label is not None:
-        check_range(label, label, where)
-    return label
-
-
-def _integer(content: bytes, where: str) -> int:
-    try:
-        return int(content)
-    except ValueError as error:
-        raise ConfigError(f"{where} holds {content[:40]!r}, not an integer") from error
-
-
-def _field(content: bytes, label_key: str, where: str) -> int | None:
-    try:
-        fields = json.loads(content)
-    except ValueError as error:
-        raise ConfigError(f"{where} is no JSON: {error}") from error
-    label = fields.get(label_key) if isinstance(fields, dict) else None
-    if label is not None and (isinstance(label, bool) or not isinstance(label, int)):
-        raise ConfigError(f"{where}: {label_key} is {label!r}, not an integer; set data.label_key= to another field")
-    return label

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pyarrow import fs
 
 from raysl.config.schema import ConfigError
+from raysl.data.listing import listing, shown
 from raysl.storage import cut, info_of, open_uri, telling
-
-HELD_OUT = ("val", "test")
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Shard:
 
     folder: str
     name: str
-    num_bytes: int
+    num_bytes: int | None
     mtime_ns: int | None
 
     def place(self) -> tuple[fs.FileSystem, str]:
@@ -47,27 +46,27 @@ def shards(uri: str, ending: str) -> list[Shard]:
     """
     if "{" in uri:
         return _of_pattern(uri)
-    system, info = info_of(uri)
+    _, info = info_of(uri)
     if info.type == fs.FileType.File:
         return [Shard(*cut(uri), info.size, info.mtime_ns)]
     if info.type != fs.FileType.Directory:
         raise ConfigError(f"no file or folder {uri!r}; give a {ending} file, a folder of them, or a pattern of names")
-    with telling("read", uri):
-        entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
-    found = sorted((entry.path, entry) for entry in entries if entry.path.endswith(ending))
+    found = sorted(file for file in listing(uri).files if file.path.endswith(ending))
     if not found:
         raise ConfigError(f"no {ending} files in {uri!r}, sub-folders included")
-    return [Shard(uri, path[len(info.path) :].strip("/"), entry.size, entry.mtime_ns) for path, entry in found]
+    check_names((file.path for file in found), uri)
+    return [Shard(uri, file.path, file.size, file.mtime_ns) for file in found]
 
 
-def by_part(found: Iterable[Shard]) -> dict[str, list[Shard]]:
-    """Shards by what their names, or those of the folders they are in, begin with: train, val, test or other."""
-    parts: dict[str, list[Shard]] = {"train": [], "val": [], "test": [], "other": []}
-    for shard in found:
-        names = shard.name.split("/")[::-1]
-        part = next((part for name in names for part in ("train", *HELD_OUT) if name.startswith(part)), "other")
-        parts[part].append(shard)
-    return parts
+def check_names(paths: Iterable[str], uri: str) -> None:
+    """Refuse files of many images whose names are not UTF-8, which Arrow cannot open.
+
+    Raises:
+        ConfigError: naming the first.
+    """
+    odd = next((path for path in paths if shown(path) != path), None)
+    if odd is not None:
+        raise ConfigError(f"the name of {shown(odd)!r} in {uri!r} is not UTF-8; call it otherwise")
 
 
 def _of_pattern(uri: str) -> list[Shard]:

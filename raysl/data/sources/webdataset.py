@@ -10,11 +10,13 @@ from pyarrow import fs
 
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.cache import RecentlyUsed
-from raysl.data.class_names import check_range, class_names
+from raysl.data.class_names import LABELS, check_range, class_names
+from raysl.data.endings import IMAGES
+from raysl.data.part_names import chosen, held_out_notes
 from raysl.data.source import Rows, Source, Split
-from raysl.data.sources.shard_index import IMAGES, ShardIndex, index_of, summaries
-from raysl.data.sources.shards import HELD_OUT, Shard, by_part, shards
-from raysl.data.split import by_unit
+from raysl.data.sources.shard_index import ShardIndex, Summary, index_of, summaries
+from raysl.data.sources.shards import Shard, shards
+from raysl.data.split import Encoded, by_unit
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s
 from raysl.storage import absolute, read_ranges, telling
@@ -23,12 +25,13 @@ from raysl.storage import absolute, read_ranges, telling
 class WebDataset(Source):
     """Tars of images and labels; the shard is the read unit.
 
-    Members whose paths are the same up to the first dot of the base name are one sample: an image (`.jpg`, `.jpeg`,
-    `.png`, `.webp`, `.bmp`, `.gif`), and its label from `.cls`, an integer, else from a field of `.json`. Samples
-    without an image are left out, those without a label are unlabelled.
+    Members whose paths are the same up to the first dot of the base name are one sample: an image (`.jpg`, `.png` and
+    what else image files end in), and its label from `.cls`, an integer, else from a field of `.json`. Samples without
+    an image are left out, those without a label are unlabelled.
 
-    Of the shards in `path`, those whose names, or those of their folders, begin with `train` are the training images,
-    and `val` or else `test` the held-out ones; where no name begins with `train`, all but `val` and `test` ones are.
+    Of the shards in `path`, those whose names, or those of their folders, begin or end with `train` are the training
+    images, and `val` or else `test` the held-out ones (`valid`, `validation`, `training` and `testing` mean the same);
+    where no shard is called `train`, all but the held-out ones are.
 
     Where each image lies in a shard is written to `SHARD.index.npz` beside it the first time, and looked up there
     afterwards; from remote shards, images are then read one by one.
@@ -45,8 +48,9 @@ class WebDataset(Source):
         """Folder, tar, or pattern of the training images, instead of those in `path`."""
         test: str | None = None
         """Folder, tar, or pattern of the held-out images, instead of those in `path`."""
-        label_key: str = "label"
-        """Field of the integer label in the `.json` members of samples without a `.cls`."""
+        label_key: str | None = LABELS
+        """Field of the integer label in the `.json` members of samples without a `.cls`. The default may be absent, any
+        other must be in some sample; null: `.cls` alone."""
         classes: tuple[str, ...] = ()
         """Names of the classes, by label; default: the numbers."""
         index: str | None = None
@@ -60,21 +64,21 @@ class WebDataset(Source):
 
     def split(self, name: str) -> Split | None:
         """See `Source.split`."""
-        given = getattr(self.config, name)
+        config, is_train = self.config, name == "train"
+        given = getattr(config, name)
         if given is not None:
-            return _ShardsSplit(self.config, given, shards(given, ".tar"), self._classes_for(name))
-        if self.config.path is None:
-            if name == "train":
+            found = shards(given, ".tar")
+            notes = held_out_notes([shard.name for shard in found], given) if is_train else []
+            return _ShardsSplit(config, given, found, self._classes_for(name), notes)
+        if config.path is None:
+            if is_train:
                 raise ConfigError("webdataset needs data.path= or data.train=, a folder of .tar files or a pattern")
             return None
-        parts = by_part(shards(self.config.path, ".tar"))
-        if name == "test":
-            chosen = next((parts[part] for part in HELD_OUT if parts[part]), [])
-        else:
-            chosen = parts["train"] or parts["other"]
-            if not chosen:
-                raise ConfigError(f"{self.config.path!r} holds val and test shards alone; give data.train=")
-        return _ShardsSplit(self.config, self.config.path, chosen, self._classes_for(name)) if chosen else None
+        parts = chosen(((shard.name, shard) for shard in shards(config.path, ".tar")), config.path)
+        if is_train and not parts.train:
+            raise ConfigError(f"{config.path!r} holds val and test shards alone; give data.train=")
+        found, notes = (parts.train, list(parts.notes)) if is_train else (parts.test, [])
+        return _ShardsSplit(config, config.path, found, self._classes_for(name), notes) if found else None
 
     def _classes_for(self, name: str) -> tuple[str, ...]:
         """Names of the classes; those of the training images number the held-out ones, unless these are alone."""
@@ -89,13 +93,24 @@ class WebDataset(Source):
 
 
 class _ShardsSplit(Split):
-    def __init__(self, config: "WebDataset.Config", uri: str, found: Sequence[Shard], classes: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        config: "WebDataset.Config",
+        uri: str,
+        found: Sequence[Shard],
+        classes: tuple[str, ...],
+        notes: Sequence[str],
+    ) -> None:
         self.label_key = config.label_key
         self.folder = config.index
         known = summaries(found, self.label_key, self.folder)
         full = [(shard, summary) for shard, summary in zip(found, known, strict=True) if summary.num_images]
+        odd = _left_out(uri, known)
         if not full:
-            raise ConfigError(f"no images in the {len(found):,} shards of {uri!r}; members end in {', '.join(IMAGES)}")
+            rule = odd[0] if odd else f"members end in {', '.join(IMAGES)}"
+            raise ConfigError(f"no images in the {len(found):,} shards of {uri!r}; {rule}")
+        _check_labelled(config, uri, full)
+        self.notes = (*notes, *odd)
         self.shards = [shard for shard, _ in full]
         self.digests = [summary.digest for _, summary in full]
         self.unit_sizes = np.array([summary.num_images for _, summary in full], np.int64)
@@ -110,7 +125,7 @@ class _ShardsSplit(Split):
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""
-        images: list[bytes | np.ndarray | None] = [None] * len(index)
+        images: list[Encoded] = [None] * len(index)
         for unit, places in by_unit(self.starts, index):
             found, inner = self._index(unit), index[places] - self.starts[unit]
             system, path = self.shards[unit].place()
@@ -147,6 +162,31 @@ class _ShardsSplit(Split):
             return index, index.num_bytes
 
         return _INDICES.get((shard, digest), make)
+
+
+def _check_labelled(config: "WebDataset.Config", uri: str, known: Sequence[tuple[Shard, Summary]]) -> None:
+    """Refuse shards without any label where the settings name a field of labels, or classes."""
+    if any(summary.largest_label >= 0 for _, summary in known):
+        return
+    if config.label_key not in (None, LABELS):
+        raise ConfigError(f"no sample of {uri!r} has the field {config.label_key!r} in its .json; set data.label_key=")
+    if config.classes:
+        raise ConfigError(
+            f"data.classes= names {len(config.classes):,} classes, and no sample of {uri!r} has a label; "
+            "set data.label_key= to the field of labels"
+        )
+
+
+def _left_out(uri: str, known: Sequence[Summary]) -> tuple[str, ...]:
+    """A line where images were left out for the dots in their names."""
+    num = sum(summary.num_left_out for summary in known)
+    if not num:
+        return ()
+    first = next(summary.left_out for summary in known if summary.num_left_out)
+    return (
+        f"{num:,} images in {uri!r} are left out, as {first!r}: the key of a sample ends at the first dot of the name, "
+        "and what follows it is no image's ending; name members without further dots",
+    )
 
 
 _INDICES: RecentlyUsed[ShardIndex] = RecentlyUsed(1 << 28)
