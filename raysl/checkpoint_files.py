@@ -147,7 +147,11 @@ def write_local(run: Path, name: str, write: Callable[[Path], None]) -> None:
     draft = run / f"{DRAFT_PREFIX}{name}"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    write(draft)
+    try:
+        write(draft)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)  # what a full disk has taken of it
+        raise
     target = run / name
     if target.exists():  # one that did not verify: training has come by here before
         shutil.rmtree(target)

@@ -5,7 +5,6 @@ Sub-commands are thin and import what they need themselves: `raysl --help` loads
 
 import difflib
 import json
-import logging
 import os
 import re
 import sys
@@ -18,8 +17,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raysl.errors import ConfigError, RunFailed
+from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.redact import redact, redact_uri
+from raysl.screen import set_up_logging
+from raysl.signals import heeding, hurry
+from raysl.waiting import process_start, waiting
 
 if TYPE_CHECKING:
     from raysl.config.schema import RunConfig
@@ -72,9 +74,15 @@ LOW_RESOURCE = (
 
 
 def main() -> None:
-    """Run the command line. Exit code 0: done, 1: the run failed, 2: the input is wrong, 130: interrupted."""
+    """Run the command line.
+
+    Exit code 0: done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
+    """
     try:
         code = app(prog_name="raysl", standalone_mode=False)
+    except Stopped as stopped:  # which has been shown
+        hurry(stopped.code)
+        sys.exit(stopped.code)
     except (ConfigError, RunFailed, typer.TyperException) as error:
         message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         if message:
@@ -124,8 +132,7 @@ def _load(arguments: list[str] | None, low_resource: bool) -> "RunConfig":
 
 
 def _set_up_logging(verbose: bool) -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("raysl").setLevel(logging.INFO)
+    set_up_logging()
     if verbose:
         os.environ["RAYSL_VERBOSE"] = "1"
 
@@ -167,12 +174,18 @@ def run_pretrain(
     low_resource: LowResource = False,
     verbose: Verbose = False,
 ) -> None:
-    """Pre-train, measure and report. CONFIG defaults to quickstart: real images, no download."""
-    _set_up_logging(verbose)
-    config = _load(arguments, low_resource)
-    from raysl.train.pretrain import pretrain
+    """Pre-train, measure and report. CONFIG defaults to quickstart: real images, no download.
 
-    pretrain(config)
+    Ctrl-C or SIGTERM saves a checkpoint and stops, a second one ends at once; the same command goes on. Exit code 0:
+    done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
+    """
+    _set_up_logging(verbose)
+    with heeding(), waiting(process_start()) as waits:
+        waits.enter("loading libraries")
+        config = _load(arguments, low_resource)
+        from raysl.train.pretrain import pretrain
+
+        pretrain(config)
 
 
 @app.command("benchmark")

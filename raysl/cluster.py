@@ -3,10 +3,19 @@
 import logging
 import math
 import os
+import re
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import ray
+import ray._private.services
+import ray._private.utils
+import ray._private.worker
 import ray.cloudpickle
 
 from raysl.config.schema import ConfigError, TrainConfig
@@ -29,7 +38,8 @@ def connect(with_state: bool = False) -> None:
         with_state: whether a private cluster answers questions about its state. Ray Train needs that to free the
             places of a trial that was stopped; it makes the start slower.
 
-    What Ray's own processes print is shown when the environment has RAYSL_VERBOSE=1.
+    What Ray's own processes print is shown when the environment has RAYSL_VERBOSE=1. Signals to the process group of
+    this process, such as Ctrl-C in a terminal, do not reach those of a private cluster on Linux.
     """
     _send_user_files()
     if ray.is_initialized():
@@ -38,13 +48,67 @@ def connect(with_state: bool = False) -> None:
         os.environ.setdefault(name, value)
     is_verbose = os.environ.get("RAYSL_VERBOSE") == "1"
     level = logging.INFO if is_verbose else logging.ERROR
+    ray._private.worker.print_to_stdstream = _print if is_verbose else _print_less
     if os.environ.get("RAY_ADDRESS"):
         os.environ.setdefault("RAY_AUTH_MODE", "token")
-        ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _SETTINGS})
+        with _own_signals():
+            ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _SETTINGS})
     else:
         for name, value in _PRIVATE_SETTINGS.items():
             os.environ.setdefault(name, value)
-        ray.init(address="local", include_dashboard=with_state, logging_level=level, log_to_driver=is_verbose)
+        with _own_signals(), _own_sessions():
+            ray.init(address="local", include_dashboard=with_state, logging_level=level, log_to_driver=is_verbose)
+        global _own_node
+        _own_node = ray._private.worker.global_worker.node
+
+
+_own_node: Any = None  # of the private cluster that `connect` has started
+
+
+def disconnect() -> bool:
+    """End the private cluster that `connect` started, with all that runs there; whether there was one."""
+    is_own = ray.is_initialized() and ray._private.worker.global_worker.node is _own_node
+    if is_own:
+        ray.shutdown()
+    return is_own
+
+
+_print = ray._private.worker.print_to_stdstream
+_OF_WORKERS = re.compile(r"worker processes have been started|worker died or was killed")
+
+
+def _print_less(data: dict[str, Any], ignore_prefix: bool) -> None:
+    """Leave out what the raylet says of its worker processes, which nobody has to do anything about."""
+    if not any(_OF_WORKERS.search(line) for line in data["lines"]):
+        _print(data, ignore_prefix)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep a handler of SIGTERM that this process has: Ray puts one in its place that ends the process."""
+    setter = ray._private.utils.set_sigterm_handler
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        ray._private.utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        ray._private.utils.set_sigterm_handler = setter
+
+
+@contextmanager
+def _own_sessions() -> Iterator[None]:
+    """Give each process that Ray starts inside, and all that it starts, a session of its own.
+
+    They end with this process all the same where the system sees to that, which Linux does; elsewhere Ray finds them
+    by their process group, so they stay in it.
+    """
+    popen = ray._private.services.ConsolePopen
+    if ray._private.utils.detect_fate_sharing_support() and sys.platform != "win32":
+        ray._private.services.ConsolePopen = partial(popen, start_new_session=True)
+    try:
+        yield
+    finally:
+        ray._private.services.ConsolePopen = popen
 
 
 TASK_CPUS = 0.5  # two data tasks a CPU: Ray Data starts the next one up to 0.1 s after one has ended

@@ -23,3 +23,19 @@ class RunFailed(RuntimeError):
 
     def __init__(self, message: str = "") -> None:
         super().__init__(redact(message))
+
+
+class Stopped(RunFailed, SystemExit):
+    """The run was asked to stop, by Ctrl-C or a signal; what it has trained is saved.
+
+    A script that does not catch it ends without a traceback.
+
+    Attributes:
+        code: 128 and the number of the signal, exit code of the command: 130 for Ctrl-C, 143 for SIGTERM.
+    """
+
+    code: int
+
+    def __init__(self, message: str = "", code: int = 130) -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,61 +1,39 @@
-"""The driver's side of a run that trains elsewhere: show what its logs say, and pass on a wish to stop."""
+"""The driver's side of a run that trains elsewhere: show what its logs say."""
 
 import json
 import logging
-import os
-import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
-from types import FrameType
 
 from raysl.errors import StorageError
-from raysl.storage import outlast
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.callbacks.progress import ProgressView
-from raysl.train.folder.run_folder import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, STOP_FILE, RunFolder
+from raysl.train.folder.run_folder import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, RunFolder
 from raysl.train.plan import TrainPlan
+from raysl.waiting import Waiting
 
 log = logging.getLogger("raysl")
 
 
 @contextmanager
-def progress_of(folder: RunFolder, plan: TrainPlan, show: bool) -> Iterator[None]:
-    """Follow the run's logs: show new events and the newest line of metrics."""
-    if not show:
+def progress_of(folder: RunFolder, plan: TrainPlan, waits: Waiting, first: int = 0) -> Iterator[None]:
+    """Follow the run's logs: show new events and the newest line of metrics.
+
+    Args:
+        folder: of the run.
+        plan: of the run.
+        waits: says what the start waits for, or nothing at all where nothing is to be shown.
+        first: steps done before this start.
+    """
+    if not waits.show:
         yield
         return
-    view, ended = ProgressView(plan.total_steps), threading.Event()
-    num_events = len(events_of(folder))
-    is_started, is_telling = False, True
-
-    def look() -> None:
-        nonlocal is_telling
-        try:
-            show_new()
-            is_telling = True
-        except StorageError as error:
-            if is_telling:
-                log.warning("cannot follow the run: %s; training goes on", error)
-            is_telling = False
-
-    def show_new() -> None:
-        nonlocal num_events, is_started
-        for event in events_of(folder)[num_events:]:
-            log.info(event)
-            num_events += 1
-        if not is_started and folder.exists(STARTUP_FILE):
-            is_started = True
-            log.info(_startup_text(folder))
-        lines = parse_metrics(folder.last_lines(METRICS_FILE))
-        if lines and is_started:
-            view.show(int(lines[-1]["step"]), lines[-1])
+    follower, ended = _Follower(folder, plan, waits, first), threading.Event()
 
     def follow() -> None:
         while not ended.wait(0.5 if folder.is_local else 5.0):
-            look()
+            follower.look()
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -64,39 +42,58 @@ def progress_of(folder: RunFolder, plan: TrainPlan, show: bool) -> Iterator[None
     finally:
         ended.set()
         thread.join()
-        look()
-        view.close()
+        follower.look()
+        follower.close()
 
 
-def events_of(folder: RunFolder) -> list[str]:
-    """What has been noted of the run's starts and resumes, in order."""
+class _Follower:
+    def __init__(self, folder: RunFolder, plan: TrainPlan, waits: Waiting, first: int) -> None:
+        self.folder, self.plan, self.waits, self.first = folder, plan, waits, first
+        self.num_events = len(events_of(folder))
+        self.view: ProgressView | None = None
+        self.shown = first
+        self.is_telling = True
+
+    def look(self) -> None:
+        """Show what is new; a storage that fails is told of once."""
+        try:
+            self._show_new()
+            self.is_telling = True
+        except StorageError as error:
+            if self.is_telling:
+                log.warning("cannot follow the run: %s; training goes on", error)
+            self.is_telling = False
+
+    def close(self) -> None:
+        self.waits.end()
+        if self.view is not None:
+            self.view.close()
+
+    def _show_new(self) -> None:
+        new = events_of(self.folder)[self.num_events :]
+        if new and self.view is None:
+            self.waits.enter("making the first batch")
+        for event in new:
+            log.info(event)
+            self.num_events += 1
+        if self.view is None and self.folder.exists(STARTUP_FILE):
+            self.waits.end()
+            log.info(_startup_text(self.folder))
+            self.view = ProgressView(self.plan.total_steps, self.first)
+        lines = parse_metrics(self.folder.last_lines(METRICS_FILE))
+        if lines and self.view is not None and lines[-1]["step"] != self.shown:
+            self.shown = int(lines[-1]["step"])
+            self.view.show(self.shown, lines[-1])
+
+
+def events_of(folder: RunFolder, with_saves: bool = True) -> list[str]:
+    """What has been noted of the run, in order: starts and resumes, and where asked for, the checkpoints saved."""
     content = folder.read_if_there(EVENTS_FILE).decode()
-    return [json.loads(line)["event"] for line in content.splitlines(keepends=True) if line.endswith("\n")]
+    notes = [json.loads(line) for line in content.splitlines(keepends=True) if line.endswith("\n")]
+    return [note["event"] for note in notes if with_saves or note.get("kind") != "save"]
 
 
 def _startup_text(folder: RunFolder) -> str:
     seconds: dict[str, float] = json.loads(folder.read(STARTUP_FILE))
     parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total")
     return f"first step after {seconds['total']:.1f} s: {parts}"
-
-
-@contextmanager
-def stop_on_signal(folder: RunFolder) -> Iterator[Callable[[], bool]]:
-    """While inside, SIGTERM (a stopped job) asks the workers to save and stop; a second one ends this process."""
-    asked = threading.Event()
-
-    def ask(signum: int, frame: FrameType | None) -> None:
-        if asked.is_set():
-            os._exit(128 + signum)
-        asked.set()
-        print("raysl: saving a checkpoint and stopping; once more to end at once", file=sys.stderr, flush=True)
-        threading.Thread(target=outlast, args=(partial(folder.write, STOP_FILE, b""),), daemon=True).start()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set
-        return
-    before = signal.signal(signal.SIGTERM, ask)
-    try:
-        yield asked.is_set
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -8,12 +8,20 @@ from contextlib import contextmanager
 
 import torch
 
+WARM_UP = 3  # first steps of a start, which compile, allocate and fill queues: they are not timed
+
 
 class Meter:
-    """Times the steps since it was read last, by this process's clock; a GPU must be through with them by then."""
+    """Times the steps since it was read last, by this process's clock; a GPU must be through with them by then.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        device: of the training.
+        warm_up: first steps that are left out.
+    """
+
+    def __init__(self, device: torch.device, warm_up: int = WARM_UP) -> None:
         self.device = device
+        self.cold = warm_up
         self._restart()
 
     @contextmanager
@@ -25,20 +33,29 @@ class Meter:
 
     def count(self, num_images: int) -> None:
         """One step over so many images is done."""
+        if self.cold:
+            self.cold -= 1
+            self._restart()
+            return
         self.steps += 1
         self.images += num_images
 
     def read(self) -> dict[str, float]:
-        """Images a second over all ranks, seconds a step, share of time that waited for data, memory. Starts anew."""
+        """Images a second over all ranks, seconds a step, share of time that waited for data, memory. Starts anew.
+
+        While no step but those of the warm-up is done there is the memory alone.
+        """
+        memory = {"memory_gb": self._memory_gb()}
+        if not self.steps:
+            return memory
         seconds = max(time.perf_counter() - self.start, 1e-9)
         numbers = {
             "images_per_s": self.images / seconds,
-            "step_s": seconds / max(1, self.steps),
+            "step_s": seconds / self.steps,
             "data_wait": self.wait / seconds,
-            "memory_gb": self._memory_gb(),
         }
         self._restart()
-        return numbers
+        return numbers | memory
 
     def _restart(self) -> None:
         self.start = time.perf_counter()

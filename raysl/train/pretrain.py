@@ -2,8 +2,8 @@
 
 import json
 import logging
-import os
 import shlex
+import signal
 import sys
 import tempfile
 import time
@@ -16,13 +16,12 @@ from typing import Any
 import ray
 import ray.train
 from ray.train import FailureConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl.benchmarks.evaluate import Report, benchmark
 from raysl.checkpoint import check_resumable
 from raysl.checkpoint_files import Found, newest_whole
-from raysl.cluster import Resources, connect, worker_shape
+from raysl.cluster import Resources, connect, disconnect, worker_shape
 from raysl.components import resolve
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
@@ -30,19 +29,24 @@ from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.data.parts import tell_notes
 from raysl.errors import ConfigError, RunFailed
+from raysl.errors import Stopped as Stopped
 from raysl.methods.method import Method
 from raysl.redact import redact, redact_uri
 from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
+from raysl.signals import Signals, heeding, install
 from raysl.storage import absolute, join, outlast
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
 from raysl.train.folder.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
-from raysl.train.follow import events_of, progress_of, stop_on_signal
+from raysl.train.follow import events_of, progress_of
 from raysl.train.plan import TrainPlan
+from raysl.train.stopping import how_to_go_on, stopping
+from raysl.train.trainer import Trainer
 from raysl.train.worker import Job, Outcome, max_corrupt, train_worker
 from raysl.transforms.view import ViewRecipe, evaluation_recipe
+from raysl.waiting import Waiting, waiting
 
 log = logging.getLogger("raysl")
 
@@ -66,10 +70,6 @@ class Result:
     report: Report | None
 
 
-class Stopped(RunFailed):
-    """The run was asked to stop, and has saved a checkpoint."""
-
-
 def pretrain(
     config: RunConfig, *, callbacks: Sequence[ray.train.UserCallback] = (), show_progress: bool = True
 ) -> Result:
@@ -86,9 +86,18 @@ def pretrain(
     Raises:
         ConfigError: if the settings cannot work; found before any worker starts.
         RunFailed: if the loss became NaN, workers were lost too often, or a result is out of `train.expect`.
-        Stopped: if the process was asked to end; the run has saved a checkpoint.
+        Stopped: if the process was asked to end, by Ctrl-C or SIGTERM; a run that has made a step has saved a
+            checkpoint. Its message has been shown.
     """
-    marks = {"command": _process_start(), "imports": time.time()}
+    with heeding() as signals, waiting(show=show_progress) as waits:
+        return _pretrain(config, callbacks, signals, waits)
+
+
+def _pretrain(
+    config: RunConfig, callbacks: Sequence[ray.train.UserCallback], signals: Signals, waits: Waiting
+) -> Result:
+    marks = {"command": waits.since, "imports": time.time()}
+    waits.enter("reading the dataset")
     config = replace(config, storage=absolute(config.storage))
     job = _prepare(config)
     folder = RunFolder.of(config)
@@ -99,15 +108,18 @@ def pretrain(
         found = claim_dataset(folder, config, DatasetNote.of(job.loader.split, plan.epoch_len), folder.newest())
         if found.name is not None:
             check_resumable(found.meta, folder.uri_of(found.name), config)
+            _check_corrupt(job, folder, found)
+            signals.left = f"{folder.uri_of(found.name)} is the last checkpoint; the same command goes on from there"
         if found.step < plan.total_steps:
             if found.name is not None:
                 log.info("resumed at step %d of %d", found.step, plan.total_steps)
-            _train(replace(job, lock=lock), plan, folder, marks, callbacks, show_progress)
+            _train(replace(job, lock=lock), plan, folder, marks, callbacks, signals, waits, found.step)
             report = None
         else:
             log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
-            _check_corrupt(job, folder, found)
             report = _report_of(folder)
+        waits.end()
+        signals.left = "training is done; the same command goes on with the measurements"
         if report is None and config.benchmarks and job.test is not None:
             report = benchmark(folder.uri, facts=_facts(folder, marks), config=config)
     result = _result(folder, report)
@@ -117,7 +129,7 @@ def pretrain(
 
 
 def _check_corrupt(job: Job, folder: RunFolder, found: Found) -> None:
-    """Have a run that ended with too many broken images fail at every start, until more of them are allowed."""
+    """Have a run that stopped for too many broken images fail at every start, until more of them are allowed."""
     limit = max_corrupt(job.config, job.data)
     if found.meta["metrics"].get("corrupt_images", 0) > limit:
         lines = folder.read_if_there(CORRUPT_FILE).decode().splitlines()
@@ -202,9 +214,14 @@ def _train(
     folder: RunFolder,
     marks: dict[str, float],
     callbacks: Sequence[ray.train.UserCallback],
-    show_progress: bool,
+    signals: Signals,
+    waits: Waiting,
+    first: int,
 ) -> None:
+    waits.enter("starting Ray")
     connect()
+    install()  # Ray's core has put a handler of SIGTERM there
+    waits.enter("starting workers")
     train = job.config.train
     shape = worker_shape(train, Resources.of_cluster())
     in_task = job.config.data.augment_on == "task" or (job.config.data.augment_on == "auto" and shape.device == "cpu")
@@ -219,10 +236,10 @@ def _train(
     folder.write(PROBE_FILE, job.probe.encode())
     with (
         tempfile.TemporaryDirectory(prefix="raysl_ray_") as notes,  # of Ray's own: it is not asked where to resume
-        progress_of(folder, plan, show_progress),
-        stop_on_signal(folder) as asked,
+        progress_of(folder, plan, waits, first),
+        stopping(folder, signals) as asked,
     ):
-        trainer = TorchTrainer(
+        trainer = Trainer(
             train_worker,
             train_loop_config={"job": ray.cloudpickle.dumps(job)},  # Ray Train's controller need not import it
             scaling_config=ScalingConfig(
@@ -237,18 +254,27 @@ def _train(
         )
         try:
             outcome: Outcome = trainer.fit().return_value
+        except KeyboardInterrupt:
+            if not disconnect():
+                trainer.abort()
+            raise
         except TrainingFailedError as error:
             raise RunFailed(f"training failed: {_root_cause(error)}; start the same command again to resume") from error
     if outcome.failure is not None and outcome.is_input_wrong:
         raise ConfigError(outcome.failure)
     if outcome.failure is not None:
-        kept = outlast(lambda: newest_whole(folder, ())).name
+        kept = _newest(folder)
         raise RunFailed(
             f"{outcome.failure}; " + (f"the last good checkpoint is {folder.uri_of(kept)}" if kept else "no checkpoint")
         )
     if asked() or outcome.step < plan.total_steps:
-        where = f"stopped at step {outcome.step} of {plan.total_steps}"
-        raise Stopped(f"{where}; the same command goes on from {folder.uri}")
+        code = 128 + (signals.asked or signal.SIGINT)
+        raise Stopped(how_to_go_on(outcome.step, plan.total_steps, _newest(folder), folder.uri), code)
+
+
+def _newest(folder: RunFolder) -> str | None:
+    """Name of the newest whole checkpoint."""
+    return outlast(lambda: newest_whole(folder, ())).name
 
 
 def _root_cause(error: BaseException) -> str:
@@ -262,7 +288,7 @@ def _facts(folder: RunFolder, marks: dict[str, float]) -> dict[str, Any]:
     times = {f"start: {name}": seconds for name, seconds in startup.items() if name != "total"}
     return {
         "times": {**times, "start to first step": startup.get("total", 0.0), "total": total},
-        "events": events_of(folder),
+        "events": events_of(folder, with_saves=False),
         "command": redact(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])),
     }
 
@@ -280,7 +306,7 @@ def _result(folder: RunFolder, report: Report | None) -> Result:
     newest: dict[str, float] = {}
     for line in history:
         newest |= line
-    name = outlast(lambda: newest_whole(folder, ())).name
+    name = _newest(folder)
     if name is None:
         raise RunFailed(f"no whole checkpoint is left in {folder.uri}; start the same command again")
     checkpoint = folder.uri_of(name)
@@ -304,13 +330,3 @@ def _check_expected(config: RunConfig, result: Result) -> None:
             raise RunFailed(f"train.expect: no metric {name!r}; there are: {', '.join(sorted(result.metrics))}")
         if not low <= result.metrics[name] <= high:
             raise RunFailed(f"train.expect: {name} is {result.metrics[name]:g}, outside [{low:g}, {high:g}]")
-
-
-def _process_start() -> float:
-    """When this process began, seconds since the epoch."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-    except OSError:  # no /proc on this system
-        return time.time()
-    return time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))

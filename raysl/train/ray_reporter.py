@@ -11,6 +11,7 @@ from raysl import dist
 from raysl.checkpoint import STATE_FILE
 from raysl.checkpoint_files import META_FILE, checkpoint_name, newest_whole, sweep
 from raysl.storage import Folder, outlast
+from raysl.train.folder.disk import Disk
 from raysl.train.folder.lock_files import Lock
 from raysl.train.folder.run_folder import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, RunFolder, note_event
 from raysl.train.folder.store import LocalStore, RemoteStore, Store
@@ -25,14 +26,18 @@ class RayReporter:
         logs: local folder that logs are written to.
         keep: newest checkpoints that stay.
         lock: of the run, where its folder is remote; nothing is stored by one who lost it.
+        disk: is told where it is full.
     """
 
-    def __init__(self, folder: RunFolder, logs: Path, keep: int, lock: Lock | None = None) -> None:
+    def __init__(
+        self, folder: RunFolder, logs: Path, keep: int, lock: Lock | None = None, disk: Disk | None = None
+    ) -> None:
+        self.disk = disk or Disk()
         self.folder = folder
         self.logs = logs
         self.store: Store | None = None
         if dist.is_main():
-            self.store = store_of(folder, logs, keep, lock)
+            self.store = store_of(folder, logs, keep, lock, self.disk)
 
     def restore(self) -> Path | None:
         """See `Reporter.restore`. What an earlier start left half-written is swept up."""
@@ -69,18 +74,26 @@ class RayReporter:
     def _newest(self) -> str | None:
         sweep(self.folder)
         found = newest_whole(self.folder)
-        for reason in found.passed_over:
-            note_event(self.logs, f"passed over {reason}")
+        with self.disk.writing(self.logs):
+            for reason in found.passed_over:
+                note_event(self.logs, f"passed over {reason}")
         return found.name
 
 
-def store_of(folder: Folder, logs: Path, keep: int, lock: Lock | None = None) -> Store:
-    """Where the checkpoints of a run go."""
+def store_of(folder: Folder, logs: Path, keep: int, lock: Lock | None = None, disk: Disk | None = None) -> Store:
+    """Where the checkpoints of a run go; each that is stored is noted in its events."""
+    disk = disk or Disk()
 
-    def tell(event: str) -> None:
-        note_event(logs, event)
+    def tell(event: str, kind: str | None = None) -> None:
+        with disk.writing(logs):
+            note_event(logs, event, kind)
 
-    return LocalStore(folder, keep, tell) if folder.is_local else RemoteStore(folder, logs, keep, tell, lock)
+    def told_saved(name: str) -> None:
+        tell(f"saved {name}", "save")
+
+    if folder.is_local:
+        return LocalStore(folder, keep, tell, told_saved, disk)
+    return RemoteStore(folder, logs, keep, tell, lock, told_saved, disk)
 
 
 def local_logs(folder: RunFolder) -> Path:

@@ -30,10 +30,12 @@ from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.callbacks.data_wait import DataWait
 from raysl.train.callbacks.metrics_log import MetricsLog
+from raysl.train.callbacks.on_disk import OnDisk
 from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.callbacks.startup import Startup
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
+from raysl.train.folder.disk import Disk
 from raysl.train.folder.lock_files import Lock
 from raysl.train.folder.run_folder import PROBE_FILE, STOP_FILE, RunFolder, note_event
 from raysl.train.loop import NonFiniteLoss, fit
@@ -102,17 +104,24 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     plan = _plan(job, device)
     _prepare_process(job, device)
     state = TrainState.create(job.config, job.data, device, job.method_class, job.backbone_class, job.optimizer_class)
-    logs = local_logs(folder) if dist.is_main() else Path(folder.path)
-    reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.lock)
+    logs, disk = local_logs(folder) if dist.is_main() else Path(folder.path), Disk()
+    reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.lock, disk)
     restored = reporter.restore()
     if restored is not None:
         state.load(restored)
     if dist.is_main():
-        _announce(plan, state, logs)
+        with disk.writing(logs):
+            _announce(plan, state, logs)
         reporter.put_logs()
     corrupt = CorruptLog()
-    broken = CorruptImages(corrupt, logs, max_corrupt(job.config, job.data))
-    callbacks = [broken, *_callbacks(job, plan, folder, logs, marks)]
+    broken = CorruptImages(corrupt, logs, max_corrupt(job.config, job.data), disk)
+    writers = [
+        Startup(logs, marks, reporter.put_logs),
+        DataWait(logs, job.loader.augment_in_task),
+        MetricsLog(logs),
+        TensorBoard(logs),
+    ]
+    callbacks = [broken, *_callbacks(job, folder, disk), OnDisk(writers, logs, disk)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(type(callback).__name__, {}))
     batches = RayBatches(
@@ -135,8 +144,9 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         reporter.put_logs()
         return Outcome(state.step, str(error))
     except StorageError as error:
-        return Outcome(state.step, f"the checkpoint at step {state.step} could not be stored: {error}")
-    return Outcome(state.step, broken.failure)
+        failure = disk.failure or f"the checkpoint at step {state.step} could not be stored: {error}"
+        return Outcome(state.step, failure)
+    return Outcome(state.step, broken.failure or disk.failure)
 
 
 def max_corrupt(config: RunConfig, data: DataInfo) -> int:
@@ -189,13 +199,9 @@ def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:
         note_event(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
 
 
-def _callbacks(job: Job, plan: TrainPlan, folder: RunFolder, logs: Path, marks: dict[str, float]) -> list[Callback]:
-    every = plan.log_every.steps(plan.total_steps, plan.epoch_len)
-    callbacks: list[Callback] = [
-        Startup(logs, marks),
-        StopRequest(lambda: folder.exists(STOP_FILE), min(every, 10)),
-    ]
+def _callbacks(job: Job, folder: RunFolder, disk: Disk) -> list[Callback]:
+    callbacks: list[Callback] = [StopRequest(lambda: disk.failure is not None or folder.exists(STOP_FILE), every=1)]
     knn_every = job.config.train.online_knn_every
     if knn_every is not None and job.test is not None:
         callbacks.append(OnlineKNN(job.loader, job.test, job.data.num_classes, knn_every))
-    return [*callbacks, DataWait(logs, job.loader.augment_in_task), MetricsLog(logs), TensorBoard(logs)]
+    return callbacks

@@ -4,19 +4,31 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from raysl import dist
 from raysl.checkpoint import TrainState
+from raysl.checkpoint_files import newest_whole
 from raysl.config.load import load_config
+from raysl.config.schema import RunConfig
 from raysl.data.corrupt import CorruptLog
 from raysl.data.load import LocalBatches
+from raysl.errors import RunFailed
+from raysl.methods.method import StepOutput
+from raysl.schedule import Step
+from raysl.storage import Folder
 from raysl.train import LocalReporter, TrainPlan, fit
+from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.corrupt_images import CorruptImages
-from raysl.train.pretrain import _prepare
+from raysl.train.folder.run_folder import RunFolder
+from raysl.train.pretrain import _check_corrupt, _prepare
+from tests.distributed import run_ranks
+from tests.train.problem import batches, problem
 from tests.train.runs import SMALL
 
 NUM, BROKEN = 300, (7, 123, 250)
@@ -55,8 +67,9 @@ def test_one_percent_of_broken_images_is_trained_through_and_told_of(tmp_path: P
     assert "3 broken images" in done.stdout
 
 
-def test_more_broken_images_than_allowed_stop_the_run_with_the_list(tmp_path: Path, folder: Path) -> None:
-    config = load_config("quickstart", [*SMALL, "data=image_folder", f"data.path={folder}", "train.batch_size=30"])
+def test_more_broken_images_than_allowed_stop_the_run_at_that_step_with_the_list(tmp_path: Path, folder: Path) -> None:
+    words = ["data=image_folder", f"data.path={folder}", "train.batch_size=30", "train.log_every=1000st"]
+    config = load_config("quickstart", [*SMALL, *words])
     job = _prepare(config)
     state = TrainState.create(config, job.data)
     plan = TrainPlan.from_config(config, job.data.num_samples)
@@ -69,6 +82,45 @@ def test_more_broken_images_than_allowed_stop_the_run_with_the_list(tmp_path: Pa
     assert broken.failure is not None
     assert "images are broken, data.max_corrupt allows 1: " in broken.failure
     assert all(Path(line.split(": ")[0]).name in broken.failure for line in _listed(tmp_path))
+    found = newest_whole(Folder(str(tmp_path)))
+    assert found.step == state.step, "a checkpoint of that step remembers it, so that no start goes on"
+    with pytest.raises(RunFailed, match=r"data\.max_corrupt allows 1: .* a larger data\.max_corrupt lets it go on"):
+        _check_corrupt(replace(job, config=_allowing(config, 1.5 / NUM)), RunFolder(str(tmp_path)), found)
+    _check_corrupt(replace(job, config=_allowing(config, 0.5)), RunFolder(str(tmp_path)), found)
+
+
+def _allowing(config: RunConfig, share: float) -> RunConfig:
+    return replace(config, data=replace(config.data, max_corrupt=share))
+
+
+def _one_rank(logs: Path) -> tuple[int, str | None, list[str]]:
+    """Train where rank 1 alone meets a broken image, at the third step; the step of the end and what was listed."""
+    state, plan = problem("train.epochs=4")
+    found = CorruptLog()
+    broken = CorruptImages(found, logs, limit=0)
+
+    class Meet(Callback):
+        def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+            if step.index == 3 and dist.rank() == 1:
+                found.add(["a.png: broken"])
+
+    fit(
+        state,
+        dist.data_parallel(state.method),
+        plan,
+        batches(plan),
+        callbacks=[Meet(), broken],
+        reporter=LocalReporter(logs),
+    )
+    return state.step, broken.failure, list(broken.images)
+
+
+def test_all_ranks_stop_at_the_step_at_which_one_has_met_too_many(tmp_path: Path) -> None:
+    first, second = run_ranks(2, _one_rank, tmp_path)
+    assert first == second
+    assert first[0] == 3
+    assert first[2] == ["a.png: broken"]
+    assert _listed(tmp_path) == ["a.png: broken"]
 
 
 def test_what_is_odd_about_the_files_is_told_before_training(

@@ -4,12 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from raysl import dist
 from raysl.data.corrupt import CorruptLog
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.folder.disk import Disk
 from raysl.train.folder.run_folder import CORRUPT_FILE, note_event
+from raysl.train.late import Late, is_late
 
 SHOWN = 5
 
@@ -21,40 +25,57 @@ class CorruptImages(Callback):
         found: what this rank's stream of batches has met.
         logs: local folder of the run's logs.
         limit: images; with more of them the run stops, and fails.
+        disk: is told where it is full.
     """
 
-    def __init__(self, found: CorruptLog, logs: Path, limit: int) -> None:
+    def __init__(self, found: CorruptLog, logs: Path, limit: int, disk: Disk | None = None) -> None:
         self.found = found
         self.logs = logs
         self.limit = limit
         self.images: dict[str, None] = {}
         self.failure: str | None = None
+        self.disk = disk or Disk()
+        self.unread: Late | None = None
 
     def on_train_start(self, run: Run) -> None:
         """Have the list hold what the restored state knows: what was found since is found again."""
         if self.images and dist.is_main():
-            (self.logs / CORRUPT_FILE).write_text("".join(map(_line, self.images)))
+            with self.disk.writing(self.logs):
+                (self.logs / CORRUPT_FILE).write_text("".join(map(_line, self.images)))
 
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        """Agree with the other ranks on what is new, at the steps that are logged."""
-        if not (run.plan.log_every.is_due(step) or step.index == step.total):
+        """Agree with the other ranks on what is new; on a GPU one step late, but for the steps that are logged."""
+        is_log_due = run.plan.log_every.is_due(step) or step.index == step.total
+        if self.unread is not None:
+            self._meet()
+        self.unread = Late(dist.all_least(torch.full((1,), float(not self.found.untold), device=run.state.device)))
+        if is_log_due or not is_late(run.state.device):
+            self._meet()
+        if not self.images:
             return
-        untold = self.found.take_untold()
-        if not dist.all_true(not untold, run.state.device):
-            self._tell([image for part in dist.gather_objects(untold) for image in part])
-        if self.images:
+        run.metrics["corrupt_images"] = float(len(self.images))  # goes into the checkpoint of any step
+        if is_log_due:
             run.log({"corrupt_images": float(len(self.images))})
         if len(self.images) > self.limit and self.failure is None:
             self.failure = too_many(list(self.images), self.limit)
             run.stop(self.failure)
 
+    def _meet(self) -> None:
+        """Tell of the images that some rank has found."""
+        assert self.unread is not None
+        (nothing_new,) = self.unread.read()
+        self.unread = None
+        if not nothing_new:
+            self._tell([image for part in dist.gather_objects(self.found.take_untold()) for image in part])
+
     def _tell(self, images: list[str]) -> None:
         new = [image for image in dict.fromkeys(images) if image not in self.images]
         if new and dist.is_main():
-            if not self.images:
-                note_event(self.logs, f"replaced a broken image, listed in {CORRUPT_FILE}: {new[0]}")
-            with (self.logs / CORRUPT_FILE).open("a") as file:
-                file.writelines(map(_line, new))
+            with self.disk.writing(self.logs):
+                if not self.images:
+                    note_event(self.logs, f"replaced a broken image, listed in {CORRUPT_FILE}: {new[0]}")
+                with (self.logs / CORRUPT_FILE).open("a") as file:
+                    file.writelines(map(_line, new))
         self.images |= dict.fromkeys(new)
 
     def state_dict(self) -> dict[str, Any]:
@@ -69,7 +90,7 @@ class CorruptImages(Callback):
 def too_many(images: list[str], limit: int) -> str:
     """What a run with more than `limit` broken images fails with."""
     shown = "; ".join(images[:SHOWN]) + ("; ..." if len(images) > SHOWN else "")
-    rest = f"all are listed in {CORRUPT_FILE} of the run's folder"
+    rest = f"all are listed in {CORRUPT_FILE} of the run's folder; a larger data.max_corrupt lets it go on"
     return f"{len(images):,} images are broken, data.max_corrupt allows {limit:,}: {shown}; {rest}"
 
 

@@ -20,7 +20,9 @@ class MetricsLog(Callback):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             before = self.path.read_bytes() if self.path.exists() else b""
             kept = [line for line in parse_metrics(before) if line["step"] <= run.state.step]
-            self.path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+            draft = self.path.with_name(f"{self.path.name}.part")  # a full disk leaves what was there
+            draft.write_text("".join(json.dumps(line) + "\n" for line in kept))
+            draft.rename(self.path)
             for line in kept:
                 run.metrics.update({name: value for name, value in line.items() if name != "step"})
 

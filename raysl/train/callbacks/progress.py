@@ -1,50 +1,70 @@
 """Progress on a terminal: a bar, or a plain line now and then where there is no terminal."""
 
 import logging
+from collections import deque
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from raysl import dist
 from raysl.schedule import Step
+from raysl.screen import console, duration
 from raysl.train.callbacks.callback import Callback, Run
 
 log = logging.getLogger("raysl")
 
+RECENT = 20  # logged lines whose step times are averaged
+
 
 class ProgressView:
-    """Shows logged lines of a run of `total` steps: loss, images a second, time left."""
+    """Shows logged lines of a run of `total` steps: loss, images a second, time left.
 
-    def __init__(self, total: int) -> None:
+    Args:
+        total: steps of the run.
+        first: steps that were done before this start.
+    """
+
+    def __init__(self, total: int, first: int = 0) -> None:
         self.total = total
         self.last_tenth = -1
+        self.step_s: deque[float] = deque(maxlen=RECENT)
+        screen = console()
+        self.is_live = screen.is_terminal
         self.bar = Progress(
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(),
             TextColumn("{task.fields[numbers]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
+            TextColumn("{task.fields[left]}"),
+            console=screen,
             transient=False,
+            redirect_stdout=False,
         )
-        self.is_live = self.bar.console.is_terminal
-        self.task = self.bar.add_task("training", total=total, numbers="")
+        self.task = self.bar.add_task("training", total=total, completed=first, numbers="", left="")
         if self.is_live:
             self.bar.start()
 
     def show(self, step: int, line: dict[str, float]) -> None:
         """Show a logged line."""
         numbers = " ".join(text.format(line[name]) for name, text in _SHOWN.items() if name in line)
+        left = self._left(step, line)
         if self.is_live:
-            self.bar.update(self.task, completed=step, numbers=numbers)
+            self.bar.update(self.task, completed=step, numbers=numbers, left=left)
         elif step * 10 // self.total != self.last_tenth:
             self.last_tenth = step * 10 // self.total
-            left = (self.total - step) * line["step_s"] if "step_s" in line else None
-            log.info("step %d/%d %s%s", step, self.total, numbers, "" if left is None else f" left {left:.0f} s")
+            log.info("step %d/%d %s", step, self.total, f"{numbers} {left}".rstrip())
 
     def close(self) -> None:
         """Leave the terminal as it was."""
         if self.is_live:
             self.bar.stop()
+
+    def _left(self, step: int, line: dict[str, float]) -> str:
+        """Time left, in words; none until a step without the warm-up has been timed."""
+        if "step_s" in line:
+            self.step_s.append(line["step_s"])
+        if not self.step_s or step == self.total:
+            return ""
+        return f"left {duration((self.total - step) * sum(self.step_s) / len(self.step_s))}"
 
 
 class ProgressBar(Callback):
@@ -52,7 +72,7 @@ class ProgressBar(Callback):
 
     def on_train_start(self, run: Run) -> None:
         """See `Callback.on_train_start`."""
-        self.view = ProgressView(run.plan.total_steps) if dist.is_main() else None
+        self.view = ProgressView(run.plan.total_steps, run.state.step) if dist.is_main() else None
 
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
         """See `Callback.on_log`."""

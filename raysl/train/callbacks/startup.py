@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from raysl import dist
@@ -17,11 +18,13 @@ class Startup(Callback):
     Args:
         folder: local folder to write into.
         marks: moments passed so far, seconds since the epoch by name; "command" is the first.
+        put_logs: called when it is written, to have the driver see it soon.
     """
 
-    def __init__(self, folder: Path, marks: dict[str, float]) -> None:
+    def __init__(self, folder: Path, marks: dict[str, float], put_logs: Callable[[], None] = lambda: None) -> None:
         self.folder = folder
         self.marks = marks
+        self.put_logs = put_logs
         self.is_written = False
 
     def on_train_start(self, run: Run) -> None:
@@ -42,3 +45,4 @@ class Startup(Callback):
         draft = self.folder / f"{STARTUP_FILE}.part"
         draft.write_text(json.dumps({"total": round(times[-1] - times[0], 2), **parts}))
         draft.rename(self.folder / STARTUP_FILE)
+        self.put_logs()

@@ -78,17 +78,19 @@ class RunFolder(Folder):
             yield lock
 
 
-def note_event(logs: Path, event: str) -> None:
+def note_event(logs: Path, event: str, kind: str | None = None) -> None:
     """Add a line to the events of a run, which the driver shows.
 
     Args:
         logs: local folder of the run's logs.
         event: in words.
+        kind: `save` of those that are left out of reports.
     """
     logs.mkdir(parents=True, exist_ok=True)
     with (logs / EVENTS_FILE).open("ab") as file:
-        file.write(_event_line(event))
+        file.write(_event_line(event, kind))
 
 
-def _event_line(event: str) -> bytes:
-    return (json.dumps({"time": time.time(), "event": redact(event)}) + "\n").encode()
+def _event_line(event: str, kind: str | None = None) -> bytes:
+    line = {"time": time.time(), "event": redact(event)} | ({} if kind is None else {"kind": kind})
+    return (json.dumps(line) + "\n").encode()

@@ -1,7 +1,7 @@
 """Where the checkpoints and logs of a run go, from the main rank, and what happens while that place fails.
 
 Training goes on without a checkpoint that cannot be stored: the next one is stored in its place, and the last one of a
-run is tried again for half an hour.
+run is tried again for half an hour. A local disk that is full is another matter: it is remembered, for the run to end.
 """
 
 import shutil
@@ -16,10 +16,15 @@ from raysl.checkpoint_files import remove_old, upload, write_local
 from raysl.errors import ConfigError, StorageError
 from raysl.reads import reason_of
 from raysl.storage import Folder, outlast
+from raysl.train.folder.disk import Disk
 from raysl.train.folder.lock_files import Lock, LockFiles
 from raysl.train.reporter import Save
 
 Tell = Callable[[str], None]
+
+
+def _nothing(what: str) -> None:
+    """Tell nobody."""
 
 
 class Store(Protocol):
@@ -46,12 +51,18 @@ class LocalStore:
         folder: of the run.
         keep: checkpoints.
         tell: takes a sentence when one cannot be stored.
+        told_saved: takes the name of each that is stored.
+        disk: is told where it is full.
     """
 
-    def __init__(self, folder: Folder, keep: int, tell: Tell) -> None:
+    def __init__(
+        self, folder: Folder, keep: int, tell: Tell, told_saved: Tell = _nothing, disk: Disk | None = None
+    ) -> None:
         self.folder = folder
         self.keep = keep
         self.tell = tell
+        self.told_saved = told_saved
+        self.disk = disk or Disk()
         self.unsaved: tuple[str, Save] | None = None
 
     def put(self, name: str, save: Save) -> None:
@@ -60,6 +71,8 @@ class LocalStore:
         try:
             self._write(name, save)
         except StorageError as error:
+            if self.disk.is_full(Path(self.folder.path), error):
+                return
             self.tell(f"{error}; training goes on, the next checkpoint is tried as planned")
 
     def put_logs(self) -> None:
@@ -69,12 +82,13 @@ class LocalStore:
         """See `Store.finish`."""
         if self.unsaved is not None:
             name, save = self.unsaved
-            outlast(lambda: self._write(name, save))
+            outlast(lambda: self._write(name, save), goes_on=lambda: self.disk.failure is None)
 
     def _write(self, name: str, save: Save) -> None:
         try:
             write_local(Path(self.folder.path), name, save)
             self.unsaved = None
+            self.told_saved(name)
             remove_old(self.folder, name, self.keep)
         except (OSError, ConfigError) as error:
             raise StorageError(f"cannot write {self.folder.uri_of(name)!r}: {reason_of(error)}") from error
@@ -91,10 +105,23 @@ class RemoteStore:
         keep: checkpoints.
         tell: takes a sentence when one cannot be stored.
         lock: of the run; nothing more is stored once another driver has taken it over.
+        told_saved: takes the name of each that is stored.
+        disk: is told where the local one is full.
     """
 
-    def __init__(self, folder: Folder, logs: Path, keep: int, tell: Tell, lock: Lock | None = None) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        logs: Path,
+        keep: int,
+        tell: Tell,
+        lock: Lock | None = None,
+        told_saved: Tell = _nothing,
+        disk: Disk | None = None,
+    ) -> None:
         self.folder = folder
+        self.told_saved = told_saved
+        self.disk = disk or Disk()
         self.lock = lock
         self.is_overtaken = False
         self.logs = logs
@@ -116,6 +143,8 @@ class RemoteStore:
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
             self._unstored = StorageError(f"cannot write {name} to {draft}: {reason_of(error)}")
+            if self.disk.is_full(draft.parent, error):
+                return
             self.tell(f"{self._unstored}; training goes on without it")
             return
         with self._change:
@@ -168,6 +197,8 @@ class RemoteStore:
             if task is not None:
                 name, draft = task
                 upload(draft, self.folder, name)
+                self.told_saved(name)
+                self._are_logs_due = True  # with that
                 remove_old(self.folder, name, self.keep)
         except (ConfigError, OSError) as error:  # also what looks lasting, such as rights that have run out
             if self._failure is None:

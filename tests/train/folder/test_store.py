@@ -129,14 +129,14 @@ def test_a_local_disk_that_fails_skips_a_checkpoint_and_the_last_one_is_tried_ag
     put(store, 5)
     tries = []
 
-    def full(draft: Path) -> None:
+    def broken(draft: Path) -> None:
         tries.append(draft)
         if len(tries) < 3:
-            raise OSError(28, "No space left on device")
+            raise OSError(5, "Input/output error")
         save_of(10)(draft)
 
-    store.put(checkpoint_name(10), full)
-    assert "No space left on device; training goes on" in told[0]
+    store.put(checkpoint_name(10), broken)
+    assert "Input/output error; training goes on" in told[0]
     assert newest_whole(folder).step == 5
     store.finish()
     assert newest_whole(folder).step == 10

@@ -1,0 +1,51 @@
+"""How a signal to the driver ends a run that trains in other processes."""
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from raysl.errors import StorageError
+from raysl.signals import Signals
+from raysl.storage import outlast
+from raysl.train.folder.run_folder import STARTUP_FILE, STOP_FILE, RunFolder
+
+
+@contextmanager
+def stopping(folder: RunFolder, signals: Signals) -> Iterator[Callable[[], bool]]:
+    """While inside, a signal asks the workers to save and stop, once they have made a step; gives whether one came.
+
+    Before their first step there is nothing to save: the signal ends what goes on inside, by KeyboardInterrupt.
+    """
+
+    def save() -> bool:
+        if not _has_begun(folder):
+            return False
+        print("raysl: saving a checkpoint and stopping; once more to end at once", file=sys.stderr, flush=True)
+        threading.Thread(target=outlast, args=(partial(folder.write, STOP_FILE, b""),), daemon=True).start()
+        return True
+
+    with signals.saving(save):
+        yield lambda: signals.asked is not None
+
+
+def _has_begun(folder: RunFolder) -> bool:
+    """Whether the workers have made a step; also where that cannot be told."""
+    try:
+        return folder.exists(STARTUP_FILE)
+    except StorageError:
+        return True
+
+
+def how_to_go_on(step: int, total: int, saved: str | None, uri: str) -> str:
+    """What a run that was asked to stop ends with.
+
+    Args:
+        step: updates done.
+        total: updates of the run.
+        saved: its newest whole checkpoint.
+        uri: of the run.
+    """
+    kept = f"saved {saved}" if saved else "no checkpoint was saved"
+    return f"stopped at step {step} of {total}; {kept}; the same command goes on from there ({uri})"

@@ -1,0 +1,110 @@
+"""Ctrl-C and SIGTERM, in processes without Ray."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raysl.errors import RunFailed, Stopped
+from raysl.signals import heeding
+
+WAITS = """
+import threading
+from raysl.signals import heeding
+with heeding():
+    print("ready", flush=True)
+    threading.Event().wait(60)
+"""
+SWALLOWS = """
+import threading
+from raysl.signals import heeding
+with heeding() as signals:
+    try:
+        print("ready", flush=True)
+        threading.Event().wait(60)
+    except KeyboardInterrupt:
+        pass
+    with signals.saving(lambda: True):
+        print("goes on", flush=True)
+"""
+SAVES = """
+import threading
+from raysl.signals import heeding
+asked = threading.Event()
+with heeding() as signals, signals.saving(lambda: asked.set() or True):
+    print("ready", flush=True)
+    asked.wait(60)
+    print("saved", signals.asked.name, flush=True)
+"""
+HANGS = """
+import hashlib, subprocess, sys
+from raysl.signals import heeding
+with heeding():
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+    print("ready", child.pid, flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes in which no handler of Python's is called
+"""
+
+
+def start(code: str) -> tuple["subprocess.Popen[str]", str]:
+    """A process that has said that it is ready, and what else it said."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline()
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGINT, "raysl: interrupted; nothing was trained yet\n"),
+        (signal.SIGTERM, "raysl: ended by SIGTERM; nothing was trained yet\n"),
+    ],
+)
+@pytest.mark.parametrize("code", [WAITS, SWALLOWS])
+def test_a_signal_before_anything_is_trained_ends_a_script_with_one_line(
+    code: str, number: signal.Signals, said: str
+) -> None:
+    process, _ = start(code)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (128 + number, "", said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_there_is_something_to_save_lets_the_work_end_by_itself(number: signal.Signals) -> None:
+    process, _ = start(SAVES)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, f"saved {number.name}\n", "")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are found in /proc")
+def test_the_second_signal_ends_a_process_that_hangs_and_all_that_it_started() -> None:
+    process, said = start(HANGS)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode in (130, 143)
+    stat = Path("/proc", said.split()[1], "stat")
+    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_handlers_are_as_before_when_a_block_is_left_and_blocks_may_nest() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with heeding() as outer, heeding() as inner:
+        assert inner is outer
+        assert signal.getsignal(signal.SIGTERM) == outer.heed
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_stop_is_caught_as_a_failed_run_is_and_is_an_exit_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RunFailed, match="stopped at step 3") as caught, heeding():
+        raise Stopped("stopped at step 3", 143)
+    assert isinstance(caught.value, SystemExit)
+    assert caught.value.code == 143
+    assert capsys.readouterr().err == "raysl: stopped at step 3\n"
