@@ -20,7 +20,6 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl.benchmarks.evaluate import Report, benchmark
-from raysl.checkpoint import check_resumable
 from raysl.checkpoint_files import Found, newest_whole
 from raysl.cluster import Resources, connect, worker_shape
 from raysl.components import resolve
@@ -34,9 +33,9 @@ from raysl.redact import redact, redact_uri
 from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
 from raysl.storage import absolute, join, outlast
+from raysl.train.begin import begin
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
-from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
 from raysl.train.folder.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.follow import events_of, progress_of, stop_on_signal
 from raysl.train.plan import TrainPlan
@@ -93,13 +92,10 @@ def pretrain(
     folder = RunFolder.of(config)
     folder.make()
     with folder.locked() as lock:
-        folder.claim(config)
         plan = TrainPlan.from_config(config, job.data.num_samples, config.train.workers, lanes=job.lanes)
-        found = claim_dataset(folder, config, DatasetNote.of(job.loader.split, plan.epoch_len), folder.newest())
-        if found.name is not None:
-            check_resumable(found.meta, folder.uri_of(found.name), config)
+        found = begin(job, folder, plan)
         if found.step < plan.total_steps:
-            if found.name is not None:
+            if found.step:
                 log.info("resumed at step %d of %d", found.step, plan.total_steps)
             _train(replace(job, lock=lock), plan, folder, marks, callbacks, show_progress)
             report = None
