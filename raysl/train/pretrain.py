@@ -23,16 +23,17 @@ from raysl.benchmarks.evaluate import Report, benchmark
 from raysl.checkpoint_files import Found, newest_whole
 from raysl.cluster import Resources, connect, worker_shape
 from raysl.components import resolve
+from raysl.config.load import to_dict
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.errors import ConfigError, RunFailed
 from raysl.methods.method import Method
-from raysl.redact import redact, redact_uri
+from raysl.redact import redact, redact_tree, redact_uri
 from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
-from raysl.storage import absolute, join, outlast
+from raysl.storage import absolute, cut, join, outlast
 from raysl.train.begin import begin
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
@@ -102,7 +103,7 @@ def pretrain(
         else:
             log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
             _check_corrupt(job, folder, found)
-            report = _report_of(folder)
+            report = _report_of(folder, found, config)
         if report is None and config.benchmarks and job.test is not None:
             report = benchmark(folder.uri, facts=_facts(folder, marks), config=config)
     result = _result(folder, report)
@@ -261,12 +262,16 @@ def _facts(folder: RunFolder, marks: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def _report_of(folder: RunFolder) -> Report | None:
-    """The report of a finished run, if it has one."""
-    if not folder.exists("report.json"):
+def _report_of(folder: RunFolder, found: Found, config: RunConfig) -> Report | None:
+    """The report of a finished run, if it has one of this checkpoint and of these benchmarks with these settings."""
+    if found.name is None or not folder.exists("report.json"):
         return None
-    scores = parse_report_json(folder.read("report.json").decode(), folder.uri).scores
-    return Report(flat_metrics(scores), folder.uri_of("report.html"), scores)
+    report = parse_report_json(folder.read("report.json").decode(), folder.uri)
+    asked, measured = redact_tree(to_dict(config)["benchmarks"]), {score.benchmark for score in report.scores}
+    is_all = {node.name for node in config.benchmarks.values()} == measured
+    if not is_all or report.config.get("benchmarks") != asked or cut(report.checkpoint)[1] != found.name:
+        return None
+    return Report(flat_metrics(report.scores), folder.uri_of("report.html"), report.scores)
 
 
 def _result(folder: RunFolder, report: Report | None) -> Result:
