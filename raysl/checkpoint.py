@@ -5,15 +5,10 @@ A checkpoint is a folder:
 * `train_state.pt`: method, optimizer, step and callbacks; tensors and primitives only (`weights_only=True`)
 * `backbone.safetensors`: the exported backbone
 * `run.yaml`: the run's settings
-* `meta.json`: format, raysl version, method, step, dataset, metrics, and the other files (`raysl.checkpoint_files`)
+* `meta.json`: format, raysl version, method, step, epochs of the run, dataset, metrics, the weights that it began with
+  where those are another run's, and the other files (`raysl.checkpoint_files`)
 """
 
-import logging
-import pickle
-import tempfile
-import zipfile
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +20,12 @@ from torch.optim import Optimizer
 
 import raysl
 from raysl import dist
-from raysl.checkpoint_files import META_FILE, newest_whole, read_meta, seal, verify
+from raysl.checkpoint_files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, local_copy, read_meta, seal, verify
+from raysl.checkpoint_files import STATE_FILE as STATE_FILE
+from raysl.checkpoint_files import newest as newest
+from raysl.checkpoint_tensors import load_tensors as load_tensors
+from raysl.checkpoint_tensors import save_tensors as save_tensors
+from raysl.checkpoint_weights import read_weights
 from raysl.components import resolve
 from raysl.config.load import dump
 from raysl.config.schema import BackboneConfig, ConfigError, RunConfig
@@ -36,10 +36,6 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.batch_norm import convert_sync_batch_norm, local_statistics
 from raysl.optim.build import build_optimizer
 from raysl.storage import Folder
-
-log = logging.getLogger("raysl")
-
-STATE_FILE, BACKBONE_FILE, SETTINGS_FILE = "train_state.pt", "backbone.safetensors", "run.yaml"
 
 
 @dataclass
@@ -52,6 +48,8 @@ class TrainState:
     optimizer: Optimizer
     step: int = 0
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    weights: dict[str, Any] | None = None
+    """What the run began with where that is another run's, see `raysl.checkpoint_weights`."""
 
     @classmethod
     def create(
@@ -62,24 +60,33 @@ class TrainState:
         method_class: type[Method] | None = None,
         backbone_class: type[Backbone] | None = None,
         optimizer_class: type[Optimizer] | None = None,
+        is_new: bool = True,
     ) -> "TrainState":
-        """A fresh state; the initial weights are a function of the run's seed.
+        """A fresh state; the initial weights are a function of the run's seed, or those of `method.weights`.
 
         Args:
             config: the run's settings.
             data: the dataset.
             device: where the method lives.
             method_class, backbone_class, optimizer_class: resolved already, for names that are not known here.
+            is_new: whether to read `method.weights`, which a run that goes on does not need any more.
+
+        Raises:
+            ConfigError: if those weights cannot be read, or their backbone is another one.
         """
         torch.manual_seed(config.seed)
+        weights = read_weights(config) if is_new and config.method.weights is not None else None
         backbone = (backbone_class or resolve("backbone", config.backbone.name))(config.backbone)
+        if weights is not None:  # before the method copies it into a teacher
+            weights.fill_backbone(backbone)
         method = (method_class or resolve("method", config.method.name))(config.method, backbone, data)
+        origin = None if weights is None else weights.fill_method(method)
         method.to(device)
         if torch.device(device).type == "cuda":  # on a CPU it has crashed, and did not repeat
             method.to(memory_format=torch.channels_last)
         if config.train.sync_bn and dist.world() > 1:
             convert_sync_batch_norm(method)  # the class is that for the device
-        return cls(config, data, method, build_optimizer(method, config.optim, optimizer_class))
+        return cls(config, data, method, build_optimizer(method, config.optim, optimizer_class), weights=origin)
 
     @property
     def device(self) -> torch.device:
@@ -117,9 +124,10 @@ class TrainState:
             "raysl": raysl.__version__,
             "method": self.config.method.name,
             "step": self.step,
+            "epochs": self.config.train.epochs,
             "data": asdict(self.data),
             "metrics": metrics,
-        }
+        } | ({} if self.weights is None else {"weights": self.weights})
         seal(folder, meta)
 
     def load(self, folder: Path) -> None:
@@ -130,7 +138,8 @@ class TrainState:
                 primitives.
         """
         copy = Folder(str(folder))
-        check_resumable(verify(copy, [STATE_FILE]), copy.uri, self.config)
+        meta = verify(copy, [STATE_FILE])
+        check_resumable(meta, copy.uri, self.config)
         tensors = load_tensors(folder / STATE_FILE, self.device)
         try:
             self.method.load_state_dict(tensors["method"])
@@ -139,41 +148,7 @@ class TrainState:
             raise ConfigError(f"the checkpoint {folder} does not fit these settings: {error}") from error
         self.step = tensors["step"]
         self.callbacks = tensors["callbacks"]
-
-
-def save_tensors(tensors: dict[str, Any], path: Path) -> None:
-    """Write tensors and primitives to a file.
-
-    Raises:
-        OSError: if the disk is full or fails.
-    """
-    try:
-        with path.open("wb") as file:
-            torch.save(tensors, file)
-    except RuntimeError as error:  # torch's writer hides what the system said
-        if isinstance(error.__context__, OSError):
-            raise error.__context__ from error
-        raise
-
-
-def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """A file of tensors and primitives.
-
-    Raises:
-        ConfigError: if it cannot be read, or holds anything else, such as code that a pickle would run.
-    """
-    if path.exists() and not zipfile.is_zipfile(path):  # a bare pickle, or half a file
-        raise ConfigError(
-            f"refused {path}: it is not what raysl writes, or it was cut off; go back to an older checkpoint"
-        )
-    try:
-        loaded: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"refused {path}: it holds more than tensors and primitives ({reason})") from error
-    except (OSError, RuntimeError, EOFError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-    return loaded
+        self.weights = meta.get("weights")
 
 
 def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:
@@ -204,9 +179,9 @@ class Checkpoint:
     backbone: Backbone
 
     def untrained(self) -> Backbone:
-        """The backbone as it was before the first step."""
+        """The backbone with the weights of its seed: before the first step, and without another run's weights."""
         data = DataInfo(**self.meta["data"])
-        return TrainState.create(self.config, data).method.export().eval()
+        return TrainState.create(self.config, data, is_new=False).method.export().eval()
 
 
 def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None = None) -> Checkpoint:
@@ -249,38 +224,6 @@ def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
         ConfigError: if there is no checkpoint, it cannot be read, or it names code that is not trusted.
     """
     return load_checkpoint(checkpoint, trust_code).backbone
-
-
-def newest(uri: str) -> str:
-    """The checkpoint at a URI: itself, or the newest one of the run there whose backbone is whole.
-
-    Its settings may have been edited by hand, because the images are elsewhere now.
-
-    Raises:
-        ConfigError: if there is none, or the one that was named is damaged.
-    """
-    folder = Folder(uri)
-    if folder.exists(META_FILE):
-        verify(folder, [BACKBONE_FILE])
-        return folder.uri
-    found = newest_whole(folder, [BACKBONE_FILE])
-    for reason in found.passed_over:
-        log.warning("passed over %s", reason)
-    if found.name is None:
-        raise ConfigError(f"no checkpoint at {folder.uri!r}; give the folder of a checkpoint or of a run that has one")
-    return folder.uri_of(found.name)
-
-
-@contextmanager
-def local_copy(uri: str, names: Collection[str]) -> Iterator[Path]:
-    """A folder as a local path: itself where it is local, else a copy of some files that is removed afterwards."""
-    folder = Folder(uri)
-    if folder.is_local:
-        yield Path(folder.path)
-        return
-    with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as target:
-        folder.download(Path(target), names)
-        yield Path(target)
 
 
 def _build_backbone(config: BackboneConfig) -> Backbone:

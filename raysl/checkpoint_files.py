@@ -6,9 +6,12 @@ lists size and SHA-256 of every other file, which are compared whenever a file i
 
 import hashlib
 import json
+import logging
 import os
 import shutil
-from collections.abc import Callable, Collection
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +19,11 @@ from typing import Any
 from raysl.errors import ConfigError
 from raysl.storage import Folder
 
+log = logging.getLogger("raysl")
+
 FORMAT = 1
 META_FILE = "meta.json"
+STATE_FILE, BACKBONE_FILE, SETTINGS_FILE = "train_state.pt", "backbone.safetensors", "run.yaml"
 PREFIX, DRAFT_PREFIX = "checkpoint_", "draft_"
 
 
@@ -135,6 +141,38 @@ def newest_whole(run: Folder, names: Collection[str] | None = None) -> Found:
         except Damaged as error:
             passed_over.append(f"{name}: {error}")
     return Found(passed_over=tuple(passed_over))
+
+
+def newest(uri: str, names: Collection[str] = (BACKBONE_FILE,)) -> str:
+    """The checkpoint at a URI: itself, or the newest one of the run there whose files of these names are whole.
+
+    By default that is the backbone alone: settings may have been edited by hand, because the images are elsewhere now.
+
+    Raises:
+        ConfigError: if there is none, or the one that was named is damaged.
+    """
+    folder = Folder(uri)
+    if folder.exists(META_FILE):
+        verify(folder, names)
+        return folder.uri
+    found = newest_whole(folder, names)
+    for reason in found.passed_over:
+        log.warning("passed over %s", reason)
+    if found.name is None:
+        raise ConfigError(f"no checkpoint at {folder.uri!r}; give the folder of a checkpoint or of a run that has one")
+    return folder.uri_of(found.name)
+
+
+@contextmanager
+def local_copy(uri: str, names: Collection[str]) -> Iterator[Path]:
+    """A folder as a local path: itself where it is local, else a copy of some files that is removed afterwards."""
+    folder = Folder(uri)
+    if folder.is_local:
+        yield Path(folder.path)
+        return
+    with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as target:
+        folder.download(Path(target), names)
+        yield Path(target)
 
 
 def checkpoint_names(run: Folder) -> list[str]:

@@ -9,15 +9,23 @@ from raysl.config.build import fits
 
 COMPONENTS = ("method", "backbone", "data", "optim")
 NODES = (*COMPONENTS, "train")
+VIEWS = ("method", "views")
 Keys = tuple[str, ...]
 
 
 @dataclass
 class Layers:
-    """The sum of the layers so far, and which of its values were set for a component that has since been replaced."""
+    """The sum of the layers so far, and which of its values were set for a component that has since been replaced.
+
+    Args:
+        values: the sum.
+        stale: values of components, each with the name of the one that it was set for.
+        views: values of the method's views, each with the name of the source that they were made for.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
-    stale: set[Keys] = field(default_factory=set)
+    stale: dict[Keys, str] = field(default_factory=dict)
+    views: dict[Keys, str] = field(default_factory=dict)
 
     def lay(self, layer: dict[str, Any], folder: Path) -> None:
         """Put settings on top; files of components named there are looked for in `folder`, then in the current one."""
@@ -27,11 +35,22 @@ class Layers:
         layer = _spelled_out(layer, folder)
         for keys, node in _components(layer):
             below = _at(self.values, keys)
-            name = node.get("name")
-            if name is not None and below and _name(below, keys) not in (None, name):
-                self.stale.update((*keys, *leaf) for leaf in leaves(below) if leaf != ("name",))
+            before = name_of(below, keys) if below else None
+            if below and before is not None and node.get("name") not in (None, before):
+                self._replace(keys, below, before)
         self.values = _merged(self.values, layer)
-        self.stale.difference_update(keys[:end] for keys in leaves(layer) for end in range(1, len(keys) + 1))
+        for leaf in leaves(layer):
+            for end in range(1, len(leaf) + 1):
+                self.stale.pop(leaf[:end], None)
+                self.views.pop(leaf[:end], None)
+
+    def _replace(self, keys: Keys, below: dict[str, Any], before: str) -> None:
+        for leaf in leaves(below):
+            if leaf != ("name",):
+                self.stale.setdefault((*keys, *leaf), before)
+        if keys == ("data",):
+            for leaf in leaves(_at(self.values, VIEWS) or {}):
+                self.views.setdefault((*VIEWS, *leaf), before)
 
     def pruned(self) -> dict[str, Any]:
         """The values without those of replaced components that the new ones have no place for."""
@@ -87,7 +106,8 @@ def _components(layer: dict[str, Any]) -> Iterator[tuple[Keys, dict[str, Any]]]:
             yield ("benchmarks", key), node
 
 
-def _name(node: dict[str, Any], keys: Keys) -> Any:
+def name_of(node: dict[str, Any], keys: Keys) -> Any:
+    """The name of the component whose settings lie at these keys; None where it has none yet."""
     return node.get("name", keys[-1] if keys[0] == "benchmarks" else None)
 
 

@@ -1,5 +1,6 @@
 """From a name and `key=value` arguments to a `RunConfig`, by way of base files, overrides and interpolation."""
 
+import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +14,13 @@ from raysl.config.docs import describe
 from raysl.config.fields import filled
 from raysl.config.files import base_names, files_of
 from raysl.config.layers import COMPONENTS, NODES, Layers
+from raysl.config.replaced import replacements
 from raysl.config.schema import RunConfig
 from raysl.config.text import read
 from raysl.config.tree import differences, dump, to_dict
 from raysl.errors import ConfigError
+
+log = logging.getLogger("raysl")
 
 __all__ = ["describe", "differences", "dump", "from_dict", "load_config", "to_dict"]
 
@@ -28,7 +32,8 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> RunConfig:
         name_or_path: a packaged name, or a path that ends in .yaml. Its `base:` files lie below it.
         overrides: `key=value` with a dotted key and a YAML value: `optim.lr=1e-3`, `train.expect={top1: [0.6, 1]}`.
             `method=byol` picks a component, `benchmarks=[knn]` keeps only those named, and `base=data/cifar10` lays
-            another configuration between the file and the other overrides.
+            another configuration between the file and the other overrides. What a component that is replaced leaves
+            behind is told of.
 
     Raises:
         ConfigError: a line for each thing that is wrong, with the key, the value, the rule and the next step.
@@ -47,6 +52,8 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> RunConfig:
         layers.lay(values, file.path.parent)
     layers.lay(parse_overrides(selections), Path.cwd())
     layers.lay(changes, Path.cwd())
+    for text in replacements(layers):
+        log.warning(text)
     tree = {"name": main.stem, **layers.pruned()}
     return from_dict(_interpolated(tree))
 

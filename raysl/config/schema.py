@@ -39,6 +39,16 @@ class ComponentConfig:
 class MethodConfig(ComponentConfig):
     """Base of every method's settings."""
 
+    weights: str | None = None
+    """Run or checkpoint of raysl, a path or a URI, whose weights a new run begins with: the backbone, and of the same
+    method all other parts that fit. A run that goes on has its own. Default: random ones."""
+
+    def __post_init__(self) -> None:
+        if self.weights is not None:  # a second start may be in another directory
+            from raysl.storage import absolute
+
+            object.__setattr__(self, "weights", absolute(self.weights))
+
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneConfig(ComponentConfig):
@@ -135,8 +145,10 @@ class OptimConfig(ComponentConfig):
 class TrainConfig:
     """How long, how wide and how safely to train."""
 
-    epochs: Annotated[int, Within(1, 1_000_000)] = 100
-    """Passes over the training images."""
+    epochs: Annotated[int, Within(1, 1_000_000)] = field(default=100, metadata=MAY_CHANGE)
+    """Passes over the training images. A run that has begun may get more of them, with `extend`, and never fewer."""
+    extend: bool = field(default=False, metadata=MAY_CHANGE)
+    """Go on with a run whose `epochs` have grown; its learning rate then follows the curve of the longer run."""
     batch_size: Annotated[int, Within(1, 10_000_000)] = 256
     """Images in a global batch, over all workers."""
     workers: Annotated[int, Within(1, 65_536)] = field(default=1, metadata=MAY_CHANGE)

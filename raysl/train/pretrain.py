@@ -19,10 +19,10 @@ from ray.train import FailureConfig, ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl.benchmarks.evaluate import Report, benchmark
-from raysl.checkpoint import check_resumable
 from raysl.checkpoint_files import Found, newest_whole
 from raysl.cluster import Resources, connect, disconnect, worker_shape
 from raysl.components import resolve
+from raysl.config.load import to_dict
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
@@ -31,14 +31,14 @@ from raysl.data.parts import tell_notes
 from raysl.errors import ConfigError, RunFailed
 from raysl.errors import Stopped as Stopped
 from raysl.methods.method import Method
-from raysl.redact import redact, redact_uri
+from raysl.redact import redact, redact_tree, redact_uri
 from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
 from raysl.signals import Signals, heeding, install
-from raysl.storage import absolute, join, outlast
+from raysl.storage import absolute, cut, join, outlast
+from raysl.train.begin import begin
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
-from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
 from raysl.train.folder.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.follow import events_of, progress_of
 from raysl.train.plan import TrainPlan
@@ -103,21 +103,19 @@ def _pretrain(
     folder = RunFolder.of(config)
     folder.make()
     with folder.locked() as lock:
-        folder.claim(config)
         plan = TrainPlan.from_config(config, job.data.num_samples, config.train.workers, lanes=job.lanes)
-        found = claim_dataset(folder, config, DatasetNote.of(job.loader.split, plan.epoch_len), folder.newest())
+        found = begin(job, folder, plan)
         if found.name is not None:
-            check_resumable(found.meta, folder.uri_of(found.name), config)
             _check_corrupt(job, folder, found)
             signals.left = f"{folder.uri_of(found.name)} is the last checkpoint; the same command goes on from there"
         if found.step < plan.total_steps:
-            if found.name is not None:
+            if found.step:
                 log.info("resumed at step %d of %d", found.step, plan.total_steps)
             _train(replace(job, lock=lock), plan, folder, marks, callbacks, signals, waits, found.step)
             report = None
         else:
             log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
-            report = _report_of(folder)
+            report = _report_of(folder, found, config)
         waits.end()
         signals.left = "training is done; the same command goes on with the measurements"
         if report is None and config.benchmarks and job.test is not None:
@@ -293,12 +291,16 @@ def _facts(folder: RunFolder, marks: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def _report_of(folder: RunFolder) -> Report | None:
-    """The report of a finished run, if it has one."""
-    if not folder.exists("report.json"):
+def _report_of(folder: RunFolder, found: Found, config: RunConfig) -> Report | None:
+    """The report of a finished run, if it has one of this checkpoint and of these benchmarks with these settings."""
+    if found.name is None or not folder.exists("report.json"):
         return None
-    scores = parse_report_json(folder.read("report.json").decode(), folder.uri).scores
-    return Report(flat_metrics(scores), folder.uri_of("report.html"), scores)
+    report = parse_report_json(folder.read("report.json").decode(), folder.uri)
+    asked, measured = redact_tree(to_dict(config)["benchmarks"]), {score.benchmark for score in report.scores}
+    is_all = {node.name for node in config.benchmarks.values()} == measured
+    if not is_all or report.config.get("benchmarks") != asked or cut(report.checkpoint)[1] != found.name:
+        return None
+    return Report(flat_metrics(report.scores), folder.uri_of("report.html"), report.scores)
 
 
 def _result(folder: RunFolder, report: Report | None) -> Result:

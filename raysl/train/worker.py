@@ -103,10 +103,11 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     device = ray.train.torch.get_device()
     plan = _plan(job, device)
     _prepare_process(job, device)
-    state = TrainState.create(job.config, job.data, device, job.method_class, job.backbone_class, job.optimizer_class)
     logs, disk = local_logs(folder) if dist.is_main() else Path(folder.path), Disk()
     reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.lock, disk)
     restored = reporter.restore()
+    classes = job.method_class, job.backbone_class, job.optimizer_class
+    state = TrainState.create(job.config, job.data, device, *classes, is_new=restored is None)
     if restored is not None:
         state.load(restored)
     if dist.is_main():

@@ -55,7 +55,7 @@ class Contrast:
         """Areas of the crops."""
         ramp: Duration | None = None
         """Length of the ramp."""
-        weights: dict[str, float] = field(default_factory=dict)
+        terms: dict[str, float] = field(default_factory=dict)
         """Weight of each term."""
         layers: list[str | int] = field(default_factory=list)
         """Layers that are read."""

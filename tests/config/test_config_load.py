@@ -219,12 +219,11 @@ def test_interpolation_sees_overrides_and_defaults(tiny: str, write: Write) -> N
 
 
 def test_other_component_drops_only_what_a_file_set_for_the_one_before(tiny: str, write: Write) -> None:
-    path = write(
-        "m.yaml", "base: tiny\nmethod: {temperature: 0.5, shape: wide, head: {widths: [5]}, weights: {a: 1}}\n"
-    )
+    path = write("m.yaml", "base: tiny\nmethod: {temperature: 0.5, shape: wide, head: {widths: [5]}, terms: {a: 1}}\n")
     method = to_dict(load_config(path, ["method=teacher"]))["method"]
     assert method == {
         "name": "teacher",
+        "weights": None,
         "shape": 3,
         "momentum": 0.99,
         "head": {"widths": [5], "bias": True, "tip": {"size": 4, "scale": 1.0}},

@@ -32,7 +32,7 @@ METHOD = st.fixed_dictionaries(
         "local": st.none() | HEAD,
         "range": st.tuples(FLOAT, FLOAT).map(list),
         "ramp": st.none() | DURATION,
-        "weights": st.dictionaries(KEY, FLOAT, max_size=3),
+        "terms": st.dictionaries(KEY, FLOAT, max_size=3),
         "layers": st.lists(TEXT | st.integers(), max_size=3),
         "note": st.recursive(
             st.none() | st.booleans() | st.integers() | FLOAT | TEXT, lambda x: st.lists(x, max_size=2), max_leaves=4

@@ -7,16 +7,18 @@
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from raysl.checkpoint_files import Found, newest_whole
-from raysl.config.load import differences, dump
+from raysl.config.load import differences, dump, to_dict
 from raysl.config.schema import ConfigError, RunConfig
 from raysl.config.stored import stored_settings
 from raysl.redact import redact
 from raysl.storage import Folder, join
+from raysl.train.extend import check_length
 from raysl.train.folder.lock import run_lock
 from raysl.train.folder.lock_files import Lock
 
@@ -38,13 +40,19 @@ class RunFolder(Folder):
         """The folder of a run."""
         return cls(join(config.storage, config.name))
 
-    def claim(self, config: RunConfig) -> None:
-        """Write the run's settings, or check that those written before are the same.
+    def claim(self, config: RunConfig, found: Found | None = None) -> None:
+        """Write the run's settings, or check that those written before are the same but for what may change.
+
+        Args:
+            config: the settings of this start, which are those that count from now on.
+            found: the run's newest whole checkpoint, if it has one.
 
         Raises:
-            ConfigError: if another run has this name (the message lists what differs).
+            ConfigError: if another run has this name (the message lists what differs), this one has become shorter, or
+                longer without `train.extend`.
         """
         self.make()
+        extended = None
         if self.exists("run.yaml"):
             before = stored_settings(self.read("run.yaml").decode(), self.uri_of("run.yaml"), config)
             changes = differences(before, config)
@@ -54,7 +62,12 @@ class RunFolder(Folder):
                     f"a run named {config.name!r} with other settings is in {self.uri}:\n  {listed}\n"
                     "give this one another name=, or go back to those settings to resume it"
                 )
+            if found is not None:
+                extended = check_length(_epochs(found, before, config), config, found)
         self.write("run.yaml", dump(config).encode())
+        if extended is not None:
+            self.note(extended)
+            log.info(extended)
 
     def newest(self) -> Found:
         """The newest whole checkpoint; newer ones that are not whole are told of."""
@@ -76,6 +89,12 @@ class RunFolder(Folder):
         """
         with run_lock(self) as lock:
             yield lock
+
+
+def _epochs(found: Found, before: RunConfig | Mapping[str, Any], config: RunConfig) -> int:
+    """Epochs that a checkpoint was trained for; where an older raysl did not note them, those of the last start."""
+    tree = to_dict(before) if isinstance(before, RunConfig) else before
+    return int(found.meta.get("epochs") or tree.get("train", {}).get("epochs", config.train.epochs))
 
 
 def note_event(logs: Path, event: str, kind: str | None = None) -> None:

@@ -1,0 +1,45 @@
+"""Files of tensors and primitives, which are read without running anything that is in them."""
+
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raysl.errors import ConfigError
+
+
+def save_tensors(tensors: dict[str, Any], path: Path) -> None:
+    """Write tensors and primitives to a file.
+
+    Raises:
+        OSError: if the disk is full or fails.
+    """
+    try:
+        with path.open("wb") as file:
+            torch.save(tensors, file)
+    except RuntimeError as error:  # torch's writer hides what the system said
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from error
+        raise
+
+
+def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """A file of tensors and primitives.
+
+    Raises:
+        ConfigError: if it cannot be read, or holds anything else, such as code that a pickle would run.
+    """
+    if path.exists() and not zipfile.is_zipfile(path):  # a bare pickle, or half a file
+        raise ConfigError(
+            f"refused {path}: it is not what raysl writes, or it was cut off; go back to an older checkpoint"
+        )
+    try:
+        loaded: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
+    except pickle.UnpicklingError as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"refused {path}: it holds more than tensors and primitives ({reason})") from error
+    except (OSError, RuntimeError, EOFError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    return loaded
