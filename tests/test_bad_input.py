@@ -118,9 +118,9 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("data=image_folder data.path=gone", r"no folder '/.*/gone'; give data\.path= a folder of images"),
         (
             "data=image_folder data.path=notes",
-            r"no images in '/.*/notes' outside val/ and test/; it is searched for \.jpg, .*",
+            r"no images in '/.*/notes'; it is searched for \.jpg, .*",
         ),
-        ("data=image_folder data.path=foo://x", r"cannot open 'foo://x/train': .*foo.*"),
+        ("data=image_folder data.path=foo://x", r"cannot open 'foo://x': .*foo.*"),
         ("data=parquet data.path=gone", r"no file or folder '/.*/gone'; give data\.path= a Parquet file.*"),
         ("data=parquet data.path=empty", r"no \.parquet files in '/.*/empty', sub-folders included"),
         ("data=parquet data.path=text.parquet", r"cannot read /.*/text\.parquet as Parquet: .*"),

@@ -26,7 +26,7 @@ _WORD_OF = {
 }
 _KINDS = r"(?:sets?|data|images?|imgs?|splits?|parts?|files?|shards?)?"
 _PART = re.compile(rf"({'|'.join(_WORD_OF)}){_KINDS}\d*")
-_HELD_OUT = re.compile(rf"(?:val|valid|validation|test|testing|dev|eval|evaluation|heldout|holdout){_KINDS}\d*")
+_HELD_OUT = re.compile(rf"(?:val|valid|validation|tests?|testing|eval|evaluation|heldout|holdout){_KINDS}\d*")
 _NEUTRAL = re.compile(rf"(?:of|data|images?|{_KINDS}\d*|parquet|tar|snappy|gz|gzip|zstd|zst|lz4|brotli)")
 
 
@@ -104,7 +104,7 @@ def held_out_notes(paths: Iterable[str], where: str, kind: str = "files") -> lis
         kind: what the paths are of.
     """
     counts = Counter(paths)
-    alike = [path for path in counts if any(_HELD_OUT.fullmatch(word) for word in _words(path))]
+    alike = [path for path in counts if any(map(_is_held_out, path.split("/")))]
     if not alike:
         return []
     return [
@@ -112,6 +112,11 @@ def held_out_notes(paths: Iterable[str], where: str, kind: str = "files") -> lis
         f"like those of held-out ones: {listed(alike)}; if they are, call what they are in val or test, or give "
         "data.train= and data.test="
     ]
+
+
+def _is_held_out(name: str) -> bool:
+    words = _words(name)
+    return words == ["dev"] or any(_HELD_OUT.fullmatch(word) for word in words)  # libpng-dev is something else
 
 
 def _words(path: str) -> list[str]:

@@ -7,7 +7,9 @@ import pytest
 
 from raysl.data.part_names import part_named, part_of
 from raysl.data.source import Source, Split
+from raysl.data.sources.concat import Concat
 from raysl.data.sources.image_folder import ImageFolder
+from raysl.data.sources.paired import Paired
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.webdataset import WebDataset
 from raysl.errors import ConfigError
@@ -110,7 +112,7 @@ def test_two_folders_of_one_part_are_refused(tmp_path: Path) -> None:
 
 
 def test_held_out_images_by_other_names_are_told(tmp_path: Path) -> None:
-    fill(tmp_path / "images", "cat/1.png", "cat/my_test_of_it/2.png", "dev/3.png")
+    fill(tmp_path / "images", "libpng-dev/1.png", "cat/my_test_of_it/2.png", "dev/3.png")
     (note,) = folder(tmp_path / "images").required("train").notes
     assert note.startswith("2 of the 3 training images in '")
     assert "cat/my_test_of_it, dev; if they are, call what they are in val or test" in note
@@ -140,6 +142,9 @@ def test_a_folder_that_is_held_out_by_its_name_alone_is_told(tmp_path: Path) -> 
 def test_a_folder_around_all_classes_is_told(tmp_path: Path) -> None:
     notes = folder(fill(tmp_path, "usr/share/a/1.png", "usr/share/b/2.png")).required("train").notes
     assert notes == (f"all 2 images are one class, 'usr'; did you mean data.path={tmp_path}/usr/share?",)
+    inner = {name: ImageFolder.Config(path=str(tmp_path)) for name in ("x", "y")}
+    for several in (Concat(Concat.Config(sources=inner)), Paired(Paired.Config(sources=inner))):
+        assert several.required("train").notes == (*notes, *notes)
     split = Parquet(Parquet.Config(train=str(fill(tmp_path / "p", "a.parquet")))).required("train")
     assert split.notes == ()
 
