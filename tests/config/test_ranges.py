@@ -231,7 +231,7 @@ def test_a_range_to_search_is_finite(write: Write, space: str) -> None:
 def test_numbers_of_ones_own_components_are_finite_at_least(tiny: str) -> None:
     for words in (
         "method.temperature=.nan",
-        "method.weights={a: .inf}",
+        "method.terms={a: .inf}",
         "method.range=[0, .nan]",
         f"method.ramp={HUGE}st",
     ):

@@ -195,13 +195,17 @@ def test_labels_can_be_the_index_or_nothing() -> None:
     assert chosen(split, limit=3, balanced=True, label_type="zero").num_samples == 3, "balance goes by the true labels"
 
 
-def test_ranges_are_checked_before_anything_is_read() -> None:
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.skip=-1", "data.skip: -1 is out of range"),
+        ("data.balanced=true", "data.balanced: it shares out data.limit images over the classes"),
+    ],
+)
+def test_the_choice_of_images_is_checked_before_any_is_read(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config("quickstart", ["data.skip=-1", "data.balanced=true"])
-    assert [line.split(";")[0] for line in str(caught.value).splitlines()] == [
-        "data.skip: -1 is out of range",
-        "data.balanced: it shares out data.limit images over the classes",
-    ]
+        load_config("quickstart", [override])
+    assert [line.split(";")[0] for line in str(caught.value).splitlines()] == [message]
 
 
 def test_a_number_that_is_too_large_for_an_index_is_told(tmp_path: Path) -> None:
