@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from raysl.config.layers import Keys, Layers, name_of
+from raysl.config.layers import VIEWS, Keys, Layers, name_of
 from raysl.config.text import write_inline
 from raysl.redact import redact_tree
 
@@ -21,7 +21,7 @@ def replacements(layers: Layers) -> list[str]:
         kept = [keys for keys in settings if _find(values, keys, _GONE) is not _GONE]
         groups = (
             _listed([keys for keys in kept if keys not in layers.views], values),
-            _listed([keys for keys in kept if keys in layers.views], values),
+            _listed([keys for keys in kept if keys in layers.views], values, len(VIEWS)),
             ", ".join(".".join(keys) for keys in settings if keys not in kept and keys not in layers.views),
         )
         lines += _told(".".join(component), before, str(name_of(node, component)), *groups)
@@ -36,15 +36,16 @@ def _told(key: str, before: str, now: str, kept: str, views: str, dropped: str) 
     if kept:
         sentences.append(f"still as set for {before}: {kept}")
     if views:
-        sentences.append(f"still views as made for {before}: {views}")
+        sentences.append(f"still the views made for {before}, {'.'.join(VIEWS)}: {views}")
     if dropped:
         sentences.append(f"dropped, since {now} has no such setting: {dropped}")
     advice = "; set what should be different" if kept or views else ""
     return [f"{key}={now} replaces {key}={before}: {'; '.join(sentences)}{advice}"] if sentences else []
 
 
-def _listed(found: list[Keys], values: dict[str, Any]) -> str:
-    return ", ".join(f"{'.'.join(keys)}={write_inline(redact_tree(_find(values, keys)))}" for keys in found)
+def _listed(found: list[Keys], values: dict[str, Any], first: int = 0) -> str:
+    """Settings with their values; their names begin with their key number `first`."""
+    return ", ".join(f"{'.'.join(keys[first:])}={write_inline(redact_tree(_find(values, keys)))}" for keys in found)
 
 
 def _find(tree: Any, keys: Keys, default: Any = None) -> Any:
