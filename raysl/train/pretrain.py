@@ -24,6 +24,7 @@ from raysl.checkpoint import check_resumable
 from raysl.checkpoint_files import Found, newest_whole
 from raysl.cluster import Resources, connect, worker_shape
 from raysl.components import resolve
+from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
@@ -88,7 +89,7 @@ def pretrain(
         Stopped: if the process was asked to end; the run has saved a checkpoint.
     """
     marks = {"command": _process_start(), "imports": time.time()}
-    config = replace(config, storage=absolute(config.storage))
+    config = replace(run_config(config), storage=absolute(config.storage))
     job = _prepare(config)
     folder = RunFolder.of(config)
     folder.make()
@@ -146,7 +147,9 @@ def _prepare(config: RunConfig) -> Job:
     recipe = _views(method_class, config)
     if recipe.size != config.data.image_size:
         log.warning(
-            "images are trained at %d px and measured at data.image_size=%d", recipe.size, config.data.image_size
+            "images are trained at %d px and measured at data.image_size=%d; give one size alone for both",
+            recipe.size,
+            config.data.image_size,
         )
     order = Order(
         seed=config.seed,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.class_names import check_range, class_names
 from raysl.data.source import Rows, Source, Split, runs
@@ -33,7 +34,7 @@ class HuggingFace(Source):
         """Which dataset, and which of its columns and splits to read."""
 
         name: str = "hugging_face"
-        dataset: str | None = None
+        dataset: Location | None = None
         """Name on the hub, or local folder."""
         subset_name: str | None = None
         """Configuration of the dataset, where it has several."""
