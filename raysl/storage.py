@@ -34,7 +34,14 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
 
 def absolute(uri: str) -> str:
-    """A local path made absolute (with `~` expanded); a URI as it is."""
+    """A local path made absolute (with `~` expanded); a URI as it is.
+
+    Raises:
+        ConfigError: if it is no text, nor a `Path`.
+    """
+    if not isinstance(uri, str | os.PathLike):
+        raise ConfigError(f"{uri!r} is no path or URI; give a text such as 'runs/mine' or 's3://bucket/runs/mine'")
+    uri = os.fspath(uri)
     return uri if _is_uri(uri) else os.path.abspath(os.path.expanduser(uri))
 
 

@@ -24,6 +24,7 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from raysl.cluster import Resources, connect, worker_shape
+from raysl.config.arguments import instance, run_config
 from raysl.config.load import dump
 from raysl.config.schema import ConfigError, RunConfig
 from raysl.config.space import SweepConfig, dump_sweep, examples
@@ -73,7 +74,8 @@ def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
     Raises:
         ConfigError: if a setting is wrong, or another sweep has this name.
     """
-    base = replace(config, storage=absolute(config.storage))
+    instance(space, SweepConfig, "space", "the first of what raysl.config.space.load_sweep('sweep/quickstart') returns")
+    base = replace(run_config(config), storage=absolute(config.storage))
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # a report before the first measurement lacks the metric
     if space.metric == "knn_top1":
         base = replace(base, train=replace(base.train, online_knn_every=base.train.checkpoint_every))

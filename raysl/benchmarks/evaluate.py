@@ -12,6 +12,7 @@ from raysl.benchmarks.benchmark import Benchmark, FeatureSet
 from raysl.benchmarks.features import RawPixels, extract_sets
 from raysl.checkpoint import Checkpoint, load_checkpoint
 from raysl.components import resolve
+from raysl.config.arguments import words
 from raysl.config.schema import BenchmarkConfig, ConfigError, RunConfig
 from raysl.config.stored import load_benchmarks
 from raysl.data.source import Split
@@ -64,6 +65,8 @@ def benchmark(
         ConfigError: if the checkpoint, a name or a setting is wrong, it names code that is not trusted, or the images
             have no labels or several each.
     """
+    benchmarks = None if benchmarks is None else words(benchmarks, "benchmarks", "knn")
+    overrides = words(overrides, "overrides", "knn.k=[20,200]")
     patience_s = 0.0 if config is None else PATIENCE_S  # a run that has just been trained waits for its storage
     loaded = outlast(lambda: load_checkpoint(checkpoint, trust_code, config), patience_s=patience_s)
     chosen = load_benchmarks(loaded.config, benchmarks, overrides)

@@ -18,6 +18,7 @@ from raysl.benchmarks.benchmark import FeatureSet
 from raysl.checkpoint import load_checkpoint
 from raysl.cluster import Resources, connect
 from raysl.components import resolve
+from raysl.config.arguments import instance
 from raysl.config.schema import DataConfig
 from raysl.data.images import read_images
 from raysl.data.source import Split
@@ -77,12 +78,14 @@ def extract(
     Raises:
         ConfigError: if the checkpoint or the images cannot be read, or it names code that is not trusted.
     """
+    if source is not None:
+        instance(source, DataConfig, "source", "settings of a dataset, as raysl.load_config('quickstart').data")
     loaded = load_checkpoint(checkpoint, trust_code)
     data = source or loaded.config.data
     images = resolve("source", data.name)(data).required(split)
     found = extract_sets({"features": loaded.backbone}, images, data)["features"]
     index = torch.arange(images.num_samples)
-    path = out or join(loaded.uri, f"features_{split}.parquet")
+    path = str(out) if out else join(loaded.uri, f"features_{split}.parquet")
     _write(path, found, index)
     return Features(found.features, found.labels, index, path)
 

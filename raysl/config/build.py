@@ -1,15 +1,15 @@
 """A plain tree of settings into the frozen dataclass tree; all that is wrong with it is told at once."""
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar, get_args, get_origin
 
 from raysl.components import ALIASES
 from raysl.config.check import problems
-from raysl.config.fields import SLOTS, chosen, component_class, group_of, known_keys, settings_of
+from raysl.config.fields import SLOTS, chosen, component_class, expanded_locations, group_of, known_keys, settings_of
 from raysl.config.schema import BenchmarkConfig, ComponentConfig, RunConfig
+from raysl.config.suggest import near
 from raysl.config.values import convert, show, spell
 from raysl.errors import ConfigError
 
@@ -40,6 +40,7 @@ def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:
     Raises:
         ConfigError: as `from_dict`.
     """
+    tree = expanded_locations(kind, tree, key) if isinstance(tree, dict) else tree
     node = _Builder({key: tree}).node(kind, tree, key, None)
     assert isinstance(node, kind)
     return node
@@ -147,19 +148,7 @@ class _Builder:
             for leaf, item in value.items():
                 yield from self._unknown(leaf, item, inner, siblings)
             return
-        if near := _near(inner, self.known):
-            yield f"{inner}: no such setting; did you mean {' or '.join(near)}?"
+        if meant := near(inner, self.known):
+            yield f"{inner}: no such setting; did you mean {' or '.join(meant)}?"
         else:
             yield f"{inner}: no such setting; {key or 'the tree'} has {', '.join(siblings)}"
-
-
-def _near(key: str, known: list[str]) -> list[str]:
-    """Up to three settings that the user may have meant: of the same name elsewhere, or of a similar name."""
-    last = {setting: setting.rpartition(".")[2] for setting in known}
-    same = [setting for setting in known if last[setting] == key.rpartition(".")[2]]
-    if whole := difflib.get_close_matches(key, same or known, n=1, cutoff=0.8):
-        return whole
-    if same:
-        return same[:3]
-    names = difflib.get_close_matches(key.rpartition(".")[2], set(last.values()), n=1, cutoff=0.7)
-    return [setting for setting in known if last[setting] in names][:3]

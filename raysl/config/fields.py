@@ -7,6 +7,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from raysl.components import resolve
+from raysl.config.locations import expanded, is_location
 from raysl.config.ranges import bare
 from raysl.config.schema import BackboneConfig, BenchmarkConfig, ComponentConfig, DataConfig, MethodConfig, OptimConfig
 from raysl.config.tree import plain
@@ -122,6 +123,32 @@ def filled(kind: type[Any], tree: dict[str, Any], key: str = "", default: Any = 
             }
         elif setting.name not in tree and setting.default is not dataclasses.MISSING:
             done[setting.name] = plain(setting.default)
+    return done
+
+
+def expanded_locations(kind: type[Any], tree: dict[str, Any], key: str = "") -> dict[str, Any]:
+    """The tree with `~` and environment variables expanded in its paths.
+
+    Raises:
+        ConfigError: a line for each path that names a variable that is not set.
+    """
+    done, errors = dict(tree), []
+    for setting in settings_of(chosen(kind, tree, key)).values():
+        inner, given = f"{key}.{setting.name}" if key else setting.name, tree.get(setting.name)
+        group, entry = group_of(setting.kind), _entry_group(setting.kind)
+        try:
+            if isinstance(given, str) and is_location(setting.kind):
+                done[setting.name] = expanded(given)
+            elif group is not None and isinstance(given, dict):
+                done[setting.name] = expanded_locations(group, given, inner)
+            elif entry is not None and isinstance(given, dict):
+                nodes = {name: node for name, node in given.items() if isinstance(node, dict)}
+                found = {name: expanded_locations(entry, node, f"{inner}.{name}") for name, node in nodes.items()}
+                done[setting.name] = given | found
+        except ConfigError as error:
+            errors += [line if line.startswith(inner) else f"{inner}: {line}" for line in str(error).splitlines()]
+    if errors:
+        raise ConfigError("\n".join(errors))
     return done
 
 

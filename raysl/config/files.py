@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import raysl
-from raysl.config.text import read
+from raysl.config.locations import expanded
+from raysl.config.text import read_file, text_of
 from raysl.errors import ConfigError
 
 CATALOG_FILE = "catalog.yaml"  # names datasets, not runs
@@ -37,7 +38,7 @@ def config_names() -> list[str]:
 
 def summary_of(path: Path) -> str:
     """First comment line at the head of a file, without its mark; empty where there is none."""
-    match = re.match(r"\s*#+[ \t]*(.*)", path.read_text(encoding="utf-8"))
+    match = re.match(r"\s*#+[ \t]*(.*)", text_of(path))
     return match[1].strip() if match else ""
 
 
@@ -64,7 +65,7 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
         ConfigError: if there is none.
     """
     if name_or_path.endswith((".yaml", ".yml")):
-        path = folder / Path(name_or_path).expanduser()
+        path = folder / expanded(name_or_path)
         if not path.is_file():
             known = Path(name_or_path).with_suffix("").as_posix()
             hint = f"; the packaged one is called {known!r}" if known in config_names() else ""
@@ -96,7 +97,7 @@ def _collect(path: Path, above: list[Path], done: dict[Path, ConfigFile]) -> Non
         raise ConfigError(f"base: {circle} goes round in a circle; take one base out")
     if path in done:
         return
-    values = read(path.read_text(encoding="utf-8"), str(path))
+    values = read_file(path)
     if values is None:
         values = {}
     if not isinstance(values, dict):

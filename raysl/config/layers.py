@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from raysl.config.build import fits
+from raysl.config.locations import expanded
 
 COMPONENTS = ("method", "backbone", "data", "optim")
 NODES = (*COMPONENTS, "train")
@@ -91,7 +92,7 @@ def _component(node: Any, folder: Path) -> Any:
     path, colon, attribute = node["name"].rpartition(":")
     if not path.endswith(".py") or "${" in path:
         return node
-    file = Path(path).expanduser()
+    file = Path(expanded(path))
     beside = folder / file
     return {**node, "name": f"{(beside if beside.is_file() else Path.cwd() / file).resolve()}{colon}{attribute}"}
 

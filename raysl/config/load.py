@@ -9,13 +9,15 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from raysl.config.arguments import text_or_path, words
 from raysl.config.build import from_dict
 from raysl.config.docs import describe
-from raysl.config.fields import filled
+from raysl.config.fields import expanded_locations, filled
 from raysl.config.files import base_names, files_of
 from raysl.config.layers import COMPONENTS, NODES, Layers
 from raysl.config.replaced import replacements
 from raysl.config.schema import RunConfig
+from raysl.config.sizes import linked
 from raysl.config.text import read
 from raysl.config.tree import differences, dump, to_dict
 from raysl.errors import ConfigError
@@ -25,7 +27,7 @@ log = logging.getLogger("raysl")
 __all__ = ["describe", "differences", "dump", "from_dict", "load_config", "to_dict"]
 
 
-def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     """The configuration of a packaged name (`simclr`, `data/cifar10`) or a YAML file, with settings changed.
 
     Args:
@@ -38,6 +40,8 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> RunConfig:
     Raises:
         ConfigError: a line for each thing that is wrong, with the key, the value, the rule and the next step.
     """
+    name_or_path = text_or_path(name_or_path, "name_or_path", "quickstart")
+    overrides = words(overrides, "overrides", "optim.lr=0.1")
     selections = [override for override in overrides if override.startswith("benchmarks=[")]
     changes = parse_overrides([override for override in overrides if override not in selections])
     files = files_of(name_or_path)
@@ -54,8 +58,8 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> RunConfig:
     layers.lay(changes, Path.cwd())
     for text in replacements(layers):
         log.warning(text)
-    tree = {"name": main.stem, **layers.pruned()}
-    return from_dict(_interpolated(tree))
+    tree = linked({"name": main.stem, **layers.pruned()})
+    return from_dict(expanded_locations(RunConfig, _interpolated(tree)))
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -104,7 +108,8 @@ def _interpolated(tree: dict[str, Any]) -> dict[str, Any]:
         key = getattr(error, "full_key", None) or "interpolation"
         cause = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"{key}: {cause}; ${{...}} takes a dotted key of the tree, and \\${{ is a plain ${{"
+            f"{key}: {cause}; ${{...}} takes a dotted key of the tree, an environment variable is $NAME, "
+            "and \\${ is a plain ${"
         ) from error
     assert isinstance(resolved, dict)
     return _only(resolved, tree)

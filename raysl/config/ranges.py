@@ -92,6 +92,11 @@ class NotEmpty:
         return ""
 
 
+@dataclass(frozen=True)
+class OfViews:
+    """Marks the side of a method's views, which `data.image_size` follows, and which follows it (`config.sizes`)."""
+
+
 Rule = Within | Rising | NotEmpty
 FINITE = Within()
 
@@ -105,6 +110,7 @@ Count = Annotated[int, Within(1, LARGEST)]
 Place = Annotated[int, Within(0, LARGEST)]
 Seed = Annotated[int, Within(0, 2**32 - 1)]
 Side = Annotated[int, Within(2, 16_384)]
+ViewSide = Annotated[Side, OfViews()]
 Width = Annotated[int, Within(1, 65_536)]
 Length = Annotated[Duration, Within(0, 1e9)]
 Every = Annotated[Duration, Within(0, 1e9, above=True)]
@@ -119,11 +125,16 @@ def bare(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
+def marks_of(kind: Any) -> tuple[Any, ...]:
+    """All that an annotation says besides its type."""
+    return kind.__metadata__ if get_origin(kind) is Annotated else ()
+
+
 def rules_of(kind: Any) -> tuple[Rule, ...]:
     """The rules that stand at an annotation itself; numbers without a range of their own are finite."""
     if get_origin(kind) is not Annotated:
         return (FINITE,) if kind in (float, Duration) else ()
-    return tuple(rule for rule in kind.__metadata__ if isinstance(rule, Rule))
+    return tuple(rule for rule in marks_of(kind) if isinstance(rule, Rule))
 
 
 def told(kind: Any) -> str:

@@ -8,6 +8,7 @@ A field that may differ when a run is started again under its name carries `MAY_
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from raysl.config.locations import Location
 from raysl.config.ranges import (
     AnyBound,
     Count,
@@ -60,7 +61,8 @@ class DataConfig(ComponentConfig):
     """Base of every source's settings, and what the data pipeline needs beside them."""
 
     image_size: Side = 224
-    """Side of the square images that benchmarks and `load_backbone` users feed, in pixels."""
+    """Side of the square images that benchmarks and `load_backbone` users feed, in pixels; follows the size of the
+    method's views, and that follows it, unless both are given."""
     eval_resize: Side | None = None
     """Short side before the centre crop of evaluation, in pixels.
     Default: image_size * 256 / 224 from 64 px on, else image_size."""
@@ -76,7 +78,7 @@ class DataConfig(ComponentConfig):
     skip: Place | None = None
     """Take the training images of `limit` from a draw that is always the same, after the first so many:
     limit=n skip=0 and limit=n skip=n share none. Default: no draw, an even share."""
-    subset: str | None = None
+    subset: Location | None = None
     """File or URI (.txt, .npy) that lists the training images to use: a file name (with or without its folders and
     extension) or an index a line; `limit` chooses among them."""
     subset_by: Literal["name", "index"] | None = None
@@ -196,7 +198,7 @@ class RunConfig:
 
     name: str = field(default="run", metadata=MAY_CHANGE)
     """Name of the run: its folder inside `storage`. Starting the same name again resumes it."""
-    storage: str = field(default="./runs", metadata=MAY_CHANGE)
+    storage: Location = field(default="./runs", metadata=MAY_CHANGE)
     """Folder or URI (s3://, gs://) that holds the runs."""
     seed: Seed = 0
     """Seed of everything random: initial weights, sample order, augmentation."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from raysl.config.arguments import text_or_path, words
 from raysl.config.files import find
 from raysl.config.ranges import Count, Within
-from raysl.config.text import read, write
+from raysl.config.text import read, read_file, write
 from raysl.config.values import convert, show
 from raysl.errors import ConfigError
 from raysl.redact import redact_tree
@@ -41,7 +42,7 @@ class SweepConfig:
     """Dotted setting -> {choice: [..]}, {grid: [..]}, {uniform: [low, high]}, {loguniform: ..} or {randint: ..}."""
 
 
-def load_sweep(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[SweepConfig, list[str]]:
+def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepConfig, list[str]]:
     """A sweep's file, and those overrides that belong to its runs.
 
     Args:
@@ -51,8 +52,10 @@ def load_sweep(name_or_path: str, overrides: Sequence[str] = ()) -> tuple[SweepC
     Raises:
         ConfigError: if the file or a value is wrong.
     """
+    name_or_path = text_or_path(name_or_path, "name_or_path", "sweep/quickstart")
+    overrides = words(overrides, "overrides", "trials=4")
     path = find(name_or_path, Path.cwd())
-    tree = read(path.read_text(encoding="utf-8"), str(path))
+    tree = read_file(path)
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} is no sweep; write settings such as space: and trials:")
     own = {setting.name for setting in dataclasses.fields(SweepConfig)}

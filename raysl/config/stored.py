@@ -11,6 +11,7 @@ from raysl.config.build import from_dict
 from raysl.config.layers import Layers
 from raysl.config.load import parse_overrides
 from raysl.config.schema import BenchmarkConfig, ComponentConfig, RunConfig
+from raysl.config.sizes import followed
 from raysl.config.text import read
 from raysl.config.tree import to_dict
 from raysl.errors import ConfigError
@@ -77,7 +78,7 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """
     layers = Layers()
     layers.lay(to_dict(config), Path.cwd())
-    layers.lay(parse_overrides(overrides), Path.cwd())
+    layers.lay(followed(to_dict(config), parse_overrides(overrides)), Path.cwd())
     return from_dict(layers.pruned())
 
 

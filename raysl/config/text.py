@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Hashable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -80,6 +81,34 @@ def read(text: str, origin: str) -> Any:
         where = f" line {mark.line + 1}" if mark is not None and "\n" in text else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError(f"{origin}{where}: not YAML: {problem}") from error
+
+
+def read_file(path: Path) -> Any:
+    """The value that a YAML file holds.
+
+    Raises:
+        ConfigError: if it cannot be read, is not UTF-8, or is not YAML.
+    """
+    return read(text_of(path), str(path))
+
+
+def text_of(path: Path) -> str:
+    """A text file.
+
+    Raises:
+        ConfigError: if it cannot be read, or is not UTF-8.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            f"{path} line {line}: not UTF-8 (byte {content[error.start]:#04x}); save it as UTF-8"
+        ) from error
 
 
 def write(tree: Any) -> str:

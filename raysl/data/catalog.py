@@ -12,7 +12,7 @@ from raysl.config.build import node_from_dict
 from raysl.config.fields import component_class, settings_of
 from raysl.config.files import CATALOG_FILE, packaged_folder
 from raysl.config.schema import ConfigError, DataConfig
-from raysl.config.text import read
+from raysl.config.text import read_file
 from raysl.config.values import show
 
 OWN_CATALOG = "RAYSL_CATALOG"
@@ -82,7 +82,7 @@ def dataset_config(name: str) -> tuple[DataConfig, Path]:
 def _read(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ConfigError(f"no catalog {str(file)!r}; the variable {OWN_CATALOG} names it")
-    tree = read(file.read_text(encoding="utf-8"), str(file)) or {}
+    tree = read_file(file) or {}
     if not isinstance(tree, dict):
         raise ConfigError(f"{file} holds no datasets; write lines such as `mine: {{name: image_folder, path: ...}}`")
     return tree

@@ -19,6 +19,7 @@ from pyarrow import fs
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from raysl.components import resolve
+from raysl.config.arguments import instance
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.config.text import write_inline
 from raysl.config.tree import plain
@@ -75,7 +76,8 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
             holds something else.
         RunFailed: if a split has no image that can be decoded, or storage fails again and again.
     """
-    layout = layout or Layout()
+    instance(data, DataConfig, "data", "settings of a dataset, as raysl.load_config('quickstart').data")
+    layout = instance(layout or Layout(), Layout, "layout", "raysl.data.ingest_shard.Layout(resize=256), or None")
     _check(layout)
     folder = Folder(out)
     splits = splits_of(resolve("source", data.name)(data))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import dist
-from raysl.config.ranges import Area, Factors, Share, Side, Temperature, Width, Within
+from raysl.config.ranges import Area, Factors, Share, Temperature, ViewSide, Width, Within
 from raysl.config.schema import ConfigError, MethodConfig
 from raysl.data.batch import Batch, DataInfo
 from raysl.losses import at_least_fp32, contrastive_accuracy, nt_xent
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 class Views:
     """The augmentation of section 3 and appendix A; all views of an image are drawn alike."""
 
-    size: Side = 224
-    """Side of a view in pixels."""
+    size: ViewSide = 224
+    """Side of a view in pixels; follows data.image_size, and that follows it, unless both are given."""
     num: Annotated[int, Within(2, 64)] = 2
     """Views of each image; with more than two, each is pulled to all the others."""
     min_scale: Area = 0.08

@@ -1,9 +1,8 @@
 """The training loop. It knows neither Ray nor the method."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,22 +14,13 @@ from raysl.data.batch import Batch
 from raysl.hashing import step_seed
 from raysl.methods.method import StepOutput
 from raysl.optim.build import lr_at, set_lr
+from raysl.train.batches import BatchStream, stream_of
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.late import FiniteCheck
 from raysl.train.late import NonFiniteLoss as NonFiniteLoss
 from raysl.train.meter import Meter
 from raysl.train.plan import TrainPlan
 from raysl.train.reporter import Reporter
-
-
-class BatchStream(Protocol):
-    """This rank's batches, by step."""
-
-    def from_step(self, step: int) -> Iterator[Batch]:
-        """Rows of the global batches from `step` on."""
-
-    def plain(self) -> Iterator[Batch]:
-        """This rank's share of the training images without augmentation, in dataset order."""
 
 
 def fit(
@@ -48,8 +38,8 @@ def fit(
         state: what is trained and saved; changed in place.
         model: the method of the state, wrapped by `dist.data_parallel` where there are several ranks.
         plan: how long, and with what learning rate.
-        batches: a stream that starts at any step, or a list that is gone through again and again; each holds the rows
-            that `plan.shares` gives this rank.
+        batches: a stream that starts at any step, such as `raysl.views` gives, or a list that is gone through again
+            and again; each batch holds the rows that `plan.shares` gives this rank.
         callbacks: observers, called in this order.
         reporter: takes metrics and checkpoints.
 
@@ -57,11 +47,12 @@ def fit(
         The numbers logged last.
 
     Raises:
+        ConfigError: if the batches are not those of the plan and the method.
         NonFiniteLoss: on all ranks at the same step, and before anything is saved. On a CPU the step has changed no
             weight; on a GPU it is told of one step late, when it has (see `FiniteCheck`).
     """
     method, optimizer = state.method, state.optimizer
-    stream = ListBatches(batches) if isinstance(batches, Sequence) else batches
+    stream = stream_of(batches, state, plan)
     run, meter, finite = Run(state, plan), Meter(state.device), FiniteCheck(state.device)
     for callback in callbacks:
         callback.on_train_start(run)
@@ -104,23 +95,6 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     torch.manual_seed(number)
     np.random.seed(number % (1 << 32))
     random.seed(number)
-
-
-class ListBatches:
-    """A list of batches as a stream that goes through it again and again."""
-
-    def __init__(self, batches: Sequence[Batch]) -> None:
-        self.batches = batches
-
-    def from_step(self, step: int) -> Iterator[Batch]:
-        """See `BatchStream.from_step`."""
-        while True:
-            yield self.batches[step % len(self.batches)]
-            step += 1
-
-    def plain(self) -> Iterator[Batch]:
-        """The batches themselves, once: a list holds no other form of its images."""
-        return iter(self.batches)
 
 
 def _check_weights(state: TrainState) -> None:

@@ -22,6 +22,7 @@ from raysl.benchmarks.evaluate import Report, benchmark
 from raysl.checkpoint_files import Found, newest_whole
 from raysl.cluster import Resources, connect, disconnect, worker_shape
 from raysl.components import resolve
+from raysl.config.arguments import run_config
 from raysl.config.load import to_dict
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
@@ -90,7 +91,7 @@ def pretrain(
             checkpoint. Its message has been shown.
     """
     with heeding() as signals, waiting(show=show_progress) as waits:
-        return _pretrain(config, callbacks, signals, waits)
+        return _pretrain(run_config(config), callbacks, signals, waits)
 
 
 def _pretrain(
@@ -158,7 +159,9 @@ def _prepare(config: RunConfig) -> Job:
     recipe = _views(method_class, config)
     if recipe.size != config.data.image_size:
         log.warning(
-            "images are trained at %d px and measured at data.image_size=%d", recipe.size, config.data.image_size
+            "images are trained at %d px and measured at data.image_size=%d; give one size alone for both",
+            recipe.size,
+            config.data.image_size,
         )
     order = Order(
         seed=config.seed,

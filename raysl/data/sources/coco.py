@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit, check_present
@@ -29,7 +30,7 @@ class COCO(Source):
         """Where the dataset lies, and which of its sets to use."""
 
         name: str = "coco"
-        path: str | None = None
+        path: Location | None = None
         """Folder or URI with `annotations` and the folders of the images, as `train2017`, or those in `images`."""
         train_set: str | None = None
         """Set of the training images. Default: train2017, else train2014."""

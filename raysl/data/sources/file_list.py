@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
+from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.class_names import LABELS, class_names, numbered
 from raysl.data.image_lists import read_image_list, read_labels
@@ -37,15 +38,15 @@ class FileList(Source):
         """Where the lists lie, and how to read them."""
 
         name: str = "file_list"
-        train: str | None = None
+        train: Location | None = None
         """List of the training images, a file or URI: .npy, .txt, .csv or .jsonl."""
-        test: str | None = None
+        test: Location | None = None
         """List of the held-out images."""
-        train_labels: str | None = None
+        train_labels: Location | None = None
         """List of the labels of `train`, in its order, where they do not stand there."""
-        test_labels: str | None = None
+        test_labels: Location | None = None
         """List of the labels of `test`."""
-        root: str | None = None
+        root: Location | None = None
         """Folder or URI that relative paths are below. Default: the folder of the list."""
         path_column: str = "path"
         """Column of the paths in a table."""

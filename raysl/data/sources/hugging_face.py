@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.class_names import LABELS, check_range, class_names
 from raysl.data.part_names import HELD_OUT, part_named
@@ -35,7 +36,7 @@ class HuggingFace(Source):
         """Which dataset, and which of its columns and splits to read."""
 
         name: str = "hugging_face"
-        dataset: str | None = None
+        dataset: Location | None = None
         """Name on the hub, or local folder."""
         subset_name: str | None = None
         """Configuration of the dataset, where it has several."""

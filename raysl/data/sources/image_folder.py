@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
+from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.endings import EXTENSIONS, UNREADABLE, is_image
 from raysl.data.listing import File, folders_in, listed, listing, shown
@@ -33,11 +34,11 @@ class ImageFolder(Source):
         """Where the images lie."""
 
         name: str = "image_folder"
-        path: str | None = None
+        path: Location | None = None
         """Folder or URI with `train` and `val` or `test` sub-folders, or with the training images themselves."""
-        train: str | None = None
+        train: Location | None = None
         """Folder or URI of the training images, instead of the one in `path`."""
-        test: str | None = None
+        test: Location | None = None
         """Folder or URI of the held-out images, instead of the one in `path`."""
 
         def __post_init__(self) -> None:

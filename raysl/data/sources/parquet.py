@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.class_names import LABELS
 from raysl.data.part_names import Chosen, chosen, held_out_notes
@@ -30,11 +31,11 @@ class Parquet(Source):
         """Where the files lie, and which columns to read."""
 
         name: str = "parquet"
-        path: str | None = None
+        path: Location | None = None
         """File, folder or URI with `train*` and `val*` or `test*` Parquet files or folders."""
-        train: str | None = None
+        train: Location | None = None
         """File, folder or URI of the training images, instead of those in `path`."""
-        test: str | None = None
+        test: Location | None = None
         """File, folder or URI of the held-out images, instead of those in `path`."""
         image_column: str = "image"
         """Column of encoded images: binary, or structs with the field `bytes`."""

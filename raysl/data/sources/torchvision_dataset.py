@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.files import FilesSplit
@@ -75,7 +76,7 @@ class TorchvisionDataset(Source):
         name: str = "torchvision"
         dataset: str | None = None
         """Class of torchvision.datasets, as CIFAR10."""
-        root: str | None = None
+        root: Location | None = None
         """Local folder that torchvision keeps datasets in; all nodes must see it."""
         download: bool = False
         """Fetch the dataset into `root` if it is not there."""

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit, check_present
@@ -27,7 +28,7 @@ class VOC(Source):
         """Where the year's folder lies, and which of its sets to use."""
 
         name: str = "voc"
-        path: str | None = None
+        path: Location | None = None
         """Folder or URI of one year, as `VOCdevkit/VOC2007`, with `JPEGImages` and `ImageSets` in it."""
         train_set: str | None = None
         """Set of the training images. Default: trainval where there is a set to test on (2007), else train (2012)."""

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
+from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.cache import RecentlyUsed
 from raysl.data.class_names import LABELS, check_range, class_names
@@ -42,18 +43,18 @@ class WebDataset(Source):
         """Where the shards lie, and where labels stand."""
 
         name: str = "webdataset"
-        path: str | None = None
+        path: Location | None = None
         """Folder, tar, or pattern as shard-{000..009}.tar, local or a URI, with train* and val* or test* shards."""
-        train: str | None = None
+        train: Location | None = None
         """Folder, tar, or pattern of the training images, instead of those in `path`."""
-        test: str | None = None
+        test: Location | None = None
         """Folder, tar, or pattern of the held-out images, instead of those in `path`."""
         label_key: str | None = LABELS
         """Field of the integer label in the `.json` members of samples without a `.cls`. The default may be absent, any
         other must be in some sample; null: `.cls` alone."""
         classes: tuple[str, ...] = ()
         """Names of the classes, by label; default: the numbers."""
-        index: str | None = None
+        index: Location | None = None
         """Folder or URI for the `.index.npz` files; default: beside the shards."""
 
         def __post_init__(self) -> None:

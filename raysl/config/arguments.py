@@ -1,0 +1,74 @@
+"""What callers of the Python API give: refused in a sentence where it is of another kind than it has to be."""
+
+import os
+from typing import Any, TypeVar
+
+from raysl.config.build import from_dict
+from raysl.config.schema import RunConfig
+from raysl.config.tree import to_dict
+from raysl.errors import ConfigError
+
+KindT = TypeVar("KindT")
+
+
+def words(value: Any, name: str, example: str) -> list[str]:
+    """A list of texts.
+
+    Args:
+        value: what was given for it.
+        name: of the argument.
+        example: one of its texts.
+
+    Raises:
+        ConfigError: if it is anything else, such as one text.
+    """
+    if isinstance(value, str):
+        raise ConfigError(f"{name}: {value!r} is one text; give a list of them, [{value!r}]")
+    if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+        raise ConfigError(f"{name}: {_shown(value)} is no list of texts; give one such as [{example!r}]")
+    return list(value)
+
+
+def text_or_path(value: Any, name: str, example: str) -> str:
+    """A text, or a `Path` as a text.
+
+    Raises:
+        ConfigError: if it is anything else.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{name}: {_shown(value)} is no name, path or URI; give one such as {example!r}")
+    return str(os.fspath(value))
+
+
+def instance(value: Any, kind: type[KindT], name: str, way: str) -> KindT:
+    """An instance of a class.
+
+    Args:
+        value: what was given for it.
+        kind: the class.
+        name: of the argument.
+        way: how to get one.
+
+    Raises:
+        ConfigError: if it is anything else.
+    """
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name}: {_shown(value)} is no {kind.__name__}; give {way}")
+    return value
+
+
+def run_config(value: Any) -> RunConfig:
+    """A run's settings, whose values are checked once more: some may have been changed since they were loaded.
+
+    Raises:
+        ConfigError: if it is anything else, with a line for each value that cannot be.
+    """
+    name = value if isinstance(value, str) else "quickstart"
+    config = instance(value, RunConfig, "config", f"what raysl.load_config({name!r}) returns")
+    from_dict(to_dict(config))
+    return config
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__}"

@@ -1,0 +1,75 @@
+"""The API tells what to give where it was given something else."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import raysl
+from raysl.components import ALIASES
+from raysl.config.space import load_sweep
+from raysl.data.ingest import ingest
+from raysl.errors import ConfigError
+
+OWN = {slot: dict(names) for slot, names in ALIASES.items()}
+
+
+@pytest.fixture(autouse=True)
+def aliases(monkeypatch: pytest.MonkeyPatch) -> None:
+    for slot, names in OWN.items():
+        monkeypatch.setitem(ALIASES, slot, names)
+
+
+def quickstart(*overrides: str) -> Any:
+    return raysl.load_config("quickstart", list(overrides))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: raysl.load_config("simclr", "a=1"), "overrides: 'a=1' is one text; give a list of them, ['a=1']"),
+        (lambda: raysl.load_config("simclr", {"seed": 1}), "overrides: {'seed': 1} is no list of texts; give .*"),
+        (lambda: raysl.load_config("simclr", [1]), r"overrides: \[1\] is no list of texts; .*\['optim.lr=0.1'\]"),
+        (lambda: raysl.load_config(None), "name_or_path: None is no name, path or URI; give one such as 'quickstart'"),
+        (lambda: raysl.load_config(quickstart()), "name_or_path: a RunConfig is no name, path or URI; .*"),
+        (lambda: raysl.pretrain("quickstart"), "config: 'quickstart' is no RunConfig; give what raysl.load_config.*"),
+        (lambda: raysl.pretrain(None), "config: None is no RunConfig; give what raysl.load_config.*"),
+        (lambda: raysl.pretrain(replace(quickstart(), seed=-1)), "seed: -1 is out of range; .*"),
+        (lambda: raysl.load_backbone(None), "None is no path or URI; give a text such as .*"),
+        (lambda: raysl.benchmark(3), "3 is no path or URI; .*"),
+        (lambda: raysl.benchmark("x", "knn"), r"benchmarks: 'knn' is one text; give a list of them, \['knn'\]"),
+        (lambda: raysl.benchmark("x", ["knn"], "knn.k=3"), "overrides: 'knn.k=3' is one text; .*"),
+        (lambda: raysl.extract(None), "None is no path or URI; .*"),
+        (lambda: raysl.extract("x", "digits"), "source: 'digits' is no DataConfig; give settings of a dataset, as .*"),
+        (lambda: raysl.sweep("quickstart", None), "space: None is no SweepConfig; give the first of what .*"),
+        (lambda: raysl.sweep(None, load_sweep("sweep/quickstart")[0]), "config: None is no RunConfig; .*"),
+        (lambda: load_sweep("sweep/quickstart", "trials=3"), "overrides: 'trials=3' is one text; .*"),
+        (lambda: ingest(quickstart(), "out"), "data: a RunConfig is no DataConfig; give settings of a dataset, .*"),
+        (lambda: ingest(quickstart().data, "out", {"resize": 3}), "layout: {'resize': 3} is no Layout; give .*"),
+        (lambda: ingest(quickstart().data, None), "None is no path or URI; .*"),
+    ],
+)  # fmt: skip
+def test_an_argument_of_another_kind_is_refused(
+    call: Callable[[], object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert re.fullmatch(message.replace("['a=1']", r"\['a=1'\]"), str(caught.value))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_path_is_as_good_as_its_text(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: quickstart\nseed: 5\n")
+    assert raysl.load_config(tmp_path / "mine.yaml").seed == 5
+    with pytest.raises(ConfigError, match=re.escape(f"no checkpoint at '{tmp_path}'")):
+        raysl.load_backbone(tmp_path)
+
+
+def test_a_function_that_is_called_like_its_module_can_be_called_again() -> None:
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="space: None is no SweepConfig"):
+            raysl.sweep(quickstart(), None)

@@ -1,0 +1,189 @@
+"""A user's own images in a notebook: views of them, and what `fit` says of batches that it cannot train on."""
+
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import raysl
+from raysl.checkpoint import TrainState
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.methods.simclr import SimCLR
+from raysl.train import LocalReporter, TrainPlan, fit
+from raysl.transforms import normalize
+from tests.train.problem import DATA, SMALL, batches, problem
+
+NUM = 30
+CONFIG = ("train.batch_size=8", "data.image_size=12", "method.views.flip=0.5", "method.views.blur_p=0.5")
+
+
+def settings(*overrides: str) -> Any:
+    return raysl.load_config("quickstart", [*SMALL, *CONFIG, *overrides])
+
+
+def images(num: int = NUM) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(0, 256, (3, 14 + n % 3, 20), dtype=torch.uint8, generator=generator) for n in range(num)]
+
+
+def by_index(made: list[Batch]) -> dict[int, torch.Tensor]:
+    return {int(index): view for batch in made for index, view in zip(batch.index, batch.views["global"], strict=True)}
+
+
+def test_views_are_those_of_the_methods_recipe_by_seed_epoch_and_index() -> None:
+    config, pictures = settings("seed=3"), images()
+    made = raysl.views(config, pictures, epoch=2)
+    assert [len(batch) for batch in made] == [8, 8, 8]
+    assert isinstance(config.method, SimCLR.Config)
+    for batch in made:
+        own = [pictures[place] for place in batch.index.tolist()]
+        expected = SimCLR.views(config.method)(own, batch.index.numpy(), seed=3, epoch=2)["global"]
+        assert torch.equal(batch.views["global"], normalize(expected, config.data.mean, config.data.std))
+        assert batch.label.tolist() == [-1] * 8
+
+
+def test_views_are_drawn_anew_in_each_epoch_and_the_same_again() -> None:
+    config, pictures = settings("data.drop_last=false"), images()
+    first, second = (by_index(raysl.views(config, pictures, epoch)) for epoch in (0, 1))
+    assert sorted(first) == sorted(second) == list(range(NUM))
+    assert not any(torch.equal(first[place], second[place]) for place in first)
+    again = by_index(raysl.views(config, pictures, 1))
+    assert all(torch.equal(second[place], again[place]) for place in second)
+
+
+def test_the_stream_of_all_epochs_has_the_batches_of_each() -> None:
+    config, pictures = settings(), images()
+    stream = raysl.views(config, pictures).from_step(0)
+    for epoch in range(3):
+        for batch in raysl.views(config, pictures, epoch):
+            streamed = next(stream)
+            assert torch.equal(streamed.index, batch.index)
+            assert torch.equal(streamed.views["global"], batch.views["global"])
+
+
+def test_tensors_arrays_and_images_of_pillows_with_the_same_pixels_have_the_same_views() -> None:
+    config, pictures = settings(), images()
+    arrays = [picture.permute(1, 2, 0).numpy() for picture in pictures]
+    pillows = [Image.fromarray(array) for array in arrays]
+    first, *others = (by_index(raysl.views(config, kind, 0)) for kind in (pictures, arrays, pillows))
+    assert all(torch.equal(first[place], other[place]) for other in others for place in first)
+
+
+def test_grey_and_odd_images_are_read_as_files_are() -> None:
+    grey = images()[0][:1]
+    modes = [Image.fromarray(np.zeros((9, 8, 3), np.uint8)).convert(mode) for mode in ("1", "P", "CMYK", "RGBA", "F")]
+    kinds = [grey, grey[0], grey[0].numpy(), *modes]
+    made = raysl.views(settings(), kinds, 0, labels=list(range(8)))
+    assert len(by_index(made)) == 8
+    assert torch.equal(made[0].label, made[0].index)
+
+
+def test_fit_trains_on_views_of_images_as_on_the_lists_of_their_epochs() -> None:
+    config, pictures = settings("train.epochs=1"), images()
+    plan = TrainPlan.from_config(config, NUM)
+    ways = []
+    for given in (raysl.views(config, pictures), raysl.views(config, pictures, 0)):
+        state = TrainState.create(config, DATA)
+        fit(state, state.method, plan, given, reporter=LocalReporter())
+        ways.append(state.method.state_dict())
+    assert all(torch.equal(ways[0][name], ways[1][name]) for name in ways[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([torch.zeros(3, 8, 8)] * 8, r"images\[0\] is torch.float32 \[3, 8, 8\]; give pixels from 0 to 255 as .*"),
+        ([np.zeros((3, 8, 8), np.uint8)] * 8, r"images\[0\] is uint8 \[3, 8, 8\]; .* uint8 \[H, W, 3\], .*"),
+        ([*images(8), "a.png"], r"images\[8\] is a str; give a uint8 tensor .*"),
+        ([], "images: the list is empty; .*"),
+        (3, "images: a int is no list of images"),
+        (images(3), "3 training images do not fill a batch of 8; .*"),
+    ],
+)  # fmt: skip
+def test_what_is_no_image_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        raysl.views(settings(), given)
+    assert re.fullmatch(message, str(caught.value))
+
+
+def test_other_arguments_are_refused_too() -> None:
+    with pytest.raises(ConfigError, match="config: 'quickstart' is no RunConfig"):
+        raysl.views("quickstart", images())  # type: ignore[call-overload]
+    for epoch in (-1, 0.5):
+        with pytest.raises(ConfigError, match="is no pass over the images"):
+            raysl.views(settings(), images(), epoch)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match=r"labels: .* for 30 images; give a whole number for each"):
+        raysl.views(settings(), images(), labels=[1, 2])
+
+
+def generator(made: list[Batch]) -> Iterator[Batch]:
+    yield from made
+
+
+def uint8(batch: Batch) -> Batch:
+    return Batch({"global": batch.views["global"].to(torch.uint8)}, batch.index, batch.label)
+
+
+def group(batch: Batch) -> Batch:
+    return Batch({"image": batch.views["global"]}, batch.index, batch.label)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (generator, "batches: a generator cannot be read from any step on; give a list of Batch; raysl.views.*"),
+        (lambda made: [], "batches: the list is empty; raysl.views.*"),
+        (lambda made: [*made, made[0].views], r"batches\[4\] is a dict, no Batch; raysl.views.*"),
+        (lambda made: [*made[:2], made[0].map(lambda rows: rows[:5])], r"batches\[2\] has 5 images, .* of 12; .*"),
+        (lambda made: list(map(group, made)), r"batches\[0\] has the views 'image'; the method .* needs 2 .*"),
+        (lambda made: list(map(uint8, made)), r"batches\[0\].views\['global'\] is torch.uint8; give normalised .*"),
+        (
+            lambda made: [Batch({"global": made[0].views["global"][:, :1]}, made[0].index, made[0].label)],
+            r"batches\[0\].views\['global'\] has the shape \[12, 1, 3, 8, 8\]; the method needs \[12, 2, .*",
+        ),
+    ],
+)  # fmt: skip
+def test_fit_refuses_batches_that_it_cannot_train_on(change: Any, message: str) -> None:
+    state, plan = problem()
+    before = {name: value.clone() for name, value in state.method.state_dict().items()}
+    with pytest.raises(ConfigError) as caught:
+        fit(state, state.method, plan, change(batches(plan)), reporter=LocalReporter())
+    assert re.fullmatch(message, str(caught.value))
+    assert all(torch.equal(before[name], value) for name, value in state.method.state_dict().items())
+
+
+def test_fit_refuses_a_stream_of_other_images_than_the_plans() -> None:
+    config = settings()
+    state = TrainState.create(config, DATA)
+    plan = TrainPlan.from_config(config, 80)
+    with pytest.raises(ConfigError, match=r"3 batches of 8 .* the plan has 10 of 8; .*num_samples=30"):
+        fit(state, state.method, plan, raysl.views(config, images()), reporter=LocalReporter())
+
+
+def test_a_list_of_another_length_than_an_epoch_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    state, plan = problem()
+    with caplog.at_level(logging.WARNING, "raysl"):
+        fit(state, state.method, plan, batches(plan), reporter=LocalReporter())
+        assert caplog.messages == []
+        state, plan = problem()
+        fit(state, state.method, plan, batches(plan, num=3), reporter=LocalReporter())
+    (told,) = caplog.messages
+    assert told.startswith("the list has 3 batches and an epoch of the plan 4: ")
+    assert told.endswith("make the plan with num_samples=36")
+
+
+def test_a_second_fit_of_a_finished_state_says_that_nothing_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    state, plan = problem()
+    fit(state, state.method, plan, batches(plan), reporter=LocalReporter())
+    with caplog.at_level(logging.WARNING, "raysl"):
+        assert fit(state, state.method, plan, batches(plan), reporter=LocalReporter()) == {}
+    (told,) = caplog.messages
+    assert told.startswith(
+        "nothing is left to train: the state is at step 8 of 8; make a new one with TrainState.create"
+    )
