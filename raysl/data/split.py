@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 
+from raysl.data.background import WHITE, Color
 from raysl.hashing import Int64s
 
 UNIT_ROWS = 256  # rows of a read unit where the storage has none of its own
@@ -16,7 +18,7 @@ class Rows:
     """Images as they are stored, and their labels.
 
     Args:
-        images: encoded files (bytes), or pixels: uint8 [H, W] or [H, W, 3]; None where an image is missing.
+        images: encoded files (bytes), or pixels: uint8 [H, W], [H, W, 3] or [H, W, 4]; None where one is missing.
         labels: int64 [B], -1 where unlabelled; of a multi-label split int64 [B, K]: 1 present, 0 absent, -1 ignore.
         names: where each image came from, for messages and to pick images by name.
         partners: the corresponding rows of further sources, where several are paired.
@@ -38,6 +40,7 @@ class Split(ABC):
         is_random_access: whether reading rows in any order costs about as much as reading them in sequence.
         is_multilabel: whether a sample has a label of each class, instead of one class.
         num_sources: images of a sample; above 1 where sources are paired.
+        background: what transparent images are blended with when they are decoded; None drops their alpha.
     """
 
     unit_sizes: Int64s
@@ -46,6 +49,7 @@ class Split(ABC):
     is_random_access: bool
     is_multilabel: bool = False
     num_sources: int = 1
+    background: Color | None = WHITE
 
     @property
     def num_samples(self) -> int:
@@ -71,6 +75,15 @@ class Split(ABC):
         """Names alone, as in `Rows`. A split that has them at hand overrides this, which reads the images too."""
         starts = range(0, len(index), UNIT_ROWS)
         return [name for start in starts for name in self.read(index[start : start + UNIT_ROWS]).names]
+
+
+def seen_on(split: Split, background: Color | None) -> Split:
+    """The split with another background for its transparent images."""
+    if split.background == background:
+        return split
+    split = copy(split)
+    split.background = background
+    return split
 
 
 def by_unit(starts: Int64s, index: Int64s) -> Iterable[tuple[int, Int64s]]:
