@@ -1,10 +1,11 @@
 """Images made from their index: for tests and speed, at any size and number."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.inner import OF_THE_IMAGES
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.hashing import Int64s, hash_rows, hash_words
 
@@ -17,7 +18,7 @@ class Synthetic(Source):
         """Size and number of the images."""
 
         name: str = "synthetic"
-        image_size: int = 32
+        image_size: int = field(default=32, metadata=OF_THE_IMAGES)
         num_train: int = 1024
         """Training images."""
         num_test: int = 256
