@@ -1,6 +1,8 @@
 """A part of the images of a split: those that a file lists, an even share, equal shares of the classes, a draw."""
 
 import hashlib
+import logging
+from functools import cache
 
 import numpy as np
 
@@ -8,6 +10,8 @@ from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.lists import read_values
 from raysl.data.split import Rows, Split, runs
 from raysl.hashing import Int64s, hash_text, permutation
+
+log = logging.getLogger("raysl")
 
 _SHOWN = 5
 
@@ -35,9 +39,17 @@ def with_subset(split: Split, config: DataConfig, name: str) -> Split:
             )
         return Subset(split, _window(np.arange(split.num_samples), config.skip, end))
     if config.limit is not None:
+        if is_train and config.limit > split.num_samples:
+            _warn_once(f"data.limit={config.limit} changes nothing: there are {split.num_samples:,} training images")
         num_samples = min(config.limit, split.num_samples)
         return Subset(split, _even(np.arange(split.num_samples), num_samples), f"{num_samples}")
     return split
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """A dataset is opened several times in a run."""
+    log.warning("%s", text)
 
 
 def even_share(split: Split, most: int) -> Split:
@@ -63,6 +75,7 @@ class Subset(Split):
         self.is_random_access = split.is_random_access
         self.is_multilabel = split.is_multilabel
         self.num_sources = split.num_sources
+        self.background = split.background
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""
