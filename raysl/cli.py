@@ -241,20 +241,36 @@ def run_ingest(
     check: Annotated[
         bool, typer.Option("--check", help="Only look: list corrupt and odd images, count the others.")
     ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Only compare the files in --out with the checksums of its manifest.")
+    ] = False,
     resize: Annotated[
         int | None, typer.Option(min=1, help="Short side that larger images are shrunk to; default: none are.")
     ] = None,
-    rows_per_file: Annotated[int, typer.Option(min=1, help="Images in a file.")] = 10_000,
-    rows_per_group: Annotated[int, typer.Option(min=1, help="Images that training reads at once.")] = 256,
-    quality: Annotated[int, typer.Option(min=1, max=100, help="Of the JPEG files that --resize makes.")] = 95,
+    rows_per_file: Annotated[int | None, typer.Option(min=1, help="Images in a file; default: 10,000.")] = None,
+    rows_per_group: Annotated[
+        int | None, typer.Option(min=1, help="Images that training reads at once; default: 256.")
+    ] = None,
+    quality: Annotated[
+        int | None, typer.Option(min=1, max=100, help="Of the JPEG files that --resize makes; default: 95.")
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Store the images of a dataset as Parquet files, which `data=parquet` streams.
 
     A start that was cut off goes on when the command is given again. Images that cannot be decoded are left out and
-    listed in corrupt.jsonl; with --check, their presence is exit code 1.
+    listed in corrupt.jsonl; with --check, their presence is exit code 1, and so are damaged files with --verify.
     """
     _set_up_logging(verbose)
+    options = {"resize": resize, "rows_per_file": rows_per_file, "rows_per_group": rows_per_group, "quality": quality}
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given if check or verify else ():
+        only = "--check" if check else "--verify"
+        raise ConfigError(f"--{name.replace('_', '-')} has no effect beside {only}, which stores nothing; leave it out")
+    if quality is not None and resize is None:
+        raise ConfigError("--quality has no effect without --resize, which makes the JPEG files; leave it out")
+    if verify:
+        return _verify(out, check, arguments)
     if out is None and not check:
         raise ConfigError("where to? give --out a folder or a URI, or --check to only look")
     data = _load(arguments, low_resource=False).data
@@ -275,12 +291,26 @@ def run_ingest(
     from raysl.data.ingest_shard import Layout
 
     assert out is not None
-    layout = Layout(rows_per_file=rows_per_file, rows_per_group=rows_per_group, resize=resize, quality=quality)
-    done = ingest(data, out, layout, on_ray)
+    done = ingest(data, out, Layout(**given), on_ray)
     for name, rows in done.rows.items():
         typer.echo(f"{name:<12}{rows:,} images")
     typer.echo(f"corrupt     {done.num_corrupt:,}" + (" (see corrupt.jsonl)" if done.num_corrupt else ""))
     typer.echo(f"dataset     {redact_uri(done.uri)}" + (" (was complete; nothing changed)" if done.was_done else ""))
+
+
+def _verify(out: str | None, check: bool, arguments: list[str] | None) -> None:
+    if out is None or check or arguments:
+        raise ConfigError("--verify compares the files of a finished ingest; give --out its folder, and nothing else")
+    from raysl.data.ingest import verify
+    from raysl.storage import absolute
+
+    damaged = verify(out)
+    for name, problem in damaged.items():
+        typer.echo(f"damaged     {name}: {problem}")
+    if damaged:
+        typer.echo("delete these files and give the `raysl ingest` that wrote them again")
+        raise typer.Exit(1)
+    typer.echo(f"whole       {redact_uri(absolute(out))}")
 
 
 @app.command("sweep")

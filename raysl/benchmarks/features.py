@@ -20,7 +20,7 @@ from raysl.cluster import Resources, connect
 from raysl.components import resolve
 from raysl.config.arguments import instance
 from raysl.config.schema import DataConfig
-from raysl.data.images import read_images
+from raysl.data.images import cut_images
 from raysl.data.source import Split
 from raysl.storage import Folder, cut, join
 from raysl.transforms.view import evaluation_recipe, normalize
@@ -145,9 +145,9 @@ class _Extraction:
     def _chunk(self, number: int) -> Numpy:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         index = np.arange(number * CHUNK_ROWS, min((number + 1) * CHUNK_ROWS, self.split.num_samples))
-        read = read_images(self.split, index)
         recipe = evaluation_recipe(self.data.image_size, self.data.eval_resize)
-        pixels = recipe(read.pictures[0].images, index, seed=0, epoch=0)["image"][:, 0].to(device)
+        read = cut_images(self.split, index, lambda sources, rows: recipe(sources[0].images, rows, seed=0, epoch=0))
+        pixels = read.views["image"][:, 0].to(device)
         normal = normalize(pixels, self.data.mean, self.data.std)
         features = {
             f"features:{name}": model(normal).float().cpu().numpy()

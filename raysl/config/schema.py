@@ -25,6 +25,7 @@ from raysl.errors import ConfigError as ConfigError
 from raysl.schedule import Duration
 
 MAY_CHANGE: dict[str, bool] = {"may_change": True}
+Byte = Annotated[int, Within(0, 255)]
 Deviation = Annotated[float, Within(0.001, 1)]
 
 
@@ -87,6 +88,9 @@ class DataConfig(ComponentConfig):
     label_type: Literal["standard", "sample_index", "zero"] = "standard"
     """Labels of the dataset, each sample's index, or 0 for all; the latter two name no classes that benchmarks
     could measure."""
+    background: str | tuple[Byte, Byte, Byte] = "white"
+    """What transparent images are blended with: a colour by its name, as '#rrggbb' or as [red, green, blue] in
+    [0, 255]; none drops alpha and takes the colours stored under it."""
     lanes: Annotated[int, Within(1, 10_000_000)] | None = None
     """Fixed parts of a global batch, each with its own read units; a worker takes whole lanes.
     Default: 64, or the batch where that is smaller."""
@@ -119,6 +123,10 @@ class DataConfig(ComponentConfig):
             from raysl.storage import absolute
 
             object.__setattr__(self, "subset", absolute(self.subset))
+        if self.background != "white":
+            from raysl.data.background import color_of
+
+            color_of(self.background)
 
 
 @dataclass(frozen=True, kw_only=True)

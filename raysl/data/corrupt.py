@@ -1,6 +1,10 @@
-"""Which images were found broken, so that a run can tell."""
+"""What a broken image is, and which ones were found, so that a run can tell."""
 
 from collections.abc import Iterable
+
+
+class CorruptImage(ValueError):
+    """Bytes that are no image, or a broken one."""
 
 
 class CorruptLog:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from raysl.data.decode import CorruptImage, decode, image_size
@@ -13,6 +14,7 @@ from raysl.hashing import Int64s
 from raysl.redact import redact
 
 MOST_TRIED = 4096  # neighbours that are looked at for a valid image
+DECODED_BYTES = 1 << 28  # of decoded images wait to be cut, beside the one that is being decoded
 
 _Image = tuple[Tensor, tuple[int, int]]  # pixels, and the stored size
 
@@ -48,6 +50,20 @@ class Read:
     corrupt: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Cut:
+    """What was made of samples.
+
+    Args:
+        views: [B, ...] by name.
+        labels, corrupt: as in `Read`.
+    """
+
+    views: dict[str, Tensor]
+    labels: Int64s
+    corrupt: tuple[str, ...]
+
+
 def read_images(split: Split, index: Int64s, reductions: Reductions | None = None) -> Read:
     """Read and decode samples.
 
@@ -62,37 +78,83 @@ def read_images(split: Split, index: Int64s, reductions: Reductions | None = Non
     Raises:
         CorruptImage: if none of the next MOST_TRIED images is valid.
     """
-    rows = split.read(index)
-    sources = (rows, *rows.partners)
-    allowed = [
-        list(reductions(source, number)) if reductions else [1] * len(index) for number, source in enumerate(sources)
-    ]
-    found: list[list[_Image]] = []
-    labels = rows.labels
-    corrupt: list[str] = []
+    samples = _Samples(split, index, reductions)
+    pictures = samples.pictures([samples.decoded(place) for place in range(len(index))])
+    return Read(pictures, samples.labels, tuple(samples.corrupt))
+
+
+def cut_images(
+    split: Split,
+    index: Int64s,
+    cut: Callable[[tuple[Pictures, ...], Int64s], dict[str, Tensor]],
+    reductions: Reductions | None = None,
+) -> Cut:
+    """Read and decode samples, and keep what is cut out of them: few decoded images are in memory at a time.
+
+    Args:
+        split, index, reductions: as in `read_images`.
+        cut: from the images of some of the samples, and the indices of these, to tensors [b, ...] by name; a sample's
+            rows must not depend on the other samples.
+
+    Raises:
+        CorruptImage: as `read_images`.
+    """
+    samples = _Samples(split, index, reductions)
+    parts: list[dict[str, Tensor]] = []
+    waiting: list[list[_Image]] = []
+    num_bytes = first = 0
     for place in range(len(index)):
+        waiting.append(samples.decoded(place))
+        num_bytes += sum(image.nbytes for image, _ in waiting[-1])
+        if num_bytes >= DECODED_BYTES:
+            parts.append(cut(samples.pictures(waiting), index[first : place + 1]))
+            waiting.clear()
+            num_bytes, first = 0, place + 1
+    if waiting or not parts:
+        parts.append(cut(samples.pictures(waiting), index[first:]))
+    views = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return Cut(views, samples.labels, tuple(samples.corrupt))
+
+
+class _Samples:
+    """The rows of some samples, decoded one by one; the labels and the list of corrupt ones follow."""
+
+    def __init__(self, split: Split, index: Int64s, reductions: Reductions | None) -> None:
+        rows = split.read(index)
+        self.split, self.index, self.labels = split, index, rows.labels
+        self.sources = (rows, *rows.partners)
+        self.allowed = [
+            list(reductions(source, number)) if reductions else [1] * len(index)
+            for number, source in enumerate(self.sources)
+        ]
+        self.corrupt: list[str] = []
+
+    def decoded(self, place: int) -> list[_Image]:
+        """The sample at a place of the index, or what replaces it; of all sources."""
         try:
-            found.append(_decoded(sources, place, [factors[place] for factors in allowed]))
+            return _decoded(self.split, self.sources, place, [factors[place] for factors in self.allowed])
         except CorruptImage as error:
-            if not corrupt:
-                labels = labels.copy()
-            corrupt.append(redact(str(error)))  # the name may be a URI, and goes to logs and lists
-            sample, labels[place] = _replacement(split, int(index[place]), str(error))
-            found.append(sample)
-    pictures = []
-    for number in range(len(sources)):
-        images, sizes = [sample[number][0] for sample in found], [sample[number][1] for sample in found]
-        pictures.append(Pictures(images, sizes))
-    return Read(tuple(pictures), labels, tuple(corrupt))
+            if not self.corrupt:
+                self.labels = self.labels.copy()
+            self.corrupt.append(redact(str(error)))  # the name may be a URI, and goes to logs and lists
+            sample, self.labels[place] = _replacement(self.split, int(self.index[place]), str(error))
+            return sample
+
+    def pictures(self, samples: Sequence[list[_Image]]) -> tuple[Pictures, ...]:
+        """Samples by source."""
+        return tuple(
+            Pictures([sample[number][0] for sample in samples], [sample[number][1] for sample in samples])
+            for number in range(len(self.sources))
+        )
 
 
-def _decoded(sources: Sequence[Rows], place: int, reductions: Sequence[int]) -> list[_Image]:
+def _decoded(split: Split, sources: Sequence[Rows], place: int, reductions: Sequence[int]) -> list[_Image]:
     """One sample of all sources."""
     images = []
     for source, reduction in zip(sources, reductions, strict=True):
         data = source.images[place]
         try:
-            image = decode(data, reduction)
+            image = decode(data, reduction, split.background)
         except CorruptImage as error:
             raise CorruptImage(f"{source.names[place]}: {error}") from error
         images.append((image, image_size(data) if reduction > 1 else (image.shape[1], image.shape[2])))
@@ -104,7 +166,7 @@ def _replacement(split: Split, index: int, reason: str) -> tuple[list[_Image], I
         rows = split.read(np.array([other]))
         sources = (rows, *rows.partners)
         try:
-            return _decoded(sources, 0, [1] * len(sources)), rows.labels[0]
+            return _decoded(split, sources, 0, [1] * len(sources)), rows.labels[0]
         except CorruptImage:
             continue
     tried = min(MOST_TRIED, split.num_samples - 1)

@@ -10,10 +10,11 @@ import dataclasses
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
 
 from pyarrow import fs
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -21,13 +22,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from raysl.components import resolve
 from raysl.config.arguments import instance
 from raysl.config.schema import ConfigError, DataConfig
-from raysl.config.text import write_inline
 from raysl.config.tree import plain
+from raysl.data.ingest_folder import CORRUPT_FILE, claim, text_of
 from raysl.data.ingest_shard import RECORDS, Layout, Shard, ShardWriter
-from raysl.data.ingested import MANIFEST_FILE, PLAN_FILE
+from raysl.data.ingested import MANIFEST_FILE, Json, files_of, first_damaged, read_manifest
 from raysl.data.parts import Part, Spread, in_process, parts_of, splits_of, tell_notes
 from raysl.data.source import Split
 from raysl.errors import RunFailed
+from raysl.reads import REMOTE_READS
 from raysl.redact import bare_tree
 from raysl.storage import PART, Folder
 
@@ -35,10 +37,7 @@ log = logging.getLogger("raysl")
 
 FORMAT = 1
 LEFT_BEHIND_S = 600.0  # after which an unfinished file that nobody adds to is one of a start that was cut off
-CORRUPT_FILE = "corrupt.jsonl"
 CHOICE = ("name", "limit", "balanced", "skip", "subset", "label_type")  # common settings that pick images and labels
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
     splits = splits_of(resolve("source", data.name)(data))
     tell_notes(splits.values())
     plan = _plan(data, splits, layout)
-    _claim(folder, plan)
+    claim(folder, plan, data)
     if (manifest := _finished(folder, plan)) is not None:
         _sweep(folder)
         return _ingested(folder, manifest, was_done=True)
@@ -93,8 +92,50 @@ def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spr
     manifest = plan | {"splits": {name: _summary(name, split, parts, shards) for name, split in splits.items()}}
     _write_corrupt(folder, parts, shards)
     _sweep(folder)
-    folder.write(MANIFEST_FILE, _text(manifest))
+    folder.write(MANIFEST_FILE, text_of(manifest))
     return _ingested(folder, manifest, was_done=False)
+
+
+def verify(out: str) -> dict[str, str]:
+    """Compare every byte of a finished ingest with its manifest.
+
+    Args:
+        out: local path or URI of its folder.
+
+    Returns:
+        What is wrong with each file that is damaged, by its name; empty where all is well.
+
+    Raises:
+        ConfigError: if there is no finished ingest, or it cannot be read.
+    """
+    folder = Folder(out)
+    files = files_of(read_manifest(folder.system, folder.path))
+    damaged: dict[str, str] = {}
+    with _progress("files", len(files)) as advance, ThreadPoolExecutor(REMOTE_READS) as pool:
+        for file, problem in zip(files, pool.map(partial(_problem, folder), files), strict=True):
+            advance(1)
+            if problem is not None:
+                damaged[file["name"]] = problem
+    return damaged
+
+
+def _problem(folder: Folder, file: Json) -> str | None:
+    num_bytes = folder.size(file["name"])
+    if num_bytes is None:
+        return "it is missing"
+    if num_bytes != file["bytes"]:
+        return f"{num_bytes:,} bytes, not the {file['bytes']:,} that were written"
+    return None if folder.sha256(file["name"]) == file["sha256"] else "other bytes than were written"
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal; gives what is called with each advance."""
+    text = f"{{task.completed:,}}/{{task.total:,}} {what}"
+    bar = Progress(TextColumn(text), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    task = bar.add_task(what, total=total)
+    with bar if bar.console.is_terminal else nullcontext():  # elsewhere it would end with an empty line
+        yield lambda number: bar.advance(task, number)
 
 
 def _check(layout: Layout) -> None:
@@ -114,54 +155,22 @@ def _plan(data: DataConfig, splits: Mapping[str, Split], layout: Layout) -> Json
     common = {field.name for field in dataclasses.fields(DataConfig)} - set(CHOICE)
     settings = {name: value for name, value in bare_tree(plain(data)).items() if name not in common}
     sources = {name: {"fingerprint": split.fingerprint, "rows": split.num_samples} for name, split in splits.items()}
-    plan: Json = json.loads(
-        json.dumps({"format": FORMAT, "data": settings, "source": sources, "layout": asdict(layout)})
-    )
+    tree = {"format": FORMAT, "data": settings, "source": sources, "layout": asdict(layout)}
+    if layout.resize is not None:  # else files keep their alpha, and who reads them says what to see it on
+        tree["background"] = data.background
+    plan: Json = json.loads(json.dumps(tree))
     return plan
 
 
-def _claim(folder: Folder, plan: Json) -> None:
-    """Write down what the folder is for, or check that it is for the same."""
-    before = folder.read_if_there(PLAN_FILE)
-    if not before:
-        if any(name.endswith(".parquet") for name in folder.names()):
-            raise ConfigError(f"{folder.uri} holds Parquet files of another origin; give --out an empty folder")
-        folder.make()
-        folder.write(PLAN_FILE, _text(plan))
-        return
-    old, new = _leaves(json.loads(before)), _leaves(plan)
-    changed = [key for key in old | new if old.get(key, _UNSET) != new.get(key, _UNSET)]
-    if changed:
-        lines = "\n  ".join(f"{key}: {_shown(old, key)} -> {_shown(new, key)}" for key in changed)
-        raise ConfigError(
-            f"{folder.uri} is of images or settings that differ:\n  {lines}\n"
-            "give another --out, or go back to those settings to go on with it"
-        )
-
-
-_UNSET = object()
-
-
-def _leaves(tree: Json, prefix: str = "") -> Json:
-    found: Json = {}
-    for key, value in tree.items():
-        found |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
-
-
-def _shown(leaves: Json, key: str) -> str:
-    return write_inline(leaves[key]) if key in leaves else "unset"
-
-
 def _finished(folder: Folder, plan: Json) -> Json | None:
-    """The manifest, where all the files that it lists are there in full size."""
-    content = folder.read_if_there(MANIFEST_FILE)
-    if not content:
+    """The manifest, where all the files that it lists are there in full size and with their own footers."""
+    if not folder.exists(MANIFEST_FILE):
         return None
-    manifest: Json = json.loads(content)
-    files = [file for split in manifest["splits"].values() for file in split["files"]]
+    manifest = read_manifest(folder.system, folder.path)
+    files = files_of(manifest)
     infos = folder.system.get_file_info([f"{folder.path}/{file['name']}" for file in files])
-    is_whole = all(info.size == file["bytes"] for info, file in zip(infos, files, strict=True))
+    sizes = {info.path: info.size for info in infos}
+    is_whole = first_damaged(folder.system, folder.path, files, sizes) is None
     return manifest if is_whole and manifest.items() >= plan.items() else None
 
 
@@ -178,14 +187,10 @@ def _written(writer: ShardWriter, splits: Mapping[str, Split], parts: list[Part]
     """The files of all parts, by name."""
     sizes = {f"{part.name}.parquet": part.end - part.first for part in parts}
     shards: dict[str, Shard] = {}
-    bar = Progress(
-        TextColumn("{task.completed:,}/{task.total:,} images"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
-    )
-    task = bar.add_task("images", total=sum(sizes.values()))
-    with bar if bar.console.is_terminal else nullcontext():  # elsewhere it would end with an empty line
+    with _progress("images", sum(sizes.values())) as advance:
         for shard in spread(writer, splits, parts):
             shards[shard.name] = shard
-            bar.advance(task, sizes[shard.name])
+            advance(sizes[shard.name])
     return shards
 
 
@@ -197,7 +202,15 @@ def _summary(name: str, split: Split, parts: list[Part], shards: Mapping[str, Sh
         index, where, reason = own[0].corrupt[0]
         raise RunFailed(f"none of the {split.num_samples:,} {name} images can be decoded; {index} is {where}: {reason}")
     files = [
-        {"name": shard.name, "rows": shard.rows, "bytes": shard.num_bytes, "sha256": shard.sha256} for shard in own
+        {
+            "name": shard.name,
+            "rows": shard.rows,
+            "bytes": shard.num_bytes,
+            "sha256": shard.sha256,
+            "footer_bytes": shard.footer_bytes,
+            "footer_sha256": shard.footer_sha256,
+        }
+        for shard in own
     ]
     return {
         "rows": rows,
@@ -219,8 +232,7 @@ def _write_corrupt(folder: Folder, parts: Iterable[Part], shards: Mapping[str, S
 
 
 def _ingested(folder: Folder, manifest: Json, was_done: bool) -> Ingested:
-    splits = manifest["splits"]
-    files = [file for split in splits.values() for file in split["files"]]
+    splits, files = manifest["splits"], files_of(manifest)
     return Ingested(
         uri=folder.uri,
         rows={name: split["rows"] for name, split in splits.items()},
@@ -229,7 +241,3 @@ def _ingested(folder: Folder, manifest: Json, was_done: bool) -> Ingested:
         num_corrupt=sum(split["corrupt"] for split in splits.values()),
         was_done=was_done,
     )
-
-
-def _text(tree: Json) -> bytes:
-    return (json.dumps(tree, indent=1) + "\n").encode()

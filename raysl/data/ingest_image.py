@@ -7,16 +7,18 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
+from raysl.data.background import WHITE, Color
 from raysl.data.decode import Encoded, decode
 
 
-def to_store(image: Encoded, resize: int | None, quality: int) -> bytes:
+def to_store(image: Encoded, resize: int | None, quality: int, background: Color | None = WHITE) -> bytes:
     """The file to store of an image that can be decoded.
 
     Args:
         image: an encoded file or pixels, as a split gives them.
         resize: the short side that larger images are shrunk to, as JPEG files; None shrinks none.
         quality: of these files, 1 to 100.
+        background: what transparent images are blended with in these files, see `decode`.
 
     Returns:
         The bytes of the file as they are, a PNG file of what came as pixels, or a JPEG file of what was shrunk.
@@ -24,7 +26,7 @@ def to_store(image: Encoded, resize: int | None, quality: int) -> bytes:
     Raises:
         CorruptImage: if it cannot be decoded.
     """
-    pixels = decode(image)
+    pixels = decode(image, background=background)
     if resize is not None and min(pixels.shape[1:]) > resize:
         small = shrunk(pixels, resize).permute(1, 2, 0).contiguous().numpy()  # [H, W, 3]
         return _encoded(small, "JPEG", quality=quality)

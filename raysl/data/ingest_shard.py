@@ -15,6 +15,7 @@ from pyarrow import fs
 
 from raysl.data.decode import CorruptImage
 from raysl.data.ingest_image import to_store
+from raysl.data.ingested import footer_of
 from raysl.data.parts import Part
 from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import CLASSES_KEY
@@ -52,6 +53,8 @@ class Shard:
         rows: how many it has.
         num_bytes, sha256: of its content.
         corrupt: [index, name, reason] of the rows that were left out.
+        footer_bytes, footer_sha256: of its footer, which is compared whenever the dataset is opened; 0 in the records
+            of older versions.
     """
 
     name: str
@@ -59,6 +62,8 @@ class Shard:
     num_bytes: int
     sha256: str
     corrupt: list[tuple[int, str, str]]
+    footer_bytes: int = 0
+    footer_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,8 @@ class ShardWriter:
                 sink.add(table)
         with telling("write", folder.uri_of(name)):
             folder.system.move(f"{folder.path}/{unfinished}", f"{folder.path}/{name}")
-        return Shard(name, rows, sink.num_bytes, sink.digest.hexdigest(), corrupt)
+        footer_bytes, footer_sha256 = footer_of(folder.system, f"{folder.path}/{name}", sink.num_bytes)
+        return Shard(name, rows, sink.num_bytes, sink.digest.hexdigest(), corrupt, footer_bytes, footer_sha256)
 
     def _table(self, split: Split, index: Int64s, schema: pa.Schema, corrupt: list[tuple[int, str, str]]) -> pa.Table:
         rows = split.read(index)
@@ -110,7 +116,7 @@ class ShardWriter:
         kept: list[int] = []
         for place, (image, name) in enumerate(zip(rows.images, rows.names, strict=True)):
             try:
-                images.append(to_store(image, self.layout.resize, self.layout.quality))
+                images.append(to_store(image, self.layout.resize, self.layout.quality, split.background))
                 kept.append(place)
             except CorruptImage as error:
                 corrupt.append((int(index[place]), name, str(error)))

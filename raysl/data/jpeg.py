@@ -3,17 +3,20 @@
 from typing import Literal, NamedTuple
 
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # start of frame; those three are tables
+_PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 _BARE = frozenset((0x00, 0x01, *range(0xD0, 0xD9)))  # markers without a length
 _APP1, _SCAN, _END = 0xE1, 0xDA, 0xD9
 _ORIENTATION = 0x0112
 
 
 class JpegHeader(NamedTuple):
-    """Size of the stored image, and the EXIF orientation (1 to 8) that turns it upright."""
+    """Size of the stored image, the EXIF orientation (1 to 8) that turns it upright, and whether it comes in several
+    passes, all of which a decoder has to keep."""
 
     height: int
     width: int
     orientation: int
+    is_progressive: bool
 
 
 def read_header(data: bytes) -> JpegHeader | None:
@@ -31,7 +34,7 @@ def read_header(data: bytes) -> JpegHeader | None:
             continue
         if marker in _FRAMES:
             height, width = data[place + 5] << 8 | data[place + 6], data[place + 7] << 8 | data[place + 8]
-            return JpegHeader(height, width, orientation or 1)
+            return JpegHeader(height, width, orientation or 1, marker in _PROGRESSIVE)
         if marker in (_SCAN, _END):
             return None
         if marker in _BARE:

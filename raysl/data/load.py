@@ -13,7 +13,7 @@ from torch import Tensor
 from raysl.data.batch import Batch
 from raysl.data.corrupt import CorruptLog
 from raysl.data.decode import can_reduce, image_size
-from raysl.data.images import Read, read_images
+from raysl.data.images import Cut, Pictures, cut_images
 from raysl.data.order import Order
 from raysl.data.prefetch import batches_for
 from raysl.data.source import Rows, Split
@@ -76,15 +76,14 @@ class Loader:
     def load_samples(self, index: Int64s, epoch: int) -> Loaded:
         """The same for any samples, int64 [B], in an epoch."""
         seed = self.order.seed
-        read, views = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode)
-        if self.augment_in_task:
-            views = self._augment(views, index, epoch)
+        cut = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode)
+        views = self._augment(cut.views, index, epoch) if self.augment_in_task else cut.views
         extras = {
             pair_name(name, number): extra
             for number in range(self.split.num_sources)
             for name, extra in self.recipe.extras(index, pair_seed(seed, number), epoch).items()
         }
-        return Loaded(views, extras, torch.from_numpy(index), torch.from_numpy(read.labels), read.corrupt)
+        return Loaded(views, extras, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
 
     def finish(self, loaded: Loaded, step: int, device: torch.device) -> Batch:
         """Move loaded rows to the device, augment them there if that is still to do, and normalise.
@@ -112,9 +111,9 @@ class Loader:
         """
         for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))
-            read, views = self._cut(split, self.plain_recipe, index, seed=0, epoch=0, may_reduce=False)
-            on_device = {name: view.to(device) for name, view in views.items()}
-            labels = torch.from_numpy(read.labels).to(device)
+            cut = self._cut(split, self.plain_recipe, index, seed=0, epoch=0, may_reduce=False)
+            on_device = {name: view.to(device) for name, view in cut.views.items()}
+            labels = torch.from_numpy(cut.labels).to(device)
             yield Batch(self.normalized(on_device), torch.from_numpy(index).to(device), labels)
 
     def normalized(self, views: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -128,20 +127,22 @@ class Loader:
         crops = sum(3 * view.crop.size**2 for group in self.recipe.groups.values() for view in group)
         return self.split.num_sources * (views if self.augment_in_task else crops)
 
-    def _cut(
-        self, split: Split, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int, may_reduce: bool
-    ) -> tuple[Read, dict[str, Tensor]]:
-        """Decoded samples and their crops."""
+    def _cut(self, split: Split, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int, may_reduce: bool) -> Cut:
+        """The crops of samples."""
 
         def reductions(rows: Rows, source: int) -> Sequence[int]:
             return _reductions(rows, recipe, index, pair_seed(seed, source), epoch)
 
-        read = read_images(split, index, reductions if may_reduce else None)
-        views: dict[str, Tensor] = {}
-        for number, pictures in enumerate(read.pictures):
-            cut = recipe.crop(pictures.images, index, pair_seed(seed, number), epoch, pictures.sizes)
-            views |= {pair_name(name, number): view for name, view in cut.items()}
-        return read, views
+        def crops(sources: tuple[Pictures, ...], index: Int64s) -> dict[str, Tensor]:
+            return {
+                pair_name(name, number): view
+                for number, pictures in enumerate(sources)
+                for name, view in recipe.crop(
+                    pictures.images, index, pair_seed(seed, number), epoch, pictures.sizes
+                ).items()
+            }
+
+        return cut_images(split, index, crops, reductions if may_reduce else None)
 
     def _augment(self, views: dict[str, Tensor], index: Int64s, epoch: int) -> dict[str, Tensor]:
         out: dict[str, Tensor] = {}

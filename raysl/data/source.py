@@ -4,12 +4,14 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.background import color_of
 from raysl.data.labels import with_labels
 from raysl.data.split import UNIT_ROWS as UNIT_ROWS
 from raysl.data.split import Missing as Missing
 from raysl.data.split import Rows as Rows
 from raysl.data.split import Split as Split
 from raysl.data.split import runs as runs
+from raysl.data.split import seen_on
 from raysl.data.subset import with_subset
 
 SPLITS = ("train", "test")
@@ -38,7 +40,10 @@ class Source(ABC):
             ConfigError: if the images cannot be found or read, or cannot be chosen so.
         """
         split = self.split(name)
-        return split if split is None else with_labels(with_subset(split, self.config, name), self.config.label_type)
+        if split is None:
+            return None
+        chosen = with_labels(with_subset(split, self.config, name), self.config.label_type)
+        return seen_on(chosen, color_of(self.config.background))
 
     def required(self, name: str) -> Split:
         """The split `name` with the images and labels that the settings choose.

@@ -2,10 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 
+from raysl.data.background import WHITE, Color
 from raysl.hashing import Int64s
 
 UNIT_ROWS = 256  # rows of a read unit where the storage has none of its own
@@ -26,8 +28,8 @@ class Rows:
     """Images as they are stored, and their labels.
 
     Args:
-        images: encoded files (bytes), or pixels: uint8 [H, W] or [H, W, 3]; None, or Missing with the reason, where an
-            image is not there.
+        images: encoded files (bytes), or pixels: uint8 [H, W], [H, W, 3] or [H, W, 4]; None, or Missing with the
+            reason, where an image is not there.
         labels: int64 [B], -1 where unlabelled; of a multi-label split int64 [B, K]: 1 present, 0 absent, -1 ignore.
         names: where each image came from, for messages and to pick images by name.
         partners: the corresponding rows of further sources, where several are paired.
@@ -50,6 +52,7 @@ class Split(ABC):
         is_multilabel: whether a sample has a label of each class, instead of one class.
         num_sources: images of a sample; above 1 where sources are paired.
         notes: what is odd about the files, a line each, for the user to see before they are used.
+        background: what transparent images are blended with when they are decoded; None drops their alpha.
     """
 
     unit_sizes: Int64s
@@ -59,6 +62,7 @@ class Split(ABC):
     is_multilabel: bool = False
     num_sources: int = 1
     notes: tuple[str, ...] = ()
+    background: Color | None = WHITE
 
     @property
     def num_samples(self) -> int:
@@ -84,6 +88,15 @@ class Split(ABC):
         """Names alone, as in `Rows`. A split that has them at hand overrides this, which reads the images too."""
         starts = range(0, len(index), UNIT_ROWS)
         return [name for start in starts for name in self.read(index[start : start + UNIT_ROWS]).names]
+
+
+def seen_on(split: Split, background: Color | None) -> Split:
+    """The split with another background for its transparent images."""
+    if split.background == background:
+        return split
+    split = copy(split)
+    split.background = background
+    return split
 
 
 def by_unit(starts: Int64s, index: Int64s) -> Iterable[tuple[int, Int64s]]:

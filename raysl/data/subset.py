@@ -1,7 +1,9 @@
 """A part of the images of a split: those that a file lists, an even share, equal shares of the classes, a draw."""
 
 import hashlib
+import logging
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 
@@ -9,6 +11,8 @@ from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.lists import read_values
 from raysl.data.split import Rows, Split, runs
 from raysl.hashing import Int64s, hash_text, permutation
+
+log = logging.getLogger("raysl")
 
 _SHOWN = 5
 
@@ -36,9 +40,17 @@ def with_subset(split: Split, config: DataConfig, name: str) -> Split:
             )
         return Subset(split, _window(np.arange(split.num_samples), config.skip, end))
     if config.limit is not None:
+        if is_train and config.limit > split.num_samples:
+            _warn_once(f"data.limit={config.limit} changes nothing: there are {split.num_samples:,} training images")
         num_samples = min(config.limit, split.num_samples)
         return Subset(split, _even(np.arange(split.num_samples), num_samples), f"{num_samples}")
     return split
+
+
+@cache
+def _warn_once(text: str) -> None:
+    """A dataset is opened several times in a run."""
+    log.warning("%s", text)
 
 
 def even_share(split: Split, most: int) -> Split:
@@ -65,6 +77,7 @@ class Subset(Split):
         self.is_multilabel = split.is_multilabel
         self.num_sources = split.num_sources
         self.notes = split.notes
+        self.background = split.background
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""

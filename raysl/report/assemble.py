@@ -15,7 +15,7 @@ from raysl.checkpoint import Checkpoint
 from raysl.components import resolve
 from raysl.config.load import describe, to_dict
 from raysl.config.schema import DataConfig
-from raysl.data.images import read_images
+from raysl.data.images import cut_images, read_images
 from raysl.data.source import Split
 from raysl.hashing import permutation
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, RunReport, Score, ViewSample
@@ -136,7 +136,7 @@ def _views(loaded: Checkpoint, train: Split) -> ViewSample:
 
 
 def _thumbnails(split: Split, index: np.ndarray, data: DataConfig) -> Pixels:
-    images = read_images(split, index).pictures[0].images
     size = min(THUMBNAIL, data.image_size)
     recipe = evaluation_recipe(size, size)
-    return recipe(images, index, 0, 0)["image"][:, 0].permute(0, 2, 3, 1).numpy()
+    cut = cut_images(split, index, lambda sources, rows: recipe(sources[0].images, rows, 0, 0))
+    return cut.views["image"][:, 0].permute(0, 2, 3, 1).numpy()

@@ -1,5 +1,7 @@
 """Sources made of sources: one after the other, and side by side."""
 
+import json
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ import pytest
 
 from raysl.config.load import dump, load_config
 from raysl.config.schema import DataConfig
+from raysl.config.tree import plain
 from raysl.data.source import Split
+from raysl.data.sources.catalog import Catalog
 from raysl.data.sources.concat import Concat
+from raysl.data.sources.digits import Digits
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.paired import Paired
 from raysl.data.sources.parquet import Parquet
@@ -214,3 +219,67 @@ def test_settings_of_inner_sources_are_checked(words: str, message: str) -> None
     with pytest.raises(ConfigError) as caught:
         load_config("quickstart", ["data=concat", words])
     assert str(caught.value).startswith(message)
+
+
+CHANGED = {
+    "image_size": 8,
+    "eval_resize": 999,
+    "mean": (0.1, 0.1, 0.1),
+    "std": (0.1, 0.1, 0.1),
+    "limit": 2,
+    "balanced": True,
+    "skip": 1,
+    "subset": "list.txt",
+    "background": "black",
+    "label_type": "zero",
+    "lanes": 3,
+    "window": 7,
+    "drop_last": False,
+    "exact_below": 5,
+    "augment_on": "task",
+    "scaled_decode": False,
+    "max_corrupt": 0.5,
+    "changed": "accept",
+    "buffer_gb": 1.0,
+    "prefetch": 3,
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(DataConfig) if field.name != "name"])
+def test_a_common_setting_of_an_inner_source_changes_its_images_or_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    assert CHANGED.keys() == {field.name for field in fields(DataConfig)} - {"name"}, "a new setting needs a value here"
+    (tmp_path / "list.txt").write_text("1.png\n")
+    given: dict[str, Any] = {name: str(tmp_path / "list.txt") if name == "subset" else CHANGED[name]}
+    given |= {"limit": 2} if name == "balanced" else {}
+    whole = folder(tmp_path / "x", "a/1.png", "a/2.png", "a/3.png", "b/4.png")
+    inner = replace(whole, **given)
+    (tmp_path / "catalog.yaml").write_text(dump_plain({"mine": inner}))
+    monkeypatch.setenv("RAYSL_CATALOG", str(tmp_path / "catalog.yaml"))
+    other = Synthetic.Config(num_train=4)
+    for make in (
+        lambda one: concat(x=one),
+        lambda one: paired(x=one, y=replace(other, num_train=ImageFolder(one).required("train").num_samples)),
+        lambda _: Catalog(Catalog.Config(dataset="mine")),
+    ):
+        if name in ("limit", "balanced", "skip", "subset"):
+            images = all_rows(make(inner).required("train")).images
+            assert images != all_rows(ImageFolder(whole).required("train")).images
+        else:
+            with pytest.raises(ConfigError, match=rf": {name} has no effect there; set data.{name} instead"):
+                make(inner).required("train")
+
+
+def test_the_size_of_images_that_an_inner_source_draws_takes_effect() -> None:
+    (image,) = {image.shape for image in all_rows(concat(a=Synthetic.Config(image_size=8)).required("train")).images}  # type: ignore[union-attr]
+    assert image == (8, 8, 3)
+    for source in (Digits.Config(image_size=8), ImageFolder.Config(image_size=8)):
+        with pytest.raises(
+            ConfigError, match=r"sources.a: image_size has no effect there; set data.image_size instead"
+        ):
+            concat(a=source)
+
+
+def dump_plain(datasets: dict[str, DataConfig]) -> str:
+    return json.dumps({key: plain(config) for key, config in datasets.items()})

@@ -13,7 +13,6 @@ from typing import Any
 
 import fsspec
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import ray
@@ -22,11 +21,13 @@ from PIL import Image
 
 from raysl.config.schema import DataConfig
 from raysl.data.decode import CorruptImage, decode
-from raysl.data.ingest import LEFT_BEHIND_S, ingest
+from raysl.data.images import read_images
+from raysl.data.ingest import LEFT_BEHIND_S, ingest, verify
 from raysl.data.ingest_image import shrunk, to_store
 from raysl.data.ingest_shard import Layout, ShardWriter
 from raysl.data.parts import Part, in_process, parts_of
 from raysl.data.source import Rows, Source, Split, runs
+from raysl.data.sources.concat import Concat
 from raysl.data.sources.digits import Digits
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.parquet import Parquet
@@ -208,6 +209,47 @@ def test_what_cannot_be_decoded_is_not_stored() -> None:
         to_store(file_of(1)[:-30], None, 95)
 
 
+# transparent images
+
+
+@pytest.fixture
+def transparent(tmp_path: Path) -> DataConfig:
+    """A small and a large image, wholly transparent, with blue stored under the alpha."""
+    for name, size in (("a/small.png", (8, 8)), ("b/large.png", (40, 40))):
+        (tmp_path / "clear" / name).parent.mkdir(parents=True)
+        buffer = io.BytesIO()
+        Image.new("RGBA", size, (0, 0, 255, 0)).save(buffer, "PNG")
+        (tmp_path / "clear" / name).write_bytes(buffer.getvalue())
+    return ImageFolder.Config(path=str(tmp_path / "clear"))
+
+
+def test_files_keep_their_alpha_and_the_background_is_that_of_who_reads(
+    transparent: DataConfig, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    ingest(replace(transparent, background="red"), str(out), SMALL)
+    assert everything(stored(out)).images == everything(ImageFolder(transparent).required("train")).images
+    for background, expected in (("red", [255, 0, 0]), ("white", [255, 255, 255]), ("none", [0, 0, 255])):
+        split = Parquet(Parquet.Config(path=str(out), background=background)).required("train")
+        image = read_images(split, np.arange(1)).pictures[0].images[0]
+        assert image[:, 0, 0].tolist() == expected
+    assert ingest(transparent, str(out), SMALL).was_done, "the files are the same for any background"
+    assert "background" not in json.loads((out / "manifest.json").read_text())
+
+
+def test_images_that_become_jpeg_files_are_blended_and_the_manifest_says_with_what(
+    transparent: DataConfig, tmp_path: Path
+) -> None:
+    out, layout = tmp_path / "out", replace(SMALL, resize=16)
+    ingest(replace(transparent, background="red"), str(out), layout)
+    small, large = everything(stored(out)).images
+    assert small == everything(ImageFolder(transparent).required("train")).images[0]
+    assert decode(large)[:, 3, 3].tolist() == pytest.approx([255, 0, 0], abs=3)
+    assert json.loads((out / "manifest.json").read_text())["background"] == "red"
+    with pytest.raises(ConfigError, match=r"background: red -> white\n"):
+        ingest(transparent, str(out), layout)
+
+
 # starts that were cut off
 
 
@@ -307,11 +349,95 @@ def test_other_settings_or_images_are_refused_with_what_differs(images: DataConf
     assert contents(out) == before
 
 
-def test_a_folder_of_other_parquet_files_is_left_alone(images: DataConfig, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"image": [b"x"]}), tmp_path / "mine.parquet")
-    with pytest.raises(ConfigError, match=r"holds Parquet files of another origin; give --out an empty folder"):
-        ingest(images, str(tmp_path), SMALL)
-    assert not (tmp_path / "ingest.json").exists()
+def test_a_folder_of_other_files_is_left_alone(images: DataConfig, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "check.json").write_text("{}")  # of --check with the same --out
+    (out / ".hidden").write_text("")
+    (out / "thesis.tex").write_text("")
+    with pytest.raises(ConfigError, match=r"out holds files of another origin: thesis.tex; give --out an empty folder"):
+        ingest(images, str(out), SMALL)
+    assert not (out / "ingest.json").exists()
+    (out / "thesis.tex").unlink()
+    assert not ingest(images, str(out), SMALL).was_done
+    (out / "README.md").write_text("what this is")
+    assert ingest(images, str(out), SMALL).was_done
+    shutil.copy(out / "test-00000-of-00001.parquet", out / "mine.parquet")
+    with pytest.raises(ConfigError, match=r"out holds files of another origin: mine.parquet"):
+        ingest(images, str(out), SMALL)
+
+
+@pytest.mark.parametrize(
+    ("place", "what"), [("", "is the source itself"), ("/train", "lies in the source"), ("/new", "lies in the source")]
+)
+def test_the_source_is_not_written_into(images: Any, tmp_path: Path, place: str, what: str) -> None:
+    before = contents(tmp_path / "images")
+    (tmp_path / "link").symlink_to(tmp_path / "images")
+    inner = Concat.Config(sources={"a": images})
+    for source in (images, inner):
+        for root in ("images", "link"):
+            for out in (f"{tmp_path}/{root}{place}", f"file://{tmp_path}/{root}{place}/"):
+                with pytest.raises(ConfigError, match=rf"{what}, data\.\S*path=\S+/images; give a folder outside"):
+                    ingest(source, out, SMALL)
+    assert contents(tmp_path / "images") == before
+
+
+# finished ones are looked at again
+
+
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_file_with_another_footer_is_refused_and_written_again(images: DataConfig, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ingest(images, str(out), SMALL)
+    before = contents(out)
+    damaged = out / "train-00001-of-00002.parquet"
+    flip(damaged, damaged.read_bytes().rindex(b"parquet-cpp"))
+    assert pq.read_metadata(damaged).num_rows == 3, "another footer, and a readable one"
+    with pytest.raises(ConfigError, match=r"unfinished ingest: train-00001-of-00002.parquet is missing or not whole"):
+        stored(out)
+    assert not ingest(images, str(out), SMALL).was_done
+    assert contents(out) == before
+    stored(out)
+
+
+def test_verifying_finds_a_single_bit_that_opening_does_not(images: DataConfig, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ingest(images, str(out), SMALL)
+    assert verify(str(out)) == {}
+    flip(out / "train-00000-of-00002.parquet", 60)
+    stored(out)
+    with (out / "train-00001-of-00002.parquet").open("ab") as file:
+        file.write(b"x")
+    (out / "test-00000-of-00001.parquet").unlink()
+    found = verify(str(out))
+    assert found.pop("train-00000-of-00002.parquet") == "other bytes than were written"
+    assert re.fullmatch(r"[\d,]+ bytes, not the [\d,]+ that were written", found.pop("train-00001-of-00002.parquet"))
+    assert found == {"test-00000-of-00001.parquet": "it is missing"}
+
+
+def test_a_manifest_that_is_absent_damaged_or_older_is_told_or_read(images: DataConfig, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(ConfigError, match=r"out holds no finished ingest: manifest.json is missing"):
+        verify(str(out))
+    ingest(images, str(out), SMALL)
+    whole = (out / "manifest.json").read_text()
+    for broken in (whole[:50], "[]", '{"splits": {"train": {}}}'):
+        (out / "manifest.json").write_text(broken)
+        for read in (lambda: verify(str(out)), lambda: stored(out)):
+            with pytest.raises(ConfigError, match=r"manifest.json is damaged; delete it and run the same"):
+                read()
+    older = json.loads(whole)
+    for split in older["splits"].values():
+        for file in split["files"]:
+            del file["footer_bytes"], file["footer_sha256"]
+    (out / "manifest.json").write_text(json.dumps(older))
+    assert stored(out).num_samples == 6
+    assert ingest(images, str(out), SMALL).was_done
 
 
 def test_storage_that_returns_other_bytes_is_noticed(
@@ -379,6 +505,37 @@ def test_classes_are_written_where_any_reader_of_the_file_finds_them(images: Dat
 
 
 # the command
+
+
+def test_the_command_verifies_without_a_cluster(
+    images: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from raysl import cli
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["raysl", "ingest", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    out = tmp_path / "out"
+    ingest(images, str(out), SMALL)
+    assert run("--out", str(out), "--verify") == (0, f"whole       {out}\n", "")
+    flip(out / "test-00000-of-00001.parquet", 60)
+    code, text, _ = run("--out", str(out), "--verify")
+    assert code == 1
+    assert text.startswith("damaged     test-00000-of-00001.parquet: other bytes than were written\ndelete these files")
+    for words, message in (
+        (("--verify",), "give --out its folder, and nothing else"),
+        (("--verify", "--out", str(out), "data=digits"), "give --out its folder, and nothing else"),
+        (("--verify", "--out", str(out), "--rows-per-file", "3"), "--rows-per-file has no effect beside --verify"),
+        (("--check", "--resize", "8"), "--resize has no effect beside --check, which stores nothing"),
+        (("--out", str(out), "--quality", "80"), "--quality has no effect without --resize"),
+    ):
+        code, _, error = run(*words)
+        assert code == 2
+        assert message in error
 
 
 @pytest.fixture

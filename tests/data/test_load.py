@@ -12,6 +12,7 @@ from sklearn.datasets import load_sample_images
 
 from raysl.data import images as reading
 from raysl.data import prefetch
+from raysl.data.background import Color
 from raysl.data.load import LARGE_BYTES, Loader, LocalBatches
 from raysl.data.order import Order
 from raysl.data.split import Rows, Split, runs
@@ -73,9 +74,9 @@ def test_large_files_are_decoded_smaller_where_all_views_are_smaller_still(
     used: list[int] = []
     decode = reading.decode
 
-    def spy(data: bytes, reduce: int = 1) -> torch.Tensor:
+    def spy(data: bytes, reduce: int, background: Color | None) -> torch.Tensor:
         used.append(reduce)
-        return decode(data, reduce)
+        return decode(data, reduce, background)
 
     monkeypatch.setattr(reading, "decode", spy)
     large, small = RandomResizedCrop(size=96, scale=(0.2, 1.0)), RandomResizedCrop(size=32, scale=(0.2, 1.0))

@@ -54,6 +54,14 @@ def test_a_limit_is_an_even_share_of_both_parts() -> None:
     assert chosen(split, limit=40).num_samples == 10
 
 
+def test_a_limit_that_changes_nothing_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    split = Counted([0] * 11, 1)
+    for settings in ({"limit": 12}, {"limit": 11}, {"limit": 3}, {}):
+        for part in ("train", "test", "train"):
+            chosen(split, part, **settings)
+    assert caplog.messages == ["data.limit=12 changes nothing: there are 11 training images"]
+
+
 def test_a_balanced_limit_gives_every_class_as_many_and_the_rest_to_the_first() -> None:
     labels = [0] * 8 + [1] * 4 + [2] * 6 + [-1] * 5
     split = Counted(labels, 3)

@@ -1,12 +1,13 @@
 """Images made from their index: for tests and speed, at any size and number."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
 
 from raysl.config.ranges import Count, Images, Side, Within
 from raysl.config.schema import ConfigError, DataConfig
+from raysl.data.inner import OF_THE_IMAGES
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.hashing import Int64s, hash_rows, hash_words
 
@@ -19,7 +20,7 @@ class Synthetic(Source):
         """Size and number of the images."""
 
         name: str = "synthetic"
-        image_size: Side = 32
+        image_size: Side = field(default=32, metadata=OF_THE_IMAGES)
         num_train: Images = 1024
         """Training images."""
         num_test: Images = 256
