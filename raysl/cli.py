@@ -68,6 +68,7 @@ LOW_RESOURCE = (
     "train.workers=1",
     "train.batch_size=32",
     "train.epochs=2",
+    "optim.warmup=10%",
     "data.limit=500",
     "data.lanes=null",
 )
@@ -195,14 +196,15 @@ def run_benchmark(
         list[str] | None,
         typer.Argument(
             metavar="[NAME ...] [key=value ...]",
-            help="Benchmarks, then their settings such as knn.k=[20,200]; default: those of the run.",
+            help="Benchmarks, their settings such as knn.k=[20,200], and other images such as data=parquet "
+            "data.path=/b or data.test=/c; default: the benchmarks and images of the run.",
             show_default=False,
         ),
     ] = None,
     trust_code: TrustCode = False,
     verbose: Verbose = False,
 ) -> None:
-    """Measure a checkpoint beside its untrained backbone and raw pixels, and write the report."""
+    """Measure a checkpoint beside its untrained backbone and raw pixels, keep the results and write the report."""
     _set_up_logging(verbose)
     from raysl.benchmarks.evaluate import benchmark
     from raysl.report.summary import score_table
@@ -213,21 +215,30 @@ def run_benchmark(
     report = benchmark(checkpoint, chosen, overrides, trust_code=trust_code)
     typer.echo(score_table(report.scores))
     typer.echo(f"report      {redact_uri(report.path)}")
+    report.check()
 
 
 @app.command("extract")
 def run_extract(
     checkpoint: Checkpoint,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[key=value ...]",
+            help="Other images, such as data=parquet data.path=/b or data.test=/c; default: those of the run.",
+            show_default=False,
+        ),
+    ] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "test",
     out: Annotated[str | None, typer.Option(help="Parquet file to write; default: beside the checkpoint.")] = None,
     trust_code: TrustCode = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write the features of the run's images, by a checkpoint's backbone, to a Parquet file."""
+    """Write the features of images, by a checkpoint's backbone, to a Parquet file."""
     _set_up_logging(verbose)
     from raysl.benchmarks.features import extract
 
-    features = extract(checkpoint, split=split, out=out, trust_code=trust_code)
+    features = extract(checkpoint, split=split, out=out, trust_code=trust_code, overrides=arguments or [])
     rows, width = features.features.shape
     typer.echo(f"features    {redact_uri(features.path)} ({rows:,} rows of {width})")
 

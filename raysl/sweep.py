@@ -23,7 +23,9 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
+from raysl.benchmarks.fitting import MeasuredImages
 from raysl.cluster import Resources, connect, worker_shape
+from raysl.components import resolve
 from raysl.config.arguments import instance, run_config
 from raysl.config.load import dump
 from raysl.config.schema import ConfigError, RunConfig
@@ -79,6 +81,7 @@ def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # a report before the first measurement lacks the metric
     if space.metric == "knn_top1":
         base = replace(base, train=replace(base.train, online_knn_every=base.train.checkpoint_every))
+        _check_labels(base, space)
     for key, distribution in space.space.items():
         for value in examples(key, distribution):
             apply_overrides(base, [_setting(key, value)])
@@ -94,6 +97,17 @@ def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
     content = _csv(rows)
     folder.write("leaderboard.csv", content.encode())
     return Leaderboard(rows, folder.uri_of("leaderboard.csv"))
+
+
+def _check_labels(base: RunConfig, space: SweepConfig) -> None:
+    """Refuse to rank by the online kNN where the images, the same in all trials, do not allow it."""
+    if any(key.split(".")[0] == "data" for key in space.space):
+        return
+    source = resolve("source", base.data.name)(base.data)
+    if missing := MeasuredImages(base.data, source.required("train"), source.optional("test")).missing:
+        raise ConfigError(
+            f"metric: knn_top1 cannot be measured, {missing}; rank by another, such as metric=loss mode=min"
+        )
 
 
 def _warn_of_credentials(base: RunConfig, space: SweepConfig) -> None:

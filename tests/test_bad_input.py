@@ -274,21 +274,26 @@ def test_benchmark_and_extract_refuse_another_format(refused: Refused, run: RunF
         assert "has checkpoint format 99" in refused(f"{command} --checkpoint runs/old")
 
 
-def test_benchmarks_need_labels_which_is_found_before_training(refused: Refused) -> None:
-    words = "data=image_folder data.path=flat train.batch_size=4 train.epochs=1"
-    for part in ("benchmarks=[knn] train.online_knn_every=null", "benchmarks=[] train.online_knn_every=1ep"):
-        told = refused(f"pretrain {words} {part}")
-        assert told.startswith(
-            "the images of 'image_folder' have no labels, which benchmarks and the online kNN need; "
-        )
+def test_benchmarks_that_are_asked_for_need_labels_which_is_found_before_training(refused: Refused) -> None:
+    words = "data=image_folder data.path=flat train.batch_size=4 train.epochs=1 benchmarks=[knn]"
+    assert refused(f"pretrain {words}") == (
+        "benchmarks.knn: the images of 'image_folder' have no labels; benchmarks=[] leaves it out"
+    )
 
 
 def test_benchmarks_need_labels(refused: Refused, here: Path) -> None:
     config = load_config("quickstart", [*SMALL, "data=image_folder", "data.path=flat"])
     TrainState.create(config, DataInfo(6, 0, 16)).save(here / "checkpoint", {})
     assert refused("benchmark --checkpoint checkpoint") == (
-        "the images of 'image_folder' have no labels, and every benchmark needs them"
+        "nothing can be measured: the images of 'image_folder' have no labels"
     )
+    assert refused("benchmark --checkpoint checkpoint knn") == (
+        "benchmarks.knn: the images of 'image_folder' have no labels; benchmarks=[] leaves it out"
+    )
+    assert "no split 'foo'; there are: train, test" in refused("extract --checkpoint checkpoint --split foo")
+    for command in ("benchmark", "extract"):
+        told = refused(f"{command} --checkpoint checkpoint data=image_folder data.path=gone")
+        assert re.fullmatch(r"no folder '/.*/gone'; give data\.path= a folder of images", told)
 
 
 # a first try with images of one's own
@@ -328,7 +333,7 @@ def test_an_expected_metric_that_nobody_measured_fails_a_finished_run(
     state.save(Path(folder.path) / "checkpoint_000000001", {})
     folder.write("metrics.jsonl", b'{"step": 1, "loss": 2.5}\n')
     for expected, message in (
-        ("{los: [0, 1]}", "error: train.expect: no metric 'los'; there are: loss, step\n"),
+        ("{lr: [0, 1]}", "error: train.expect: no metric 'lr'; there are: loss, step\n"),
         ("{loss: [0, 1]}", "error: train.expect: loss is 2.5, outside [0, 1]\n"),
     ):
         monkeypatch.setattr(sys, "argv", ["raysl", "pretrain", *words, f"train.expect={expected}"])

@@ -18,7 +18,9 @@ from raysl.config.space import SweepConfig, dump_sweep, load_sweep
 from raysl.data.batch import DataInfo
 from raysl.errors import RunInUse
 from raysl.sweep import Leaderboard, _once, _pretrained, _rank, _trial_name
+from raysl.sweep import sweep as run_sweep
 from raysl.train.folder.run_folder import RunFolder
+from tests.data.samples import png
 from tests.train.runs import SMALL, kill_driver
 
 SPACE = """
@@ -43,6 +45,14 @@ def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
     assert rest == ["optim.weight_decay=0"]
     (tmp_path / "again.yaml").write_text(dump_sweep(sweep))
     assert load_sweep(str(tmp_path / "again.yaml"))[0] == sweep
+
+
+def test_ranking_by_the_online_knn_needs_labels(tmp_path: Path) -> None:
+    (tmp_path / "flat.png").write_bytes(png(0))
+    base = load_config("quickstart", ["data=image_folder", f"data.path={tmp_path}", f"storage={tmp_path}/runs"])
+    with pytest.raises(ConfigError, match="knn_top1 cannot be measured, the images of 'image_folder' have no labels"):
+        run_sweep(base, SweepConfig(trials=1, space={"optim.lr": {"choice": [0.1]}}))
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,23 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from raysl.config.schema import BenchmarkConfig, ConfigError
+from raysl.hashing import Int64s
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """What is known of labelled images before a feature is extracted.
+
+    Args:
+        num_train, num_test: images.
+        classes: their names; labels lie in [0, number of classes).
+        counts: training images of each class, int64 [K]; None where counting them would take long.
+    """
+
+    num_train: int
+    num_test: int
+    classes: tuple[str, ...]
+    counts: Int64s | None
 
 
 @dataclass
@@ -60,6 +77,28 @@ class Benchmark(ABC):
 
     def __init__(self, config: Any) -> None:
         self.config = config
+
+    @classmethod
+    def fit_to(cls, config: Any, images: Labelled) -> tuple[Any, list[str]]:
+        """What can be measured on these images, asked on the driver before anything is trained.
+
+        Args:
+            config: settings as they were given.
+            images: what they would be measured on.
+
+        Returns:
+            The settings without the parts that are impossible, and a line on each of those with the number that is in
+            the way. Default: all is possible.
+
+        Raises:
+            ConfigError: if nothing would be left; the message names the number and the next step.
+        """
+        return config, []
+
+    @classmethod
+    @abstractmethod
+    def metrics(cls, config: Any, num_classes: int) -> list[str]:
+        """Names of the numbers that `run` gives with these settings, without the deviations `*_std`."""
 
     @abstractmethod
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> dict[str, float]:

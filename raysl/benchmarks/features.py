@@ -1,7 +1,9 @@
 """Features of a dataset by frozen backbones, extracted by Ray Data tasks: every sample once, in order."""
 
 import logging
+import re
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +20,11 @@ from raysl.benchmarks.benchmark import FeatureSet
 from raysl.checkpoint import load_checkpoint
 from raysl.cluster import Resources, connect
 from raysl.components import resolve
-from raysl.config.arguments import instance
-from raysl.config.schema import DataConfig
+from raysl.config.arguments import instance, words
+from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.stored import dataset_tag, load_data
 from raysl.data.images import cut_images
-from raysl.data.source import Split
+from raysl.data.source import SPLITS, Split
 from raysl.storage import Folder, cut, join
 from raysl.transforms.view import evaluation_recipe, normalize
 
@@ -65,6 +68,7 @@ def extract(
     split: str = "test",
     out: str | None = None,
     trust_code: bool = False,
+    overrides: Sequence[str] = (),
 ) -> Features:
     """Features of a dataset by a checkpoint's backbone.
 
@@ -72,20 +76,31 @@ def extract(
         checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
         source: settings of a dataset; default: the one of the run.
         split: `train` or `test`.
-        out: Parquet file to write; default: `features_<split>.parquet` beside the checkpoint.
+        out: Parquet file to write; default: `features_<split>.parquet` beside the checkpoint, and for images that are
+            not the run's `features_<dataset>_<split>.parquet`, which a part of a hash makes another one for others.
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
+        overrides: other images by settings on top of the run's: `data=parquet`, `data.path=/b`.
 
     Raises:
-        ConfigError: if the checkpoint or the images cannot be read, or it names code that is not trusted.
+        ConfigError: if there is no such split, the checkpoint or the images cannot be read, or it names code that is
+            not trusted.
     """
+    overrides = words(overrides, "overrides", "data.path=/b")
     if source is not None:
         instance(source, DataConfig, "source", "settings of a dataset, as raysl.load_config('quickstart').data")
+    if split not in SPLITS:
+        raise ConfigError(
+            f"no split {split!r}; there are: {', '.join(SPLITS)}. Other held-out images are named by data.test="
+        )
+    if others := [word for word in overrides if not re.match(r"data[.=]", word)]:
+        raise ConfigError(f"{others[0]!r} is no setting of the images; those begin with data= or data.")
     loaded = load_checkpoint(checkpoint, trust_code)
-    data = source or loaded.config.data
+    data = source or (load_data(loaded.config, overrides) if overrides else loaded.config.data)
     images = resolve("source", data.name)(data).required(split)
     found = extract_sets({"features": loaded.backbone}, images, data)["features"]
     index = torch.arange(images.num_samples)
-    path = str(out) if out else join(loaded.uri, f"features_{split}.parquet")
+    tag = dataset_tag(data, loaded.config.data)
+    path = str(out) if out else join(loaded.uri, f"features_{f'{tag}_' if tag else ''}{split}.parquet")
     _write(path, found, index)
     return Features(found.features, found.labels, index, path)
 

@@ -2,14 +2,15 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.benchmarks.benchmark import Benchmark, FeatureSet
+from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
 from raysl.config.ranges import Count, NotEmpty, Temperature
 from raysl.config.schema import BenchmarkConfig, ConfigError
 
@@ -28,7 +29,7 @@ class KNN(Benchmark):
 
         name: str = "knn"
         k: Annotated[tuple[Count, ...], NotEmpty()] = (20,)
-        """Neighbours that vote; several values are all measured. The paper has 200, for ImageNet."""
+        """Neighbours that vote; several values are all measured, each once. The paper has 200, for ImageNet."""
         temperature: Temperature = 0.07
         """A neighbour of cosine s votes with weight exp(s / temperature)."""
         chunk_rows: Count = 4096
@@ -42,6 +43,26 @@ class KNN(Benchmark):
                 f"got k={config.k}, chunk_rows={config.chunk_rows}, temperature={config.temperature}"
             )
 
+    @classmethod
+    def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
+        """See `Benchmark.fit_to`; more neighbours than there are training images cannot vote."""
+        fitting = tuple(k for k in config.k if k <= images.num_train)
+        if not fitting:
+            raise ConfigError(
+                f"k={min(config.k)} is more than the {images.num_train:,} training images; set a smaller k"
+            )
+        if fitting == config.k:
+            return config, []
+        over = ", ".join(str(k) for k in config.k if k not in fitting)
+        line = f"k={over} is more than the {images.num_train:,} training images; k={list(fitting)} is measured"
+        return replace(config, k=fitting), [line]
+
+    @classmethod
+    def metrics(cls, config: Config, num_classes: int) -> list[str]:
+        """See `Benchmark.metrics`."""
+        tops = ("top1", "top5") if num_classes > 5 else ("top1",)
+        return [f"{top}{suffix}" for suffix, top in product(_suffixes(config.k).values(), tops)]
+
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> dict[str, float]:
         """See `Benchmark.run`; nothing is random here."""
         train.check("train", num_classes)
@@ -53,13 +74,17 @@ class KNN(Benchmark):
             train, test.features, num_classes, self.config.k, self.config.temperature, self.config.chunk_rows
         )
         metrics: dict[str, float] = {}
-        for place, k in enumerate(self.config.k):
-            suffix = "" if place == 0 else f"_k{k}"
+        for k, suffix in _suffixes(self.config.k).items():
             is_hit = ranked[k] == test.labels[:, None]  # [N, min(5, K)]
             metrics[f"top1{suffix}"] = _percent(is_hit[:, 0])
             if num_classes > 5:
                 metrics[f"top5{suffix}"] = _percent(is_hit.any(dim=1))
         return metrics
+
+
+def _suffixes(ks: Sequence[int]) -> dict[int, str]:
+    """What the names of the metrics of each k end in, each k once."""
+    return {k: "" if k == ks[0] else f"_k{k}" for k in ks}
 
 
 @torch.no_grad()

@@ -1,7 +1,7 @@
 """Classification from a few labelled images a class (SimpleShot, Wang et al. 2019, arXiv 1911.04623, "CL2N")."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.benchmarks.benchmark import Benchmark, FeatureSet
+from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
 from raysl.config.ranges import Count, NotEmpty, Within
 from raysl.config.schema import BenchmarkConfig, ConfigError
 
@@ -34,7 +34,7 @@ class LowShot(Benchmark):
 
         name: str = "low_shot"
         shots: Annotated[tuple[Count, ...], NotEmpty()] = (1, 5)
-        """Labelled images of each class; several values are all measured, on nested draws."""
+        """Labelled images of each class; several values are all measured, each once, on nested draws."""
         draws: Annotated[int, Within(1, 100_000)] = 200
         """Random choices of the labelled images."""
 
@@ -44,6 +44,27 @@ class LowShot(Benchmark):
             raise ConfigError(
                 f"low_shot needs shots and draws at least 1, got shots={config.shots}, draws={config.draws}"
             )
+
+    @classmethod
+    def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
+        """See `Benchmark.fit_to`; a class with fewer images than shots leaves no draw of them."""
+        if images.counts is None:
+            return config, []
+        label = int(images.counts.argmin())
+        least = int(images.counts[label])
+        fitting = tuple(shots for shots in config.shots if shots <= least)
+        if fitting == config.shots:
+            return config, []
+        over = ", ".join(str(shots) for shots in config.shots if shots not in fitting)
+        why = f"shots={over} needs as many training images of each class, and {images.classes[label]!r} has "
+        if not fitting:
+            raise ConfigError(f"{why}{least:,}; set fewer shots")
+        return replace(config, shots=fitting), [f"{why}{least:,}; shots={list(fitting)} is measured"]
+
+    @classmethod
+    def metrics(cls, config: Config, num_classes: int) -> list[str]:
+        """See `Benchmark.metrics`."""
+        return list(dict.fromkeys(f"{shots}_shot" for shots in config.shots))
 
     @torch.no_grad()
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> dict[str, float]:
@@ -55,7 +76,7 @@ class LowShot(Benchmark):
         keys = F.normalize(train.features.float() - mean, dim=1)
         queries = F.normalize(test.features.float() - mean, dim=1)
         metrics: dict[str, float] = {}
-        for shots in self.config.shots:
+        for shots in dict.fromkeys(self.config.shots):
             parts = [_hits(keys, queries, test.labels, part) for part in _parts(picks[:, :, :shots], keys.shape[1])]
             accuracy = 100 * torch.cat(parts)  # [draws]
             metrics[f"{shots}_shot"] = accuracy.mean().item()

@@ -30,7 +30,7 @@ class Layers:
 
     def lay(self, layer: dict[str, Any], folder: Path) -> None:
         """Put settings on top; files of components named there are looked for in `folder`, then in the current one."""
-        if isinstance(only := layer.get("benchmarks"), list):
+        if isinstance(only := layer.get("benchmarks"), list) or only == {}:
             so_far = _at(self.values, ("benchmarks",)) or {}
             self.values = {**self.values, "benchmarks": {key: node for key, node in so_far.items() if key in only}}
         layer = _spelled_out(layer, folder)
@@ -81,8 +81,13 @@ def _spelled_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(benchmarks := done.get("benchmarks"), list) and all(isinstance(name, str) for name in benchmarks):
         done["benchmarks"] = {name: {} for name in benchmarks}
     if isinstance(benchmarks := done.get("benchmarks"), dict):
-        done["benchmarks"] = {key: _component(value, folder) for key, value in benchmarks.items()}
+        done["benchmarks"] = {key: _demanded(_component(value, folder)) for key, value in benchmarks.items()}
     return done
+
+
+def _demanded(node: Any) -> Any:
+    """A benchmark that a layer names is required, unless the layer says otherwise."""
+    return {"required": True, **node} if isinstance(node, dict) else node
 
 
 def _component(node: Any, folder: Path) -> Any:

@@ -33,16 +33,16 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     Args:
         name_or_path: a packaged name, or a path that ends in .yaml. Its `base:` files lie below it.
         overrides: `key=value` with a dotted key and a YAML value: `optim.lr=1e-3`, `train.expect={top1: [0.6, 1]}`.
-            `method=byol` picks a component, `benchmarks=[knn]` keeps only those named, and `base=data/cifar10` lays
-            another configuration between the file and the other overrides. What a component that is replaced leaves
-            behind is told of.
+            `method=byol` picks a component, `benchmarks=[knn]` keeps only those named, `benchmarks=[]` none, and
+            `base=data/cifar10` lays another configuration between the file and the other overrides. What a component
+            that is replaced leaves behind is told of.
 
     Raises:
         ConfigError: a line for each thing that is wrong, with the key, the value, the rule and the next step.
     """
     name_or_path = text_or_path(name_or_path, "name_or_path", "quickstart")
     overrides = words(overrides, "overrides", "optim.lr=0.1")
-    selections = [override for override in overrides if override.startswith("benchmarks=[")]
+    selections = [override for override in overrides if re.match(r"benchmarks=\s*(\[|\{\s*\}\s*$)", override)]
     changes = parse_overrides([override for override in overrides if override not in selections])
     files = files_of(name_or_path)
     main = files[-1].path

@@ -199,6 +199,10 @@ class TrainConfig:
 class BenchmarkConfig(ComponentConfig):
     """Base of every benchmark's settings."""
 
+    required: bool = True
+    """Refuse images on which it cannot be measured; else it is left out there, with a line that says so. One that a
+    file of yours or the command line names is required unless it says otherwise."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:

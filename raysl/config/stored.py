@@ -1,6 +1,9 @@
 """Settings that were written by raysl itself, read back."""
 
 import dataclasses
+import hashlib
+import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,11 +13,12 @@ from raysl.components import ALIASES, only_own_components
 from raysl.config.build import from_dict
 from raysl.config.layers import Layers
 from raysl.config.load import parse_overrides
-from raysl.config.schema import BenchmarkConfig, ComponentConfig, RunConfig
+from raysl.config.schema import BenchmarkConfig, ComponentConfig, DataConfig, RunConfig, is_may_change
 from raysl.config.sizes import followed
 from raysl.config.text import read
-from raysl.config.tree import to_dict
+from raysl.config.tree import plain, to_dict
 from raysl.errors import ConfigError
+from raysl.redact import bare_tree
 
 
 def load_dumped(
@@ -89,13 +93,54 @@ def load_benchmarks(
 
     Args:
         config: the run's settings.
-        names: benchmarks to take; default: those of the run, or all there are where it has none.
+        names: benchmarks to take, which are then required; default: those of the run, or, where it has none, all that
+            there are, of which none is.
         overrides: `knn.k=[20,200]`.
 
     Raises:
         ConfigError: if a name or a setting is wrong.
     """
-    chosen = list(names or config.benchmarks or ALIASES["benchmark"])
-    wanted = {name: to_dict(config)["benchmarks"].get(name, {}) for name in chosen}
+    own = to_dict(config)["benchmarks"]
+    if names:
+        wanted = {name: {**own.get(name, {}), "required": True} for name in names}
+    else:
+        wanted = own or {name: {"required": False} for name in ALIASES["benchmark"]}
     settings = from_dict({**to_dict(config), "benchmarks": wanted})
     return apply_overrides(settings, [f"benchmarks.{override}" for override in overrides]).benchmarks
+
+
+def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
+    """Settings of the images that a run's checkpoint is put to: its own, with some of them changed.
+
+    Another source (`data=parquet`) keeps nothing of the run's but what its backbone expects of an image: size and
+    normalisation.
+
+    Raises:
+        ConfigError: if a setting is wrong.
+    """
+    layers = Layers()
+    tree, changes = to_dict(config), parse_overrides(overrides)
+    if "name" in changes.get("data", {}):
+        tree["data"] = {key: tree["data"][key] for key in ("image_size", "eval_resize", "mean", "std")}
+    layers.lay(tree, Path.cwd())
+    layers.lay(changes, Path.cwd())
+    return from_dict(layers.pruned()).data
+
+
+def dataset_tag(data: DataConfig, own: DataConfig) -> str:
+    """A name for a folder or a file, of images that are not the run's own; empty for those."""
+    tree = bare_tree(_lasting(data))
+    if tree == bare_tree(_lasting(own)):
+        return ""
+    digest = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+    return f"{re.sub(r'[^A-Za-z0-9_]+', '-', data.name)}-{digest[:6]}"
+
+
+def _lasting(data: DataConfig) -> dict[str, Any]:
+    """The settings that say which images they are."""
+    tree: dict[str, Any] = plain(data)
+    return {
+        field.name: tree[field.name]
+        for field in dataclasses.fields(data)
+        if field.init and not is_may_change(field.metadata)
+    }

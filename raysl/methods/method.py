@@ -38,6 +38,8 @@ class Method(nn.Module, ABC):
     """
 
     Config: ClassVar[type[MethodConfig]]
+    logged: ClassVar[tuple[str, ...] | None] = None
+    """Names in `StepOutput.metrics`, so that `train.expect` can be checked before training; None: not told."""
 
     def __init__(self, config: Any, backbone: Backbone, data: DataInfo) -> None:
         super().__init__()

@@ -73,6 +73,8 @@ class Views:
 class SimCLR(Method):
     """Contrast of views against the whole global batch."""
 
+    logged = ("contrastive_top1", "embedding_std")
+
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
         """The paper's ImageNet settings."""

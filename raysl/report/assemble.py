@@ -2,8 +2,12 @@
 
 import json
 import platform
+import tempfile
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.fitting import MeasuredImages
 from raysl.checkpoint import Checkpoint
 from raysl.components import resolve
 from raysl.config.load import describe, to_dict
@@ -18,8 +23,9 @@ from raysl.config.schema import DataConfig
 from raysl.data.images import cut_images, read_images
 from raysl.data.source import Split
 from raysl.hashing import permutation
-from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, RunReport, Score, ViewSample
-from raysl.storage import Folder
+from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, RunReport, ViewSample
+from raysl.report.page import write_report
+from raysl.storage import Folder, outlast
 from raysl.transforms.view import evaluation_recipe
 
 MOST_POINTS = 1000
@@ -28,44 +34,67 @@ NUM_VIEWED = 8
 THUMBNAIL = 64  # most pixels a side
 
 
+@dataclass(frozen=True)
+class Pictured:
+    """The images that a report shows, and the trained backbone's features of them.
+
+    Args:
+        split: the images.
+        features: of all of them.
+        is_held_out: whether training has not seen them.
+    """
+
+    split: Split
+    features: FeatureSet
+    is_held_out: bool
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 [N]: what the pictures are coloured by; -1 where an image has no class of its own."""
+        labels = self.features.labels.numpy()
+        has_classes = labels.ndim == 1 and len(self.split.classes) > 0
+        return labels if has_classes else np.full(len(labels), -1, np.int64)
+
+
 def assemble(
-    loaded: Checkpoint,
-    scores: list[Score],
-    train: Split,
-    test: Split,
-    train_features: FeatureSet,
-    test_features: FeatureSet,
-    folder: Folder,
-    facts: dict[str, Any],
+    loaded: Checkpoint, images: MeasuredImages, pictured: Pictured, folder: Folder, facts: dict[str, Any]
 ) -> RunReport:
-    """The report of a run.
+    """The report of a run, without its scores.
 
     Args:
         loaded: the checkpoint that was measured.
-        scores: what was measured.
-        train, test: the images.
-        train_features, test_features: of the trained backbone.
+        images: what it was measured on.
+        pictured: those of them that are shown.
         folder: of the run.
-        facts: fields of the report that only the caller knows: times, events, command.
+        facts: fields of the report that only the caller knows: times, events, command, the time of its end.
     """
     config = loaded.config
+    num_test = "no" if images.test is None else f"{images.test.num_samples:,}"
+    finished = {"finished": datetime.now(UTC).isoformat(timespec="seconds")}
     return RunReport(
         name=config.name,
         method=config.method.name,
         backbone=_backbone_title(loaded),
-        dataset=f"{config.data.name}, {train.num_samples:,} training and {test.num_samples:,} test images",
+        dataset=f"{images.data.name}, {images.train.num_samples:,} training and {num_test} test images",
         config=to_dict(config),
         config_docs={key: doc for key, _, doc in describe(config)},
         environment=_environment(),
         history=_history(folder),
-        scores=scores,
-        embeddings=_embeddings(test, test_features, config.data),
-        neighbours=_neighbours(test, test_features, config.data),
-        views=_views(loaded, train),
+        embeddings=_embeddings(pictured, images.data),
+        neighbours=_neighbours(pictured, images.data),
+        views=_views(loaded, images.train),
         checkpoint=loaded.uri,
-        finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        **facts,
+        **{**finished, **facts},
     )
+
+
+def upload(report: RunReport, folder: Folder) -> None:
+    """Write both files of a report into a folder."""
+    outlast(folder.make)
+    with tempfile.TemporaryDirectory(prefix="raysl_report_") as draft:
+        write_report(report, Path(draft))
+        for name in ("report.json", "report.html"):
+            outlast(partial(folder.upload, Path(draft) / name, name))
 
 
 def _backbone_title(loaded: Checkpoint) -> str:
@@ -85,30 +114,33 @@ def _history(folder: Folder) -> list[dict[str, Any]]:
     return [json.loads(line) for line in folder.read("metrics.jsonl").decode().splitlines()]
 
 
-def _embeddings(test: Split, features: FeatureSet, data: DataConfig) -> EmbeddingSample:
-    chosen = np.sort(permutation(test.num_samples, 0)[:MOST_POINTS])
+def _embeddings(shown: Pictured, data: DataConfig) -> EmbeddingSample:
+    chosen = np.sort(permutation(shown.split.num_samples, 0)[:MOST_POINTS])
     return EmbeddingSample(
-        features=features.features[chosen].numpy(),
-        labels=features.labels[chosen].numpy(),
-        class_names=list(test.classes),
-        thumbnails=_thumbnails(test, chosen, data),
+        features=shown.features.features[chosen].numpy(),
+        labels=shown.labels[chosen],
+        class_names=list(shown.split.classes),
+        thumbnails=_thumbnails(shown.split, chosen, data),
+        is_held_out=shown.is_held_out,
     )
 
 
-def _neighbours(test: Split, features: FeatureSet, data: DataConfig) -> Neighbours:
-    """Test images of as many classes as there are places, and the test images most similar to them."""
-    num = min(NUM_NEIGHBOURS, test.num_samples - 1)
-    queries = _spread_queries(features.labels.numpy())
-    normal = F.normalize(features.features, dim=1)
+def _neighbours(shown: Pictured, data: DataConfig) -> Neighbours | None:
+    """Images of as many classes as there are places, and the images most similar to them; None of a single image."""
+    num = min(NUM_NEIGHBOURS, shown.split.num_samples - 1)
+    if num < 1:
+        return None
+    queries = _spread_queries(shown.labels)
+    normal = F.normalize(shown.features.features, dim=1)
     similarity = normal[queries] @ normal.T  # [Q, N]
     similarity[torch.arange(len(queries)), torch.from_numpy(queries)] = -2.0  # not itself
     best = similarity.topk(num, dim=1)
-    images = _thumbnails(test, best.indices.flatten().numpy(), data)
+    images = _thumbnails(shown.split, best.indices.flatten().numpy(), data)
     return Neighbours(
-        queries=_thumbnails(test, queries, data),
-        query_labels=features.labels[queries].numpy(),
+        queries=_thumbnails(shown.split, queries, data),
+        query_labels=shown.labels[queries],
         images=images.reshape(len(queries), num, *images.shape[1:]),
-        labels=features.labels[best.indices].numpy(),
+        labels=shown.labels[best.indices.numpy()],
         similarities=best.values.numpy(),
     )
 

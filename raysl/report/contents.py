@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 Pixels = NDArray[np.uint8]
 
 FORMAT_VERSION = 1
+SATURATED = 97.0
+"""Percent from which kNN on raw pixels leaves no room to tell backbones apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +36,16 @@ class Score:
     note: str = ""
     """What a reader should know about this number."""
 
+    @property
+    def is_saturated(self) -> bool:
+        """Whether raw pixels already solve kNN so well that it can hardly tell a good backbone from a poor one."""
+        is_knn_top1 = self.benchmark.partition("@")[0] == "knn" and self.metric.startswith("top1")
+        return is_knn_top1 and self.pixels is not None and self.pixels >= SATURATED
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingSample:
-    """Features of some held-out images, for the map."""
+    """Features of some images, for the map."""
 
     features: NDArray[np.float32]
     """[N, D]"""
@@ -47,6 +55,8 @@ class EmbeddingSample:
     """Name of each label; may be empty."""
     thumbnails: Pixels
     """[N, H, W, 3]"""
+    is_held_out: bool = True
+    """Whether training has not seen the images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +106,8 @@ class RunReport:
     """Lines of metrics.jsonl: `step` and numbers."""
     scores: list[Score] = field(default_factory=list)
     """Results of the benchmarks."""
+    notes: list[str] = field(default_factory=list)
+    """What was not measured, and why."""
     embeddings: EmbeddingSample | None = None
     neighbours: Neighbours | None = None
     views: ViewSample | None = None
@@ -159,11 +171,11 @@ def parse_report_json(text: str, path: str) -> RunReport:
         raise ValueError(f"{path} is no {expected} (its format is {found!r}); write it again from its run")
     known = {item.name for item in fields(RunReport)} - set(PICTURES)
     kept = {name: value for name, value in content.items() if name in known}
-    kept["scores"] = [_score(score) for score in content["scores"]]
+    kept["scores"] = [parse_score(score) for score in content["scores"]]
     return RunReport(**kept)
 
 
-def _score(content: dict[str, Any]) -> Score:
+def parse_score(content: dict[str, Any]) -> Score:
     """A score from its JSON object."""
     return Score(**content | {"trained": math.nan if content["trained"] is None else content["trained"]})
 

@@ -77,8 +77,13 @@ def courses(history: Sequence[dict[str, Any]]) -> Iterator[Course]:
             yield Course(key, quantity, steps, values, broken, float(values[-1]))
 
 
-def curve(course: Course) -> str:
-    """One course over the steps: as it was, and its running mean where it is long and noisy."""
+def curve(course: Course, last_step: float | None = None) -> str:
+    """One course over the steps: as it was, and its running mean where it is long and noisy.
+
+    Args:
+        course: what to draw.
+        last_step: where the axis of the steps ends, at the earliest; it begins at 0.
+    """
     figure = Figure(figsize=(3.9, 2.2))
     steps, values = thinned(course.steps), thinned(course.values)
     with drawing(figure) as axes:
@@ -90,15 +95,19 @@ def curve(course: Course) -> str:
             axes.plot(steps, running_mean(values, len(values) // 10), color=TRAINED, linewidth=2)
         for step in course.broken[:MAX_MARKS]:
             axes.axvline(step, color=BAD, linewidth=1.5, linestyle="--")
-        if course.quantity.from_zero and values.min() >= 0:
-            axes.set_ylim(0, max(float(values.max()) * 1.08, 1e-9))
+        is_constant = np.ptp(values) <= 1e-9 * np.abs(values).max()  # has no range of its own
+        if (course.quantity.from_zero or is_constant) and values.min() >= 0:
+            axes.set_ylim(0, float(values.max()) * 1.08 or 1.0)
+        elif is_constant:
+            axes.set_ylim(float(values.min()) * 1.08, 0)
+        end = max(float(steps[-1]), last_step or 0.0, 1.0)
+        axes.set_xlim(-0.02 * end, 1.02 * end)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
         axes.ticklabel_format(axis="y", scilimits=(-3, 6), useMathText=False)
         axes.yaxis.get_offset_text().set_color(MUTED)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", color=GRID, linewidth=0.8)
-        axes.margins(x=0.02)
         return to_svg(figure, f"curve-{_slug(course.key)}", f"{course.quantity.title} over the steps of training")
 
 

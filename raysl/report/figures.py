@@ -41,6 +41,8 @@ CLASS_SHAPES = ("o", "^")
 MAX_NAMED_CLASSES = len(CLASS_COLOURS) * len(CLASS_SHAPES)
 """Classes that colour and shape can tell apart."""
 
+FLATTEST = 0.3
+"""Least height of a map, as a share of its width."""
 MAX_LABEL = 22
 """Letters in a line beside the bars."""
 
@@ -109,7 +111,8 @@ def _is_drawn(score: Score, column: str) -> bool:
 
 def embedding_map(points: NDArray[np.float64], labels: NDArray[np.int64], class_names: Sequence[str]) -> str:
     """Points [N, 2] in the colour and shape of their class; up to 20 classes bear their name at their middle."""
-    figure = Figure(figsize=(5.6, 5.6))
+    width, height = np.ptp(points, axis=0) + 0.06 * np.ptp(points, axis=0).max()
+    figure = Figure(figsize=(5.6, 5.6 * float(np.clip(height / width, FLATTEST, 1.0))))
     with drawing(figure) as axes:
         classes = [int(label) for label in np.unique(labels)]
         for label in classes:

@@ -22,6 +22,8 @@ MAX_FONT, MIN_FONT, MARK_FONT = 17, 13, 24
 MARKS = {True: "✔", False: "✘"}
 SAME, OTHER, NEUTRAL = (0, 121, 86), (196, 70, 10), (96, 106, 118)
 """Frames: same class, other class, no class known. The first two differ for colour-blind eyes too."""
+MAP_WIDTH = 864
+"""Pixels of the longer side of a map of thumbnails."""
 PNG_LIMIT = 200_000
 """Bytes from which a sheet of photographs is stored as lossy WebP instead."""
 
@@ -90,9 +92,13 @@ def framed(pixels: Pixels, colour: tuple[int, int, int], text: str, is_same: boo
     return card
 
 
-def thumbnail_map(points: NDArray[np.float64], thumbnails: Pixels, num_cells: int = 24) -> Image.Image:
-    """Thumbnails [N, H, W, 3] at their points [N, 2], in a grid: the point nearest to a cell's middle fills it."""
-    side = 36
+def thumbnail_map(points: NDArray[np.float64], thumbnails: Pixels, num_cells: int | None = None) -> Image.Image:
+    """Thumbnails [N, H, W, 3] at their points [N, 2], in a grid: the point nearest to a cell's middle fills it.
+
+    The grid has `num_cells` on its longer side; default: 8 to 24, fewer and larger ones for few points.
+    """
+    num_cells = num_cells or min(24, max(8, round(1.5 * len(points) ** 0.5)))
+    side = MAP_WIDTH // num_cells
     extent = np.ptp(points, axis=0).max()
     places = (points - points.min(axis=0)) / extent * (num_cells - 1e-6)  # [N, 2], in cells
     num_columns, num_rows = (int(count) for count in np.floor(places.max(axis=0)) + 1)

@@ -34,7 +34,8 @@ def project(features: NDArray[np.float32]) -> tuple[NDArray[np.float64], float]:
         features: [N, D] with N >= 10 and D >= 2, finite, not all the same.
 
     Returns:
-        Points [N, 2] and the perplexity: 30, or less where N is small. The same features give the same points.
+        Points [N, 2], turned so that they spread most from left to right, and the perplexity: 30, or less where N is
+        small. The same features give the same points.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -42,4 +43,12 @@ def project(features: NDArray[np.float32]) -> tuple[NDArray[np.float64], float]:
     perplexity = min(30.0, (len(features) - 1) / 3)
     tsne = TSNE(n_components=2, init="pca", perplexity=perplexity, random_state=0)
     with threadpool_limits(1):  # the thousands of barriers between threads cost minutes on a busy machine
-        return np.asarray(tsne.fit_transform(normalised(features)), dtype=np.float64), perplexity
+        return level(np.asarray(tsne.fit_transform(normalised(features)), dtype=np.float64)), perplexity
+
+
+def level(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Points [N, 2], turned by their principal axes so that the spread from left to right is the largest."""
+    centred = points - points.mean(axis=0)
+    _, axes = np.linalg.eigh(centred.T @ centred)  # by ascending variance
+    turned: NDArray[np.float64] = centred @ axes[:, ::-1]
+    return turned if np.ptp(turned[:, 0]) >= np.ptp(turned[:, 1]) else turned[:, ::-1]

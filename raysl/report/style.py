@@ -34,6 +34,7 @@ figcaption { margin-top: 6px; }
 .card .big { font-size: 36px; font-weight: 700; line-height: 1.25; white-space: nowrap; }
 .card .big small { font-size: 16px; font-weight: 400; color: var(--muted); }
 .card .gain { font-size: 14px; font-weight: 600; }
+.card .pixels { font-weight: 400; color: var(--muted); }
 .better { color: var(--good); }
 .worse { color: var(--bad); }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 24px 32px; }
@@ -44,7 +45,8 @@ figcaption { margin-top: 6px; }
 .legend li { display: flex; align-items: center; gap: 6px; min-width: 0; overflow-wrap: anywhere; }
 .legend svg { width: 12px; flex: none; }
 .wide { overflow-x: auto; }
-.sheet { min-width: 560px; }
+.sheets { display: flex; flex-wrap: wrap; gap: 12px 40px; }
+.sheets figure { flex: 0 1 auto; }
 .sheet img { max-width: 100%; height: auto; }
 .heads { display: grid; font-size: 14px; color: var(--muted); margin-bottom: 4px; }
 .heads span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; padding-right: 8px; }

@@ -33,6 +33,11 @@ def number(value: float | None) -> str:
     return f"{value:.2f}" if math.isfinite(value) else str(float(value))
 
 
+def readable(value: float) -> str:
+    """Three digits, or all before the point: `0.000113`, `1.91`, `12,400`."""
+    return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}"
+
+
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     """Names to the left, numbers to the right."""
     padded = [

@@ -19,27 +19,28 @@ from ray.train import FailureConfig, ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl.benchmarks.evaluate import Report, benchmark
+from raysl.benchmarks.fitting import MeasuredImages
 from raysl.checkpoint_files import Found, newest_whole
 from raysl.cluster import Resources, connect, disconnect, worker_shape
 from raysl.components import resolve
 from raysl.config.arguments import run_config
-from raysl.config.load import to_dict
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.data.parts import tell_notes
+from raysl.data.source import Split
 from raysl.errors import ConfigError, RunFailed
 from raysl.errors import Stopped as Stopped
 from raysl.methods.method import Method
-from raysl.redact import redact, redact_tree, redact_uri
-from raysl.report.contents import flat_metrics, parse_report_json
+from raysl.redact import redact, redact_uri
 from raysl.report.summary import score_table
 from raysl.signals import Signals, heeding, install
-from raysl.storage import absolute, cut, join, outlast
+from raysl.storage import absolute, join, outlast
 from raysl.train.begin import begin
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.expected import check_expected, check_expected_names, warm_up_warning
 from raysl.train.folder.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.follow import events_of, progress_of
 from raysl.train.plan import TrainPlan
@@ -113,17 +114,16 @@ def _pretrain(
             if found.step:
                 log.info("resumed at step %d of %d", found.step, plan.total_steps)
             _train(replace(job, lock=lock), plan, folder, marks, callbacks, signals, waits, found.step)
-            report = None
         else:
             log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
-            report = _report_of(folder, found, config)
         waits.end()
         signals.left = "training is done; the same command goes on with the measurements"
-        if report is None and config.benchmarks and job.test is not None:
-            report = benchmark(folder.uri, facts=_facts(folder, marks), config=config)
+        report = benchmark(folder.uri, facts=_facts(folder, marks), config=config) if config.benchmarks else None
     result = _result(folder, report)
     _print(result)
-    _check_expected(config, result)
+    if report is not None:
+        report.check()
+    check_expected(config, result.metrics)
     return result
 
 
@@ -141,21 +141,14 @@ def _prepare(config: RunConfig) -> Job:
     source = resolve("source", config.data.name)(config.data)
     train, test = source.required("train"), source.optional("test")
     tell_notes([train] if test is None else [train, test])
-    if test is not None and not train.classes and (config.benchmarks or config.train.online_knn_every is not None):
-        raise ConfigError(
-            f"the images of {config.data.name!r} have no labels, which benchmarks and the online kNN need; "
-            "set benchmarks=[] train.online_knn_every=null"
-        )
-    if test is not None and train.is_multilabel and (config.benchmarks or config.train.online_knn_every is not None):
-        raise ConfigError(
-            f"the images of {config.data.name!r} have several labels each, which no benchmark measures yet; "
-            "set benchmarks=[] train.online_knn_every=null"
-        )
     data = DataInfo(train.num_samples, len(train.classes), config.data.image_size)
     plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
     if not config.train.uneven:
         plan.check_even()
     method_class.check(config.method, data, plan)
+    test = _check_measures(config, method_class, train, test)
+    if warning := warm_up_warning(plan):
+        log.warning(warning)
     recipe = _views(method_class, config)
     if recipe.size != config.data.image_size:
         log.warning(
@@ -198,6 +191,19 @@ def _prepare(config: RunConfig) -> Job:
         lock=None,
         marks={},
     )
+
+
+def _check_measures(config: RunConfig, method_class: type[Method], train: Split, test: Split | None) -> Split | None:
+    """Check that what is to be measured can be; the images of the online kNN, None where it cannot be."""
+    images = MeasuredImages(config.data, train, test)
+    fitting = images.fit(config.benchmarks)
+    has_online_knn = config.train.online_knn_every is not None and not images.missing
+    check_expected_names(config, method_class, fitting.metrics(len(train.classes)), has_online_knn)
+    for line in fitting.left_out:
+        log.warning(line)
+    if config.train.online_knn_every is not None and images.missing:
+        log.warning("the online kNN is left out: %s", images.missing)
+    return test if has_online_knn else None
 
 
 def _views(method_class: type[Method], config: RunConfig) -> ViewRecipe:
@@ -294,18 +300,6 @@ def _facts(folder: RunFolder, marks: dict[str, float]) -> dict[str, Any]:
     }
 
 
-def _report_of(folder: RunFolder, found: Found, config: RunConfig) -> Report | None:
-    """The report of a finished run, if it has one of this checkpoint and of these benchmarks with these settings."""
-    if found.name is None or not folder.exists("report.json"):
-        return None
-    report = parse_report_json(folder.read("report.json").decode(), folder.uri)
-    asked, measured = redact_tree(to_dict(config)["benchmarks"]), {score.benchmark for score in report.scores}
-    is_all = {node.name for node in config.benchmarks.values()} == measured
-    if not is_all or report.config.get("benchmarks") != asked or cut(report.checkpoint)[1] != found.name:
-        return None
-    return Report(flat_metrics(report.scores), folder.uri_of("report.html"), report.scores)
-
-
 def _result(folder: RunFolder, report: Report | None) -> Result:
     history = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)))
     newest: dict[str, float] = {}
@@ -320,18 +314,11 @@ def _result(folder: RunFolder, report: Report | None) -> Result:
 
 def _print(result: Result) -> None:
     if result.report is not None:
-        print(score_table(result.report.scores))
+        if result.report.scores:
+            print(score_table(result.report.scores))
         print(f"report      {redact_uri(result.report.path)}")
     if num_broken := result.metrics.get("corrupt_images"):
         listed = redact_uri(join(result.path, CORRUPT_FILE))
         print(f"data        {num_broken:.0f} broken images were replaced; {listed} lists them")
     print(f"checkpoint  {redact_uri(result.checkpoint)}")
     print(f"run         {redact_uri(result.path)}", flush=True)
-
-
-def _check_expected(config: RunConfig, result: Result) -> None:
-    for name, (low, high) in config.train.expect.items():
-        if name not in result.metrics:
-            raise RunFailed(f"train.expect: no metric {name!r}; there are: {', '.join(sorted(result.metrics))}")
-        if not low <= result.metrics[name] <= high:
-            raise RunFailed(f"train.expect: {name} is {result.metrics[name]:g}, outside [{low:g}, {high:g}]")

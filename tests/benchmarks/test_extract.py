@@ -1,5 +1,6 @@
 """Features of a dataset, to disk."""
 
+import re
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,8 +14,10 @@ from raysl.benchmarks.features import extract
 from raysl.benchmarks.knn import KNN
 from raysl.checkpoint import TrainState, load_backbone
 from raysl.config.load import load_config
+from raysl.config.stored import load_data
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
+from tests.data.samples import png
 from tests.data.test_coco import dataset
 
 SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
@@ -31,11 +34,8 @@ def saved(tmp_path: Path) -> Path:
     return folder
 
 
-def test_several_labels_an_image_are_extracted_beside_its_features(saved: Path) -> None:
-    try:
-        found = extract(str(saved.parent), split="train")
-    finally:
-        ray.shutdown()
+def test_several_labels_an_image_are_extracted_beside_its_features(saved: Path, ray_here: None) -> None:
+    found = extract(str(saved.parent), split="train")
     assert found.features.shape == (3, load_backbone(str(saved)).feature_dim)
     assert found.labels.tolist() == [[1, 0, 0], [0, 0, 0], [-1, 0, 1]]
     assert found.path == str(saved / "features_train.parquet")
@@ -45,10 +45,38 @@ def test_several_labels_an_image_are_extracted_beside_its_features(saved: Path) 
     assert torch.equal(torch.tensor(table["features"].to_pylist()), found.features)
 
 
+def test_other_images_are_extracted_to_a_file_of_their_own(saved: Path, tmp_path: Path, ray_here: None) -> None:
+    for name, shade in (("a", 1), ("b", 2)):
+        (tmp_path / "other" / name).mkdir(parents=True)
+        (tmp_path / "other" / name / "0.png").write_bytes(png(shade))
+    words = ["data=image_folder", f"data.path={tmp_path}/other"]
+    found = extract(str(saved), split="train", overrides=words)
+    assert found.labels.tolist() == [0, 1]
+    (path,) = saved.glob("features_*.parquet")
+    assert re.fullmatch(r"features_image_folder-\w{6}_train\.parquet", path.name)
+    kept = load_data(load_config("quickstart", ["data.limit=5", "data.image_size=24", "data.mean=[0, 0, 0]"]), words)
+    assert (kept.image_size, kept.mean, kept.limit) == (24, (0.0, 0.0, 0.0), None)
+
+
+@pytest.mark.parametrize("split", ["foo", "val", ""])
+def test_an_unknown_split_is_refused(saved: Path, split: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"no split {split!r}; there are: train, test. Other held-out images are named"
+    ):
+        extract(str(saved), split=split)
+    (saved.parents[1] / "flat").mkdir()
+    (saved.parents[1] / "flat" / "0.png").write_bytes(png(0))
+    with pytest.raises(ConfigError, match="the dataset 'image_folder' has no test images"):
+        extract(str(saved), overrides=["data=image_folder", f"data.path={saved.parents[1]}/flat"])
+    with pytest.raises(ConfigError, match=r"'optim\.lr=1' is no setting of the images"):
+        extract(str(saved), overrides=["optim.lr=1"])
+
+
 def test_benchmarks_refuse_several_labels_an_image_before_any_work(saved: Path) -> None:
+    was_started = ray.is_initialized()
     with pytest.raises(ConfigError, match="the images of 'coco' have several labels each, which no benchmark measures"):
         benchmark(str(saved), ["knn"])
-    assert not ray.is_initialized()
+    assert ray.is_initialized() == was_started
     rows = FeatureSet(torch.eye(3), torch.ones(3, 2, dtype=torch.int64))
     with pytest.raises(ConfigError, match="the train rows have several labels each"):
         KNN(KNN.Config()).run(rows, rows, 2, seed=0)

@@ -245,8 +245,8 @@ def test_benchmarks_have_their_key_as_name_and_can_be_selected(tiny: str, write:
         "wide": "neighbours",
     }
     only = load_config(path, ["benchmarks.wide.k=60", "benchmarks=[wide]"])
-    assert to_dict(only)["benchmarks"] == {"wide": {"name": "neighbours", "k": 60}}
-    assert load_config(path, ["benchmarks=[]"]).benchmarks == {}
+    assert to_dict(only)["benchmarks"] == {"wide": {"name": "neighbours", "required": True, "k": 60}}
+    assert load_config(path, ["benchmarks=[]"]).benchmarks == load_config(path, ["benchmarks={}"]).benchmarks == {}
     assert "write benchmarks=[]" in error_of(path, "benchmarks=null")
     assert error_of(path, "benchmarks.wide=null").startswith("benchmarks.wide: null is no group of settings")
 

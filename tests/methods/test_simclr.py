@@ -109,6 +109,7 @@ def test_training_step_reports_collapse_and_features_of_the_first_view() -> None
     collapsed = method(batch, STEP)
     assert collapsed.metrics["embedding_std"] < 1e-6 < out.metrics["embedding_std"]
     assert collapsed.metrics["contrastive_top1"] == 0
+    assert tuple(out.metrics) == SimCLR.logged
 
 
 def test_a_few_updates_make_the_contrastive_task_easy() -> None:

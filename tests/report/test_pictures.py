@@ -1,12 +1,14 @@
 """Sheets of images, courses and the projection."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 
 from raysl.report.contents import Neighbours, ViewSample
-from raysl.report.curves import MAX_POINTS, courses, running_mean, thinned
+from raysl.report.curves import MAX_POINTS, courses, curve, running_mean, thinned
+from raysl.report.figures import FLATTEST, embedding_map
 from raysl.report.images import (
     CELL,
     FRAME,
@@ -21,7 +23,7 @@ from raysl.report.images import (
     neighbour_sheet,
     thumbnail_map,
 )
-from raysl.report.projection import chosen, has_collapsed, project
+from raysl.report.projection import chosen, has_collapsed, level, project
 
 
 def flat(colour: int, *shape: int) -> np.ndarray:
@@ -122,6 +124,40 @@ def test_the_map_keeps_far_clusters_apart_and_repeats() -> None:
     assert np.array_equal(points, project(features.astype(np.float32))[0])
     distances = np.linalg.norm(points[:, None] - points, axis=2) + np.diag(np.full(30, np.inf))
     assert np.mean((distances.argmin(axis=1) < 15) == (np.arange(30) < 15)) > 0.9
+
+
+def test_a_flat_map_lies_and_fills_its_panel() -> None:
+    draws = np.random.default_rng(0)
+    flat_points = draws.normal(size=(60, 2)) * (20, 1)
+    for angle in (0.0, 0.9, np.pi / 2):
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        points = level(flat_points @ turn)
+        width, height = np.ptp(points, axis=0)
+        assert height < width / 6
+        assert box(embedding_map(points, np.zeros(60, np.int64), [])) == pytest.approx(FLATTEST, rel=0.01)
+    assert box(embedding_map(draws.normal(size=(60, 2)), np.zeros(60, np.int64), [])) > 0.8
+
+
+def box(svg: str) -> float:
+    """Height of a drawing in its widths."""
+    _, _, width, height = map(float, re.findall(r'viewBox="([^"]*)"', svg)[0].split())
+    return height / width
+
+
+def ticks(svg: str) -> list[float]:
+    """Numbers on the axes of a drawing."""
+    return [float(text.replace("−", "-")) for text in re.findall(r"<text[^>]*>([−\d.]+)</text>", svg)]
+
+
+def test_a_curve_of_one_point_has_the_axes_of_the_others() -> None:
+    history = [{"step": step, "loss": 3.0 - step / 100} for step in range(10, 101, 10)]
+    history[4] |= {"knn_top1": 73.5, "delta": -2.0}
+    loss, knn, delta = courses(history)
+    for course, low, high in ((knn, 0, 73.5), (delta, -2.0, 0)):
+        numbers = ticks(curve(course, last_step=100))
+        assert numbers[:5] == [0, 25, 50, 75, 100]
+        assert all(low <= number <= high for number in numbers[5:])
+    assert ticks(curve(loss))[:5] == [0, 25, 50, 75, 100]
 
 
 def test_rows_that_are_not_finite_are_not_mapped() -> None:

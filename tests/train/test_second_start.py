@@ -19,17 +19,17 @@ from raysl.checkpoint_files import Found, checkpoint_name, seal
 from raysl.cluster import Resources, worker_shape
 from raysl.components import ALIASES, resolve
 from raysl.config.fields import group_of, settings_of
-from raysl.config.load import load_config, to_dict
+from raysl.config.load import load_config
 from raysl.config.schema import RunConfig, is_may_change
 from raysl.config.stored import load_benchmarks, load_dumped
 from raysl.errors import ConfigError, RunFailed
-from raysl.report.contents import RunReport, Score, report_json
 from raysl.train.begin import begin
 from raysl.train.callbacks.online_knn import OnlineKNN
+from raysl.train.expected import check_expected
 from raysl.train.folder.dataset_note import DATASET_FILE
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.plan import TrainPlan
-from raysl.train.pretrain import Result, _check_expected, _prepare, _report_of
+from raysl.train.pretrain import _prepare
 from raysl.train.worker import Job, _callbacks, max_corrupt
 from tests.train.runs import SMALL, finish, start
 
@@ -59,7 +59,7 @@ class Second:
 
 def rate_of_expected(run: Second) -> str:
     with pytest.raises(RunFailed) as failed:
-        _check_expected(run.config, Result("", {"loss": 3.0}, [], "", None))
+        check_expected(run.config, {"loss": 3.0})
     return str(failed.value)
 
 
@@ -209,32 +209,6 @@ def test_what_may_not_change_is_refused_with_its_name_and_both_values(tmp_path: 
         "optim.lr: 1.0 -> 0.7",
     ]
     assert second_start(tmp_path).found.step == STEP, "a refusal changes nothing"
-
-
-def report_of(run: Second, *benchmarks: str, step: int = STEP, config: RunConfig | None = None) -> str:
-    scores = [Score(benchmark=name, metric="top1", trained=50.0) for name in benchmarks]
-    checkpoint = run.folder.uri_of(checkpoint_name(step))
-    settings = to_dict(config or run.config)
-    return report_json(
-        RunReport(name="one", method="", backbone="", dataset="", config=settings, scores=scores, checkpoint=checkpoint)
-    )
-
-
-def test_the_report_of_a_finished_run_is_taken_where_it_is_what_was_asked_for(tmp_path: Path) -> None:
-    first_start(tmp_path)
-    both = second_start(tmp_path, "benchmarks={knn: {}, low_shot: {}}")
-    knn, other = (second_start(tmp_path, "benchmarks={knn: {" + text + "}}") for text in ("", "k: [7]"))
-    folder = knn.folder
-    assert _report_of(folder, knn.found, knn.config) is None, "there is none"
-    folder.write("report.json", report_of(both, "knn", "low_shot").encode())
-    assert _report_of(folder, both.found, both.config) is not None
-    assert _report_of(folder, knn.found, knn.config) is None, "fewer benchmarks"
-    folder.write("report.json", report_of(knn, "knn").encode())
-    assert _report_of(folder, knn.found, knn.config) is not None
-    assert _report_of(folder, both.found, both.config) is None, "more benchmarks"
-    assert _report_of(folder, other.found, other.config) is None, "other settings of the same one"
-    folder.write("report.json", report_of(knn, "knn", step=4).encode())
-    assert _report_of(folder, knn.found, knn.config) is None, "of a checkpoint before the end"
 
 
 @pytest.mark.slow

@@ -50,11 +50,16 @@ class _SyntheticSplit(Split):
         self.fingerprint = f"synthetic:{name}:{self.size}:{self.num_samples}:{config.unit_rows}:{len(self.classes)}"
 
     def read(self, index: Int64s) -> Rows:
-        labels = (hash_rows(self.salt, index) % np.uint64(len(self.classes))).astype(np.int64)
+        labels = self.labels_of(index)
         images: list[bytes | np.ndarray | None] = [
             self._image(int(row), label) for row, label in zip(index, labels, strict=True)
         ]
         return Rows(images, labels, [f"synthetic {row}" for row in index.tolist()])
+
+    def labels_of(self, index: Int64s) -> Int64s:
+        """See `Split.labels_of`."""
+        labels: Int64s = (hash_rows(self.salt, index) % np.uint64(len(self.classes))).astype(np.int64)
+        return labels
 
     def _image(self, row: int, label: int) -> np.ndarray:
         cells = np.arange(4 * 4 * 3) + row * 64

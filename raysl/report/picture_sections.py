@@ -1,0 +1,156 @@
+"""The parts of a run's page that are drawn: curves, the map of the embeddings, views, neighbours."""
+
+import itertools
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from raysl.report.contents import RunReport, ViewSample
+from raysl.report.curves import MAX_MARKS, MAX_POINTS, MIN_SMOOTHED, Course, courses, curve
+from raysl.report.figures import MAX_NAMED_CLASSES, class_colour, class_shape, embedding_map
+from raysl.report.images import (
+    MAX_NEIGHBOURS,
+    MAX_ROWS,
+    MAX_VIEWS,
+    Sheet,
+    contact_sheet,
+    data_uri,
+    neighbour_sheet,
+    thumbnail_map,
+)
+from raysl.report.legend import legend
+from raysl.report.projection import MIN_POINTS, chosen, has_collapsed, project
+from raysl.report.summary import readable
+
+PAGE_WIDTH, SHEET_GAP, MIN_SHEET = 1080, 40, 560
+"""Pixels: of the page's column, between two sheets, and of the least width at which a wide sheet does not scroll."""
+
+
+def curves_section(report: RunReport) -> str:
+    """Small multiples of everything that was logged."""
+    panels = list(courses(report.history))
+    if not panels:
+        return ""
+    last = max(float(course.steps[-1]) for course in panels)
+    figures = "".join(_curve(course, last) for course in panels)
+    notes = ["Horizontally: steps (updates of the weights)."]
+    if any(not course.quantity.is_smooth and len(course.steps) >= MIN_SMOOTHED for course in panels):
+        notes.append("Faint: as logged; strong: running mean.")
+    if any(len(course.steps) > MAX_POINTS for course in panels):
+        notes.append(f"Long courses are drawn as {MAX_POINTS} means.")
+    return (
+        f'<section id="curves"><h2>Course of training</h2><div class="curves">{figures}</div>'
+        f'<p class="quiet">{" ".join(notes)}</p></section>'
+    )
+
+
+def _curve(course: Course, last_step: float) -> str:
+    """One course under its title and last value; the steps of all of them end alike."""
+    unit = f" {course.quantity.unit}" if course.quantity.unit else ""
+    broken = ""
+    if course.broken:
+        steps = ", ".join(map(str, course.broken[:MAX_MARKS])) + (" …" if len(course.broken) > MAX_MARKS else "")
+        broken = f'<figcaption class="worse">Not finite at step {steps}.</figcaption>'
+    title = f"{escape(course.quantity.title)}<span>last {readable(course.last)}{escape(unit)}</span>"
+    return f"<figure><h3>{title}</h3>{curve(course, last_step)}{broken}</figure>"
+
+
+def map_section(report: RunReport) -> str:
+    """The map of the embeddings, as coloured points and as the images themselves."""
+    sample = report.embeddings
+    if sample is None:
+        return ""
+    rows = chosen(sample.features)
+    if len(rows) < MIN_POINTS or sample.features.shape[1] < 2:
+        return ""
+    heading = '<section id="map"><h2>Map of the embeddings</h2>'
+    if has_collapsed(sample.features[rows]):
+        text = f"The embeddings of {len(rows)} different images are all the same: the representation has collapsed."
+        return f'{heading}<p class="note">{text}</p></section>'
+    points, perplexity = project(sample.features[rows])
+    labels = sample.labels[rows]
+    classes = [int(label) for label in np.unique(labels)]
+    marks_of = ""
+    if len(classes) <= MAX_NAMED_CLASSES and classes != [-1]:
+        names = [_class_title(label, sample.class_names) for label in classes]
+        marks = [(class_colour(label), class_shape(label)) for label in classes]
+        marks_of = legend([(*mark, name) for mark, name in zip(marks, names, strict=True)])
+    kind = "held-out" if sample.is_held_out else "training"
+    caption = (
+        f"t-SNE (started from PCA, perplexity {perplexity:.3g}, fixed seed) of the embeddings, at length 1, of "
+        f"N = {len(rows)} {kind} images. Neighbourhoods mean something, distances between far groups do not."
+    )
+    picture = data_uri(thumbnail_map(points, sample.thumbnails[rows]))
+    images = f'<img src="{picture}" alt="The same map with the images in place of points">'
+    return (
+        f'{heading}{marks_of}<div class="pair"><figure>{embedding_map(points, labels, sample.class_names)}</figure>'
+        f'<figure>{images}</figure></div><p class="quiet">{caption}</p></section>'
+    )
+
+
+def _class_title(label: int, class_names: Sequence[str]) -> str:
+    """A class's name for the legend."""
+    if label < 0:
+        return "unlabelled"
+    return class_names[label] if label < len(class_names) else f"class {label}"
+
+
+def views_section(report: RunReport) -> str:
+    """What the method sees of some images."""
+    sample = report.views
+    if sample is None or not sample.originals or not any(views.size for views in sample.views.values()):
+        return ""
+    counts = []
+    for name, views in sample.views.items():
+        first = f", the first {MAX_VIEWS} shown" if views.shape[1] > MAX_VIEWS else ""
+        counts.append(f"{views.shape[1]} {escape(name)} of {views.shape[3]} × {views.shape[2]} px{first}")
+    caption = f"Views of each image: {'; '.join(counts)}. All drawn at one size."
+    sheets = [contact_sheet(part) for part in _side_by_side(sample)]
+    pictures = "".join(_sheet(sheet, "Views") for sheet in sheets)
+    sheets_and_caption = f'<div class="sheets">{pictures}</div><p class="quiet">{caption}</p>'
+    return f'<section id="views"><h2>Views</h2>{sheets_and_caption}</section>'
+
+
+def _side_by_side(sample: ViewSample) -> list[ViewSample]:
+    """The images in as many columns as the page has room for."""
+    num = min(len(sample.originals), MAX_ROWS)
+    num_columns = max(1, min(num, (PAGE_WIDTH + SHEET_GAP) // (contact_sheet(sample).picture.width + SHEET_GAP)))
+    cuts = [-(-num * column // num_columns) for column in range(num_columns + 1)]
+    return [
+        ViewSample(
+            originals=sample.originals[start:stop],
+            views={name: views[start:stop] for name, views in sample.views.items()},
+        )
+        for start, stop in itertools.pairwise(cuts)
+    ]
+
+
+def neighbours_section(report: RunReport) -> str:
+    """Query images and what the backbone finds most similar."""
+    sample = report.neighbours
+    if sample is None or sample.images.size == 0:
+        return ""
+    names = report.embeddings.class_names if report.embeddings is not None else []
+    sheet = neighbour_sheet(sample, names)
+    labels = sample.labels[: sheet.num_rows, :MAX_NEIGHBOURS]
+    query_labels = sample.query_labels[: sheet.num_rows, None]
+    known = (labels >= 0) & (query_labels >= 0)
+    caption = "The number under an image is its cosine similarity to the query."
+    if known.any():
+        num_same = int((labels == query_labels)[known].sum())
+        caption += f" ✔ and green: same class ({num_same} of {known.sum()}); ✘ and red: another class."
+    figure = _sheet(sheet, "Queries and their nearest neighbours")
+    return f'<section id="neighbours"><h2>Nearest neighbours</h2>{figure}<p class="quiet">{caption}</p></section>'
+
+
+def _sheet(sheet: Sheet, alt: str) -> str:
+    """A sheet of pictures under the headings of its columns; narrow screens scroll it."""
+    columns = " ".join(f"{width}fr" for _, width in sheet.columns)
+    heads = "".join(f"<span>{escape(name)}</span>" for name, _ in sheet.columns)
+    width = f"min-width:min({MIN_SHEET}px,{sheet.picture.width}px);max-width:{sheet.picture.width}px"
+    return (
+        f'<figure><div class="wide"><div class="sheet" style="{width}">'
+        f'<div class="heads" style="grid-template-columns:{columns}">{heads}</div>'
+        f'<img src="{data_uri(sheet.picture)}" alt="{escape(alt)}"></div></div></figure>'
+    )

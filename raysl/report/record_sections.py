@@ -1,0 +1,134 @@
+"""The parts of a run's page that say how it was made: times, settings, environment, how to use it."""
+
+import math
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from raysl.report.contents import RunReport
+from raysl.report.curves import courses
+from raysl.report.html import table
+from raysl.report.summary import readable
+
+
+def times_section(report: RunReport) -> str:
+    """Where the time went, how fast training was, and what happened on the way."""
+    parts = []
+    if report.times:
+        total = report.times.get("total") or sum(report.times.values())
+        rows = [
+            f'<td class="name">{escape(phase)}</td><td class="number">{duration(seconds)}</td>'
+            f'<td class="number">{_share(seconds, total)}</td><td class="bar">{_share_bar(seconds, total)}</td>'
+            for phase, seconds in report.times.items()
+            if phase != "total"
+        ]
+        rows.append(f'<td class="main">total</td><td class="number main">{duration(total)}</td><td></td><td></td>')
+        parts.append(f"<div><h3>Time</h3>{table('', rows)}</div>")
+    speeds = _speeds(report)
+    if speeds:
+        parts.append(f"<div><h3>Throughput</h3>{table('', speeds)}</div>")
+    events = "".join(f"<li>{escape(event)}</li>" for event in report.events)
+    happened = f'<div class="events"><h3>On the way</h3><ul>{events}</ul></div>' if events else ""
+    if not parts and not happened:
+        return ""
+    columns = f'<div class="pair">{"".join(parts)}</div>' if parts else ""
+    return f'<section id="times"><h2>Time and throughput</h2>{columns}{happened}</section>'
+
+
+def _speeds(report: RunReport) -> list[str]:
+    """Rows of the throughput table, from the history."""
+    by_key = {course.key: course for course in courses(report.history)}
+    rows = []
+    for key in ("images_per_s", "step_s", "data_wait", "memory_gb"):
+        if key in by_key:
+            course, is_peak = by_key[key], key == "memory_gb"
+            value = float(course.values.max() if is_peak else np.median(course.values))
+            title = f"{course.quantity.title}, {'peak' if is_peak else 'median'}"
+            rows.append(f'<td>{title}</td><td class="number">{readable(value)} {course.quantity.unit}</td>')
+    return rows
+
+
+def _share(part: float, total: float) -> str:
+    """Part of the total in percent."""
+    return f"{part / total:.0%}" if _is_share(part, total) else ""
+
+
+def _share_bar(part: float, total: float) -> str:
+    """Part of the total as a bar."""
+    return f'<div style="width:{min(100.0, 100 * part / total):.1f}%"></div>' if _is_share(part, total) else ""
+
+
+def _is_share(part: float, total: float) -> bool:
+    """Whether the quotient says anything."""
+    return math.isfinite(part) and math.isfinite(total) and part >= 0 and total > 0
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: `0.42 s`, `38.1 s`, `4 min 07 s`, `3 h 12 min`."""
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def settings_section(report: RunReport) -> str:
+    """The resolved settings as a tree that opens."""
+    if not report.config:
+        return ""
+    tree = _tree(report.config, report.config_docs or {}, "")
+    return f'<section id="config"><h2>Settings</h2><details><summary>All settings</summary>{tree}</details></section>'
+
+
+def _tree(node: Mapping[str, Any], docs: Mapping[str, str], path: str) -> str:
+    """Leaves of a node as a list, then its branches, each of which opens."""
+    leaves, branches = [], []
+    for key, value in node.items():
+        dotted = f"{path}{key}"
+        doc = f"<p>{escape(docs[dotted])}</p>" if dotted in docs else ""
+        if isinstance(value, Mapping) and value:
+            inner = _tree(value, docs, f"{dotted}.")
+            branches.append(f"<details open><summary>{escape(str(key))}</summary>{doc}{inner}</details>")
+        else:
+            leaves.append(f"<dt>{escape(str(key))}</dt><dd><code>{escape(_setting(value))}</code>{doc}</dd>")
+    return (f'<dl class="tree">{"".join(leaves)}</dl>' if leaves else "") + "".join(branches)
+
+
+def _setting(value: object) -> str:
+    """A setting as YAML would have it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_setting(item) for item in value) + "]"
+    return str(value)
+
+
+def environment_section(report: RunReport) -> str:
+    """Versions and hardware."""
+    if not report.environment:
+        return ""
+    rows = "".join(f"<dt>{escape(key)}</dt><dd>{escape(str(value))}</dd>" for key, value in report.environment.items())
+    return f'<section id="environment"><h2>Environment</h2><dl class="tree">{rows}</dl></section>'
+
+
+def use_section(report: RunReport) -> str:
+    """The command that made the run and the line that loads its backbone."""
+    parts = []
+    if report.command:
+        parts.append(f"<h3>Run it again</h3><pre>{escape(report.command)}</pre>")
+    if report.checkpoint:
+        load = f"import raysl\n\nbackbone = raysl.load_backbone({_quoted(report.checkpoint)})"
+        lines = f"{load}\nfeatures = backbone(images)  # [B, 3, H, W] -> [B, D]"
+        parts.append(f"<h3>Use the backbone</h3><pre>{escape(lines)}</pre>")
+    return f'<section id="use"><h2>Use it</h2>{"".join(parts)}</section>' if parts else ""
+
+
+def _quoted(text: str) -> str:
+    """`text` as a Python string in double quotes."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

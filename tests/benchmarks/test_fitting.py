@@ -1,0 +1,207 @@
+"""What the images allow to be measured is found on the driver, before anything is trained."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.fitting import MeasuredImages
+from raysl.benchmarks.knn import KNN
+from raysl.benchmarks.low_shot import LowShot
+from raysl.components import resolve
+from raysl.config.load import load_config
+from raysl.config.schema import BenchmarkConfig, RunConfig
+from raysl.errors import ConfigError
+from raysl.train.expected import warm_up_warning
+from raysl.train.plan import TrainPlan
+from raysl.train.pretrain import _prepare
+from tests.benchmarks.test_knn import random_set
+from tests.data.samples import png
+from tests.data.test_coco import dataset
+
+
+def folder_of(root: Path, **counts: int) -> Path:
+    """A folder with so many images of each class in train/, and two of each in val/."""
+    for name, count in counts.items():
+        for part, num in (("train", count), ("val", 2)):
+            (root / part / name).mkdir(parents=True, exist_ok=True)
+            for number in range(num):
+                (root / part / name / f"{number}.png").write_bytes(png(number))
+    return root
+
+
+def images_of(config: RunConfig) -> MeasuredImages:
+    source = resolve("source", config.data.name)(config.data)
+    return MeasuredImages(config.data, source.required("train"), source.optional("test"))
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> MeasuredImages:
+    return images_of(load_config("quickstart", ["data=image_folder", f"data.path={folder_of(tmp_path, cat=9, dog=4)}"]))
+
+
+def test_shots_that_a_class_has_no_images_for_are_left_out_and_the_class_is_named(uneven: MeasuredImages) -> None:
+    fitting = uneven.fit({"low_shot": LowShot.Config(shots=(1, 5))})
+    assert fitting.settings == {"low_shot": LowShot.Config(shots=(1,))}
+    assert fitting.left_out == [
+        "low_shot: shots=5 needs as many training images of each class, and 'dog' has 4; shots=[1] is measured"
+    ]
+
+
+def test_neighbours_beyond_the_training_images_are_left_out(uneven: MeasuredImages) -> None:
+    fitting = uneven.fit({"knn": KNN.Config(k=(20, 13, 1))})
+    assert fitting.settings == {"knn": KNN.Config(k=(13, 1))}
+    assert fitting.left_out == ["knn: k=20 is more than the 13 training images; k=[13, 1] is measured"]
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (LowShot.Config(shots=(5, 1000)), "shots=5, 1000 needs as many training images of each class, and 'dog' has 4"),
+        (KNN.Config(k=(200, 20)), "k=20 is more than the 13 training images; set a smaller k"),
+    ],
+)
+def test_a_benchmark_of_which_nothing_is_possible_is_refused_or_left_out_if_it_is_not_required(
+    uneven: MeasuredImages, config: BenchmarkConfig, message: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=f"^benchmarks.mine: {re.escape(message)}.*; benchmarks=.other. leaves it out"
+    ):
+        uneven.fit({"mine": config, "other": KNN.Config(k=(1,))})
+    optional = type(config)(**{**vars(config), "required": False})
+    fitting = uneven.fit({"mine": optional, "other": KNN.Config(k=(1,))})
+    assert list(fitting.settings) == ["other"]
+    (line,) = fitting.left_out
+    assert line.startswith(f"mine is left out: {message}")
+
+
+@pytest.mark.parametrize("words", ["knn.k=0", "knn.k=[0]", "knn.k=[]", "low_shot.shots=[0]", "low_shot.draws=0"])
+def test_settings_that_no_images_allow_are_refused_before_training(words: str) -> None:
+    with pytest.raises(ConfigError, match=words.partition(".")[0]):
+        _prepare(load_config("quickstart", [f"benchmarks.{words}"]))
+
+
+def test_what_data_limit_took_away_is_named() -> None:
+    config = load_config("quickstart", ["data.limit=60", "benchmarks.low_shot.shots=[1,30]"])
+    (line,) = images_of(config).fit(config.benchmarks).left_out
+    assert re.fullmatch(
+        r"low_shot: shots=30 needs .*'\d' has \d; shots=\[1\] is measured \(under data\.limit=60\)", line
+    )
+    with pytest.raises(ConfigError, match=r"shots=1000 needs .* has \d; set fewer shots \(under data\.limit=60\); "):
+        _prepare(
+            load_config("quickstart", ["train.batch_size=60", "data.limit=60", "benchmarks.low_shot.shots=[1000]"])
+        )
+
+
+@pytest.mark.parametrize("config", [KNN.Config(k=(3, 1, 3)), LowShot.Config(shots=(2, 1, 2), draws=3)])
+@pytest.mark.parametrize("num_classes", [4, 7])
+def test_benchmarks_name_the_numbers_that_they_give_each_once(config: BenchmarkConfig, num_classes: int) -> None:
+    train, test = random_set(80, 0, num_classes), random_set(20, 1, num_classes)
+    kind = resolve("benchmark", config.name)
+    found = [name for name in kind(config).run(train, test, num_classes, seed=0) if not name.endswith("_std")]
+    assert kind.metrics(config, num_classes) == found
+    assert len(set(found)) == len(found)
+
+
+def test_labels_are_missed_in_words(tmp_path: Path) -> None:
+    for folder in ("flat/train", "flat/val", "one/train/usr", "one/val/usr", "alone/a", "alone/b"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "0.png").write_bytes(png(0))
+    dataset(tmp_path / "coco")
+    (tmp_path / "list.csv").write_text("path,label\nalone/a/0.png,0\nalone/b/0.png,\nflat/val/0.png,1\n")
+    for words, message in (
+        ("image_folder data.path=flat", "the images of 'image_folder' have no labels"),
+        ("image_folder data.path=one", "all images of 'image_folder' are of one class, 'usr'"),
+        ("image_folder data.path=alone", "the dataset 'image_folder' has no test images (data.test= names some)"),
+        ("coco data.path=coco", "the images of 'coco' have several labels each, which no benchmark measures yet"),
+        ("digits", ""),
+    ):
+        settings = [word.replace("path=", f"path={tmp_path}/") for word in f"data={words}".split()]
+        assert images_of(load_config("quickstart", settings)).missing == message
+
+
+def test_a_part_of_the_labels_is_not_enough(uneven: MeasuredImages) -> None:
+    split = uneven.train
+    labels = split.labels_of(np.arange(split.num_samples))
+    labels[[1, 5]] = -1
+    split.labels_of = lambda index: labels[index]  # type: ignore[method-assign]
+    assert uneven.missing == "2 of the 13 training images of 'image_folder' have no label"
+    with pytest.raises(ValueError, match="train labels range from -1"):
+        KNN(KNN.Config()).run(FeatureSet(torch.eye(13), torch.from_numpy(labels)), random_set(5, 0), 2, 0)
+
+
+# a run
+
+
+def prepared(caplog: pytest.LogCaptureFixture, *words: str) -> tuple[bool, list[str]]:
+    """Whether the online kNN has images, and what a run warns of."""
+    caplog.clear()
+    job = _prepare(load_config("quickstart", ["train.batch_size=4", "train.epochs=5", *words]))
+    return job.test is not None, [line for line in caplog.messages if "px" not in line]
+
+
+def test_unlabelled_images_are_trained_on_and_what_is_left_out_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for part in ("train", "val"):
+        (tmp_path / part).mkdir()
+        for number in range(6):
+            (tmp_path / part / f"{number}.png").write_bytes(png(number))
+    flat = ("data=image_folder", f"data.path={tmp_path}")
+    reason = "the images of 'image_folder' have no labels"
+    lines = [f"{name} is left out: {reason}" for name in ("low_shot", "knn")]
+    assert prepared(caplog, *flat) == (False, [*lines, f"the online kNN is left out: {reason}"])
+    with pytest.raises(ConfigError, match=rf"^benchmarks\.knn: {reason}; benchmarks=\[\] leaves it out$"):
+        prepared(caplog, *flat, "benchmarks=[knn]")
+    for none in ("benchmarks=[]", "benchmarks={}"):
+        assert prepared(caplog, *flat, none, "train.online_knn_every=null") == (False, [])
+
+
+@pytest.mark.parametrize("words", ["benchmarks=[knn]", "benchmarks.knn.k=[5]"])
+def test_a_benchmark_that_the_command_line_names_is_required(words: str) -> None:
+    asked = load_config("quickstart", [words])
+    assert asked.benchmarks["knn"].required
+    assert not load_config("quickstart").benchmarks["knn"].required
+    assert load_config("quickstart", ["benchmarks={}"]).benchmarks == {}
+
+
+def test_no_benchmarks_in_a_file_means_none(tmp_path: Path) -> None:
+    for text, names in (("{}", []), ("[]", []), ("{knn: {k: [3]}}", ["low_shot", "knn"]), ("[knn]", ["knn"])):
+        (tmp_path / "mine.yaml").write_text(f"base: quickstart\nbenchmarks: {text}\n")
+        config = load_config(str(tmp_path / "mine.yaml"))
+        assert list(config.benchmarks) == names
+        assert [name for name, node in config.benchmarks.items() if node.required] == [n for n in names if n == "knn"]
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        ("train.expect={knn/top2: [0, 1]}", "did you mean 'knn/top[15]'"),
+        ("train.expect={contrastive_top_1: [0, 1]}", "did you mean 'contrastive_top1'"),
+        ("train.expect={los: [0, 1]}", "did you mean 'loss'"),
+        ("train.expect={low_shot/5_shot: [0, 1]} benchmarks=[knn]", "There will be: .*knn/top1, knn/top5$"),
+        ("train.expect={knn_top1: [0, 1]} train.online_knn_every=null", "There will be: "),
+        ("train.expect={low_shot/5_shot: [0, 1]} benchmarks.low_shot.shots=[1]", "did you mean 'low_shot/1_shot'"),
+    ],
+)
+def test_an_expectation_of_what_nothing_will_report_is_refused(words: str, near: str) -> None:
+    *first, last = re.split(r" (?=benchmarks|train\.online)", words)
+    with pytest.raises(ConfigError, match=rf"^train\.expect: nothing will report '[^']+'; .*{near}"):
+        _prepare(load_config("quickstart", [*first, last]))
+
+
+def test_expectations_of_what_is_measured_are_let_through() -> None:
+    names = ("loss", "contrastive_top1", "knn_top1", "knn/top1", "knn/top5/untrained", "low_shot/5_shot/deviation")
+    _prepare(load_config("quickstart", [f"train.expect={{{', '.join(f'{name}: [0, 100]' for name in names)}}}"]))
+
+
+def test_a_warm_up_longer_than_the_run_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    config = load_config("quickstart", ["train.epochs=2", "optim.warmup=10ep"])
+    _prepare(config)
+    (line,) = [line for line in caplog.messages if "warmup" in line]
+    assert "longer than the run of 44: the learning rate ends at 20% of its peak" in line
+    plan = TrainPlan.from_config(load_config("quickstart", ["train.epochs=10", "optim.warmup=10ep"]), 1442)
+    assert warm_up_warning(plan) is None
