@@ -94,6 +94,7 @@ def opened(data: bytes) -> "Iterator[Image]":
     """
     from PIL import Image, UnidentifiedImageError
 
+    _hush_pillow()
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as file:
             _check_size(file.height, file.width)
@@ -104,6 +105,12 @@ def opened(data: bytes) -> "Iterator[Image]":
         raise CorruptImage(f"{len(data):,} bytes that are no image; they begin with {data[:8]!r}") from error
     except (*_BROKEN, Image.DecompressionBombError) as error:
         raise CorruptImage(str(error) or type(error).__name__) from error
+
+
+@cache
+def _hush_pillow() -> None:
+    """Leave out its advice to programmers (on palettes, on sizes that are allowed here): users cannot follow it."""
+    warnings.filterwarnings("ignore", category=Warning, module=r"PIL\.")
 
 
 def _decode_jpeg(data: bytes, reduce: int) -> Tensor:
