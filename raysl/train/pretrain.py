@@ -33,7 +33,7 @@ from raysl.methods.method import Method
 from raysl.redact import redact, redact_uri
 from raysl.report.contents import flat_metrics, parse_report_json
 from raysl.report.summary import score_table
-from raysl.signals import Signals, heeding, install
+from raysl.signals import Signals, heeding
 from raysl.storage import absolute, join, outlast
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
@@ -218,7 +218,6 @@ def _train(
 ) -> None:
     waits.enter("starting Ray")
     connect()
-    install()  # Ray's core has put a handler of SIGTERM there
     waits.enter("starting workers")
     train = job.config.train
     shape = worker_shape(train, Resources.of_cluster())
