@@ -19,6 +19,7 @@ import ray._private.worker
 import ray.cloudpickle
 
 from raysl.config.schema import ConfigError, TrainConfig
+from raysl.signals import install
 
 _SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report of a worker may wait for one such interval
@@ -60,6 +61,7 @@ def connect(with_state: bool = False) -> None:
             ray.init(address="local", include_dashboard=with_state, logging_level=level, log_to_driver=is_verbose)
         global _own_node
         _own_node = ray._private.worker.global_worker.node
+    install()  # Ray's core has put a handler of SIGTERM in the place of ours
 
 
 _own_node: Any = None  # of the private cluster that `connect` has started

@@ -11,11 +11,10 @@ DRIVER = """
 import os, signal
 from raysl.cluster import connect, disconnect
 from raysl.family import descendants
-from raysl.signals import heeding, install
+from raysl.signals import heeding
 import ray
 with heeding() as signals, signals.saving(lambda: True):
     connect()
-    install()
     family = descendants(os.getpid())
     print("own session:", os.getsid(0) in {os.getsid(pid) for pid in family}, len(family) > 3)
     os.killpg(0, signal.SIGTERM)

@@ -136,7 +136,7 @@ def fit_on_ray(settings: dict[str, Any]) -> None:
     logs = Path(folder.path)
     observers = [
         Startup(logs, {"command": time.time()}),
-        StopRequest(lambda: folder.exists(STOP_FILE), every=10),
+        StopRequest(lambda: folder.exists(STOP_FILE), every=1),
         MetricsLog(logs),
         TensorBoard(logs),
     ]

@@ -35,7 +35,7 @@ from raysl.errors import Stopped as Stopped
 from raysl.methods.method import Method
 from raysl.redact import redact, redact_uri
 from raysl.report.summary import score_table
-from raysl.signals import Signals, heeding, install
+from raysl.signals import Signals, heeding
 from raysl.storage import absolute, join, outlast
 from raysl.train.begin import begin
 from raysl.train.callbacks.corrupt_images import too_many
@@ -227,7 +227,6 @@ def _train(
 ) -> None:
     waits.enter("starting Ray")
     connect()
-    install()  # Ray's core has put a handler of SIGTERM there
     waits.enter("starting workers")
     train = job.config.train
     shape = worker_shape(train, Resources.of_cluster())
