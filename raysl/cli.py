@@ -312,8 +312,8 @@ def run_ingest(
 def _verify(out: str | None, check: bool, arguments: list[str] | None) -> None:
     if out is None or check or arguments:
         raise ConfigError("--verify compares the files of a finished ingest; give --out its folder, and nothing else")
+    from raysl.addresses import absolute
     from raysl.data.ingest import verify
-    from raysl.storage import absolute
 
     damaged = verify(out)
     for name, problem in damaged.items():

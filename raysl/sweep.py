@@ -23,6 +23,7 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
+from raysl.addresses import absolute
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.cluster import Resources, connect, worker_shape
 from raysl.components import resolve
@@ -34,7 +35,6 @@ from raysl.config.stored import apply_overrides
 from raysl.config.text import read
 from raysl.errors import RunInUse
 from raysl.redact import bare_tree, redact_tree, redact_uri
-from raysl.storage import absolute
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.pretrain import Result, pretrain
 

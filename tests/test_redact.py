@@ -14,6 +14,7 @@ import pytest
 from aiohttp import ClientResponseError
 
 from raysl import cli
+from raysl.addresses import open_uri
 from raysl.checkpoint import TrainState, load_checkpoint
 from raysl.config.docs import annotate
 from raysl.config.load import differences, dump, load_config
@@ -24,9 +25,9 @@ from raysl.data.batch import DataInfo
 from raysl.data.images import read_images
 from raysl.data.sources.file_list import FileList
 from raysl.errors import ConfigError, RunFailed
+from raysl.reads import read_file
 from raysl.redact import redact, redact_uri, without_hidden
 from raysl.report.page import write_report
-from raysl.storage import open_uri, read_file
 from raysl.train.folder.run_folder import RunFolder
 from tests.data.samples import png
 from tests.report.run import example

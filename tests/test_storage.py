@@ -10,10 +10,12 @@ import fsspec
 import pytest
 from pyarrow import fs
 
+from raysl.addresses import absolute, cut, info_of, join, open_uri, telling
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
-from raysl.storage import Folder, absolute, cut, info_of, join, open_uri, read_file, read_ranges, retrying, telling
+from raysl.reads import read_file, read_ranges, retrying
+from raysl.storage import Folder
 from raysl.train.folder.run_folder import RunFolder
 
 

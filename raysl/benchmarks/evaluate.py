@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from raysl.addresses import cut
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.benchmarks.measurement import Measurement
 from raysl.benchmarks.measurement import Report as Report
@@ -15,7 +16,7 @@ from raysl.components import resolve
 from raysl.config.arguments import words
 from raysl.config.schema import ConfigError, DataConfig, RunConfig
 from raysl.config.stored import dataset_tag, load_benchmarks, load_data
-from raysl.storage import PATIENCE_S, Folder, cut, outlast
+from raysl.storage import PATIENCE_S, Folder, outlast
 
 log = logging.getLogger("raysl")
 

@@ -16,6 +16,7 @@ import torch
 from ray.data import DataContext
 from torch import Tensor, nn
 
+from raysl.addresses import cut, join
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.checkpoint import load_checkpoint
 from raysl.cluster import Resources, connect
@@ -25,7 +26,7 @@ from raysl.config.schema import ConfigError, DataConfig
 from raysl.config.stored import dataset_tag, load_data
 from raysl.data.images import cut_images
 from raysl.data.source import SPLITS, Split
-from raysl.storage import Folder, cut, join
+from raysl.storage import Folder
 from raysl.transforms.view import evaluation_recipe, normalize
 
 log = logging.getLogger("raysl")

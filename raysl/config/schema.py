@@ -47,7 +47,7 @@ class MethodConfig(ComponentConfig):
 
     def __post_init__(self) -> None:
         if self.weights is not None:  # a second start may be in another directory
-            from raysl.storage import absolute
+            from raysl.addresses import absolute
 
             object.__setattr__(self, "weights", absolute(self.weights))
 
@@ -120,7 +120,7 @@ class DataConfig(ComponentConfig):
 
     def __post_init__(self) -> None:
         if self.subset is not None:  # workers run in other directories
-            from raysl.storage import absolute
+            from raysl.addresses import absolute
 
             object.__setattr__(self, "subset", absolute(self.subset))
         if self.background != "white":

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from raysl.addresses import telling
 from raysl.data.decode import CorruptImage
 from raysl.data.ingest_image import to_store
 from raysl.data.ingested import footer_of
@@ -21,7 +22,7 @@ from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import CLASSES_KEY
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s
-from raysl.storage import PART, Folder, telling
+from raysl.storage import PART, Folder
 
 RECORDS = ".ingest"  # folder of what is known of the files that are whole
 CHUNK_BYTES = 1 << 22

@@ -8,9 +8,9 @@ from typing import Any
 
 from pyarrow import fs
 
+from raysl.addresses import telling
 from raysl.config.schema import ConfigError
-from raysl.reads import REMOTE_READS
-from raysl.storage import read_file, read_ranges, telling
+from raysl.reads import REMOTE_READS, read_file, read_ranges
 
 PLAN_FILE = "ingest.json"
 MANIFEST_FILE = "manifest.json"

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from pyarrow import fs
 
+from raysl.addresses import cut, info_of, telling
 from raysl.config.schema import ConfigError
-from raysl.storage import cut, info_of, read_file, telling
+from raysl.reads import read_file
 
 FORMATS = (".npy", ".txt", ".csv", ".jsonl")
 _CHUNK = 1 << 16

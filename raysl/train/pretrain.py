@@ -18,6 +18,7 @@ import ray.train
 from ray.train import FailureConfig, ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
+from raysl.addresses import absolute, join
 from raysl.benchmarks.evaluate import Report, benchmark
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.checkpoint_files import Found, newest_whole
@@ -36,7 +37,7 @@ from raysl.methods.method import Method
 from raysl.redact import redact, redact_uri
 from raysl.report.summary import score_table
 from raysl.signals import Signals, heeding
-from raysl.storage import absolute, join, outlast
+from raysl.storage import outlast
 from raysl.train.begin import begin
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics

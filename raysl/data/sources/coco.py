@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from raysl.addresses import absolute
 from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit, check_present
-from raysl.storage import Folder, absolute
+from raysl.storage import Folder
 
 YEARS = ("2017", "2014")
 FIELDS = {"images": ("id", "file_name"), "annotations": ("image_id", "category_id"), "categories": ("id", "name")}

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
+from raysl.addresses import absolute, cut, info_at, join, open_uri, telling
 from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.class_names import LABELS, class_names, numbered
@@ -19,7 +20,6 @@ from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.files import FilesSplit, read_each
 from raysl.hashing import Int64s
 from raysl.redact import bare_uri, without_hidden
-from raysl.storage import absolute, cut, info_at, join, open_uri, telling
 
 WEB = ("http://", "https://")
 

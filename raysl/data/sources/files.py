@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from pyarrow import fs
 
+from raysl.addresses import info_of, open_uri, telling
 from raysl.config.schema import ConfigError
 from raysl.data.listing import shown, sizes_in
 from raysl.data.paths import Paths
 from raysl.data.source import Missing, Rows, Split, runs
 from raysl.data.split import Encoded
 from raysl.hashing import Int64s
-from raysl.reads import REMOTE_READS
-from raysl.storage import info_of, open_uri, read_file, telling
+from raysl.reads import REMOTE_READS, read_file
 
 
 class FilesSplit(Split):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raysl.addresses import absolute, open_uri
 from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.class_names import LABELS, check_range, class_names
@@ -18,7 +19,6 @@ from raysl.data.sources.files import read_if_there
 from raysl.data.sources.parquet_columns import check_there, integers
 from raysl.data.split import Encoded
 from raysl.hashing import Int64s
-from raysl.storage import absolute, open_uri
 
 DEFAULT_TRAIN = "train"
 

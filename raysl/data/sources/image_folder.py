@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
+from raysl.addresses import absolute, info_of, join
 from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.endings import EXTENSIONS, UNREADABLE, is_image
@@ -16,7 +17,6 @@ from raysl.data.listing import File, folders_in, listed, listing, shown
 from raysl.data.part_names import HELD_OUT, by_part, held_out_notes
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit
-from raysl.storage import absolute, info_of, join
 
 
 class ImageFolder(Source):

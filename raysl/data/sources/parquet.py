@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from raysl.addresses import absolute
 from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.class_names import LABELS
@@ -11,7 +12,6 @@ from raysl.data.part_names import Chosen, chosen, held_out_notes
 from raysl.data.source import Source, Split
 from raysl.data.sources.parquet_files import found_files
 from raysl.data.sources.parquet_split import ParquetSplit
-from raysl.storage import absolute
 
 
 class Parquet(Source):

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from raysl.addresses import open_uri
 from raysl.config.schema import ConfigError
 from raysl.data.cache import RecentlyUsed
 from raysl.data.class_names import numbered
@@ -27,8 +28,7 @@ from raysl.data.sources.parquet_labels import Range, counted_classes, found_clas
 from raysl.data.split import Encoded, by_unit
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s, hash_text
-from raysl.reads import reason_of
-from raysl.storage import open_uri, retrying
+from raysl.reads import reason_of, retrying
 
 RANDOM_ACCESS_BYTES = 1 << 29  # a split up to this size is kept whole by each process that reads it
 CACHE_BYTES = 1 << 30

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
+from raysl.addresses import join, open_uri, telling
 from raysl.config.schema import ConfigError
 from raysl.data.endings import IMAGES
 from raysl.data.listing import shown
@@ -21,7 +22,8 @@ from raysl.data.sources.shard_labels import label_of
 from raysl.data.sources.shards import Shard
 from raysl.data.sources.tar import Member, members
 from raysl.hashing import Int64s
-from raysl.storage import Folder, join, open_uri, read_file, telling
+from raysl.reads import read_file
+from raysl.storage import Folder
 
 log = logging.getLogger("raysl")
 

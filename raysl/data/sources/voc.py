@@ -6,11 +6,12 @@ from functools import cached_property
 
 import numpy as np
 
+from raysl.addresses import absolute
 from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit, check_present
-from raysl.storage import Folder, absolute
+from raysl.storage import Folder
 
 LISTS = "ImageSets/Main"
 MEANING = {"1": 1, "-1": 0, "0": -1}  # in the files 0 marks objects that are there and difficult

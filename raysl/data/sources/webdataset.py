@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
+from raysl.addresses import absolute, telling
 from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.cache import RecentlyUsed
@@ -20,7 +21,7 @@ from raysl.data.sources.shards import Shard, shards
 from raysl.data.split import Encoded, by_unit
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s
-from raysl.storage import absolute, read_ranges, telling
+from raysl.reads import read_ranges
 
 
 class WebDataset(Source):

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from raysl.addresses import join
 from raysl.checkpoint_files import Found, newest_whole
 from raysl.config.load import differences, dump, to_dict
 from raysl.config.schema import ConfigError, RunConfig
 from raysl.config.stored import stored_settings
 from raysl.redact import redact
-from raysl.storage import Folder, join
+from raysl.storage import Folder
 from raysl.train.extend import check_length
 from raysl.train.folder.lock import run_lock
 from raysl.train.folder.lock_files import Lock
