@@ -291,7 +291,7 @@ def test_benchmarks_need_labels(refused: Refused, here: Path) -> None:
         "benchmarks.knn: the images of 'image_folder' have no labels; benchmarks=[] leaves it out"
     )
     assert "no split 'foo'; there are: train, test" in refused("extract --checkpoint checkpoint --split foo")
-    for command in ("benchmark", "extract"):
+    for command in ("benchmark", "extract --split train"):
         told = refused(f"{command} --checkpoint checkpoint data=image_folder data.path=gone")
         assert re.fullmatch(r"no folder '/.*/gone'; give data\.path= a folder of images", told)
 
