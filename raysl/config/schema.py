@@ -41,7 +41,7 @@ class ComponentConfig:
 class MethodConfig(ComponentConfig):
     """Base of every method's settings."""
 
-    weights: str | None = None
+    weights: Location | None = None
     """Run or checkpoint of raysl, a path or a URI, whose weights a new run begins with: the backbone, and of the same
     method all other parts that fit. A run that goes on has its own. Default: random ones."""
 

@@ -13,10 +13,11 @@ from raysl import dist
 from raysl.components import resolve
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
+from raysl.data.background import color_of
 from raysl.data.batch import Batch
 from raysl.data.load import Loader, LocalBatches
 from raysl.data.order import Order
-from raysl.data.split import Rows, Split, runs
+from raysl.data.split import Rows, Split, runs, seen_on
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.train.plan import TrainPlan
@@ -80,7 +81,7 @@ def views(
     """
     run_config(config)
     found = _checked(images)
-    split = _Images(found, _labels(labels, len(found)))
+    split = seen_on(_Images(found, _labels(labels, len(found))), color_of(config.data.background))
     plan = TrainPlan.from_config(config, split.num_samples, dist.world())
     method_class = resolve("method", config.method.name)
     order = Order(
