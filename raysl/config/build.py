@@ -102,7 +102,10 @@ class _Builder:
         try:
             return kind(**values) if default is None else dataclasses.replace(default, **values)
         except ValueError as error:
-            raise ConfigError(str(error) if str(error).startswith(key) else f"{key}: {error}") from error
+            text = str(error)
+            if key and text.partition(":")[0] in values:  # it begins with the field
+                raise ConfigError(f"{key}.{text}") from error
+            raise ConfigError(text if text.startswith(key) else f"{key}: {text}") from error
 
     def _name(self, kind: type[ComponentConfig], tree: Mapping[str, Any], key: str, default: Any) -> str:
         names = ", ".join(sorted(ALIASES[SLOTS[kind]]))

@@ -162,7 +162,8 @@ def ends(kind: Any) -> list[Any]:
         low, high = ends(inner[0])
         return [[low, low], [low, high], [high, high]]
     found = ends(inner[-1])
-    return [[value] * len(inner) for value in found] if bare(kind) != kind or len(inner) > 1 else found
+    is_list = get_origin(bare(kind)) is tuple and (bare(kind) != kind or len(inner) > 1)
+    return [[value] * len(inner) for value in found] if is_list else found
 
 
 @pytest.mark.parametrize(("choice", "key", "kind"), [f for f in FIELDS if f[1] not in ("train.expect",)])

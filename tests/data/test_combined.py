@@ -230,6 +230,7 @@ CHANGED = {
     "balanced": True,
     "skip": 1,
     "subset": "list.txt",
+    "subset_by": "index",
     "background": "black",
     "label_type": "zero",
     "lanes": 3,
@@ -250,9 +251,10 @@ def test_a_common_setting_of_an_inner_source_changes_its_images_or_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     assert CHANGED.keys() == {field.name for field in fields(DataConfig)} - {"name"}, "a new setting needs a value here"
-    (tmp_path / "list.txt").write_text("1.png\n")
+    (tmp_path / "list.txt").write_text("1\n" if name == "subset_by" else "1.png\n")
     given: dict[str, Any] = {name: str(tmp_path / "list.txt") if name == "subset" else CHANGED[name]}
     given |= {"limit": 2} if name == "balanced" else {}
+    given |= {"subset": str(tmp_path / "list.txt")} if name == "subset_by" else {}
     whole = folder(tmp_path / "x", "a/1.png", "a/2.png", "a/3.png", "b/4.png")
     inner = replace(whole, **given)
     (tmp_path / "catalog.yaml").write_text(dump_plain({"mine": inner}))
@@ -263,7 +265,7 @@ def test_a_common_setting_of_an_inner_source_changes_its_images_or_is_refused(
         lambda one: paired(x=one, y=replace(other, num_train=ImageFolder(one).required("train").num_samples)),
         lambda _: Catalog(Catalog.Config(dataset="mine")),
     ):
-        if name in ("limit", "balanced", "skip", "subset"):
+        if name in ("limit", "balanced", "skip", "subset", "subset_by"):
             images = all_rows(make(inner).required("train")).images
             assert images != all_rows(ImageFolder(whole).required("train")).images
         else:
