@@ -10,6 +10,7 @@ import numpy as np
 
 from raysl.components import resolve
 from raysl.config.schema import DataConfig
+from raysl.data.background import Color
 from raysl.data.decode import CorruptImage, Encoded, decode, opened
 from raysl.data.endings import ENDINGS, IMAGES
 from raysl.data.parts import Part, Spread, in_process, parts_of, splits_of
@@ -157,7 +158,7 @@ def inspect_part(split: Split, part: Part) -> Inspected:
         rows = split.read(numbers)
         for row, image, name in zip(numbers.tolist(), rows.images, rows.names, strict=True):
             try:
-                problems = _problems(image, name, totals.kinds)
+                problems = _problems(image, name, totals.kinds, split.background)
             except CorruptImage as error:
                 totals.kinds["corrupt"] += 1
                 findings.append(Finding(part.split, row, name, True, (f"corrupt: {error}",)))
@@ -171,9 +172,10 @@ def inspect_part(split: Split, part: Part) -> Inspected:
     return Inspected(part, findings, totals, np.array(index, np.int64), table)
 
 
-def _problems(image: Encoded, name: str, kinds: Counter[str]) -> list[str]:
+def _problems(image: Encoded, name: str, kinds: Counter[str], background: Color | None) -> list[str]:
     """What is odd about an image that decodes; its kind is counted."""
-    height, width = decode(image).shape[1:]
+    pixels = decode(image, background=background)
+    height, width = pixels.shape[1:]
     problems = []
     if min(height, width) < TINY:
         kinds["tiny"] += 1
@@ -193,6 +195,9 @@ def _problems(image: Encoded, name: str, kinds: Counter[str]) -> list[str]:
     kinds["gray"] += mode in ("1", "L", "LA", "La", "F") or mode.startswith("I")
     kinds["CMYK"] += mode == "CMYK"
     kinds["alpha"] += has_alpha
+    if has_alpha and background is not None and bool((pixels.new_tensor(background) == pixels.flatten(1).T).all()):
+        kinds["blank"] += 1
+        problems.append("blank: nothing of it is seen on data.background")
     kinds["16-bit"] += mode.startswith("I") or (kind == "PNG" and image[24] == 16)
     ending = name.rpartition(".")[2].lower()
     if ending in IMAGES and ending not in ENDINGS.get(kind, ()):

@@ -72,6 +72,17 @@ def test_each_odd_image_has_one_line_that_says_why(folder: Path, found: Inspecti
     assert [finding.index for finding in found.findings if finding.split == "train"] == [0, 3, 6, 7]
 
 
+@pytest.mark.parametrize(("background", "blank"), [("white", ["2"]), ("red", ["1"]), ("none", [])])
+def test_an_image_that_is_not_seen_on_the_background_is_odd(tmp_path: Path, background: str, blank: list[str]) -> None:
+    for name, color in (("1", (255, 0, 0, 90)), ("2", (255, 255, 255, 90)), ("3", (0, 0, 0, 90))):
+        (tmp_path / f"{name}.png").write_bytes(encoded(Image.new("RGBA", (12, 12), color), "PNG"))
+    (tmp_path / "opaque.png").write_bytes(encoded(Image.new("RGB", (12, 12), (255, 255, 255)), "PNG"))
+    found = inspect(ImageFolder.Config(path=str(tmp_path), background=background))
+    assert [Path(f.name).stem for f in found.findings] == blank
+    assert all(f.problems == ("blank: nothing of it is seen on data.background",) for f in found.findings)
+    assert found.totals["train"].kinds["blank"] == len(blank)
+
+
 def test_totals_count_formats_colours_problems_and_classes(found: Inspection) -> None:
     train, test = found.totals["train"], found.totals["test"]
     assert (train.num_images, test.num_images) == (9, 3)
