@@ -5,7 +5,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
