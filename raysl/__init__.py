@@ -16,7 +16,7 @@ _HOME = {
     "load_backbone": "raysl.checkpoint",
     "extract": "raysl.benchmarks.features",
     "benchmark": "raysl.benchmarks.evaluate",
-    "sweep": "raysl.sweep",
+    "sweep": "raysl.sweeps",
     "views": "raysl.train.views",
 }
 _MODULES = ("methods", "losses", "transforms", "nn")
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from raysl.benchmarks.features import extract as extract
     from raysl.checkpoint import load_backbone as load_backbone
     from raysl.config.load import load_config as load_config
+    from raysl.sweeps import sweep as sweep
     from raysl.train.pretrain import pretrain as pretrain
     from raysl.train.views import views as views
 
@@ -35,9 +36,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     """Import public names when they are first used: `import raysl` loads neither torch nor Ray."""
     if name in _HOME:
-        found = getattr(importlib.import_module(_HOME[name]), name)
-        globals()[name] = found  # the import of raysl.sweep has put the module of that name there
-        return found
+        return getattr(importlib.import_module(_HOME[name]), name)
     if name in _MODULES:
         return importlib.import_module(f"raysl.{name}")
     raise AttributeError(f"module 'raysl' has no attribute {name!r}")

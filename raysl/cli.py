@@ -340,7 +340,7 @@ def run_sweep(
     """Run a search over settings and print its leaderboard. SWEEP defaults to sweep/quickstart."""
     _set_up_logging(verbose)
     from raysl.config.space import load_sweep
-    from raysl.sweep import sweep
+    from raysl.sweeps import sweep
 
     name, overrides = split_arguments(arguments or [])
     name = name or DEFAULT_SWEEP

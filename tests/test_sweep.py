@@ -17,8 +17,8 @@ from raysl.config.schema import ConfigError
 from raysl.config.space import SweepConfig, dump_sweep, load_sweep
 from raysl.data.batch import DataInfo
 from raysl.errors import RunInUse
-from raysl.sweep import Leaderboard, _once, _pretrained, _rank, _trial_name
-from raysl.sweep import sweep as run_sweep
+from raysl.sweeps import Leaderboard, _once, _pretrained, _rank, _trial_name
+from raysl.sweeps import sweep as run_sweep
 from raysl.train.folder.run_folder import RunFolder
 from tests.data.samples import png
 from tests.train.runs import SMALL, kill_driver
