@@ -1,5 +1,5 @@
-"""Training: the plan, the loop, and what reports and observes it. Nothing here but `worker`, `ray_reporter` and
-`pretrain` imports Ray."""
+"""Training: the plan, the loop, and what reports and observes it. Nothing here but `worker`, `trainer`,
+`ray_reporter` and `pretrain` imports Ray."""
 
 from raysl.train.late import NonFiniteLoss
 from raysl.train.loop import fit
