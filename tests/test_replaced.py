@@ -11,7 +11,7 @@ from raysl.config.load import load_config, to_dict
 OTHER_SOURCE = (
     "data=photos replaces data=digits: "
     "still as set for digits: data.image_size=16, data.mean=[0.31, 0.31, 0.31], data.std=[0.37, 0.37, 0.37]; "
-    "still the views made for digits, method.views: size=16, min_scale=0.5, "
+    "still the views made for digits, method.views: min_scale=0.5, "
 )
 
 
