@@ -58,6 +58,7 @@ def check_as_undisturbed(folder: Path, run: Path, starts: list[str], *words: str
     assert [line["loss"] for line in calm] == [line["loss"] for line in hit]
 
 
+@pytest.mark.slow
 def test_a_remote_run_that_loses_its_worker_ends_as_one_in_a_notebook(tmp_path: Path) -> None:
     storage, run = f"faulty://{tmp_path}/bucket", tmp_path / "bucket" / "one"
     process = start(storage, "one", "train.epochs=10")

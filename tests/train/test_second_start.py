@@ -27,6 +27,7 @@ from raysl.train.begin import begin
 from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.expected import check_expected
 from raysl.train.folder.dataset_note import DATASET_FILE
+from raysl.train.folder.disk import Disk
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.plan import TrainPlan
 from raysl.train.pretrain import _prepare
@@ -64,7 +65,7 @@ def rate_of_expected(run: Second) -> str:
 
 
 def knn_every(run: Second) -> list[str]:
-    callbacks = _callbacks(run.job, run.plan, run.folder, Path(run.folder.path), {})
+    callbacks = _callbacks(run.job, run.folder, Disk())
     return [str(callback.every) for callback in callbacks if isinstance(callback, OnlineKNN)]
 
 
