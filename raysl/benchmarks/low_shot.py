@@ -57,6 +57,10 @@ class LowShot(Benchmark):
             return config, []
         over = ", ".join(str(shots) for shots in config.shots if shots not in fitting)
         why = f"shots={over} needs as many training images of each class, and {images.classes[label]!r} has "
+        if not least:
+            raise ConfigError(
+                f"{why}none; leave out classes without training images, and number labels from 0 without gaps"
+            )
         if not fitting:
             raise ConfigError(f"{why}{least:,}; set fewer shots")
         return replace(config, shots=fitting), [f"{why}{least:,}; shots={list(fitting)} is measured"]

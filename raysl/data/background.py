@@ -35,6 +35,8 @@ def color_of(background: str | Sequence[int]) -> Color | None:
         found = ImageColor.getrgb(background)
     except ValueError as error:
         raise ConfigError(f"background: {background!r} is no colour; {rule}") from error
+    if not all(0 <= value <= 255 for value in found):  # Pillow takes `rgb(300,0,0)` as it stands
+        raise ConfigError(f"background: {background!r} is {list(found)}, outside [0, 255]; {rule}")
     if len(found) != 3:
         raise ConfigError(f"background: {background!r} has an alpha of its own; {rule}")
     return (found[0], found[1], found[2])

@@ -51,6 +51,22 @@ def test_shots_that_a_class_has_no_images_for_are_left_out_and_the_class_is_name
     ]
 
 
+def test_a_class_without_training_images_is_named_with_what_to_do(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.png").write_bytes(png(number))
+    (tmp_path / "list.txt").write_text("0.png 1\n1.png 2\n2.png 1\n3.png 2\n")
+    words = [
+        "data=file_list",
+        f"data.root={tmp_path}",
+        *(f"data.{part}={tmp_path}/list.txt" for part in ("train", "test")),
+    ]
+    images = images_of(load_config("quickstart", words))
+    with pytest.raises(
+        ConfigError, match=r"shots=1 needs .* class, and '0' has none; .* number labels from 0 without gaps"
+    ):
+        images.fit({"low_shot": LowShot.Config(shots=(1,))})
+
+
 def test_neighbours_beyond_the_training_images_are_left_out(uneven: MeasuredImages) -> None:
     fitting = uneven.fit({"knn": KNN.Config(k=(20, 13, 1))})
     assert fitting.settings == {"knn": KNN.Config(k=(13, 1))}

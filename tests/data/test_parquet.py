@@ -12,6 +12,7 @@ import pytest
 from raysl.data.sources import parquet_split
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.parquet_columns import CLASSES_KEY
+from raysl.data.split import Missing
 from raysl.errors import ConfigError, RunFailed
 from tests.data.samples import all_rows, png, sent
 
@@ -260,6 +261,15 @@ def test_images_of_a_dictionary_are_read(tmp_path: Path, kind: str) -> None:
     split = source(tmp_path).required("train")
     assert all_rows(split).images == [png(1), png(2), png(1)]
     assert sent(split).read(np.array([2, 0])).images == [png(1), png(1)]
+
+
+def test_a_path_without_bytes_is_told_as_such(tmp_path: Path) -> None:
+    column = pa.array([{"bytes": png(1), "path": "a.png"}, {"bytes": None, "path": "b.png"}])
+    pq.write_table(pa.table({"image": column}), tmp_path / "a.parquet")
+    image, missing = all_rows(source(tmp_path).required("train")).images
+    assert image == png(1)
+    assert isinstance(missing, Missing)
+    assert missing.reason.startswith("no bytes, the path 'b.png' alone; store the images themselves")
 
 
 @pytest.mark.parametrize("column", ["image", "label"])

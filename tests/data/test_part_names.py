@@ -132,6 +132,18 @@ def test_files_of_no_part_beside_training_files_are_told(tmp_path: Path) -> None
     assert note.endswith(": extra.parquet")
 
 
+def test_classes_beside_one_that_is_called_train_are_told(tmp_path: Path) -> None:
+    fill(tmp_path, "bus/0.png", "car/1.png", "train/2.png")
+    split = folder(tmp_path).required("train")
+    assert shades(split) == [2]
+    assert split.notes == (
+        f"2 folders in '{tmp_path}' are not used, as 'train' is trained on, by name: bus, car; "
+        f"if it is a class as they are, give data.train={tmp_path}",
+    )
+    whole = ImageFolder(ImageFolder.Config(train=str(tmp_path))).required("train")
+    assert (whole.classes, whole.notes) == (("bus", "car", "train"), ())
+
+
 def test_a_folder_that_is_held_out_by_its_name_alone_is_told(tmp_path: Path) -> None:
     notes = folder(fill(tmp_path, "invalid/1.png", "good/3.png", "valid/2.png")).required("train").notes
     assert notes == (

@@ -14,7 +14,7 @@ from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.endings import EXTENSIONS, UNREADABLE, is_image
 from raysl.data.listing import File, folders_in, listed, listing, shown
-from raysl.data.part_names import HELD_OUT, by_part, held_out_notes
+from raysl.data.part_names import HELD_OUT, by_part, held_out_notes, part_named
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit
 
@@ -59,13 +59,26 @@ class ImageFolder(Source):
         folder = self.config.train or self._inside("train")
         if folder is not None:
             images = _images(folder)
-            return _FolderSplit(folder, images, _training_notes(folder, images.files, "data.train="))
+            notes = _training_notes(folder, images.files, "data.train=") + self._unused_notes()
+            return _FolderSplit(folder, images, notes)
         if self.config.path is None:
             raise ConfigError("image_folder needs data.path= or data.train=, the folder of the images")
         held_out = [name for part in HELD_OUT for name in self._names[part]]
         images = _images(self.config.path, without=held_out)
         notes = _training_notes(self.config.path, images.files, "data.path=", held_out)
         return _FolderSplit(self.config.path, images, notes)
+
+    def _unused_notes(self) -> tuple[str, ...]:
+        """A line where folders in `path` are of no part beside one that is trained on by its name."""
+        if self.config.train is not None or self.config.path is None:
+            return ()
+        unused = [name for name in folders_in(self.config.path) if part_named(name) is None]
+        if not unused:
+            return ()
+        return (
+            f"{len(unused):,} folders in {self.config.path!r} are not used, as {shown(self._names['train'][0])!r} is "
+            f"trained on, by name: {listed(unused)}; if it is a class as they are, give data.train={self.config.path}",
+        )
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ from raysl.data.sources.parquet_columns import (
     stored_classes,
 )
 from raysl.data.sources.parquet_labels import Range, counted_classes, found_classes, label_range
-from raysl.data.split import Encoded, by_unit
+from raysl.data.split import Encoded, Missing, by_unit
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s, hash_text
 from raysl.reads import reason_of, retrying
@@ -41,6 +41,17 @@ class _Unit:
     images: pa.Array | None
     labels: Int64s | None
     names: pa.Array | None
+    paths: pa.Array | None = None
+    """What the images say that their files were, where they say so."""
+
+    def image(self, row: int) -> Encoded:
+        """The image of a row; a path alone, as `datasets` writes it where files are not embedded, is not followed."""
+        assert self.images is not None
+        found: bytes | None = self.images[row].as_py()
+        path = None if found is not None or self.paths is None else self.paths[row].as_py()
+        if path is None:
+            return found
+        return Missing(f"no bytes, the path {path!r} alone; store the images themselves, or list paths (file_list)")
 
 
 class ParquetSplit(Split):
@@ -122,11 +133,10 @@ class ParquetSplit(Split):
         labels, names = self._no_labels(len(index)), [""] * len(index)
         for number, places in self._by_unit(index):
             unit, rows = self._unit(number, with_images=True), index[places] - self.starts[number]
-            assert unit.images is not None
             if unit.labels is not None:
                 labels[places] = unit.labels[rows]
             for place, row in zip(places.tolist(), rows.tolist(), strict=True):
-                images[place] = unit.images[row].as_py()
+                images[place] = unit.image(row)
                 names[place] = self._name(number, unit, row)
         return Rows(images, labels, names)
 
@@ -167,12 +177,17 @@ class ParquetSplit(Split):
         def make() -> tuple[_Unit, int]:
             table = self._table(number, columns) if columns else pa.table({})
             images, labels, names = (None if column is None else table[column] for column in wanted)
+            paths = None
             if images is not None:
                 images = images.combine_chunks()
-                images = pc.struct_field(images, "bytes") if pa.types.is_struct(images.type) else images
+                if pa.types.is_struct(images.type):
+                    has_paths = images.type.get_field_index("path") >= 0
+                    paths = pc.struct_field(images, "path") if has_paths else None
+                    images = pc.struct_field(images, "bytes")
                 images = images.dictionary_decode() if pa.types.is_dictionary(images.type) else images
             names = None if names is None else names.combine_chunks()
-            return _Unit(images, None if labels is None else self._numbers(labels, path), names), table.nbytes
+            numbers = None if labels is None else self._numbers(labels, path)
+            return _Unit(images, numbers, names, paths), table.nbytes
 
         return _CACHE.get((self.fingerprint, self.classes_key, path, group, *wanted), make)
 
