@@ -9,6 +9,8 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -189,6 +191,15 @@ def run_pretrain(
         pretrain(config)
 
 
+@contextmanager
+def _measuring(left: str) -> Iterator[None]:
+    """Say what takes the time inside, and what a signal leaves that ends it."""
+    with heeding() as signals, waiting(process_start()) as waits:
+        signals.left = left
+        waits.enter("loading libraries and computing features")
+        yield
+
+
 @app.command("benchmark")
 def run_benchmark(
     checkpoint: Checkpoint,
@@ -206,13 +217,14 @@ def run_benchmark(
 ) -> None:
     """Measure a checkpoint beside its untrained backbone and raw pixels, keep the results and write the report."""
     _set_up_logging(verbose)
-    from raysl.benchmarks.evaluate import benchmark
-    from raysl.report.summary import score_table
-
     words = names or []
     overrides = [word for word in words if "=" in word]
     chosen = [word for word in words if word not in overrides] or None
-    report = benchmark(checkpoint, chosen, overrides, trust_code=trust_code)
+    with _measuring("the results that are there are kept"):
+        from raysl.benchmarks.evaluate import benchmark
+        from raysl.report.summary import score_table
+
+        report = benchmark(checkpoint, chosen, overrides, trust_code=trust_code)
     typer.echo(score_table(report.scores))
     typer.echo(f"report      {redact_uri(report.path)}")
     report.check()
@@ -236,9 +248,10 @@ def run_extract(
 ) -> None:
     """Write the features of images, by a checkpoint's backbone, to a Parquet file."""
     _set_up_logging(verbose)
-    from raysl.benchmarks.features import extract
+    with _measuring("no features were written"):
+        from raysl.benchmarks.features import extract
 
-    features = extract(checkpoint, split=split, out=out, trust_code=trust_code, overrides=arguments or [])
+        features = extract(checkpoint, split=split, out=out, trust_code=trust_code, overrides=arguments or [])
     rows, width = features.features.shape
     typer.echo(f"features    {redact_uri(features.path)} ({rows:,} rows of {width})")
 

@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM, in processes without Ray."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -108,3 +109,15 @@ def test_a_stop_is_caught_as_a_failed_run_is_and_is_an_exit_of_its_own(capsys: p
     assert isinstance(caught.value, SystemExit)
     assert caught.value.code == 143
     assert capsys.readouterr().err == "raysl: stopped at step 3\n"
+
+
+@pytest.mark.parametrize(("command", "left"), [("benchmark", "results that are there"), ("extract", "no features")])
+def test_a_measurement_ends_with_a_line_on_what_is_left(command: str, left: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "raysl", command, "--checkpoint", str(tmp_path / "none")]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+    assert process.stderr is not None
+    assert "loading libraries" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 143
+    assert re.fullmatch(rf"raysl: ended by SIGTERM; .*{left}.*\n", said)
