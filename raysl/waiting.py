@@ -4,12 +4,10 @@ A command loads this module before torch and Ray: it loads neither.
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysl.screen import console, duration, logging_shown
@@ -110,10 +108,8 @@ def waiting(since: float | None = None, show: bool = True) -> Iterator[Waiting]:
 
 
 def process_start() -> float:
-    """When this process began, seconds since the epoch."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-    except OSError:  # no /proc on this system
-        return time.time()
-    return time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
+    """When this program began, seconds since the epoch, by the processor time that it has taken.
+
+    The process may be older: a shell that runs one last command becomes that command.
+    """
+    return time.time() - time.process_time()

@@ -137,3 +137,9 @@ def test_seconds_are_told_as_people_do() -> None:
         "1 h 00 min",
         "3 h 05 min",
     ]
+
+
+def test_what_a_shell_did_before_is_no_part_of_a_start() -> None:
+    code = "import time; from raysl.waiting import process_start; print(time.time() - process_start())"
+    shell = f'sleep 2; exec "{sys.executable}" -c "{code}"'
+    assert float(subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout) < 2
