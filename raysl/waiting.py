@@ -109,11 +109,11 @@ def waiting(since: float | None = None, show: bool = True) -> Iterator[Waiting]:
             ended.end()
 
 
-def process_start() -> float:
-    """When this process began, seconds since the epoch."""
+def process_start(proc: Path = Path("/proc")) -> float:
+    """When this process began, seconds since the epoch; now where the system does not say, or says what cannot be."""
     try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        ticks = int((proc / "self/stat").read_text().rpartition(")")[2].split()[19])
+        uptime = float((proc / "uptime").read_text().split()[0])
     except OSError:  # no /proc on this system
         return time.time()
-    return time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
+    return time.time() - max(0.0, uptime - ticks / os.sysconf("SC_CLK_TCK"))  # a container may have its own uptime

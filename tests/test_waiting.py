@@ -7,13 +7,14 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 import raysl
 from raysl.screen import duration, logging_shown
-from raysl.waiting import Waiting, waiting
+from raysl.waiting import Waiting, process_start, waiting
 
 ROOT = Path(raysl.__path__[0]).parent
 LIVE = """
@@ -137,3 +138,11 @@ def test_seconds_are_told_as_people_do() -> None:
         "1 h 00 min",
         "3 h 05 min",
     ]
+
+
+def test_a_container_that_is_younger_than_its_processes_began_now(tmp_path: Path) -> None:
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self/stat").write_text(f"7 (raysl) S {' '.join(['0'] * 18)} 900000 0")
+    (tmp_path / "uptime").write_text("12.0 1.0")
+    before = time.time()
+    assert before <= process_start(tmp_path) <= time.time()
