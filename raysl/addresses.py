@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from raysl.errors import ConfigError, RunFailed, StorageError
-from raysl.reads import CHECK, LASTING, check_server, file_errors, reason_of
+from raysl.reads import CHECK, LASTING, ROOM, check_server, file_errors, full_disk, reason_of
 from raysl.redact import without_hidden
 
 GCS_RETRY_S = 20  # the client's own default is a quarter of an hour without a word
@@ -127,7 +127,8 @@ def telling(what: str, uri: str) -> Iterator[None]:
     except (*file_errors(), pa.ArrowException, ImportError, ValueError) as error:
         may_pass = isinstance(error, file_errors()) and not isinstance(error, LASTING)
         kind = StorageError if may_pass else ConfigError
-        raise kind(f"cannot {what} {uri!r}: {reason_of(error)}; {CHECK}") from error
+        advice = ROOM if full_disk(error) else CHECK
+        raise kind(f"cannot {what} {uri!r}: {reason_of(error)}; {advice}") from error
 
 
 def _is_uri(uri: str) -> bool:

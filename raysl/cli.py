@@ -87,7 +87,7 @@ def main() -> None:
         hurry(stopped.code)
         sys.exit(stopped.code)
     except (ConfigError, RunFailed, typer.TyperException) as error:
-        message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+        message = _usage(error) if isinstance(error, typer.TyperException) else str(error)
         if message:
             typer.echo("\n".join(f"error: {line}" for line in redact(message).splitlines()), err=True)
         code = 2 if isinstance(error, ConfigError) else 1 if isinstance(error, RunFailed) else error.exit_code
@@ -99,6 +99,13 @@ def main() -> None:
     if code == INTERRUPTED:
         typer.echo("interrupted", err=True)
     sys.exit(code)
+
+
+def _usage(error: typer.TyperException) -> str:
+    """What is wrong with a command's words; `--epochs 3` is meant for a setting more often than not."""
+    message = error.format_message()
+    is_unknown = message.startswith("No such option: --") and "--" not in message.removeprefix("No such option: --")
+    return f"{message}; settings are written key=value, such as train.epochs=3" if is_unknown else message
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -189,6 +196,8 @@ def run_pretrain(
         from raysl.train.pretrain import pretrain
 
         pretrain(config)
+    if low_resource:
+        typer.echo("note        --low-resource shows that a run works; its numbers say little")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Reads of files that outlast a network which fails for a moment."""
 
+import errno
 import logging
 import sys
 import time
@@ -22,6 +23,8 @@ TRIES = 5
 FIRST_WAIT_S = 0.2
 REMOTE_READS = 16  # at a time
 CHECK = "check the address, the network and the rights"
+ROOM = "the disk is full: make room there, then give the same command again"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
@@ -146,6 +149,17 @@ def _may_pass(error: Exception) -> bool:
         return True
     response: Any = error
     return not 400 <= response.status < 500 or response.status in (408, 429)
+
+
+def full_disk(error: BaseException | None) -> OSError | None:
+    """The error of a full disk, or of a quota that is used up, if this one is it or comes of it."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:  # one that was raised again may be behind itself
+        if isinstance(error, OSError) and error.errno in FULL:
+            return error
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def file_errors() -> tuple[type[Exception], ...]:

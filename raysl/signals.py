@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -15,6 +16,7 @@ from raysl.errors import Stopped
 from raysl.family import descendants
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+ONE_REQUEST_S = 0.5  # `timeout` sends its signal to its child and to the group of both: the child may get it twice
 
 
 class Signals:
@@ -109,17 +111,23 @@ def install() -> None:
 
 @contextmanager
 def _watched() -> Iterator[None]:
-    """Have the second signal end this process whatever it is doing: Python's handlers wait for the main thread."""
+    """Have the second signal end this process whatever it is doing: Python's handlers wait for the main thread.
+
+    What comes within `ONE_REQUEST_S` of the first one is no second one.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def watch() -> None:
-        came = 0
+        first: float | None = None
         with os.fdopen(reader, "rb", buffering=0) as file:
             while content := file.read(1):
-                came += content[0] in SIGNALS
-                if came == 2:
+                if content[0] not in SIGNALS:
+                    continue
+                if first is None:
+                    first = time.monotonic()
+                elif time.monotonic() - first > ONE_REQUEST_S:
                     end_at_once(128 + content[0])
 
     threading.Thread(target=watch, name="raysl-signals", daemon=True).start()

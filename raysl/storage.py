@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from raysl.addresses import absolute, join, open_uri, split_query, telling
 from raysl.errors import RunFailed, StorageError
-from raysl.reads import file_errors, retrying
+from raysl.reads import file_errors, full_disk, retrying
 
 log = logging.getLogger("raysl")
 
@@ -35,6 +35,8 @@ def outlast(
 ) -> T:
     """What `action` returns; while the storage fails it is called again, with pauses that grow to half a minute.
 
+    A full disk is not waited for: nobody makes room who is not told.
+
     Args:
         action: may be called more than once.
         goes_on: asked before each pause; where it says no the error is raised.
@@ -50,7 +52,7 @@ def outlast(
         try:
             return action()
         except StorageError as error:
-            if waited >= patience_s or not goes_on():
+            if waited >= patience_s or full_disk(error) or not goes_on():
                 raise
             log.warning("%s; trying again in %.0f s, for up to %.0f min", error, pause, (patience_s - waited) / 60)
         sleep(pause)

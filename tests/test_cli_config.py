@@ -71,6 +71,7 @@ def test_help_loads_neither_torch_nor_ray() -> None:
     ("arguments", "message"),
     [
         (["confg"], r"error: No such command 'confg'. Did you mean 'config'\?\n"),
+        (["pretrain", "--epochs", "3"], r"error: No such option: --epochs; settings are written key=value, .*\n"),
         (["list", "methods", "--jsn"], r"error: No such option: --jsn.*--json.*\n"),
         (["list", "method"], r"error: no list 'method'; did you mean 'methods'\? Known: methods, .*, configs\n"),
         (["list"], r"error: Missing argument .*\n"),

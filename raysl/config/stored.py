@@ -105,6 +105,11 @@ def load_benchmarks(
         wanted = {name: {**own.get(name, {}), "required": True} for name in names}
     else:
         wanted = own or {name: {"required": False} for name in ALIASES["benchmark"]}
+    for override in overrides:
+        key, _, text = override.partition("=")
+        if "." not in key and not isinstance(read(text, override), str | dict):  # which name a benchmark, or set one
+            ways = " or ".join(f"{name}.{override}" for name in wanted)
+            raise ConfigError(f"{override!r}: of which benchmark? write {ways}")
     settings = from_dict({**to_dict(config), "benchmarks": wanted})
     return apply_overrides(settings, [f"benchmarks.{override}" for override in overrides]).benchmarks
 

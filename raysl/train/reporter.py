@@ -1,12 +1,15 @@
 """Where checkpoints and metrics go. Every rank calls a reporter at the same steps."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from raysl import dist
-from raysl.checkpoint_files import checkpoint_name, newest_whole, remove_old, write_local
+from raysl.checkpoint_files import checkpoint_name, checkpoint_names, newest_whole, remove_old, write_local
 from raysl.storage import Folder
+
+log = logging.getLogger("raysl")
 
 Save = Callable[[Path], None]
 
@@ -30,6 +33,7 @@ class LocalReporter:
     def __init__(self, folder: str | Path | None = None, keep: int = 2) -> None:
         self.folder = None if folder is None else Path(folder)
         self.keep = keep
+        self.has_warned = False
 
     def restore(self) -> Path | None:
         """See `Reporter.restore`."""
@@ -42,6 +46,21 @@ class LocalReporter:
         """See `Reporter.report`."""
         if save is not None and self.folder is not None and dist.is_main():
             name = checkpoint_name(int(metrics["step"]))
+            self._warn_of_later(name)
             write_local(self.folder, name, save)
             remove_old(Folder(str(self.folder)), name, self.keep)
         dist.barrier()
+
+    def _warn_of_later(self, name: str) -> None:
+        """Say where the folder holds a checkpoint that counts as newer than the one that is about to be saved."""
+        assert self.folder is not None
+        later = [other for other in checkpoint_names(Folder(str(self.folder))) if other > name]
+        if later and not self.has_warned:
+            log.warning(
+                "%s has %s of an earlier training, which counts as newer than %s: load_backbone would take it; delete "
+                "it, or give this training another folder",
+                self.folder,
+                later[-1],
+                name,
+            )
+            self.has_warned = True

@@ -1,15 +1,18 @@
 """How a signal to the driver ends a run that trains in other processes."""
 
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from raysl.errors import StorageError
+from raysl.errors import ConfigError, StorageError
 from raysl.signals import Signals
 from raysl.storage import outlast
 from raysl.train.folder.run_folder import STARTUP_FILE, STOP_FILE, RunFolder
+
+log = logging.getLogger("raysl")
 
 
 @contextmanager
@@ -23,11 +26,19 @@ def stopping(folder: RunFolder, signals: Signals) -> Iterator[Callable[[], bool]
         if not _has_begun(folder):
             return False
         print("raysl: saving a checkpoint and stopping; once more to end at once", file=sys.stderr, flush=True)
-        threading.Thread(target=outlast, args=(partial(folder.write, STOP_FILE, b""),), daemon=True).start()
+        threading.Thread(target=_ask, args=(folder,), name="raysl-ask", daemon=True).start()
         return True
 
     with signals.saving(save):
         yield lambda: signals.asked is not None
+
+
+def _ask(folder: RunFolder) -> None:
+    """Ask the workers to stop, or say why that cannot be done."""
+    try:
+        outlast(partial(folder.write, STOP_FILE, b""))
+    except ConfigError as error:
+        log.error("the workers cannot be asked to save: %s; once more to end at once", error)
 
 
 def _has_begun(folder: RunFolder) -> bool:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Picture = Tensor | np.ndarray | Image
 
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of Pillow's, which a PNG file keeps as they are
+DEEP = ("I", "F")  # which a TIFF file does
 
 
 @overload
@@ -103,7 +104,7 @@ def views(
         augment_in_task=True,
         plain_recipe=evaluation_recipe(config.data.image_size, config.data.eval_resize),
     )
-    stream = LocalBatches(loader, dist.rank(), dist.world(), torch.device(device))
+    stream = LocalBatches(loader, dist.rank(), dist.world(), _device(device))
     if epoch is None:
         return stream
     if type(epoch) is not int or epoch < 0:
@@ -152,10 +153,16 @@ def _stored(image: Any, name: str) -> bytes | np.ndarray:
 
     if not isinstance(image, Image.Image):
         raise ConfigError(f"{name} is a {type(image).__name__}; give a uint8 tensor [3, H, W] or an image of Pillow's")
-    upright = ImageOps.exif_transpose(image)
-    kept = upright if upright.mode in MODES or upright.mode.startswith("I") else upright.convert("RGB")
     file = io.BytesIO()
-    kept.save(file, "PNG", compress_level=1)  # so that transparency and depth mean what they do in a file
+    try:
+        upright = ImageOps.exif_transpose(image)
+        if upright.mode in DEEP:
+            upright.save(file, "TIFF")
+        else:
+            kept = upright if upright.mode in MODES or upright.mode.startswith("I;16") else upright.convert("RGB")
+            kept.save(file, "PNG", compress_level=1)  # so that transparency and depth mean what they do in a file
+    except (OSError, ValueError, SyntaxError) as error:
+        raise ConfigError(f"{name} cannot be read by Pillow: {error}; leave it out") from error
     return file.getvalue()
 
 
@@ -172,10 +179,23 @@ def _pixels(image: Tensor | np.ndarray, name: str) -> np.ndarray:
     return pixels[:, :, 0] if pixels.ndim == 3 and channels == 1 else pixels
 
 
+def _device(device: torch.device | str) -> torch.device:
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device: {device!r} is none that torch knows; give 'cpu' or 'cuda'") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device: {device!r}, and torch sees no GPU here; give 'cpu'")
+    return found
+
+
 def _labels(labels: Sequence[int] | None, num: int) -> Int64s:
     if labels is None:
         return np.full(num, -1, np.int64)
-    found = torch.as_tensor(labels)
+    try:
+        found = torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"labels: {error}; give a whole number for each image") from error
     if found.shape != (num,) or found.is_floating_point():
         raise ConfigError(
             f"labels: {list(found.shape)} of {found.dtype} for {num} images; give a whole number for each"

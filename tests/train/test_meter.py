@@ -56,3 +56,13 @@ def test_time_left_is_told_once_it_can_be_and_is_the_mean_of_what_was_seen(caplo
         "step 20/100 loss 1.0000 left 3 min",
         "step 100/100 loss 1.0000",
     ]
+
+
+def test_a_plain_line_comes_each_tenth_and_when_none_came_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "raysl")
+    for every_s in (3600.0, 0.0):
+        view = ProgressView(total=100, every_s=every_s)
+        for step in (1, 2, 3, 10):
+            view.show(step, {"loss": 1.0})
+    steps = [message.split()[1] for message in caplog.messages]
+    assert steps == ["1/100", "10/100", "1/100", "2/100", "3/100", "10/100"]

@@ -1,8 +1,10 @@
 """A user's own images in a notebook: views of them, and what `fit` says of batches that it cannot train on."""
 
+import io
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,10 @@ from tests.train.problem import DATA, SMALL, batches, problem
 
 NUM = 30
 CONFIG = ("train.batch_size=8", "data.image_size=12", "method.views.flip=0.5", "method.views.blur_p=0.5")
+
+
+CLOSED = Image.open(io.BytesIO(b"P5 1 1 255 x"))
+CLOSED.close()
 
 
 def settings(*overrides: str) -> Any:
@@ -84,6 +90,16 @@ def test_grey_and_odd_images_are_read_as_files_are() -> None:
     assert torch.equal(made[0].label, made[0].index)
 
 
+@pytest.mark.parametrize("mode", ["I", "F", "I;16"])
+def test_deep_images_of_pillows_keep_their_contrast(mode: str) -> None:
+    ramp = np.arange(0, 60000, 60, dtype=np.int32).reshape(25, 40)
+    kinds = {"I": ramp, "F": ramp.astype(np.float32) / 60000, "I;16": ramp.astype(np.uint16)}
+    deep = Image.fromarray(kinds[mode])
+    assert deep.mode == mode
+    (batch,) = raysl.views(settings(), [deep] * 8, 0)
+    assert batch.views["global"].std() > 0.1
+
+
 def test_fit_trains_on_views_of_images_as_on_the_lists_of_their_epochs() -> None:
     config, pictures = settings("train.epochs=1"), images()
     plan = TrainPlan.from_config(config, NUM)
@@ -101,6 +117,7 @@ def test_fit_trains_on_views_of_images_as_on_the_lists_of_their_epochs() -> None
         ([torch.zeros(3, 8, 8)] * 8, r"images\[0\] is torch.float32 \[3, 8, 8\]; give pixels from 0 to 255 as .*"),
         ([np.zeros((3, 8, 8), np.uint8)] * 8, r"images\[0\] is uint8 \[3, 8, 8\]; .* uint8 \[H, W, 3\], .*"),
         ([*images(8), "a.png"], r"images\[8\] is a str; give a uint8 tensor .*"),
+        ([*images(8), CLOSED], r"images\[8\] cannot be read by Pillow: .*; leave it out"),
         ([], "images: the list is empty; .*"),
         (3, "images: a int is no list of images"),
         (images(3), "3 training images do not fill a batch of 8; .*"),
@@ -120,6 +137,10 @@ def test_other_arguments_are_refused_too() -> None:
             raysl.views(settings(), images(), epoch)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match=r"labels: .* for 30 images; give a whole number for each"):
         raysl.views(settings(), images(), labels=[1, 2])
+    with pytest.raises(ConfigError, match=r"labels: .*; give a whole number for each image"):
+        raysl.views(settings(), images(), labels=["cat"] * NUM)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="device: 'gpu' is none that torch knows"):
+        raysl.views(settings(), images(), device="gpu")
 
 
 def generator(made: list[Batch]) -> Iterator[Batch]:
@@ -187,3 +208,14 @@ def test_a_second_fit_of_a_finished_state_says_that_nothing_is_left(caplog: pyte
     assert told.startswith(
         "nothing is left to train: the state is at step 8 of 8; make a new one with TrainState.create"
     )
+
+
+def test_a_folder_with_checkpoints_of_a_longer_training_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epochs in (2, 1):
+        state, plan = problem(f"train.epochs={epochs}", "train.checkpoint_every=1st")
+        with caplog.at_level(logging.WARNING, "raysl"):
+            fit(state, state.method, plan, batches(plan), reporter=LocalReporter(tmp_path))
+        assert len(caplog.messages) == 2 - epochs
+    assert "has checkpoint_000000008 of an earlier training" in caplog.messages[0]

@@ -242,3 +242,9 @@ def test_a_run_goes_on_as_its_second_start_says(tmp_path: Path) -> None:
     assert [line["step"] for line in lines if "knn_top1" in line] == [16, 24, 32, 40]
     assert sorted(path.name for path in run.glob("checkpoint_*")) == [checkpoint_name(n) for n in (33, 36, 39, 40)]
     assert set(json.loads((run / "report.json").read_text())["config"]["benchmarks"]) == {"knn"}
+
+
+@pytest.mark.parametrize(("names", "way"), [(["knn"], "knn.k=[3]"), (None, "low_shot.k=[3] or knn.k=[3]")])
+def test_a_setting_of_no_benchmark_is_refused_with_the_way_to_write_it(names: list[str] | None, way: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"'k=[3]': of which benchmark? write {way}")):
+        load_benchmarks(load_config("quickstart"), names, ["k=[3]"])

@@ -5,12 +5,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
 import pytest
 
+from raysl.signals import Signals
 from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.folder.run_folder import STARTUP_FILE, STOP_FILE, RunFolder
+from raysl.train.stopping import stopping
 from tests.train.runs import SMALL, assert_same, finish, logged_step, start, tensors, wait_for_step
 
 LONG = (*SMALL, "train.epochs=60", "train.checkpoint_every=100%")
@@ -33,6 +37,20 @@ def start_group(how: str, storage: Path, *words: str) -> "subprocess.Popen[str]"
         text=True,
         start_new_session=True,
     )
+
+
+def test_workers_that_cannot_be_asked_to_stop_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / STARTUP_FILE).write_text("{}")
+    (tmp_path / STOP_FILE).mkdir()  # no file can take its place
+    signals = Signals()
+    with stopping(RunFolder(str(tmp_path)), signals):
+        signals.heed(signal.SIGINT, None)
+        for thread in threading.enumerate():
+            if thread.name == "raysl-ask":
+                thread.join()
+    (told,) = caplog.messages
+    assert told.startswith("the workers cannot be asked to save: cannot write ")
+    assert told.endswith("; once more to end at once")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
-"""Progress on a terminal: a bar, or a plain line now and then where there is no terminal."""
+"""Progress on a terminal: a bar, or a plain line each tenth of the run and each minute where there is no terminal."""
 
 import logging
+import time
 from collections import deque
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -21,10 +22,13 @@ class ProgressView:
     Args:
         total: steps of the run.
         first: steps that were done before this start.
+        every_s: seconds after which a plain line is due.
     """
 
-    def __init__(self, total: int, first: int = 0) -> None:
+    def __init__(self, total: int, first: int = 0, every_s: float = 60.0) -> None:
         self.total = total
+        self.every_s = every_s
+        self.told = time.monotonic()
         self.last_tenth = -1
         self.step_s: deque[float] = deque(maxlen=RECENT)
         screen = console()
@@ -49,8 +53,8 @@ class ProgressView:
         left = self._left(step, line)
         if self.is_live:
             self.bar.update(self.task, completed=step, numbers=numbers, left=left)
-        elif step * 10 // self.total != self.last_tenth:
-            self.last_tenth = step * 10 // self.total
+        elif step * 10 // self.total != self.last_tenth or time.monotonic() - self.told >= self.every_s:
+            self.last_tenth, self.told = step * 10 // self.total, time.monotonic()
             log.info("step %d/%d %s", step, self.total, f"{numbers} {left}".rstrip())
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+from raysl.reads import full_disk
 
 
 class Disk:
@@ -21,12 +21,10 @@ class Disk:
 
     def is_full(self, folder: Path, error: BaseException | None) -> bool:
         """Whether an error, or one behind it, is that of a full disk (or of a quota that is used up); remembers it."""
-        while error is not None:
-            if isinstance(error, OSError) and error.errno in FULL:
-                self.failure = self.failure or _words(folder, error)
-                return True
-            error = error.__cause__ or error.__context__
-        return False
+        if (full := full_disk(error)) is None:
+            return False
+        self.failure = self.failure or _words(folder, full)
+        return True
 
     @contextmanager
     def writing(self, folder: Path) -> Iterator[None]:

@@ -85,9 +85,9 @@ def local_lock(folder: Path, uri: str) -> Iterator[None]:
         except OSError as error:
             file.seek(0)
             raise _in_use(uri, file.read().strip() or "another process") from error
-        file.truncate(0)
-        file.write(_me())
-        file.flush()
+        with telling("write", join(uri, ".lock")):
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), _me().encode())  # at once: what a full disk refuses is not tried again at the end
         yield
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from raysl.checkpoint import load_backbone, newest
 from raysl.checkpoint_files import checkpoint_name
 from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
+from raysl.reads import full_disk
 from raysl.schedule import Step
-from raysl.storage import Folder
+from raysl.storage import Folder, outlast
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
@@ -111,3 +113,18 @@ def test_other_errors_of_a_disk_are_not_taken_for_a_full_one(tmp_path: Path) -> 
         raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
     assert disk.failure is not None
     assert disk.failure.startswith(f"the quota is used up: {tmp_path}/gone has ")
+
+
+def test_a_full_disk_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(bytes(100_000))
+    (tmp_path / "kept").symlink_to("/dev/full")
+    pauses: list[float] = []
+    with pytest.raises(StorageError, match=r"No space left on device; the disk is full: make room there"):
+        outlast(partial(Folder(str(tmp_path)).copy_in, tmp_path / "model", "kept"), sleep=pauses.append)
+    assert pauses == []
+
+
+def test_an_error_that_is_behind_itself_has_an_end() -> None:
+    first, second = OSError(errno.EIO, os.strerror(errno.EIO)), ValueError("again")
+    first.__cause__, second.__cause__ = second, first
+    assert full_disk(first) is None

@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from pyarrow import fs
 
 from raysl.checkpoint_files import seal
-from raysl.errors import RunFailed, RunInUse, StorageError
+from raysl.errors import ConfigError, RunFailed, RunInUse, StorageError
 from raysl.storage import Folder
 from raysl.train.folder.exclusive import create_new
 from raysl.train.folder.lock import LockTimes, remote_lock
@@ -82,6 +82,13 @@ def test_a_local_folder_is_locked_by_the_system(tmp_path: Path) -> None:
         with other.locked():
             pass
     with folder.locked():
+        pass
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_lock_that_cannot_be_written_is_a_message(tmp_path: Path) -> None:
+    (tmp_path / ".lock").symlink_to("/dev/full")
+    with pytest.raises(ConfigError, match=r"cannot write .*/\.lock"), RunFolder(str(tmp_path)).locked():
         pass
 
 
