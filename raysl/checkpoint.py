@@ -26,12 +26,13 @@ from raysl.checkpoint_files import newest as newest
 from raysl.checkpoint_tensors import load_tensors as load_tensors
 from raysl.checkpoint_tensors import save_tensors as save_tensors
 from raysl.checkpoint_weights import read_weights
-from raysl.components import resolve
+from raysl.components import Classes, resolve
 from raysl.config.load import dump
 from raysl.config.schema import BackboneConfig, ConfigError, RunConfig
 from raysl.config.stored import load_dumped
 from raysl.data.batch import DataInfo
 from raysl.methods.method import Method
+from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.batch_norm import convert_sync_batch_norm, local_statistics
 from raysl.optim.build import build_optimizer
@@ -42,8 +43,7 @@ from raysl.storage import Folder
 class TrainState:
     """What training changes and a checkpoint keeps: the same on every rank whenever it is saved."""
 
-    config: RunConfig
-    data: DataInfo
+    setup: Setup
     method: Method
     optimizer: Optimizer
     step: int = 0
@@ -54,39 +54,42 @@ class TrainState:
     @classmethod
     def create(
         cls,
-        config: RunConfig,
-        data: DataInfo,
+        setup: Setup,
         device: torch.device | str = "cpu",
-        method_class: type[Method] | None = None,
-        backbone_class: type[Backbone] | None = None,
-        optimizer_class: type[Optimizer] | None = None,
+        classes: Classes | None = None,
         is_new: bool = True,
     ) -> "TrainState":
         """A fresh state; the initial weights are a function of the run's seed, or those of `method.weights`.
 
         Args:
-            config: the run's settings.
-            data: the dataset.
+            setup: what the method is built on; `Setup.of(config, num_samples)` makes it.
             device: where the method lives.
-            method_class, backbone_class, optimizer_class: resolved already, for names that are not known here.
+            classes: resolved already, for names that are not known here.
             is_new: whether to read `method.weights`, which a run that goes on does not need any more.
 
         Raises:
             ConfigError: if those weights cannot be read, or their backbone is another one.
         """
+        config = setup.config
+        classes = classes or Classes.of(config)
         torch.manual_seed(config.seed)
         weights = read_weights(config) if is_new and config.method.weights is not None else None
-        backbone = (backbone_class or resolve("backbone", config.backbone.name))(config.backbone)
+        backbone: Backbone = classes.backbone(config.backbone)
         if weights is not None:  # before the method copies it into a teacher
             weights.fill_backbone(backbone)
-        method = (method_class or resolve("method", config.method.name))(config.method, backbone, data)
+        method: Method = classes.method(setup, backbone)
         origin = None if weights is None else weights.fill_method(method)
         method.to(device)
         if torch.device(device).type == "cuda":  # on a CPU it has crashed, and did not repeat
             method.to(memory_format=torch.channels_last)
         if config.train.sync_bn and dist.world() > 1:
             convert_sync_batch_norm(method)  # the class is that for the device
-        return cls(config, data, method, build_optimizer(method, config.optim, optimizer_class), weights=origin)
+        return cls(setup, method, build_optimizer(method, config.optim, classes.optimizer), weights=origin)
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's settings."""
+        return self.setup.config
 
     @property
     def device(self) -> torch.device:
@@ -125,7 +128,7 @@ class TrainState:
             "method": self.config.method.name,
             "step": self.step,
             "epochs": self.config.train.epochs,
-            "data": asdict(self.data),
+            "data": asdict(self.setup.data),
             "metrics": metrics,
         } | ({} if self.weights is None else {"weights": self.weights})
         seal(folder, meta)
@@ -180,8 +183,9 @@ class Checkpoint:
 
     def untrained(self) -> Backbone:
         """The backbone with the weights of its seed: before the first step, and without another run's weights."""
-        data = DataInfo(**self.meta["data"])
-        return TrainState.create(self.config, data, is_new=False).method.export().eval()
+        data = DataInfo.stored(self.meta["data"])
+        setup = Setup.of(self.config, data.num_samples, data.num_classes)
+        return TrainState.create(setup, is_new=False).method.export().eval()
 
 
 def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None = None) -> Checkpoint:

@@ -379,7 +379,7 @@ def list_names(
         str,
         typer.Argument(
             metavar="KIND",
-            help="methods, backbones, sources, transforms, recipes, benchmarks, optimizers or configs.",
+            help="methods, backbones, sources, transforms, benchmarks, optimizers or configs.",
             show_default=False,
         ),
     ],
@@ -407,28 +407,20 @@ def run_report_views(
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG] [key=value ...]",
-            help="A configuration, for the views of its method on its data; or a recipe (see `raysl list recipes`), "
-            "also as recipe:NAME, with settings such as recipe.size=96 data=digits.",
+            help="A configuration, for the views of its method on its data, then settings such as data=photos.",
             show_default=False,
         ),
-    ] = None,
-    recipe: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A recipe, in place of CONFIG.", show_default=False)
     ] = None,
     num: Annotated[int, typer.Option(min=1, help="Samples.")] = 6,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs, from the first on.")] = 2,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("views.html"),
     verbose: Verbose = False,
 ) -> None:
-    """Show what a method sees: its recipe, and the views of some images in some epochs. A recipe's data is photos."""
+    """Show what a method sees: its recipe, and the views of some images in some epochs."""
     _set_up_logging(verbose)
     from raysl.report.views import write_views
 
     name, overrides = split_arguments(arguments or [])
-    if recipe is not None:
-        if name is not None:
-            raise ConfigError(f"--recipe {recipe} and {name!r}: give one of the two")
-        name = f"recipe:{recipe}"
     path = write_views(name or DEFAULT_CONFIG, overrides, out, num, epochs)
     typer.echo(f"views       {path}")
 

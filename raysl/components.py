@@ -53,6 +53,28 @@ ALIASES: dict[str, dict[str, str]] = {
 
 
 @dataclass(frozen=True)
+class Classes:
+    """The classes behind the names in a run's settings, found once: user files need not exist in other processes."""
+
+    method: type[Any]
+    backbone: type[Any]
+    optimizer: type[Any]
+
+    @classmethod
+    def of(cls, config: Any) -> "Classes":
+        """Those of a `RunConfig`.
+
+        Raises:
+            ConfigError: if there is no such component.
+        """
+        return cls(
+            resolve("method", config.method.name),
+            resolve("backbone", config.backbone.name),
+            resolve("optimizer", config.optim.name),
+        )
+
+
+@dataclass(frozen=True)
 class _Limit:
     where: str
     trusted: frozenset[str]

@@ -34,9 +34,12 @@ def hash_text(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """Seed in [0, 2**63) for what one rank draws at one training step and what belongs to no sample."""
-    return hash_words(_STEP, seed, step, rank) >> 1
+def step_seed(seed: int, step: int, rank: int | None) -> int:
+    """Seed in [0, 2**63) for what one rank draws at one training step and what belongs to no sample.
+
+    Without a rank it is that of what all ranks draw alike before a step.
+    """
+    return hash_words(_STEP, seed, step, *([] if rank is None else [rank])) >> 1
 
 
 def absorb(state: Words, words: Words) -> Words:

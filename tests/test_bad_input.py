@@ -19,9 +19,9 @@ from PIL import Image
 from raysl import cli
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
-from raysl.data.batch import DataInfo
 from raysl.data.images import read_images
 from raysl.data.sources.image_folder import ImageFolder
+from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.optim.build import lr_at, peak_lr
 from raysl.train.folder.run_folder import RunFolder
@@ -202,7 +202,7 @@ def run(here: Path) -> RunFolder:
     config = load_config("quickstart", [*SMALL, f"storage={here}/runs", "name=old"])
     folder = RunFolder.of(config)
     folder.claim(config)
-    state = TrainState.create(config, DataInfo(1442, 10, 16))
+    state = TrainState.create(Setup.of(config, 1442, 10))
     state.step = 3
     state.save(Path(folder.path) / "checkpoint_000000003", {})
     return folder
@@ -283,7 +283,7 @@ def test_benchmarks_that_are_asked_for_need_labels_which_is_found_before_trainin
 
 def test_benchmarks_need_labels(refused: Refused, here: Path) -> None:
     config = load_config("quickstart", [*SMALL, "data=image_folder", "data.path=flat"])
-    TrainState.create(config, DataInfo(6, 0, 16)).save(here / "checkpoint", {})
+    TrainState.create(Setup.of(config, 6, 0)).save(here / "checkpoint", {})
     assert refused("benchmark --checkpoint checkpoint") == (
         "nothing can be measured: the images of 'image_folder' have no labels"
     )
@@ -328,7 +328,7 @@ def test_an_expected_metric_that_nobody_measured_fails_a_finished_run(
     config = load_config("quickstart", [*words, f"storage={here}/runs"])
     folder = RunFolder.of(config)
     folder.claim(config)
-    state = TrainState.create(config, DataInfo(64, 10, 16))
+    state = TrainState.create(Setup.of(config, 64, 10))
     state.step = 1
     state.save(Path(folder.path) / "checkpoint_000000001", {})
     folder.write("metrics.jsonl", b'{"step": 1, "loss": 2.5}\n')

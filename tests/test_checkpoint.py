@@ -15,16 +15,17 @@ import torch
 from raysl.checkpoint import TrainState, load_backbone, load_checkpoint, load_tensors, newest
 from raysl.checkpoint_files import FORMAT, seal
 from raysl.config.load import load_config
-from raysl.data.batch import Batch, DataInfo
+from raysl.data.batch import Batch
 from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
 from raysl.schedule import Step
 
-DATA = DataInfo(num_samples=32, num_classes=10, image_size=8)
+IMAGES = (32, 10)  # and classes
 SETTINGS = ["backbone.num_stages=2", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4"]
 
 
 def state_of(*overrides: str) -> TrainState:
-    return TrainState.create(load_config("quickstart", [*SETTINGS, *overrides]), DATA)
+    return TrainState.create(Setup.of(load_config("quickstart", [*SETTINGS, *overrides]), *IMAGES))
 
 
 def train(state: TrainState, until: int) -> TrainState:

@@ -14,8 +14,8 @@ from raysl.cli import split_arguments
 from raysl.components import ALIASES, resolve
 from raysl.config.schema import DataConfig
 from raysl.report.view_request import requested
-from raysl.transforms.recipes import RECIPES
 from tests.data.samples import png
+from tests.transforms.papers import RECIPES
 
 ROOT = Path(__file__).parents[1]
 DOCS = {path.name: path.read_text() for path in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]}

@@ -21,10 +21,10 @@ from raysl.config.load import differences, dump, load_config
 from raysl.config.schema import RunConfig
 from raysl.config.space import SweepConfig, dump_sweep
 from raysl.config.stored import load_dumped
-from raysl.data.batch import DataInfo
 from raysl.data.images import read_images
 from raysl.data.sources.file_list import FileList
 from raysl.errors import ConfigError, RunFailed
+from raysl.methods.setup import Setup
 from raysl.reads import read_file
 from raysl.redact import redact, redact_uri, without_hidden
 from raysl.report.page import write_report
@@ -91,7 +91,7 @@ def config(tmp_path: Path) -> RunConfig:
 
 def test_stored_and_printed_settings_hold_no_credentials(config: RunConfig, tmp_path: Path) -> None:
     RunFolder.of(config).claim(config)
-    TrainState.create(config, DataInfo(32, 10, 16)).save(tmp_path / "one" / "checkpoint_000000001", {})
+    TrainState.create(Setup.of(config, 32, 10)).save(tmp_path / "one" / "checkpoint_000000001", {})
     for text in (
         (tmp_path / "one" / "run.yaml").read_text(),
         (tmp_path / "one" / "checkpoint_000000001" / "run.yaml").read_text(),

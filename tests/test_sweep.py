@@ -15,8 +15,8 @@ from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.config.schema import ConfigError
 from raysl.config.space import SweepConfig, dump_sweep, load_sweep
-from raysl.data.batch import DataInfo
 from raysl.errors import RunInUse
+from raysl.methods.setup import Setup
 from raysl.sweeps import Leaderboard, _once, _pretrained, _rank, _trial_name
 from raysl.sweeps import sweep as run_sweep
 from raysl.train.folder.run_folder import RunFolder
@@ -94,7 +94,7 @@ def test_the_second_of_two_equal_draws_waits_and_takes_the_result_of_the_first(t
     config = load_config("quickstart", [*small, "train.epochs=1", f"storage={tmp_path}", "name=trial_1"])
     folder = RunFolder.of(config)
     folder.make()
-    state = TrainState.create(config, DataInfo(256, 10, 16))
+    state = TrainState.create(Setup.of(config, 256, 10))
     waits = threading.Event()
     handler = logging.Handler()
     handler.emit = lambda record: waits.set() if "waits for" in record.getMessage() else None  # type: ignore[method-assign]

@@ -13,8 +13,8 @@ from raysl.checkpoint import TrainState, load_backbone, load_checkpoint
 from raysl.config.load import load_config, to_dict
 from raysl.config.stored import load_dumped
 from raysl.config.text import read, write
-from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
 from raysl.train.folder.run_folder import RunFolder
 
 SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
@@ -57,7 +57,7 @@ def saved(tmp_path: Path) -> Path:
     config = load_config("quickstart", [*SETTINGS, f"storage={tmp_path}/runs", "name=one"])
     folder = RunFolder.of(config)
     folder.claim(config)
-    TrainState.create(config, DataInfo(32, 10, 16)).save(Path(folder.path) / "checkpoint_000000001", {})
+    TrainState.create(Setup.of(config, 32, 10)).save(Path(folder.path) / "checkpoint_000000001", {})
     return Path(folder.path)
 
 

@@ -14,6 +14,7 @@ TRAIN = """
 import torch
 torch.set_num_threads(1)
 import raysl, raysl.methods, raysl.losses, raysl.transforms, raysl.nn
+from raysl.methods.setup import Setup
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.knn import KNN
 from raysl.checkpoint import TrainState, load_backbone
@@ -38,7 +39,7 @@ order = Order(0, train.fingerprint, train.unit_sizes, plan.batch_size, plan.lane
 loader = Loader(
     train, SimCLR.views(config.method), order, config.data.mean, config.data.std, True, evaluation_recipe(size)
 )
-state = TrainState.create(config, DataInfo(train.num_samples, 10, size))
+state = TrainState.create(Setup.of(config, train.num_samples, 10))
 metrics = fit(state, state.method, plan, LocalBatches(loader), reporter=LocalReporter("run"))
 backbone = load_backbone("run")
 

@@ -39,12 +39,6 @@ def _transforms() -> list[Row]:
     return [(name, f"{found.__module__}:{found.__qualname__}", _first_line(found)) for name, found in public.items()]
 
 
-def _recipes() -> list[Row]:
-    from raysl.transforms.recipes import RECIPES
-
-    return [(name, f"{found.__module__}:{name}", _first_line(found)) for name, found in RECIPES.items()]
-
-
 def _configs() -> list[Row]:
     paths = {name: packaged_folder() / f"{name}.yaml" for name in config_names()}
     return [(name, str(path), summary_of(path)) for name, path in paths.items()]
@@ -55,7 +49,6 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
     "backbones": lambda: _components("backbone"),
     "sources": lambda: _components("source"),
     "transforms": _transforms,
-    "recipes": _recipes,
     "benchmarks": lambda: _components("benchmark"),
     "optimizers": lambda: _components("optimizer"),
     "configs": _configs,

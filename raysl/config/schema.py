@@ -189,6 +189,9 @@ class TrainConfig:
     """Newest checkpoints that stay in the run's folder."""
     online_knn_every: Every | None = field(default=None, metadata=MAY_CHANGE)
     """How often the kNN accuracy on held-out images is measured during training; default: never."""
+    eval_every: Every | None = field(default=None, metadata=MAY_CHANGE)
+    """How often a method with a task of its own (RotNet's turns, Jigsaw's permutations) is tried on held-out images
+    during training; default: never."""
     max_failures: Annotated[int, Within(-1, 1_000_000)] = field(default=3, metadata=MAY_CHANGE)
     """Losses of a worker or a node that are repaired before the run gives up; -1 for no limit."""
     expect: dict[str, Annotated[tuple[AnyBound, AnyBound], Rising()]] = field(default_factory=dict, metadata=MAY_CHANGE)

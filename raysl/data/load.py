@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from raysl.data.order import Order
 from raysl.data.prefetch import batches_for
 from raysl.data.source import Rows, Split
 from raysl.hashing import Int64s, hash_words
-from raysl.transforms.view import ViewRecipe, normalize
+from raysl.transforms.view import Augmented, ViewRecipe, normalize
 
 log = logging.getLogger("raysl")
 
@@ -33,7 +33,7 @@ class Loaded:
 
     Args:
         views: uint8 [B, V, C, H, W] by group; those of the n-th paired source end in `_n`.
-        extras: what the recipe tells the method, [B, ...] by name.
+        extras: what the recipe tells the method, [B, ...] by group and name; none of views that are still to augment.
         index: int64 [B].
         label: int64 [B], or [B, K].
         corrupt: images that could not be decoded and were replaced, "name: reason".
@@ -77,29 +77,36 @@ class Loader:
         """The same for any samples, int64 [B], in an epoch."""
         seed = self.order.seed
         cut = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode)
-        views = self._augment(cut.views, index, epoch) if self.augment_in_task else cut.views
-        extras = {
-            pair_name(name, number): extra
-            for number in range(self.split.num_sources)
-            for name, extra in self.recipe.extras(index, pair_seed(seed, number), epoch).items()
-        }
-        return Loaded(views, extras, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
+        done = self._augment(cut.views, index, epoch) if self.augment_in_task else Augmented(cut.views, {})
+        return Loaded(done.views, done.extras, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
 
-    def finish(self, loaded: Loaded, step: int, device: torch.device) -> Batch:
-        """Move loaded rows to the device, augment them there if that is still to do, and normalise.
+    def finish(self, loaded: Loaded, step: int, device: torch.device, rank: int = 0, world: int = 1) -> Batch:
+        """Move a rank's loaded rows to the device, augment them there if that is still to do, and normalise.
 
         To a GPU they go from pinned memory, so that the current stream copies them while the host goes on.
         """
         views = {name: _moved(view, device) for name, view in loaded.views.items()}
+        index, epoch, extras = loaded.index.numpy(), step // self.order.epoch_len, loaded.extras
         if not self.augment_in_task:
-            views = self._augment(views, loaded.index.numpy(), step // self.order.epoch_len)
-        extras = {name: _moved(extra, device) for name, extra in loaded.extras.items()}
-        return Batch(self.normalized(views), _moved(loaded.index, device), _moved(loaded.label, device), extras)
+            done = self._augment(views, index, epoch)
+            views, extras = done.views, done.extras
+        lane = torch.from_numpy(self.order.lanes_of(step, rank, world))
+        return Batch(
+            self.normalized(views),
+            _moved(loaded.index, device),
+            _moved(loaded.label, device),
+            _moved(lane, device),
+            {name: _moved(extra, device) for name, extra in extras.items()},
+            seed=self.order.seed,
+            epoch=epoch,
+            step=step,
+            host_index=index,
+        )
 
     def plain(self, rank: int, world: int, device: torch.device) -> Iterator[Batch]:
         """A rank's share of the training images without augmentation, in dataset order, as the group "image"."""
-        first, end = (self.split.num_samples * place // world for place in (rank, rank + 1))
-        return self.plain_batches(self.split, first, end, device)
+        share = plain_share(self.split.num_samples, rank, world)
+        return self.plain_batches(self.split, share.start, share.stop, device)
 
     def plain_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
         """The images [first, end) of a split without augmentation, as the group "image" of one view.
@@ -110,11 +117,45 @@ class Loader:
             device: where batches go.
         """
         for start in range(first, end, PLAIN_ROWS):
+            yield self.finish_plain(self.load_plain(split, start, min(end, start + PLAIN_ROWS)), device)
+
+    def load_plain(self, split: Split, first: int, end: int) -> Loaded:
+        """The images [first, end) of a split as the group "image", on the CPU and before normalisation."""
+        index = np.arange(first, end)
+        cut = self._cut(split, self.plain_recipe, index, seed=0, epoch=0, may_reduce=False)
+        return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
+
+    def finish_plain(self, loaded: Loaded, device: torch.device) -> Batch:
+        """Move plain images to the device and normalise them."""
+        views = {name: view.to(device) for name, view in loaded.views.items()}
+        return Batch(
+            self.normalized(views),
+            loaded.index.to(device),
+            loaded.label.to(device),
+            seed=self.order.seed,
+            host_index=loaded.index.numpy(),
+        )
+
+    def seen_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
+        """The images [first, end) of a split with the method's views, drawn as in epoch 0 of a run of this seed.
+
+        Args:
+            split: the images, not necessarily those of the loader.
+            first, end: places in the split.
+            device: where batches go.
+        """
+        for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))
-            cut = self._cut(split, self.plain_recipe, index, seed=0, epoch=0, may_reduce=False)
-            on_device = {name: view.to(device) for name, view in cut.views.items()}
-            labels = torch.from_numpy(cut.labels).to(device)
-            yield Batch(self.normalized(on_device), torch.from_numpy(index).to(device), labels)
+            cut = self._cut(split, self.recipe, index, self.order.seed, epoch=0, may_reduce=False)
+            done = self._augment(cut.views, index, epoch=0)
+            batch = Batch(
+                done.views,
+                torch.from_numpy(index),
+                torch.from_numpy(cut.labels),
+                extras=done.extras,
+                seed=self.order.seed,
+            ).map(lambda rows: rows.to(device))
+            yield replace(batch, views=self.normalized(batch.views), host_index=index)
 
     def normalized(self, views: dict[str, Tensor]) -> dict[str, Tensor]:
         """uint8 views as floats."""
@@ -144,13 +185,17 @@ class Loader:
 
         return cut_images(split, index, crops, reductions if may_reduce else None)
 
-    def _augment(self, views: dict[str, Tensor], index: Int64s, epoch: int) -> dict[str, Tensor]:
+    def _augment(self, views: dict[str, Tensor], index: Int64s, epoch: int) -> Augmented:
         out: dict[str, Tensor] = {}
+        extras: dict[str, Tensor] = {}
         for number in range(self.split.num_sources):
             crops = {name: views[pair_name(name, number)] for name in self.recipe.groups}
-            augmented = self.recipe.augment(crops, index, pair_seed(self.order.seed, number), epoch)
-            out |= {pair_name(name, number): view for name, view in augmented.items()}
-        return out
+            done = self.recipe.augment(crops, index, pair_seed(self.order.seed, number), epoch)
+            out |= {pair_name(name, number): view for name, view in done.views.items()}
+            for name, extra in done.extras.items():
+                group, _, what = name.rpartition(".")
+                extras[f"{pair_name(group, number)}.{what}"] = extra
+        return Augmented(out, extras)
 
 
 @dataclass(frozen=True)
@@ -187,7 +232,7 @@ class LocalBatches:
     def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
         """Batches on the device, with the images that were replaced."""
         for number, loaded in enumerate(self._loaded(step), step):
-            yield self.loader.finish(loaded, number, self.device), loaded.corrupt
+            yield self.loader.finish(loaded, number, self.device, self.rank, self.world), loaded.corrupt
 
     def _loaded(self, step: int) -> Iterator[Loaded]:
         if self.threads == 0:
@@ -201,6 +246,11 @@ class LocalBatches:
                     ahead.append(pool.submit(self.loader.load, step + len(ahead), self.rank, self.world))
                 yield ahead.popleft().result()
                 step += 1
+
+
+def plain_share(num_samples: int, rank: int, world: int) -> range:
+    """A rank's part of the images in dataset order."""
+    return range(num_samples * rank // world, num_samples * (rank + 1) // world)
 
 
 def _moved(values: Tensor, device: torch.device) -> Tensor:

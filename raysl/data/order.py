@@ -69,7 +69,7 @@ class Order:
     @cached_property
     def epoch_len(self) -> int:
         """Global batches in an epoch."""
-        return self.num_samples // self.batch_size if self.drop_last else -(-self.num_samples // self.batch_size)
+        return epoch_length(self.num_samples, self.batch_size, self.drop_last)
 
     def batch_rows(self, step: int) -> int:
         """Rows of the global batch at a step."""
@@ -87,6 +87,13 @@ class Order:
             return places[first + self._slot(lanes.start, num_rows) : first + self._slot(lanes.stop, num_rows)]
         none = np.empty(0, np.int64)  # for more ranks than lanes
         return np.concatenate([none, *(self._lane_rows(epoch, in_epoch, lane) for lane in lanes)])
+
+    def lanes_of(self, step: int, rank: int = 0, world: int = 1) -> Int64s:
+        """The lane of each row of `batch(step, rank, world)`."""
+        own = rank_lanes(self.lanes, rank, world)
+        num_rows = self.batch_rows(step)
+        counts = [self._slot(lane + 1, num_rows) - self._slot(lane, num_rows) for lane in own]
+        return np.repeat(np.arange(own.start, own.stop), counts)
 
     def num_rows(self, rank: int, world: int) -> int:
         """Rows of each whole global batch that a rank holds."""
@@ -161,6 +168,11 @@ def _kept_permutation(n: int, key: int) -> Int64s:
 
     found: Int64s = _KEPT.get((key, n), make)
     return found
+
+
+def epoch_length(num_samples: int, batch_size: int, drop_last: bool) -> int:
+    """Global batches in an epoch; without `drop_last` the rest makes a smaller one."""
+    return num_samples // batch_size if drop_last else -(-num_samples // batch_size)
 
 
 def rank_lanes(lanes: int, rank: int, world: int) -> range:

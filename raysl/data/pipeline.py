@@ -19,7 +19,7 @@ from raysl.data.batch import Batch
 from raysl.data.blocks import Blocks, Numpy, batches_of, to_columns
 from raysl.data.corrupt import CorruptLog
 from raysl.data.execution import COLUMN, dealt_blocks
-from raysl.data.load import Loaded, Loader
+from raysl.data.load import PLAIN_ROWS, Loaded, Loader, plain_share
 from raysl.data.prefetch import batches_for
 from raysl.memory import keep_freed_memory
 
@@ -68,8 +68,17 @@ class RayBatches:
             step, segment = segment.plan.end, following
 
     def plain(self) -> Iterator[Batch]:
-        """See `raysl.data.load.Loader.plain`."""
-        return self.loader.plain(self.rank, self.world, self.device)
+        """This rank's share of the training images without augmentation, in dataset order, as the group "image".
+
+        Every rank calls it at the same steps and goes through it to its end: the images are read by data tasks.
+        """
+        plain = Plain(self.loader, self.world)
+        iterators = self.share(self._dealt(plain, self.world * plain.num_blocks) if self.rank == 0 else None)
+        blocks = iterators[self.rank].iter_batches(
+            batch_size=None, batch_format="numpy", prefetch_batches=self.prefetch
+        )
+        for _, loaded in batches_of(blocks, parts=1):
+            yield self.loader.finish_plain(loaded, self.device)
 
     def _made(
         self, segment: "_Segment", following: "_Segment | None", step: int
@@ -78,7 +87,7 @@ class RayBatches:
         blocks = segment.plan
         for arrived, loaded in batches_of(segment.blocks(following), blocks.parts):
             self._check(loaded, arrived, step)
-            yield self.loader.finish(loaded, step, self.device), loaded.corrupt
+            yield self.loader.finish(loaded, step, self.device, self.rank, self.world), loaded.corrupt
             step += 1
         if step != blocks.end:
             raise RuntimeError(f"rank {self.rank}: the stream ended at step {step} instead of {blocks.end}")
@@ -98,8 +107,10 @@ class RayBatches:
 
     def _start(self, plan: Blocks) -> list[Any]:
         """Iterators, one a rank, over the blocks of a plan."""
-        job = _Job(replace(self.loader), plan)
-        return dealt_blocks(job, self.world * plan.num_blocks, self.world, self.task_cpus, self.buffer_bytes)
+        return self._dealt(_Job(replace(self.loader), plan), self.world * plan.num_blocks)
+
+    def _dealt(self, make: Callable[[Numpy], Numpy], num_blocks: int) -> list[Any]:
+        return dealt_blocks(make, num_blocks, self.world, self.task_cpus, self.buffer_bytes)
 
     def _check(self, loaded: Loaded, arrived: int, step: int) -> None:
         expected = self.loader.order.batch(step, self.rank, self.world)
@@ -136,6 +147,33 @@ class _Segment:
                 following.begin()
             yield block
         self._thread.shutdown()
+
+
+@dataclass(frozen=True)
+class Plain:
+    """What a data task does: a block's number to some of a rank's share of the images, without augmentation."""
+
+    loader: Loader
+    world: int
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of each rank; with more images than ranks none is empty."""
+        return -(-self._most // PLAIN_ROWS)
+
+    @property
+    def _most(self) -> int:
+        return -(-self.loader.split.num_samples // self.world)
+
+    def __call__(self, block: Numpy) -> Numpy:
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        (number,) = block[COLUMN].tolist()
+        turn, rank = divmod(number, self.world)
+        share = plain_share(self.loader.split.num_samples, rank, self.world)
+        first, end = (share.start + len(share) * place // self.num_blocks for place in (turn, turn + 1))
+        loaded = self.loader.load_plain(self.loader.split, first, end)
+        return to_columns(loaded, [turn], [end - first], -(-self._most // self.num_blocks))
 
 
 @dataclass(frozen=True)

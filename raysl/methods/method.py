@@ -3,18 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from raysl.config.schema import MethodConfig, OptimConfig
-from raysl.data.batch import Batch, DataInfo
+from raysl.data.batch import Batch
+from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.schedule import Step
 from raysl.transforms.view import ViewRecipe
-
-if TYPE_CHECKING:
-    from raysl.train.plan import TrainPlan
 
 
 @dataclass
@@ -25,44 +23,50 @@ class StepOutput:
     """Scalar, the mean over this rank's images."""
     metrics: dict[str, Tensor] = field(default_factory=dict)
     """Detached scalars; the loop averages them over ranks."""
-    features: Tensor | None = None
-    """Detached backbone features [B, D]."""
+    carry: dict[str, Tensor] = field(default_factory=dict)
+    """Detached tensors for `after_update`, a row for each image of the rank: keys for a queue, rows of a bank."""
 
 
 class Method(nn.Module, ABC):
     """A self-supervised method: its views, its networks, its loss.
 
-    A subclass nests a frozen `Config` with the paper's defaults. Its loss is the mean over this rank's images and takes
-    what the paper calls "the batch" from `raysl.dist`; the loop and DDP then give the gradient of one process holding
-    the whole batch. State that must survive a restart is a parameter or a buffer made in `__init__`.
+    A subclass nests a frozen `Config` with the paper's defaults, whose `views` is a recipe. Its loss is the mean over
+    this rank's images and takes what the paper calls "the batch" from `raysl.dist`; the loop and DDP then give the
+    gradient of one process holding the whole batch. State that must survive a restart is a parameter or a buffer made
+    in `__init__`; it is written in `after_update` and `before_epoch` alone, alike on every rank.
     """
 
     Config: ClassVar[type[MethodConfig]]
     logged: ClassVar[tuple[str, ...] | None] = None
     """Names in `StepOutput.metrics`, so that `train.expect` can be checked before training; None: not told."""
+    evaluated: ClassVar[tuple[str, ...]] = ()
+    """Names that `evaluation_step` gives; empty where a method has no task that held-out images could tell of."""
 
-    def __init__(self, config: Any, backbone: Backbone, data: DataInfo) -> None:
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__()
-        self.config = config
+        self.setup = setup
+        self.config: Any = setup.config.method
         self.backbone = backbone
-        self.data = data
 
     @classmethod
-    @abstractmethod
-    def views(cls, config: Any) -> ViewRecipe:
-        """The views that the data pipeline makes for this method; called after `check`.
-
-        Raises:
-            ValueError: if the settings make no views; the user reads the message behind `method.views:`.
-        """
-
-    @classmethod
-    def check(cls, config: Any, data: DataInfo, plan: "TrainPlan") -> None:
+    def check(cls, setup: Setup) -> None:
         """Refuse settings that cannot work, on the driver, before views are made and any worker starts.
 
         Raises:
             ConfigError: with the numbers and a way out.
         """
+
+    @classmethod
+    def views(cls, setup: Setup) -> ViewRecipe:
+        """The views that the data pipeline makes for this method; called after `check`. By default those of
+        `Config.views`.
+
+        Raises:
+            ValueError: if the settings make no views; the user reads the message behind `method.views:`.
+        """
+        config: Any = setup.config.method
+        recipe: ViewRecipe = config.views.recipe()
+        return recipe
 
     @abstractmethod
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
@@ -77,22 +81,32 @@ class Method(nn.Module, ABC):
         return self.training_step(batch, step)
 
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
-        """Accuracy of the pretext task on held-out images; empty where a method has none."""
+        """How well the method's own task is done on held-out images, seen as in training: a value for each row [B], by
+        the names in `evaluated`. Called every `train.eval_every` in evaluation mode, for every image once."""
         return {}
 
     def before_epoch(self, step: Step, batches: Callable[[], Iterator[Batch]]) -> None:
-        """Called at an epoch's first step, never on a resume inside it.
+        """Called at an epoch's first step, never on a resume inside it; torch and numpy are seeded from (seed, step),
+        alike on every rank.
 
         Args:
             step: where training is.
-            batches: makes this rank's stream of plain images in dataset order.
+            batches: this rank's share of the training images without augmentation, in dataset order, as the group
+                "image" of one view; each call goes through them once.
         """
 
     def after_backward(self, step: Step) -> None:
         """Called when gradients are complete, before they are clipped."""
 
-    def after_update(self, step: Step) -> None:
-        """Called when the optimizer has moved the weights, with running statistics the same on every rank."""
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Called when the optimizer has moved the weights, with running statistics the same on every rank: the place
+        to write queues, banks and teachers, alike on every rank (`dist.all_gather` works as in a step).
+
+        Args:
+            step: where training was before the update.
+            batch: what the step saw.
+            carry: `StepOutput.carry` of the step.
+        """
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """Parameters for the optimizer; by default those that train, split by `optim.exclude_norm_and_bias`."""

@@ -44,6 +44,9 @@ def _view(view: View, first: int, num: int) -> str:
     if view.tiles is not None:
         names = [item.name for item in dataclasses.fields(Tiles)]
         chain += f"<p>Cut into {view.num_images} tiles: {_named(view.tiles, names)}</p>"
+    if view.mask is not None:
+        names = [item.name for item in dataclasses.fields(view.mask)]
+        chain += f"<p>Patches masked: {_named(view.mask, names)}</p>"
     if view.tile_transforms:
         chain += f"<p>Of each tile:</p>{_chain(view.tile_transforms)}"
     return f"<td>{numbers}</td><td>{crop}</td><td>{chain or 'none'}</td>"

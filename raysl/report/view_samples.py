@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from PIL import Image
@@ -15,7 +14,6 @@ from raysl.data.source import Split
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows
 from raysl.report.view_pictures import ViewPicture, view_picture
-from raysl.transforms.random import SampleRandom
 from raysl.transforms.view import ViewRecipe
 
 log = logging.getLogger("raysl")
@@ -103,18 +101,15 @@ def _epoch(
     samples: list[list[GroupPictures]] = [[] for _ in index]
     for source, pictures in enumerate(sources):
         own_seed = pair_seed(seed, source)
-        views = recipe(pictures.images, index, own_seed, epoch)
-        random = partial(SampleRandom, own_seed, epoch, index)
-        number = 0
+        done = recipe.augment(recipe.crop(pictures.images, index, own_seed, epoch), index, own_seed, epoch)
         for name, group in recipe.groups.items():
-            extras = [view.extras(random(number + place)) for place, view in enumerate(group)]
+            extras = {key: done.extras[f"{name}.{key}"] for key in group[0].extra_names}  # [B, V, ...]
             for place, sample in enumerate(samples):
-                images = views[name][place].chunk(len(group))  # V of [T, 3, S, S]
-                told = [{key: values[place] for key, values in extra.items()} for extra in extras]
+                images = done.views[name][place].chunk(len(group))  # V of [T, 3, S, S]
+                told = [{key: values[place, view] for key, values in extras.items()} for view in range(len(group))]
                 shown = [view_picture(*one) for one in zip(group, images, told, strict=True)]
                 first = group[0]
                 sample.append(GroupPictures(pair_name(name, source), first.size, first.tiles is not None, shown))
-            number += len(group)
     return samples
 
 

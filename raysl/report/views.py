@@ -14,7 +14,6 @@ from raysl.report.style import VIEWS_STYLE
 from raysl.report.view_pictures import ViewPicture
 from raysl.report.view_request import ViewRequest, requested
 from raysl.report.view_samples import GroupPictures, SampleViews, StoredImage, sample_views
-from raysl.transforms.masking import BlockMask, RandomMask
 from raysl.transforms.view import ViewRecipe
 
 STORED = 116
@@ -29,7 +28,7 @@ PNG_LIMIT = 12_000
 
 
 def write_views(name: str, overrides: Sequence[str], path: Path, num: int = 6, num_epochs: int = 2) -> Path:
-    """Write the page of a configuration's or a recipe's views.
+    """Write the page of a configuration's views.
 
     Args:
         name, overrides: what to show, see `raysl.report.view_request.requested`.
@@ -96,7 +95,7 @@ def _picture_notes(recipe: ViewRecipe, zoom: float) -> str:
     views = [view for group in recipe.groups.values() for view in group]
     scale = "" if zoom == 1 else f", {zoom:.3g} times their size"
     notes = [f"All views are shown at one scale{scale}, before normalisation."]
-    if any(isinstance(transform, BlockMask | RandomMask) for view in views for transform in view.transforms):
+    if any(view.mask is not None for view in views):
         notes.append("Stripes: masked patches. The method gets the whole view, and the mask beside it.")
     if any(view.tiles is not None for view in views):
         notes.append("Tiles stand in the order in which the method gets them, column by column, as cells are counted.")

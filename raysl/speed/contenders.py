@@ -26,10 +26,9 @@ from raysl.memory import keep_freed_memory
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.resnet import ResNet
 from raysl.speed.turns import Gate
-from raysl.speed.workload import Workload, data_info
+from raysl.speed.workload import Workload, setup_of
 from raysl.train.callbacks.callback import Callback
 from raysl.train.loop import fit
-from raysl.train.plan import TrainPlan
 from raysl.train.reporter import LocalReporter, Reporter
 
 
@@ -156,12 +155,11 @@ def _joined(task: Task) -> Iterator[None]:
 
 def _fit(task: Task, reporter: Reporter, callbacks: list[Callback]) -> None:
     config = task.workload.config(task.name, Path(task.folder), task.num_steps, task.world, task.threads)
-    data = data_info(config)
-    plan = TrainPlan.from_config(config, data.num_samples, task.world)
-    state = TrainState.create(config, data)
+    setup = setup_of(config)
+    state = TrainState.create(setup)
     model = dist.data_parallel(state.method)
     gate = task.gate(task.workload.batches(dist.rank()))
-    fit(state, model, plan, gate, callbacks=callbacks, reporter=reporter)
+    fit(state, model, setup.plan, gate, callbacks=callbacks, reporter=reporter)
 
 
 def main() -> None:

@@ -31,10 +31,10 @@ from raysl.data.load import Loader, LocalBatches
 from raysl.data.order import Order
 from raysl.data.sources.parquet import Parquet
 from raysl.memory import keep_freed_memory
-from raysl.methods.simclr import SimCLR, Views
 from raysl.speed.pictures import read_pictures
 from raysl.speed.turns import join
 from raysl.transforms.photometric import blur_kernel_size
+from raysl.transforms.recipes import Crops
 from raysl.transforms.view import evaluation_recipe
 
 MEAN, STD = DataConfig.mean, DataConfig.std
@@ -206,7 +206,7 @@ def parts_of_local(task: StreamTask, num_batches: int) -> dict[str, float]:
         moments.append(time.perf_counter())
         views = loader.recipe.augment(crops, index, 0, 0)
         moments.append(time.perf_counter())
-        for view in views.values():
+        for view in views.views.values():
             normalize(view, MEAN, STD)
         moments.append(time.perf_counter())
         for name, (before, after) in zip(spent, itertools.pairwise(moments), strict=True):
@@ -218,7 +218,7 @@ def _loader(task: StreamTask) -> Loader:
     split = Parquet(Parquet.Config(train=task.file, image_size=task.size)).required("train")
     return Loader(
         split=split,
-        recipe=SimCLR.views(SimCLR.Config(views=Views(size=task.size))),
+        recipe=Crops(size=task.size).recipe(),
         order=Order(
             seed=0,
             fingerprint=split.fingerprint,

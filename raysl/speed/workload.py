@@ -8,13 +8,15 @@ import numpy as np
 import torch
 
 from raysl.config.schema import RunConfig, TrainConfig
-from raysl.data.batch import Batch, DataInfo
+from raysl.data.batch import Batch
 from raysl.data.images import read_images
 from raysl.data.sources.synthetic import Synthetic
-from raysl.methods.simclr import SimCLR, Views
+from raysl.methods.setup import Setup
+from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.sgd import SGD
 from raysl.schedule import Duration
+from raysl.transforms.recipes import Crops
 from raysl.transforms.view import normalize
 
 NUM_BATCHES = 2
@@ -50,7 +52,7 @@ class Workload:
         return RunConfig(
             name=name,
             storage=str(storage),
-            method=SimCLR.Config(hidden_dim=self.hidden_dim, views=Views(size=self.image_size)),
+            method=SimCLR.Config(hidden_dim=self.hidden_dim, views=Crops(size=self.image_size)),
             backbone=self.backbone,
             data=Synthetic.Config(image_size=self.image_size, num_train=batch_size * num_steps),
             optim=SGD.Config(lr=self.lr, lr_scaling="none", schedule="constant", warmup=Duration(0, "st")),
@@ -63,7 +65,7 @@ class Workload:
         """The batches of one process: a function of its rank."""
         config = Synthetic.Config(image_size=self.image_size)
         split = Synthetic(config).required("train")
-        recipe = SimCLR.views(SimCLR.Config(views=Views(size=self.image_size)))
+        recipe = Crops(size=self.image_size).recipe()
         made = []
         for number in range(NUM_BATCHES):
             first = (rank * NUM_BATCHES + number) * self.batch_size
@@ -75,7 +77,7 @@ class Workload:
         return made
 
 
-def data_info(config: RunConfig) -> DataInfo:
-    """The dataset that the settings of a workload speak of."""
+def setup_of(config: RunConfig) -> Setup:
+    """What the settings of a workload come to."""
     assert isinstance(config.data, Synthetic.Config)
-    return DataInfo(config.data.num_train, config.data.num_classes, config.data.image_size)
+    return Setup.of(config, config.data.num_train, config.data.num_classes)

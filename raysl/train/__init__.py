@@ -1,9 +1,11 @@
 """Training: the plan, the loop, and what reports and observes it. Nothing here but `worker`, `trainer`,
 `ray_reporter` and `pretrain` imports Ray."""
 
+from raysl.checkpoint import TrainState
+from raysl.methods.setup import Setup
 from raysl.train.late import NonFiniteLoss
 from raysl.train.loop import fit
 from raysl.train.plan import TrainPlan
 from raysl.train.reporter import LocalReporter, Reporter
 
-__all__ = ["LocalReporter", "NonFiniteLoss", "Reporter", "TrainPlan", "fit"]
+__all__ = ["LocalReporter", "NonFiniteLoss", "Reporter", "Setup", "TrainPlan", "TrainState", "fit"]

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -28,24 +29,28 @@ class BatchStream(Protocol):
         """Rows of the global batches from `step` on."""
 
     def plain(self) -> Iterator[Batch]:
-        """This rank's share of the training images without augmentation, in dataset order."""
+        """This rank's share of the training images without augmentation, in dataset order, as the group "image" of one
+        view; where ranks share the work of making them, all ranks call it, and go through it to its end."""
 
 
 class ListBatches:
     """A list of batches as a stream that goes through it again and again."""
 
-    def __init__(self, batches: Sequence[Batch]) -> None:
+    def __init__(self, batches: Sequence[Batch], plan: TrainPlan) -> None:
         self.batches = batches
+        self.plan = plan
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """See `BatchStream.from_step`."""
         while True:
-            yield self.batches[step % len(self.batches)]
+            batch = self.batches[step % len(self.batches)]
+            yield replace(batch, seed=self.plan.seed, epoch=self.plan.step(step).epoch, step=step)
             step += 1
 
     def plain(self) -> Iterator[Batch]:
-        """The batches themselves, once: a list holds no other form of its images."""
-        return iter(self.batches)
+        """The first view of each image, once: a list holds no other form of its images."""
+        for batch in self.batches:
+            yield replace(batch, views={"image": next(iter(batch.views.values()))[:, :1]}, extras={})
 
 
 def stream_of(batches: BatchStream | Sequence[Batch], state: TrainState, plan: TrainPlan) -> BatchStream:
@@ -76,11 +81,11 @@ def stream_of(batches: BatchStream | Sequence[Batch], state: TrainState, plan: T
         )
     if not batches:
         raise ConfigError(f"batches: the list is empty; {WAY}")
-    recipe = type(state.method).views(state.config.method)
+    recipe = type(state.method).views(state.setup)
     for place, batch in enumerate(batches):
         _check(batch, f"batches[{place}]", recipe, state.config.method.name)
     _check_rows(batches, plan)
-    return ListBatches(batches)
+    return ListBatches(batches, plan)
 
 
 def _check_order(order: Order, plan: TrainPlan) -> None:
@@ -124,6 +129,9 @@ def _check(batch: object, name: str, recipe: ViewRecipe, method: str) -> None:
                 f"{method!r} needs {num} of the group {group!r} of each image; {WAY}"
             )
         _check_views(batch.views[group], num, len(batch), f"{name}.views[{group!r}]")
+        for extra in views[0].extra_names:
+            if f"{group}.{extra}" not in batch.extras:
+                raise ConfigError(f"{name} has no extras[{f'{group}.{extra}'!r}], which {method!r} needs; {WAY}")
 
 
 def _check_views(views: Tensor, num: int, num_rows: int, name: str) -> None:

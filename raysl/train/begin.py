@@ -13,13 +13,12 @@ from raysl.checkpoint_weights import told
 from raysl.storage import outlast
 from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
 from raysl.train.folder.run_folder import RunFolder
-from raysl.train.plan import TrainPlan
-from raysl.train.worker import Job
+from raysl.train.prepare import Prepared
 
 log = logging.getLogger("raysl")
 
 
-def begin(job: Job, folder: RunFolder, plan: TrainPlan) -> Found:
+def begin(run: Prepared, folder: RunFolder) -> Found:
     """Make the folder that of this run, with these settings and images. The driver calls it, before any worker starts.
 
     The weights at `method.weights` are read once, when the run is new, and kept as its checkpoint at step 0.
@@ -31,18 +30,18 @@ def begin(job: Job, folder: RunFolder, plan: TrainPlan) -> Found:
         ConfigError: if the folder is another run's, the dataset has changed, the run has become shorter, or longer
             without a word, the checkpoint is of another method, or the weights do not fit.
     """
-    config, found = job.config, folder.newest()
-    first = _first_state(job) if found.name is None and config.method.weights is not None else None
+    config, found = run.config, folder.newest()
+    first = _first_state(run) if found.name is None and config.method.weights is not None else None
     folder.claim(config, found)
-    found = claim_dataset(folder, config, DatasetNote.of(job.loader.split, plan.epoch_len), found)
+    found = claim_dataset(folder, config, DatasetNote.of(run.loader.split, run.setup.plan.epoch_len), found)
     if found.name is not None:
         check_resumable(found.meta, folder.uri_of(found.name), config)
     return found if first is None else _store(folder, first)
 
 
-def _first_state(job: Job) -> TrainState:
+def _first_state(run: Prepared) -> TrainState:
     with torch.random.fork_rng(devices=[]):
-        return TrainState.create(job.config, job.data, "cpu", job.method_class, job.backbone_class, job.optimizer_class)
+        return TrainState.create(run.setup, "cpu", run.classes)
 
 
 def _store(folder: RunFolder, state: TrainState) -> Found:

@@ -5,6 +5,7 @@ import difflib
 from raysl.config.schema import ConfigError, RunConfig
 from raysl.errors import RunFailed
 from raysl.methods.method import Method
+from raysl.train.callbacks.held_out import PREFIX
 from raysl.train.plan import TrainPlan
 
 LOGGED = ("step", "epoch", "loss", "lr", "images_per_s", "step_s", "data_wait", "memory_gb", "corrupt_images")
@@ -12,7 +13,11 @@ LOGGED = ("step", "epoch", "loss", "lr", "images_per_s", "step_s", "data_wait", 
 
 
 def check_expected_names(
-    config: RunConfig, method_class: type[Method], measured: set[str], has_online_knn: bool
+    config: RunConfig,
+    method_class: type[Method],
+    measured: set[str],
+    has_online_knn: bool,
+    evaluated: tuple[str, ...] = (),
 ) -> None:
     """Refuse an expectation of a number that nothing will report.
 
@@ -21,13 +26,15 @@ def check_expected_names(
         method_class: of its method; where it does not say what it logs, any name without a slash may be one of those.
         measured: names that its benchmarks will give.
         has_online_knn: whether the kNN accuracy is measured during training.
+        evaluated: what the method tells of held-out images.
 
     Raises:
         ConfigError: with the names that there will be.
     """
     logged = {*LOGGED, *(method_class.logged or ()), *(["knn_top1"] if has_online_knn else [])}
+    logged |= {PREFIX + name for name in evaluated}
     for name in config.train.expect:
-        is_open = method_class.logged is None and "/" not in name and name != "knn_top1"
+        is_open = method_class.logged is None and not ("/" in name or name == "knn_top1" or name.startswith(PREFIX))
         if name not in logged | measured and not is_open:
             near = difflib.get_close_matches(name, logged | measured, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""

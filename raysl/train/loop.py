@@ -61,6 +61,7 @@ def fit(
     while state.step < plan.total_steps and run.stopped is None:
         step = plan.step(state.step)
         if step.in_epoch == 0:
+            seed_step(plan.seed, step.index, None)
             method.before_epoch(step, stream.plain)
         with meter.waiting():
             batch = next(rows)
@@ -77,7 +78,7 @@ def fit(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             state.synchronise()
-            method.after_update(step)
+            method.after_update(step, batch, out.carry)
         state.step += 1
         meter.count(plan.batch_rows(step))
         _observe(run, callbacks, meter, finite, out)
@@ -89,8 +90,11 @@ def fit(
     return run.metrics
 
 
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed what draws random numbers inside a step, so that no generator's state has to be saved."""
+def seed_step(seed: int, step: int, rank: int | None) -> None:
+    """Seed what draws random numbers inside a step, so that no generator's state has to be saved.
+
+    Before an epoch there is no rank in it: all ranks draw alike.
+    """
     number = step_seed(seed, step, rank)
     torch.manual_seed(number)
     np.random.seed(number % (1 << 32))

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from raysl.config.schema import ConfigError, OptimConfig, RunConfig
-from raysl.data.order import default_lanes, rank_lanes
+from raysl.data.order import Order, default_lanes, epoch_length, rank_lanes
+from raysl.data.source import Split
 from raysl.schedule import Duration, Step
 
 
@@ -22,6 +23,7 @@ class TrainPlan:
         world: ranks.
         precision: `fp32` or `bf16`.
         clip_grad: largest norm of the gradient, or None.
+        window, exact_below, drop_last: of the order of samples, see `DataConfig`.
         optim: optimizer settings, for the course of the learning rate.
         log_every, checkpoint_every: how often these happen.
     """
@@ -35,6 +37,9 @@ class TrainPlan:
     world: int
     precision: str
     clip_grad: float | None
+    window: int
+    exact_below: int
+    drop_last: bool
     optim: OptimConfig
     log_every: Duration
     checkpoint_every: Duration
@@ -69,7 +74,7 @@ class TrainPlan:
                 f"the last batch of an epoch has {rest} of {num_samples} images, fewer than 2 for one of {world} "
                 "worker(s); set data.drop_last=true, or another train.batch_size"
             )
-        epoch_len = num_samples // train.batch_size + (rest > 0)
+        epoch_len = epoch_length(num_samples, train.batch_size, config.data.drop_last)
         precision = train.precision
         if precision == "auto":
             precision = "bf16" if device_type == "cuda" else "fp32"
@@ -83,9 +88,25 @@ class TrainPlan:
             world=world,
             precision=precision,
             clip_grad=train.clip_grad,
+            window=config.data.window,
+            exact_below=config.data.exact_below,
+            drop_last=config.data.drop_last,
             optim=config.optim,
             log_every=train.log_every,
             checkpoint_every=train.checkpoint_every,
+        )
+
+    def order(self, split: Split) -> Order:
+        """Which of a split's images make up each global batch."""
+        return Order(
+            seed=self.seed,
+            fingerprint=split.fingerprint,
+            unit_sizes=split.unit_sizes,
+            batch_size=self.batch_size,
+            lanes=self.lanes,
+            window=self.window,
+            is_exact=split.is_random_access and split.num_samples < self.exact_below,
+            drop_last=self.drop_last,
         )
 
     def step(self, index: int) -> Step:

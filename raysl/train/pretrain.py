@@ -20,20 +20,12 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl.addresses import absolute, join
 from raysl.benchmarks.evaluate import Report, benchmark
-from raysl.benchmarks.fitting import MeasuredImages
 from raysl.checkpoint_files import Found, newest_whole
 from raysl.cluster import Resources, connect, disconnect, worker_shape
-from raysl.components import resolve
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
-from raysl.data.batch import DataInfo
-from raysl.data.load import Loader
-from raysl.data.order import Order
-from raysl.data.parts import tell_notes
-from raysl.data.source import Split
 from raysl.errors import ConfigError, RunFailed
 from raysl.errors import Stopped as Stopped
-from raysl.methods.method import Method
 from raysl.redact import redact, redact_uri
 from raysl.report.summary import score_table
 from raysl.signals import Signals, heeding
@@ -41,14 +33,14 @@ from raysl.storage import outlast
 from raysl.train.begin import begin
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
-from raysl.train.expected import check_expected, check_expected_names, warm_up_warning
+from raysl.train.expected import check_expected
+from raysl.train.folder.lock_files import Lock
 from raysl.train.folder.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.follow import events_of, progress_of
-from raysl.train.plan import TrainPlan
+from raysl.train.prepare import Prepared, prepare
 from raysl.train.stopping import how_to_go_on, stopping
 from raysl.train.trainer import Trainer
 from raysl.train.worker import Job, Outcome, max_corrupt, train_worker
-from raysl.transforms.view import ViewRecipe, evaluation_recipe
 from raysl.waiting import Waiting, waiting
 
 log = logging.getLogger("raysl")
@@ -102,19 +94,18 @@ def _pretrain(
     marks = {"command": waits.since, "imports": time.time()}
     waits.enter("reading the dataset")
     config = replace(config, storage=absolute(config.storage))
-    job = _prepare(config)
-    folder = RunFolder.of(config)
+    run = prepare(config)
+    folder, plan = RunFolder.of(config), run.setup.plan
     folder.make()
     with folder.locked() as lock:
-        plan = TrainPlan.from_config(config, job.data.num_samples, config.train.workers, lanes=job.lanes)
-        found = begin(job, folder, plan)
+        found = begin(run, folder)
         if found.name is not None:
-            _check_corrupt(job, folder, found)
+            _check_corrupt(run, folder, found)
             signals.left = f"{folder.uri_of(found.name)} is the last checkpoint; the same command goes on from there"
         if found.step < plan.total_steps:
             if found.step:
                 log.info("resumed at step %d of %d", found.step, plan.total_steps)
-            _train(replace(job, lock=lock), plan, folder, marks, callbacks, signals, waits, found.step)
+            _train(run, lock, folder, marks, callbacks, signals, waits, found.step)
         else:
             log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
         waits.end()
@@ -128,97 +119,17 @@ def _pretrain(
     return result
 
 
-def _check_corrupt(job: Job, folder: RunFolder, found: Found) -> None:
+def _check_corrupt(run: Prepared, folder: RunFolder, found: Found) -> None:
     """Have a run that stopped for too many broken images fail at every start, until more of them are allowed."""
-    limit = max_corrupt(job.config, job.data)
+    limit = max_corrupt(run.setup)
     if found.meta["metrics"].get("corrupt_images", 0) > limit:
         lines = folder.read_if_there(CORRUPT_FILE).decode().splitlines()
         raise RunFailed(too_many([json.loads(line)["image"] for line in lines], limit))
 
 
-def _prepare(config: RunConfig) -> Job:
-    """Everything that can be checked without a cluster."""
-    method_class = resolve("method", config.method.name)
-    source = resolve("source", config.data.name)(config.data)
-    train, test = source.required("train"), source.optional("test")
-    tell_notes([train] if test is None else [train, test])
-    data = DataInfo(train.num_samples, len(train.classes), config.data.image_size)
-    plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
-    if not config.train.uneven:
-        plan.check_even()
-    method_class.check(config.method, data, plan)
-    test = _check_measures(config, method_class, train, test)
-    if warning := warm_up_warning(plan):
-        log.warning(warning)
-    recipe = _views(method_class, config)
-    if recipe.size != config.data.image_size:
-        log.warning(
-            "images are trained at %d px and measured at data.image_size=%d; give one size alone for both",
-            recipe.size,
-            config.data.image_size,
-        )
-    order = Order(
-        seed=config.seed,
-        fingerprint=train.fingerprint,
-        unit_sizes=train.unit_sizes,
-        batch_size=plan.batch_size,
-        lanes=plan.lanes,
-        window=config.data.window,
-        is_exact=train.is_random_access and train.num_samples < config.data.exact_below,
-        drop_last=config.data.drop_last,
-    )
-    loader = Loader(
-        split=train,
-        recipe=recipe,
-        order=order,
-        mean=config.data.mean,
-        std=config.data.std,
-        augment_in_task=config.data.augment_on == "task",
-        plain_recipe=evaluation_recipe(config.data.image_size, config.data.eval_resize),
-        scaled_decode=config.data.scaled_decode,
-    )
-    backbone_class = resolve("backbone", config.backbone.name)
-    return Job(
-        config=config,
-        data=data,
-        method_class=method_class,
-        backbone_class=backbone_class,
-        optimizer_class=resolve("optimizer", config.optim.name),
-        loader=loader,
-        test=test,
-        lanes=plan.lanes,
-        task_cpus=1.0,
-        probe=uuid.uuid4().hex,
-        lock=None,
-        marks={},
-    )
-
-
-def _check_measures(config: RunConfig, method_class: type[Method], train: Split, test: Split | None) -> Split | None:
-    """Check that what is to be measured can be; the images of the online kNN, None where it cannot be."""
-    images = MeasuredImages(config.data, train, test)
-    fitting = images.fit(config.benchmarks)
-    has_online_knn = config.train.online_knn_every is not None and not images.missing
-    check_expected_names(config, method_class, fitting.metrics(len(train.classes)), has_online_knn)
-    for line in fitting.left_out:
-        log.warning(line)
-    if config.train.online_knn_every is not None and images.missing:
-        log.warning("the online kNN is left out: %s", images.missing)
-    return test if has_online_knn else None
-
-
-def _views(method_class: type[Method], config: RunConfig) -> ViewRecipe:
-    try:
-        return method_class.views(config.method)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"method.views: {error}") from error
-
-
 def _train(
-    job: Job,
-    plan: TrainPlan,
+    run: Prepared,
+    lock: Lock | None,
     folder: RunFolder,
     marks: dict[str, float],
     callbacks: Sequence[ray.train.UserCallback],
@@ -229,13 +140,14 @@ def _train(
     waits.enter("starting Ray")
     connect()
     waits.enter("starting workers")
-    train = job.config.train
+    train, plan, augment_on = run.config.train, run.setup.plan, run.config.data.augment_on
     shape = worker_shape(train, Resources.of_cluster())
-    in_task = job.config.data.augment_on == "task" or (job.config.data.augment_on == "auto" and shape.device == "cpu")
-    job = replace(
-        job,
-        loader=replace(job.loader, augment_in_task=in_task),
+    in_task = augment_on == "task" or (augment_on == "auto" and shape.device == "cpu")
+    job = Job(
+        run=replace(run, loader=replace(run.loader, augment_in_task=in_task)),
         task_cpus=shape.task_cpus,
+        probe=uuid.uuid4().hex,
+        lock=lock,
         marks=marks | {"ray": time.time()},
     )
     for note in (STOP_FILE, STARTUP_FILE):

@@ -10,18 +10,17 @@ import torch
 from torch import Tensor
 
 from raysl import dist
-from raysl.components import resolve
+from raysl.components import Classes
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.data.background import color_of
 from raysl.data.batch import Batch
-from raysl.data.load import Loader, LocalBatches
-from raysl.data.order import Order
+from raysl.data.load import LocalBatches
 from raysl.data.split import Rows, Split, runs, seen_on
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.train.plan import TrainPlan
-from raysl.transforms.view import evaluation_recipe
+from raysl.methods.setup import Setup
+from raysl.train.prepare import checked_views, loader_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -83,27 +82,8 @@ def views(
     run_config(config)
     found = _checked(images)
     split = seen_on(_Images(found, _labels(labels, len(found))), color_of(config.data.background))
-    plan = TrainPlan.from_config(config, split.num_samples, dist.world())
-    method_class = resolve("method", config.method.name)
-    order = Order(
-        seed=config.seed,
-        fingerprint=split.fingerprint,
-        unit_sizes=split.unit_sizes,
-        batch_size=plan.batch_size,
-        lanes=plan.lanes,
-        window=config.data.window,
-        is_exact=True,
-        drop_last=config.data.drop_last,
-    )
-    loader = Loader(
-        split=split,
-        recipe=method_class.views(config.method),
-        order=order,
-        mean=config.data.mean,
-        std=config.data.std,
-        augment_in_task=True,
-        plain_recipe=evaluation_recipe(config.data.image_size, config.data.eval_resize),
-    )
+    setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
+    loader = loader_of(setup, split, checked_views(setup, classes), augment_in_task=True)
     stream = LocalBatches(loader, dist.rank(), dist.world(), _device(device))
     if epoch is None:
         return stream
@@ -111,8 +91,8 @@ def views(
         raise ConfigError(
             f"epoch: {epoch!r} is no pass over the images; give a whole number from 0 on, or None for all"
         )
-    batches = stream.from_step(epoch * order.epoch_len)
-    return [next(batches) for _ in range(order.epoch_len)]
+    batches = stream.from_step(epoch * setup.plan.epoch_len)
+    return [next(batches) for _ in range(setup.plan.epoch_len)]
 
 
 @dataclass

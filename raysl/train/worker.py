@@ -2,7 +2,7 @@
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,19 @@ import ray.train.torch
 import ray.util
 import torch
 from ray.train.collective import broadcast_from_rank_zero
-from torch.optim import Optimizer
 
 from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.config.schema import RunConfig
-from raysl.data.batch import DataInfo
 from raysl.data.corrupt import CorruptLog
-from raysl.data.load import Loader
 from raysl.data.pipeline import RayBatches
-from raysl.data.source import Split
 from raysl.errors import StorageError
 from raysl.memory import keep_freed_memory
-from raysl.methods.method import Method
-from raysl.nn.backbones.backbone import Backbone
+from raysl.methods.setup import Setup
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.callbacks.data_wait import DataWait
+from raysl.train.callbacks.held_out import HeldOut
 from raysl.train.callbacks.metrics_log import MetricsLog
 from raysl.train.callbacks.on_disk import OnDisk
 from raysl.train.callbacks.online_knn import OnlineKNN
@@ -40,6 +36,7 @@ from raysl.train.folder.lock_files import Lock
 from raysl.train.folder.run_folder import PROBE_FILE, STOP_FILE, RunFolder, note_event
 from raysl.train.loop import NonFiniteLoss, fit
 from raysl.train.plan import TrainPlan
+from raysl.train.prepare import Prepared
 from raysl.train.ray_reporter import RayReporter, local_logs
 
 
@@ -48,30 +45,23 @@ class Job:
     """What the driver sends to the workers: everything is resolved, so user files need not exist there.
 
     Args:
-        config: the run's settings.
-        data: the dataset.
-        method_class, backbone_class, optimizer_class: behind the names in the settings.
-        loader: makes the batches.
-        test: held-out images for the online kNN, or None.
-        lanes: fixed parts of a global batch.
+        run: settings, images, classes.
         task_cpus: CPUs of a data task.
         probe: what the driver wrote into the run's folder, for workers to find there.
         lock: of the run, where its folder is remote.
         marks: moments of the start so far, seconds since the epoch, by name.
     """
 
-    config: RunConfig
-    data: DataInfo
-    method_class: type[Method]
-    backbone_class: type[Backbone]
-    optimizer_class: type[Optimizer]
-    loader: Loader
-    test: Split | None
-    lanes: int
+    run: Prepared
     task_cpus: float
     probe: str
     lock: Lock | None
     marks: dict[str, float]
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's settings."""
+        return self.run.config
 
 
 @dataclass(frozen=True)
@@ -101,13 +91,13 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     if blind := _blind_nodes(folder, job.probe):
         return Outcome(0, _BLIND.format(uri=folder.uri, nodes=", ".join(blind)), is_input_wrong=True)
     device = ray.train.torch.get_device()
-    plan = _plan(job, device)
+    setup = replace(job.run.setup, plan=_plan(job, device))
+    plan, loader = setup.plan, job.run.loader
     _prepare_process(job, device)
     logs, disk = local_logs(folder) if dist.is_main() else Path(folder.path), Disk()
     reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.lock, disk)
     restored = reporter.restore()
-    classes = job.method_class, job.backbone_class, job.optimizer_class
-    state = TrainState.create(job.config, job.data, device, *classes, is_new=restored is None)
+    state = TrainState.create(setup, device, job.run.classes, is_new=restored is None)
     if restored is not None:
         state.load(restored)
     if dist.is_main():
@@ -115,18 +105,18 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
             _announce(plan, state, logs)
         reporter.put_logs()
     corrupt = CorruptLog()
-    broken = CorruptImages(corrupt, logs, max_corrupt(job.config, job.data), disk)
+    broken = CorruptImages(corrupt, logs, max_corrupt(setup), disk)
     writers = [
         Startup(logs, marks, reporter.put_logs),
-        DataWait(logs, job.loader.augment_in_task),
+        DataWait(logs, loader.augment_in_task),
         MetricsLog(logs),
         TensorBoard(logs),
     ]
-    callbacks = [broken, *_callbacks(job, folder, disk), OnDisk(writers, logs, disk)]
+    callbacks = [broken, *_callbacks(job.run, folder, disk), OnDisk(writers, logs, disk)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(type(callback).__name__, {}))
     batches = RayBatches(
-        loader=job.loader,
+        loader=loader,
         total_steps=plan.total_steps,
         rank=dist.rank(),
         world=dist.world(),
@@ -150,9 +140,9 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     return Outcome(state.step, broken.failure or disk.failure)
 
 
-def max_corrupt(config: RunConfig, data: DataInfo) -> int:
+def max_corrupt(setup: Setup) -> int:
     """Images of a run that may turn out to be broken."""
-    return int(config.data.max_corrupt * data.num_samples)
+    return int(setup.config.data.max_corrupt * setup.data.num_samples)
 
 
 _BLIND = (
@@ -168,7 +158,8 @@ def _blind_nodes(folder: RunFolder, probe: str) -> list[str]:
 
 
 def _plan(job: Job, device: torch.device) -> TrainPlan:
-    plan = TrainPlan.from_config(job.config, job.data.num_samples, dist.world(), device.type, job.lanes)
+    setup = job.run.setup
+    plan = TrainPlan.from_config(job.config, setup.data.num_samples, dist.world(), device.type, setup.plan.lanes)
     if not job.config.train.uneven:
         plan.check_even()
     return plan
@@ -200,9 +191,11 @@ def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:
         note_event(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
 
 
-def _callbacks(job: Job, folder: RunFolder, disk: Disk) -> list[Callback]:
+def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:
     callbacks: list[Callback] = [StopRequest(lambda: disk.failure is not None or folder.exists(STOP_FILE), every=1)]
-    knn_every = job.config.train.online_knn_every
-    if knn_every is not None and job.test is not None:
-        callbacks.append(OnlineKNN(job.loader, job.test, job.data.num_classes, knn_every))
+    knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
+    if knn_every is not None and run.has_online_knn and run.test is not None:
+        callbacks.append(OnlineKNN(run.loader, run.test, run.setup.data.num_classes, knn_every))
+    if eval_every is not None and run.has_held_out and run.test is not None:
+        callbacks.append(HeldOut(run.loader, run.test, eval_every))
     return callbacks

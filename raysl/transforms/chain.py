@@ -56,9 +56,7 @@ def _runs(transforms: Sequence[Transform], params: Params, images: Tensor) -> It
     """The chain in pieces: programs of transforms in a row that have one, and each other transform alone."""
     size = (images.shape[2], images.shape[3])
     can_compile = HAS_KERNELS and images.device.type == "cpu" and images.shape[1] == 3
-    drawn = [
-        (transform, values) for transform, values in zip(transforms, params, strict=True) if transform.changes_pixels
-    ]
+    drawn = list(zip(transforms, params, strict=True))
     programs = [transform.program(values, size) if can_compile else None for transform, values in drawn]
     for is_compiled, group in groupby(zip(drawn, programs, strict=True), key=lambda pair: pair[1] is not None):
         members = list(group)

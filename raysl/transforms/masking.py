@@ -1,8 +1,8 @@
 """Masks of patches for masked image modelling; the images themselves stay as they are."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from raysl.transforms.random import Ints, SampleRandom
-from raysl.transforms.transform import Transform
 
 Masks = NDArray[np.bool_]
 
@@ -19,18 +18,35 @@ MAX_TRIES = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockMask(Transform):
-    """Mask rectangles of patches until a drawn share is covered (iBOT, Zhou et al. 2022; BEiT, Bao et al. 2022).
-
-    The share is never exceeded, and falls short of it where ten blocks in a row do not fit. The mask is in the extras
-    as `mask`, bool [B, H / patch_size, W / patch_size], true where a patch is masked.
-    """
-
-    changes_pixels: ClassVar[bool] = False
-    has_extras: ClassVar[bool] = True
+class Mask(ABC):
+    """Which patches of a view are masked; the method gets the whole view, and the mask beside it."""
 
     patch_size: int = 16
     """Side of a patch, in pixels."""
+
+    @abstractmethod
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
+        """Draw the masks of `len(random)` views.
+
+        Args:
+            random: the numbers of this mask, from its own slot.
+            size: height and width of the views, in pixels.
+
+        Returns:
+            bool [B, H / patch_size, W / patch_size] on the CPU, true where a patch is masked.
+
+        Raises:
+            ValueError: if patches do not cover the views exactly.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockMask(Mask):
+    """Mask rectangles of patches until a drawn share is covered (iBOT, Zhou et al. 2022; BEiT, Bao et al. 2022).
+
+    The share is never exceeded, and falls short of it where ten blocks in a row do not fit.
+    """
+
     ratios: tuple[tuple[float, float], ...] = ((0.0, 0.0), (0.3, 0.2))
     """(mean, spread) of the masked share; each image takes one entry at random, and of it a share in mean +- spread."""
     aspect: tuple[float, float] = (0.3, 1.0 / 0.3)
@@ -45,18 +61,12 @@ class BlockMask(Transform):
         if not 0.0 < self.aspect[0] <= self.aspect[1]:
             raise ValueError(f"aspect={self.aspect} must be a rising range above 0")
 
-    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
         height, width = grid_of(size, self.patch_size)
         mean, spread = np.array(self.ratios)[random.integers(0, len(self.ratios))].T
         share = mean + spread * random.uniform(-1.0, 1.0)
         target = (height * width * share + 1e-9).astype(np.int64)  # [B]
-        return {"mask": torch.from_numpy(self._grow(random, target, height, width))}
-
-    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
-        return images
-
-    def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"mask": params["mask"]}
+        return torch.from_numpy(self._grow(random, target, height, width))
 
     def _grow(self, random: SampleRandom, target: Ints, height: int, width: int) -> Masks:
         """Masks bool [B, height, width] of at most `target` [B] patches.
@@ -99,17 +109,9 @@ class BlockMask(Transform):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomMask(Transform):
-    """Mask the same number of patches of every image, all alike (MAE, He et al. 2022; MSN, Assran et al. 2022).
+class RandomMask(Mask):
+    """Mask the same number of patches of every image, all alike (MAE, He et al. 2022; MSN, Assran et al. 2022)."""
 
-    The mask is in the extras as `mask`, bool [B, H / patch_size, W / patch_size], true where a patch is masked.
-    """
-
-    changes_pixels: ClassVar[bool] = False
-    has_extras: ClassVar[bool] = True
-
-    patch_size: int = 16
-    """Side of a patch, in pixels."""
     ratio: float = 0.75
     """Share of the patches that are masked, in [0, 1], to the nearest whole number."""
 
@@ -117,16 +119,10 @@ class RandomMask(Transform):
         if not 0.0 <= self.ratio <= 1.0:
             raise ValueError(f"ratio={self.ratio} is no share of the patches; give a number in [0, 1]")
 
-    def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
         height, width = grid_of(size, self.patch_size)
         mask = random.permutation(height * width) < round(height * width * self.ratio)
-        return {"mask": torch.from_numpy(mask.reshape(-1, height, width))}
-
-    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
-        return images
-
-    def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"mask": params["mask"]}
+        return torch.from_numpy(mask.reshape(-1, height, width))
 
 
 def grid_of(size: tuple[int, int], patch_size: int) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """Turns by quarters, which RotNet has to recognise."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,8 +17,6 @@ class RandomRotation90(Transform):
     Counter-clockwise, as torchvision's `rotate` by positive angles; no pixel changes its value. The number of quarters
     is in the extras as `rotation`, int64 [B].
     """
-
-    has_extras: ClassVar[bool] = True
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         return {"quarters": torch.from_numpy(random.integers(0, 4))}

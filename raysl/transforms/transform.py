@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,11 +17,6 @@ class Transform(ABC):
     A subclass is a frozen dataclass of settings. `apply` must treat each image alone, to the last bit: the same image
     with the same parameters gives the same pixels in any batch.
     """
-
-    changes_pixels: ClassVar[bool] = True
-    """False for those that only draw something for the method, such as a mask."""
-    has_extras: ClassVar[bool] = False
-    """Whether `extras` gives anything."""
 
     @abstractmethod
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
@@ -58,7 +52,7 @@ class Transform(ABC):
         return None
 
     def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What a method has to know of the drawn parameters, [B, ...] by name: the rotation, a mask."""
+        """What a method has to know of the drawn parameters, [B, ...] by name, such as the rotation."""
         return {}
 
 

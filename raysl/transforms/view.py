@@ -16,6 +16,7 @@ from raysl.transforms.random import Floats, Ints, SampleRandom
 from raysl.transforms.transform import Transform
 
 if TYPE_CHECKING:
+    from raysl.transforms.masking import Mask
     from raysl.transforms.tiles import Tiles
 
 __all__ = ["View", "ViewRecipe", "evaluation_recipe", "normalize"]
@@ -25,28 +26,31 @@ _CROP, _TILES, _TILE = (crc32(name) for name in (b"crop", b"tiles", b"tile"))  #
 
 @dataclass(frozen=True)
 class View:
-    """One view of an image: a crop, batched transforms in order, and what it may be cut into.
+    """One view of an image: a crop, batched transforms in order, what it may be cut into, and which patches are masked.
 
     Args:
         crop: from the decoded image to a square.
         transforms: of the crop.
         tiles: cuts the crop into tiles, which then are the images of the view; None leaves it whole.
         tile_transforms: of the tiles, with numbers of its own for each.
+        mask: of the patches of the crop, for the method; the pixels stay as they are.
     """
 
     crop: Crop
     transforms: tuple[Transform, ...] = ()
     tiles: "Tiles | None" = None
     tile_transforms: tuple[Transform, ...] = ()
+    mask: "Mask | None" = None
 
     def __post_init__(self) -> None:
         if self.tile_transforms and self.tiles is None:
             raise ValueError("tile_transforms need tiles; put them into transforms, or give tiles")
+        if self.mask is not None and self.tiles is not None:
+            raise ValueError("a mask covers patches of the crop, and tiles are cut out of it; give one of the two")
         nobody = SampleRandom(0, 0, np.empty(0, np.int64), 0)
-        self.draw(nobody)  # what does not go with the size of the crop raises here, before any image is read
-        if self.tiles is not None:
-            self.tiles.draw(nobody, (self.crop.size, self.crop.size))
-            _draw(self.tile_transforms, nobody, self.size)
+        drawn = self.draw(nobody)  # what does not go with the size of the crop raises here, before any image is read
+        self._extras(nobody, drawn, None if self.tiles is None else self._drawn_tiles(nobody))
+        _draw(self.tile_transforms, nobody, self.size)
 
     @property
     def num_images(self) -> int:
@@ -62,7 +66,14 @@ class View:
         """Parameters of each transform, for every sample of `random`."""
         return _draw(self.transforms, random, self.crop.size)
 
-    def augment(self, random: SampleRandom, crops: Tensor, place: int) -> Tensor | None:
+    @property
+    def extra_names(self) -> tuple[str, ...]:
+        """Names of what the view tells the method besides its pixels."""
+        nobody = SampleRandom(0, 0, np.empty(0, np.int64), 0)
+        tiles = None if self.tiles is None else self._drawn_tiles(nobody)
+        return tuple(self._extras(nobody, self.draw(nobody), tiles))
+
+    def augment(self, random: SampleRandom, crops: Tensor, place: int) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Run the view's transforms.
 
         Args:
@@ -71,33 +82,41 @@ class View:
             place: of this view among them.
 
         Returns:
-            The tiles, uint8 [B, T, C, s, s]; None where there are none.
+            The tiles, uint8 [B, T, C, s, s], or None where there are none; and what a method has to know of what was
+            drawn, [B, ...] on the CPU by name.
         """
         num_samples, num_views = crops.shape[:2]
-        rows = row_numbers(num_samples, num_views, place)
+        drawn = self.draw(random)
         if self.transforms:
-            apply_chain(self.transforms, self.draw(random), crops.flatten(0, 1), rows)
+            apply_chain(self.transforms, drawn, crops.flatten(0, 1), row_numbers(num_samples, num_views, place))
         if self.tiles is None:
-            return None
-        side = self.crop.size
-        cut = self.tiles.cut(crops[:, place], self.tiles.draw(random.at(_TILES), (side, side))).contiguous()
+            return None, self._extras(random, drawn, None)
+        tiles = self._drawn_tiles(random)
+        cut = self.tiles.cut(crops[:, place], tiles).contiguous()
         if self.tile_transforms:
             for tile in range(self.num_images):
-                drawn = _draw(self.tile_transforms, random.at(_TILE).at(tile), self.size)
+                values = _draw(self.tile_transforms, random.at(_TILE).at(tile), self.size)
                 apply_chain(
-                    self.tile_transforms, drawn, cut.flatten(0, 1), row_numbers(num_samples, self.num_images, tile)
+                    self.tile_transforms, values, cut.flatten(0, 1), row_numbers(num_samples, self.num_images, tile)
                 )
-        return cut
+        return cut, self._extras(random, drawn, tiles)
 
-    def extras(self, random: SampleRandom) -> dict[str, Tensor]:
-        """What a method has to know of the drawn parameters, [B, ...] by name."""
+    def _drawn_tiles(self, random: SampleRandom) -> dict[str, Tensor]:
+        assert self.tiles is not None
+        return self.tiles.draw(random.at(_TILES), (self.crop.size, self.crop.size))
+
+    def _extras(
+        self, random: SampleRandom, drawn: list[dict[str, Tensor]], tiles: dict[str, Tensor] | None
+    ) -> dict[str, Tensor]:
+        """What a method has to know, of the drawn parameters of the transforms and the tiles, and the mask."""
         found: dict[str, Tensor] = {}
-        size = (self.crop.size, self.crop.size)
-        for transform, stream in zip(self.transforms, _streams(self.transforms, random), strict=True):
-            if transform.has_extras:
-                found |= transform.extras(transform.draw(stream, size))
-        if self.tiles is not None:
-            found |= self.tiles.extras(self.tiles.draw(random.at(_TILES), size))
+        for transform, params in zip(self.transforms, drawn, strict=True):
+            found |= transform.extras(params)
+        if self.tiles is not None and tiles is not None:
+            found |= self.tiles.extras(tiles)
+        if self.mask is not None:
+            stream = random.at(crc32(type(self.mask).__name__.encode())).at(0)
+            found["mask"] = self.mask.draw(stream, (self.crop.size, self.crop.size))
         return found
 
 
@@ -138,6 +157,9 @@ class ViewRecipe:
                     raise ValueError(f"group {name!r} has {what or 'views of '}sizes {sorted(sizes)}; {rule}")
             if len({view.tiles is None for view in views}) != 1:
                 raise ValueError(f"group {name!r} has views with tiles and without; give each kind a group of its own")
+            if len(kinds := {view.extra_names for view in views}) != 1:
+                told = " and ".join(", ".join(names) or "nothing" for names in sorted(kinds))
+                raise ValueError(f"group {name!r} has views that tell {told}; give each kind a group of its own")
 
     @property
     def size(self) -> int:
@@ -151,7 +173,7 @@ class ViewRecipe:
 
     def __call__(self, images: Sequence[Tensor], index: Ints, seed: int, epoch: int) -> dict[str, Tensor]:
         """`crop`, then `augment`: uint8 [B, V, C, H, W] by group."""
-        return self.augment(self.crop(images, index, seed, epoch), index, seed, epoch)
+        return self.augment(self.crop(images, index, seed, epoch), index, seed, epoch).views
 
     def crop(
         self,
@@ -215,7 +237,7 @@ class ViewRecipe:
             rooms.append(view.crop.room(params, heights, widths))
         return np.min(rooms, axis=0)  # type: ignore[no-any-return]
 
-    def augment(self, crops: dict[str, Tensor], index: Ints, seed: int, epoch: int) -> dict[str, Tensor]:
+    def augment(self, crops: dict[str, Tensor], index: Ints, seed: int, epoch: int) -> "Augmented":
         """Run every view's transforms, on the device that the crops are on.
 
         Args:
@@ -223,38 +245,32 @@ class ViewRecipe:
             index: int64 [B], the samples' places in the dataset.
             seed: seed of the run.
             epoch: pass over the dataset.
-
-        Returns:
-            uint8 [B, V, C, H, W] by group; a view that is cut into tiles counts as many times as it has tiles.
         """
-        out = {}
+        out, extras = {}, {}
         first = 0
         for name, views in self.groups.items():
             group = crops[name].contiguous()
             randoms = [SampleRandom(seed, epoch, index, first + place) for place in range(len(views))]
-            tiles = [view.augment(randoms[place], group, place) for place, view in enumerate(views)]
-            cut = [tile for tile in tiles if tile is not None]
+            done = [view.augment(randoms[place], group, place) for place, view in enumerate(views)]
+            cut = [tiles for tiles, _ in done if tiles is not None]
             out[name] = torch.cat(cut, dim=1) if cut else group
+            for extra in done[0][1]:
+                extras[f"{name}.{extra}"] = torch.stack([told[extra] for _, told in done], dim=1)
             first += len(views)
-        return out
+        return Augmented(out, extras)
 
-    def extras(self, index: Ints, seed: int, epoch: int) -> dict[str, Tensor]:
-        """What the method has to know of the drawn parameters: rotations, permutations, masks.
 
-        Args:
-            index: int64 [B], the samples' places in the dataset.
-            seed: seed of the run.
-            epoch: pass over the dataset.
+@dataclass(frozen=True)
+class Augmented:
+    """Views of some samples, and what the method has to know of what was drawn for them.
 
-        Returns:
-            [B, V, ...] by name, stacked over the V views that have it.
-        """
-        found: dict[str, list[Tensor]] = {}
-        views = [view for group in self.groups.values() for view in group]
-        for number, view in enumerate(views):
-            for name, values in view.extras(SampleRandom(seed, epoch, index, number)).items():
-                found.setdefault(name, []).append(values)
-        return {name: torch.stack(values, dim=1) for name, values in found.items()}
+    Args:
+        views: uint8 [B, V, C, H, W] by group; a view that is cut into tiles counts as many times as it has tiles.
+        extras: [B, V, ...] on the CPU by group and name, such as "global.mask"; V views of the group.
+    """
+
+    views: dict[str, Tensor]
+    extras: dict[str, Tensor]
 
 
 def evaluation_recipe(image_size: int, eval_resize: int | None = None) -> ViewRecipe:

@@ -12,8 +12,8 @@ from raysl.benchmarks.evaluate import benchmark
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
-from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError, RunFailed
+from raysl.methods.setup import Setup
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.pretrain import pretrain
 from tests.benchmarks.test_fitting import folder_of
@@ -54,7 +54,7 @@ def save(config: RunConfig, step: int) -> Path:
     """A checkpoint of a run; the weights are those of the seed `step`."""
     folder = RunFolder.of(config)
     folder.claim(config)
-    state = TrainState.create(replace(config, seed=step), DataInfo(60, 10, 16))
+    state = TrainState.create(Setup.of(replace(config, seed=step), 60, 10))
     state.config, state.step = config, step
     path = Path(folder.path) / f"checkpoint_{step:09d}"
     state.save(path, {})

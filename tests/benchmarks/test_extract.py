@@ -15,8 +15,8 @@ from raysl.benchmarks.knn import KNN
 from raysl.checkpoint import TrainState, load_backbone
 from raysl.config.load import load_config
 from raysl.config.stored import load_data
-from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
 from tests.data.samples import png
 from tests.data.test_coco import dataset
 
@@ -28,7 +28,7 @@ def saved(tmp_path: Path) -> Path:
     """A checkpoint of a run on images with several labels each; its data is behind a URI with credentials."""
     dataset(tmp_path / "images")
     words = ["data=coco", f"data.path=file://{tmp_path}/images?token=SeCrEt", "data.image_size=8", "benchmarks=[]"]
-    state = TrainState.create(load_config("quickstart", [*SETTINGS, *words]), DataInfo(3, 3, 8))
+    state = TrainState.create(Setup.of(load_config("quickstart", [*SETTINGS, *words]), 3, 3))
     folder = tmp_path / "run" / "checkpoint_000000000"
     state.save(folder, {})
     return folder

@@ -21,8 +21,8 @@ from raysl.config.tree import to_dict
 from raysl.errors import ConfigError
 from raysl.report.view_request import requested
 from raysl.schedule import Duration
-from raysl.transforms.recipes import RECIPES
 from tests.config.conftest import PARTS, Write
+from tests.transforms.papers import RECIPES
 
 OWN = {slot: list(names) for slot, names in ALIASES.items()}
 NODES = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}

@@ -28,9 +28,9 @@ from raysl.data.sources.paired import Paired
 from raysl.data.subset import even_share
 from raysl.errors import ConfigError
 from raysl.report.view_samples import sample_views
-from raysl.transforms.recipes import RECIPES
 from raysl.transforms.view import evaluation_recipe
 from tests.data.samples import sent
+from tests.transforms.papers import RECIPES
 
 RED: Color = (255, 0, 0)
 COLOURS = np.random.default_rng(0).integers(0, 256, (6, 8, 4), np.uint8)

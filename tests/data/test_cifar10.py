@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 from raysl.config.load import load_config
 from raysl.data.decode import decode
 from raysl.data.images import read_images
-from raysl.train.pretrain import _prepare
+from raysl.train.prepare import prepare
 
 
 def test_rows_in_the_order_of_an_epoch_are_those_of_the_files(cifar10: Path) -> None:
-    job = _prepare(load_config("simclr_cifar10", [f"data.path={cifar10}"]))
-    assert (job.data.num_samples, job.data.num_classes) == (50_000, 10)
+    job = prepare(load_config("simclr_cifar10", [f"data.path={cifar10}"]))
+    assert (job.setup.data.num_samples, job.setup.data.num_classes) == (50_000, 10)
     assert job.test is not None
     assert job.test.num_samples == 10_000
     order = job.loader.order

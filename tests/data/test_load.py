@@ -18,8 +18,8 @@ from raysl.data.order import Order
 from raysl.data.split import Rows, Split, runs
 from raysl.hashing import Int64s
 from raysl.transforms import HorizontalFlip, RandomResizedCrop, View, ViewRecipe
-from raysl.transforms.recipes import ibot, jigsaw, rotnet
 from raysl.transforms.view import evaluation_recipe
+from tests.transforms.papers import ibot, jigsaw, rotnet
 
 CPU = torch.device("cpu")
 

@@ -106,7 +106,7 @@ from raysl.data.decode import decode
 from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.data.split import Rows, Split, runs
-from raysl.transforms.recipes import RECIPES
+from tests.transforms.papers import RECIPES
 from raysl.transforms.view import evaluation_recipe
 
 class Same(Split):

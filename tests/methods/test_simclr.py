@@ -1,5 +1,3 @@
-from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,72 +6,34 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import dist
-from raysl.config.schema import ConfigError
-from raysl.data.batch import Batch, DataInfo
-from raysl.methods.simclr import SimCLR, Views
+from raysl.config.load import load_config
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
+from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.resnet import ResNet
-from raysl.nn.batch_norm import convert_sync_batch_norm, norm_statistics
 from raysl.schedule import Step
-from raysl.transforms import Affine, ColorJitter, GaussianBlur, HorizontalFlip
-from tests.distributed import run_ranks
+from raysl.transforms import ColorJitter, GaussianBlur
 
-DATA = DataInfo(num_samples=6, num_classes=10, image_size=8)
 STEP = Step(0, 10, 5)
-SHARES = {2: {"even": [3, 3], "uneven": [5, 1]}, 3: {"even": [2, 2, 2], "uneven": [3, 1, 2]}}
+
+
+def setup_of(batch_size: int = 6, **fields: Any) -> Setup:
+    words = [f"method.{name}={value}" for name, value in fields.items()]
+    small = ["backbone.num_stages=2", "backbone.width=4", "method.hidden_dim=16", "method.output_dim=8"]
+    batch = f"train.batch_size={batch_size}"
+    return Setup.of(load_config("quickstart", [*small, batch, "method.projector_norm=false", *words]), 6)
 
 
 def small_simclr(**fields: Any) -> SimCLR:
     torch.manual_seed(0)
-    backbone = ResNet(ResNet.Config(depth=10, num_stages=2, width=4, stem="cifar"))
-    return SimCLR(SimCLR.Config(hidden_dim=16, output_dim=8, **fields), backbone, DATA)
+    setup = setup_of(**fields)
+    return SimCLR(setup, ResNet(setup.config.backbone))
 
 
-def whole_batch(views: int = 2) -> Batch:
-    images = torch.randn(6, views, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+def whole_batch() -> Batch:
+    images = torch.randn(6, 2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     return Batch({"global": images}, torch.arange(6), torch.full((6,), -1))
-
-
-def gradients(counts: list[int], views: int) -> dict[str, Any]:
-    """One step as the loop takes it, with this rank's share of the batch."""
-    method = convert_sync_batch_norm(small_simclr(projector_norm=True).double())
-    batch = whole_batch(views).map(lambda rows: torch.split(rows, counts)[dist.rank()])
-    wrapped = dist.data_parallel(method)
-    out = wrapped(batch, STEP)
-    (out.loss * (len(batch) * dist.world() / sum(counts))).backward()
-    return {
-        "loss": out.loss.item() * len(batch) / sum(counts),
-        "metrics": {name: value.item() for name, value in out.metrics.items()},
-        "features": out.features,
-        "grads": {name: parameter.grad for name, parameter in method.named_parameters()},
-        "statistics": norm_statistics(method),
-    }
-
-
-def all_shares(world: int) -> dict[str, Any]:
-    results = {share: gradients(counts, views=2) for share, counts in SHARES[world].items()}
-    results["three views"] = gradients(SHARES[world]["uneven"], views=3)
-    return results
-
-
-@pytest.fixture(scope="module", params=[2, 3], ids=lambda world: f"{world} ranks")
-def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    return run_ranks(request.param, all_shares, request.param)
-
-
-@pytest.mark.parametrize("share", ["even", "uneven", "three views"])
-def test_ranks_give_the_loss_and_gradients_of_one_process(ranks: list[dict[str, Any]], share: str) -> None:
-    one = gradients([6], views=3 if share == "three views" else 2)
-    assert sum(rank[share]["loss"] for rank in ranks) == pytest.approx(one["loss"], rel=1e-9)
-    torch.testing.assert_close(
-        torch.cat([rank[share]["features"] for rank in ranks]), one["features"], rtol=1e-9, atol=0
-    )
-    for rank in ranks:
-        assert rank[share]["metrics"]["embedding_std"] == pytest.approx(one["metrics"]["embedding_std"])
-        for name, grad in one["grads"].items():
-            scale = grad.abs().max().item()
-            torch.testing.assert_close(rank[share]["grads"][name], grad, rtol=1e-9, atol=1e-9 * scale, msg=name)
-        for ours, theirs in zip(rank[share]["statistics"], one["statistics"], strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
 def test_loss_is_equation_1_on_the_projected_views() -> None:
@@ -94,17 +54,14 @@ def test_embeddings_are_gathered_in_float32_under_bf16(monkeypatch: pytest.Monke
     monkeypatch.setattr(dist, "all_gather", lambda z: gathered.append(z.dtype) or all_gather(z))
     method, batch = small_simclr(), whole_batch()
     with torch.autocast("cpu", torch.bfloat16):
-        out = method(batch.map(lambda part: part.float() if part.is_floating_point() else part), STEP)
-    assert out.features.dtype == torch.bfloat16
+        method(batch.map(lambda part: part.float() if part.is_floating_point() else part), STEP)
     method.double()(batch, STEP)
     assert gathered == [torch.float32, torch.float64]
 
 
-def test_training_step_reports_collapse_and_features_of_the_first_view() -> None:
+def test_training_step_reports_collapse() -> None:
     method, batch = small_simclr().double().eval(), whole_batch()
     out = method(batch, STEP)
-    assert not out.features.requires_grad
-    torch.testing.assert_close(out.features, method.backbone(batch.views["global"][:, 0]).detach())
     torch.nn.init.zeros_(method.projector[-1].weight)
     collapsed = method(batch, STEP)
     assert collapsed.metrics["embedding_std"] < 1e-6 < out.metrics["embedding_std"]
@@ -129,12 +86,8 @@ def test_a_few_updates_make_the_contrastive_task_easy() -> None:
     assert out.metrics["contrastive_top1"] == 100
 
 
-def chain(views: Views) -> tuple[Any, ...]:
-    return SimCLR.views(SimCLR.Config(views=views)).groups["global"][0].transforms
-
-
 def test_views_are_the_papers() -> None:
-    recipe = SimCLR.views(SimCLR.Config())
+    recipe = SimCLR.Config().views.recipe()
     first, second = recipe.groups["global"]
     assert first == second
     assert (first.crop.size, first.crop.scale) == (224, (0.08, 1.0))
@@ -144,30 +97,17 @@ def test_views_are_the_papers() -> None:
     assert first.transforms[3] == GaussianBlur(p=0.5, sigma=(0.1, 2.0))
 
 
-def test_views_leave_out_what_can_never_act() -> None:
-    off = Views(flip=0, jitter_strength=0, grayscale_p=0, blur_p=0)
-    assert chain(off) == ()
-    assert chain(replace(off, flip=1)) == (HorizontalFlip(p=1),)
-    affine = replace(off, affine_p=0.5, degrees=10, translate=0.1, scale=(0.9, 1.1), shear=5)
-    assert chain(affine) == (Affine(p=0.5, degrees=10, translate=(0.1, 0.1), scale=(0.9, 1.1), shear=5),)
-    assert chain(replace(off, affine_p=0.5)) == ()
-    assert SimCLR.views(SimCLR.Config(views=replace(off, num=4))).num_views == 4
-
-
 @pytest.mark.parametrize(
-    ("config", "batch_size", "message"),
-    [
-        (SimCLR.Config(), 1, "train.batch_size is 1"),
-        (SimCLR.Config(views=Views(jitter_strength=3)), 256, "method.views: .*hue"),
-    ],
+    ("batch_size", "num", "message"),
+    [(1, 2, "train.batch_size is 1; SimCLR contrasts images"), (6, 1, "method.views.num is 1; SimCLR pulls views")],
 )
-def test_check_refuses_settings_without_contrast(config: SimCLR.Config, batch_size: int, message: str) -> None:
+def test_check_refuses_settings_without_contrast(batch_size: int, num: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        SimCLR.check(config, DATA, SimpleNamespace(batch_size=batch_size))
+        SimCLR.check(setup_of(batch_size, **{"views.num": num}))
 
 
 def test_check_accepts_the_defaults() -> None:
-    SimCLR.check(SimCLR.Config(), DATA, SimpleNamespace(batch_size=2))
+    SimCLR.check(setup_of(2))
 
 
 def test_every_parameter_gets_a_gradient() -> None:

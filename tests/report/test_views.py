@@ -16,6 +16,7 @@ from PIL import Image
 
 from raysl.data.load import Loader
 from raysl.data.order import Order
+from raysl.data.sources.photos import Photos
 from raysl.data.split import Rows, Split
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -25,14 +26,13 @@ from raysl.report.view_request import ViewRequest, requested
 from raysl.report.view_samples import sample_views, spread_samples
 from raysl.report.views import views_page, write_views
 from raysl.transforms.crop import CenterCrop
-from raysl.transforms.recipes import RECIPES
+from raysl.transforms.recipes import Crops, MultiCrop
 from raysl.transforms.tiles import Tiles
 from raysl.transforms.view import View, ViewRecipe, evaluation_recipe
 from tests.report.test_page import HOSTILE, Outline
+from tests.transforms.papers import RECIPES, extras_of
 
-FEW = ("data.size=16", "data.num_train=8")
-SWAV = (*FEW, "recipe.size=32", "recipe.local_size=16", "recipe.num_local=3")
-JIGSAW = (*FEW, "recipe.num_permutations=10", "recipe.size=30", "recipe.tile_size=8")
+PHOTOS = Photos.Config(size=16, num_train=8)
 
 
 class Stored(Split):
@@ -55,8 +55,9 @@ class Stored(Split):
         return Rows(first.images, first.labels, first.names, tuple(others))
 
 
-def html(name: str, *overrides: str, num: int = 2, num_epochs: int = 2) -> str:
-    request = requested(name, overrides)
+def html(recipe: ViewRecipe, num: int = 2, num_epochs: int = 2) -> str:
+    split = Photos(PHOTOS).required("train")
+    request = ViewRequest("mine", "method mine", "What it is.", recipe, PHOTOS, split, seed=0)
     samples = sample_views(request.split, request.recipe, request.seed, num, num_epochs)
     return views_page(request, samples)
 
@@ -72,7 +73,7 @@ def pictures(page: str, alt: str) -> list[np.ndarray]:
 
 
 def test_the_page_has_a_picture_for_each_view_and_each_stored_image() -> None:
-    page = html("recipe:swav", *SWAV, num=2, num_epochs=3)
+    page = html(MultiCrop(size=32, local_size=16, num_local=3).recipe(), num=2, num_epochs=3)
     assert page.count("<img") == 2 + 2 * 3 * (2 + 3)
     assert len(pictures(page, "stored image")) == 2
     assert len(pictures(page, "global, view 2")) == 2 * 3
@@ -81,7 +82,7 @@ def test_the_page_has_a_picture_for_each_view_and_each_stored_image() -> None:
 
 
 def test_a_sample_stands_with_its_index_label_and_stored_size() -> None:
-    said = text(html("recipe:simclr", *FEW, "recipe.size=16", num=8))
+    said = text(html(Crops(size=16).recipe(), num=8))
     for index, (label, side) in enumerate(zip(["china", "flower"] * 4, [16, 16, 24, 24, 32, 32, 16, 16], strict=True)):
         assert f"index {index}label {label}stored at {side} × {side} px" in said
 
@@ -148,7 +149,7 @@ def test_masked_patches_are_counted_below_each_view_that_has_a_mask() -> None:
     overrides = (*FEW, "recipe.size=32", "recipe.patch_size=8", "recipe.local_size=16", "recipe.num_local=1")
     page = html("recipe:ibot", *overrides, num=8, num_epochs=1)
     recipe = RECIPES["ibot"](size=32, patch_size=8, local_size=16, num_local=1)
-    counts = recipe.extras(np.arange(8), seed=0, epoch=0)["mask"].sum(dim=(2, 3))  # [8, 2]
+    counts = extras_of(recipe, np.arange(8), 0, 0)["global.mask"].sum(dim=(2, 3))  # [8, 2]
     assert counts.unique().numel() > 1
     said = re.findall(r"view (\d)( (\d+) of 16 patches masked)?", text(page)[text(page).index("index 0") :])
     expected = [("1", str(first)) for first, _ in counts.tolist()] + [
@@ -176,14 +177,14 @@ def test_a_permutation_is_told_with_its_number_and_cells() -> None:
     recipe = RECIPES["jigsaw"](num_permutations=10, size=30, tile_size=8)
     table = recipe.groups["patches"][0].tiles.order
     for epoch in range(2):
-        for number in recipe.extras(np.arange(8), seed=0, epoch=epoch)["permutation"].flatten().tolist():
+        for number in extras_of(recipe, np.arange(8), 0, epoch)["patches.permutation"].flatten().tolist():
             assert f"permutation {number} of 10: cells {' '.join(map(str, table[number]))}" in text(page)
     assert "column by column" in page
 
 
 def test_a_rotation_is_told_in_degrees() -> None:
     page = html("recipe:rotnet", *FEW, "recipe.size=16", num=8, num_epochs=1)
-    quarters = RECIPES["rotnet"](size=16).extras(np.arange(8), seed=0, epoch=0)["rotation"].flatten()
+    quarters = extras_of(RECIPES["rotnet"](size=16), np.arange(8), 0, 0)["global.rotation"].flatten()
     assert len(quarters.unique()) > 1
     assert re.findall(r"rotation (\d+)°", page) == [str(90 * number) for number in quarters.tolist()]
 
@@ -238,8 +239,7 @@ def test_shown_samples_are_different_and_lie_all_over_the_dataset(num_samples: i
 def test_nothing_is_loaded_from_elsewhere_and_names_stay_text() -> None:
     recipe = ViewRecipe({HOSTILE: (View(CenterCrop(size=8, resize=8)),)})
     split = Stored(np.zeros(2, np.int64), (HOSTILE,))
-    data = requested("recipe:simclr", FEW).data
-    request = ViewRequest(HOSTILE, HOSTILE, HOSTILE, recipe, data, split, seed=0)
+    request = ViewRequest(HOSTILE, HOSTILE, HOSTILE, recipe, PHOTOS, split, seed=0)
     page = views_page(request, sample_views(split, recipe, 0, 2, 1))
     outline = Outline(page.replace("<br>", " "))
     assert "script" not in outline.tags
@@ -259,40 +259,19 @@ def test_a_configuration_shows_its_methods_views_on_its_data() -> None:
     assert (request.recipe.size, request.recipe.num_views) == (16, 2)
 
 
-def test_a_recipe_shows_photos_unless_told_otherwise() -> None:
-    assert requested("recipe:byol", ()).data.name == "photos"
-    assert requested("recipe:byol", ["data=digits"]).data.name == "digits"
-    assert requested("recipe:byol", ["data.num_train=9"]).split.num_samples == 9
-
-
-def test_a_name_of_both_is_the_configuration_unless_the_recipe_is_asked_for() -> None:
-    assert requested("simclr", ["data=photos"]).what == "method simclr"
-    assert requested("recipe:simclr", ()).what == "recipe simclr"
-    asked = requested("simclr", ["recipe.size=32", "seed=2"])
-    assert (asked.what, asked.recipe.size, asked.seed) == ("recipe simclr", 32, 2)
-
-
-def test_arguments_of_a_recipe_are_read_as_their_types() -> None:
-    asked = requested("swav", ["recipe.local_size=48", "recipe.local_scale=[0.1, 0.2]"])
-    assert asked.recipe.groups["local"][0].crop.size == 48
-    assert asked.recipe.groups["local"][0].crop.scale == (0.1, 0.2)
+def test_any_images_show_what_a_method_makes_of_them_be_they_fewer_than_a_batch() -> None:
+    asked = requested("simclr", ["data=photos", "data.num_train=9", "method.views.num=3"])
+    assert (asked.split.num_samples, asked.recipe.num_views) == (9, 3)
 
 
 @pytest.mark.parametrize(
     ("name", "overrides", "message"),
     [
-        ("swaw", [], r"no configuration or recipe 'swaw'; did you mean 'swav'.*quickstart.*barlow_twins.*\.yaml"),
         ("quickstrat", [], r"did you mean 'quickstart'\?"),
-        ("recipe:quickstart", [], r"no configuration or recipe 'quickstart'"),
         ("gone.yaml", [], r"no file 'gone\.yaml'"),
-        ("quickstart", ["recipe.size=8"], r"recipe\.\* is for recipes, and 'quickstart' is a configuration.*method\."),
-        ("simclr", ["recipe.sise=8"], r"recipe\.sise: no setting of simclr, which has size"),
-        ("simclr", ["recipe.size=big"], r"recipe\.size: 'big' is no int"),
-        ("dino", ["recipe.global_extra=[]"], r"recipe\.global_extra: can be set in Python only"),
-        ("recipe:dino", ["train.epochs=3"], r"train: no setting of a recipe; those are recipe\.\*, data\.\* and seed"),
-        ("recipe:dino", ["recipe=swav"], r"recipe: 'swav' is no group of settings; write recipe:swav"),
-        ("recipe:dino", ["data=fotos"], r"unknown source 'fotos'; did you mean 'photos'"),
-        ("recipe:dino", ["recipe.global_scale=[0, 2]"], r"recipe\.global_scale\[0\]: 0\.0 is out of range"),
+        ("quickstart", ["data=fotos"], r"unknown source 'fotos'; did you mean 'photos'"),
+        ("quickstart", ["recipe.size=8"], r"recipe\.size: no such setting"),
+        ("quickstart", ["method.views.jitter=[3, 0, 0, 0.6]"], r"method\.views\.jitter\[3\]: 0\.6 is out of range"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_with_what_was_meant(name: str, overrides: list[str], message: str) -> None:
@@ -300,18 +279,13 @@ def test_what_cannot_be_shown_is_refused_with_what_was_meant(name: str, override
         requested(name, overrides)
 
 
-def test_views_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="recipe mae: patch_size=16 does not divide images of 40x40"):
-        write_views("recipe:mae", [*FEW, "recipe.size=40"], tmp_path / "views.html")
-
-
 def test_the_page_is_written_below_folders_that_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    path = write_views("recipe:simclr", [*FEW, "recipe.size=16"], Path("new/views.html"), num=1, num_epochs=1)
+    path = write_views("quickstart", [], Path("new/views.html"), num=1, num_epochs=1)
     assert path == tmp_path / "new" / "views.html"
     assert path.read_text().startswith("<!DOCTYPE html>")
     with pytest.raises(ConfigError, match="cannot be written"):
-        write_views("recipe:simclr", [*FEW, "recipe.size=16"], tmp_path / "new", num=1, num_epochs=1)
+        write_views("quickstart", [], tmp_path / "new", num=1, num_epochs=1)
 
 
 def test_views_need_no_ray() -> None:

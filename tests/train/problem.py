@@ -8,13 +8,14 @@ from torch import Tensor
 from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
-from raysl.data.batch import Batch, DataInfo
+from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
+from raysl.methods.setup import Setup
 from raysl.schedule import Step
 from raysl.train import TrainPlan
 from raysl.train.callbacks.callback import Callback, Run
 
-DATA = DataInfo(num_samples=48, num_classes=0, image_size=8)
+IMAGES = (48, 0)  # and classes
 SMALL = (
     "backbone.num_stages=2",
     "backbone.width=4",
@@ -33,8 +34,8 @@ def problem(*overrides: str, device: torch.device | str = "cpu") -> tuple[TrainS
     """A fresh state and its plan of 8 steps, for the ranks that are there."""
     config = load_config("quickstart", [*SMALL, *overrides])
     device_type = torch.device(device).type
-    plan = TrainPlan.from_config(config, DATA.num_samples, dist.world(), device_type)
-    return TrainState.create(config, DATA, device), plan
+    plan = TrainPlan.from_config(config, IMAGES[0], dist.world(), device_type)
+    return TrainState.create(Setup.of(config, *IMAGES), device), plan
 
 
 def batches(plan: TrainPlan, device: torch.device | str = "cpu", num: int = 4) -> list[Batch]:

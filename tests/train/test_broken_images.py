@@ -26,7 +26,8 @@ from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.folder.run_folder import RunFolder
-from raysl.train.pretrain import _check_corrupt, _prepare
+from raysl.train.prepare import prepare
+from raysl.train.pretrain import _check_corrupt
 from tests.distributed import run_ranks
 from tests.train.problem import batches, problem
 from tests.train.runs import SMALL
@@ -70,9 +71,9 @@ def test_one_percent_of_broken_images_is_trained_through_and_told_of(tmp_path: P
 def test_more_broken_images_than_allowed_stop_the_run_at_that_step_with_the_list(tmp_path: Path, folder: Path) -> None:
     words = ["data=image_folder", f"data.path={folder}", "train.batch_size=30", "train.log_every=1000st"]
     config = load_config("quickstart", [*SMALL, *words])
-    job = _prepare(config)
+    job = prepare(config)
     state = TrainState.create(config, job.data)
-    plan = TrainPlan.from_config(config, job.data.num_samples)
+    plan = TrainPlan.from_config(config, job.setup.data.num_samples)
     found = CorruptLog()
     broken = CorruptImages(found, tmp_path, limit=1)
     batches = LocalBatches(job.loader, corrupt=found)
@@ -130,7 +131,7 @@ def test_what_is_odd_about_the_files_is_told_before_training(
     for number in range(40):
         os.symlink(folder / f"{number // 2:03}.jpg", tmp_path / "usr" / f"{number}.jpg")
     words = [*SMALL, "data=image_folder", f"data.path={tmp_path}", "train.batch_size=20", "data.label_type=zero"]
-    _prepare(load_config("quickstart", words))
+    prepare(load_config("quickstart", words))
     told = sorted(record.message for record in caplog.records if record.module == "parts")
     assert len(told) == 2
     assert told[0].startswith("20 of the 40 images of ")

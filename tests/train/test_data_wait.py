@@ -5,7 +5,7 @@ from pathlib import Path
 
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
-from raysl.data.batch import DataInfo
+from raysl.methods.setup import Setup
 from raysl.train import TrainPlan
 from raysl.train.callbacks.callback import Run
 from raysl.train.callbacks.data_wait import DataWait
@@ -13,7 +13,7 @@ from raysl.train.callbacks.data_wait import DataWait
 
 def _events(folder: Path, shares: list[float]) -> list[str]:
     config = load_config("quickstart", ["backbone.num_stages=1", "backbone.width=4"])
-    run = Run(TrainState.create(config, DataInfo(64, 0, 16)), TrainPlan.from_config(config, 640))
+    run = Run(TrainState.create(Setup.of(config, 64, 0)), TrainPlan.from_config(config, 640))
     callback = DataWait(folder, augment_in_task=True)
     for number, share in enumerate(shares):
         callback.on_log(run, run.plan.step(number), {"data_wait": share})

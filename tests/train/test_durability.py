@@ -12,7 +12,7 @@ from raysl.config.load import load_config
 from raysl.data.load import LocalBatches
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
-from raysl.train.pretrain import _prepare
+from raysl.train.prepare import prepare
 from tests.faults import Faults
 from tests.train.runs import (
     SMALL,
@@ -39,9 +39,9 @@ def events(run: Path) -> list[str]:
 
 def undisturbed(folder: Path, *words: str) -> None:
     """The same run in this process, without Ray: its checkpoints."""
-    job = _prepare(load_config("quickstart", [*SMALL, *words]))
+    job = prepare(load_config("quickstart", [*SMALL, *words]))
     state = TrainState.create(job.config, job.data)
-    plan = TrainPlan.from_config(job.config, job.data.num_samples)
+    plan = TrainPlan.from_config(job.config, job.setup.data.num_samples)
     batches = LocalBatches(replace(job.loader, augment_in_task=True))
     fit(state, state.method, plan, batches, callbacks=[MetricsLog(folder)], reporter=LocalReporter(folder))
 

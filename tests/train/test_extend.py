@@ -10,8 +10,8 @@ import ray
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
-from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
 from raysl.train.folder.run_folder import RunFolder
@@ -19,7 +19,7 @@ from raysl.train.pretrain import pretrain
 from tests.train.problem import SMALL, StopAt, batches
 from tests.train.runs import finish, start
 
-DATA = DataInfo(num_samples=48, num_classes=0, image_size=8)  # 4 steps in an epoch of batches of 12
+IMAGES = (48, 0)  # and classes; 4 steps in an epoch of batches of 12
 BEGAN = ("train.epochs=5", "optim.warmup=10%", "optim.lr=0.5", "train.log_every=1st")
 
 
@@ -32,8 +32,11 @@ def train(config: RunConfig, until: int | None = None) -> RunFolder:
     """Go on with a run in this process, to its end or to a step."""
     folder = RunFolder.of(config)
     folder.claim(config, folder.newest())
-    plan = TrainPlan.from_config(config, DATA.num_samples)
-    state, reporter = TrainState.create(config, DATA), LocalReporter(folder.path)
+    plan = TrainPlan.from_config(config, IMAGES[0])
+    state, reporter = (
+        TrainState.create(Setup.of(config, *IMAGES)),
+        LocalReporter(folder.path),
+    )
     if (restored := reporter.restore()) is not None:
         state.load(restored)
     stops = [] if until is None else [StopAt(until)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from raysl.config.load import load_config
-from raysl.train.pretrain import _prepare
+from raysl.train.prepare import prepare
 from tests.train.runs import SMALL, finish, kill_driver, start, wait_for_step
 
 RECORDER = '''\
@@ -75,7 +75,7 @@ def _undisturbed(folder: Path, cifar10: Path, num: int) -> dict[int, list[int]]:
 
 def _planned(folder: Path, cifar10: Path, num: int) -> dict[int, list[int]]:
     """The same without a run: what one process reads."""
-    order = _prepare(load_config("quickstart", [*SMALL, *_run(folder, "calm", cifar10, 1, num)])).loader.order
+    order = prepare(load_config("quickstart", [*SMALL, *_run(folder, "calm", cifar10, 1, num)])).loader.order
     return {step: order.batch(step).tolist() for step in range(STEPS)}
 
 

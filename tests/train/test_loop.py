@@ -12,8 +12,9 @@ import torch
 
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
-from raysl.data.batch import Batch, DataInfo
+from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
+from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.schedule import Step
 from raysl.train import LocalReporter, NonFiniteLoss, TrainPlan, fit
@@ -24,7 +25,7 @@ from raysl.train.meter import WARM_UP
 from tests.train.runs import assert_same
 
 README = Path(__file__).parents[2] / "README.md"
-DATA = DataInfo(num_samples=32, num_classes=0, image_size=8)
+IMAGES = (32, 0)  # and classes
 SMALL = [
     "backbone.num_stages=1",
     "backbone.width=4",
@@ -45,7 +46,7 @@ def _batches(num: int = 4) -> list[Batch]:
 
 def _state() -> tuple[TrainState, TrainPlan]:
     config = load_config("quickstart", SMALL)
-    return TrainState.create(config, DATA), TrainPlan.from_config(config, DATA.num_samples)
+    return TrainState.create(Setup.of(config, *IMAGES)), TrainPlan.from_config(config, IMAGES[0])
 
 
 class _StopAt(Callback):
@@ -152,6 +153,6 @@ def test_old_checkpoints_go_and_a_draft_is_no_checkpoint(tmp_path: Path) -> None
 def test_initial_weights_are_a_function_of_the_seed() -> None:
     first, second = _state()[0], _state()[0]
     assert_same(first.method.state_dict(), second.method.state_dict())
-    other = TrainState.create(load_config("quickstart", [*SMALL, "seed=1"]), DATA)
+    other = TrainState.create(Setup.of(load_config("quickstart", [*SMALL, "seed=1"]), *IMAGES))
     assert not torch.equal(first.method.backbone.conv1.weight, other.method.backbone.conv1.weight)
     assert isinstance(first.method, SimCLR)

@@ -19,7 +19,7 @@ from raysl.schedule import Step
 from raysl.train import LocalReporter, fit, late
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.stop import StopRequest
-from tests.train.problem import DATA, batches, problem
+from tests.train.problem import batches, problem
 
 READS = {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__contains__", "numpy", "cpu", "equal"}
 WAITING = (
@@ -136,7 +136,7 @@ def test_an_update_runs_on_a_device_that_holds_no_numbers(optim: str, monkeypatc
     monkeypatch.setattr(torch, "autocast", lambda *args, **kwargs: nullcontext())
     state, _ = problem(f"optim={optim}")
     with torch.device("meta"):
-        method = SimCLR(state.config.method, ResNet(state.config.backbone), DATA)
+        method = SimCLR(state.setup, ResNet(state.config.backbone))
         batch = Batch({"global": torch.empty(6, 2, 3, 8, 8)}, torch.arange(6), torch.zeros(6, dtype=torch.int64))
     optimizer = build_optimizer(method, state.config.optim)
     out = method(batch, Step(0, 10, 10))

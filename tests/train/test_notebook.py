@@ -16,10 +16,11 @@ import raysl
 from raysl.checkpoint import TrainState
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.transforms import normalize
-from tests.train.problem import DATA, SMALL, batches, problem
+from tests.train.problem import IMAGES, SMALL, batches, problem
 
 NUM = 30
 CONFIG = ("train.batch_size=8", "data.image_size=12", "method.views.flip=0.5", "method.views.blur_p=0.5")
@@ -105,7 +106,7 @@ def test_fit_trains_on_views_of_images_as_on_the_lists_of_their_epochs() -> None
     plan = TrainPlan.from_config(config, NUM)
     ways = []
     for given in (raysl.views(config, pictures), raysl.views(config, pictures, 0)):
-        state = TrainState.create(config, DATA)
+        state = TrainState.create(Setup.of(config, *IMAGES))
         fit(state, state.method, plan, given, reporter=LocalReporter())
         ways.append(state.method.state_dict())
     assert all(torch.equal(ways[0][name], ways[1][name]) for name in ways[0])
@@ -181,7 +182,7 @@ def test_fit_refuses_batches_that_it_cannot_train_on(change: Any, message: str) 
 
 def test_fit_refuses_a_stream_of_other_images_than_the_plans() -> None:
     config = settings()
-    state = TrainState.create(config, DATA)
+    state = TrainState.create(Setup.of(config, *IMAGES))
     plan = TrainPlan.from_config(config, 80)
     with pytest.raises(ConfigError, match=r"3 batches of 8 .* the plan has 10 of 8; .*num_samples=30"):
         fit(state, state.method, plan, raysl.views(config, images()), reporter=LocalReporter())

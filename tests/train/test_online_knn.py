@@ -4,10 +4,10 @@ import pytest
 
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
-from raysl.data.batch import DataInfo
 from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.data.sources.digits import Digits
+from raysl.methods.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Run
 from raysl.train.callbacks.online_knn import OnlineKNN
@@ -26,7 +26,7 @@ def measured(num_train: int, num_test: int) -> dict[str, float]:
     recipe = evaluation_recipe(16, 16)
     order = Order(seed=0, fingerprint="", unit_sizes=train.unit_sizes, batch_size=1, lanes=1, window=8, is_exact=True)
     loader = Loader(train, recipe, order, config.data.mean, config.data.std, False, recipe)
-    state = TrainState.create(config, DataInfo(num_train, 10, 16))
+    state = TrainState.create(Setup.of(config, num_train, 10))
     run = Run(state, TrainPlan.from_config(config, 64))
     OnlineKNN(loader, test, 10, Duration.parse("1ep")).on_epoch_end(run, Step(8, 8, 8))
     return dict(run.line)

@@ -8,7 +8,7 @@ import pytest
 
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
-from raysl.data.batch import DataInfo
+from raysl.methods.setup import Setup
 from raysl.train.folder.run_folder import RunFolder
 from tests.data.samples import png
 from tests.test_redact import Guarded, website  # noqa: F401
@@ -40,7 +40,7 @@ def test_own_code_and_credentials_serve_a_run_and_stay_with_its_user(
     config = load_config("quickstart", words)
     folder = RunFolder.of(config)
     folder.claim(config)
-    state = TrainState.create(config, DataInfo(24, 3, 16))
+    state = TrainState.create(Setup.of(config, 24, 3))
     state.step = 6
     state.save(Path(folder.path) / "checkpoint_000000006", {})
 

@@ -30,7 +30,7 @@ from raysl.train.folder.dataset_note import DATASET_FILE
 from raysl.train.folder.disk import Disk
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.plan import TrainPlan
-from raysl.train.pretrain import _prepare
+from raysl.train.prepare import prepare
 from raysl.train.worker import Job, _callbacks, max_corrupt
 from tests.train.runs import SMALL, finish, start
 
@@ -152,9 +152,9 @@ def words(tmp_path: Path, *changes: str) -> list[str]:
 def first_start(tmp_path: Path, *changes: str) -> RunFolder:
     """A run that was cut off at step 12; nothing but the checks can read the settings in its checkpoint."""
     config = load_config("quickstart", words(tmp_path, *changes))
-    job, folder = _prepare(config), RunFolder.of(config)
+    job, folder = prepare(config), RunFolder.of(config)
     folder.make()
-    begin(job, folder, TrainPlan.from_config(config, job.data.num_samples))
+    begin(job, folder, TrainPlan.from_config(config, job.setup.data.num_samples))
     state = TrainState.create(config, job.data)
     state.step = STEP
     checkpoint = Path(folder.path) / checkpoint_name(STEP)
@@ -167,9 +167,9 @@ def first_start(tmp_path: Path, *changes: str) -> RunFolder:
 
 def second_start(tmp_path: Path, *changes: str) -> Second:
     config = load_config("quickstart", words(tmp_path, *changes))
-    job, folder = _prepare(config), RunFolder.of(config)
+    job, folder = prepare(config), RunFolder.of(config)
     folder.make()
-    plan = TrainPlan.from_config(config, job.data.num_samples, config.train.workers, lanes=job.lanes)
+    plan = TrainPlan.from_config(config, job.setup.data.num_samples, config.train.workers, lanes=job.lanes)
     found = begin(job, folder, plan)
     return Second(ray.cloudpickle.loads(ray.cloudpickle.dumps(job)), plan, folder, found)
 

@@ -14,8 +14,8 @@ from raysl.data.execution import Packed
 DRIVER = """
 import sys
 from raysl.config.load import load_config
-from raysl.train.pretrain import _prepare
-_prepare(load_config("quickstart"))
+from raysl.train.prepare import prepare
+prepare(load_config("quickstart"))
 late = {"torch._dynamo", "torchvision", "matplotlib", "sklearn", "sympy"}
 print(sorted(late & set(sys.modules)))
 """

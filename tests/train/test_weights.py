@@ -20,16 +20,18 @@ from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.backbone import Backbone
 from raysl.train.begin import begin
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.plan import TrainPlan
-from raysl.train.pretrain import _prepare, pretrain
+from raysl.train.prepare import prepare
+from raysl.train.pretrain import pretrain
 from tests.test_trust import MINE, rewrite
 from tests.train.runs import SMALL, finish, start
 
-DATA = DataInfo(256, 10, 16)
+IMAGES = (256, 10)  # and classes
 
 
 class Taught(SimCLR):
@@ -54,7 +56,7 @@ def config_of(tmp_path: Path, *words: str) -> RunConfig:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     """The folder of a run with a checkpoint at step 7 whose weights are like no fresh ones."""
-    state = TrainState.create(config_of(tmp_path, "seed=5"), DATA)
+    state = TrainState.create(Setup.of(config_of(tmp_path, "seed=5"), *IMAGES))
     state.step = 7
     folder = tmp_path / "source" / checkpoint_name(7)
     state.save(folder, {})
@@ -74,18 +76,18 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor], prefix: str = "") ->
 
 def started(config: RunConfig) -> tuple[RunFolder, int]:
     """What the driver does before workers start; the run's folder and the step that it goes on from."""
-    job, folder = _prepare(config), RunFolder.of(config)
+    job, folder = prepare(config), RunFolder.of(config)
     folder.make()
-    found = begin(job, folder, TrainPlan.from_config(config, job.data.num_samples))
+    found = begin(job, folder, TrainPlan.from_config(config, job.setup.data.num_samples))
     return folder, found.step
 
 
 def test_a_new_run_begins_with_all_weights_of_the_same_method(tmp_path: Path, source: Path) -> None:
     config = config_of(tmp_path, f"method.weights={source}")
-    state = TrainState.create(config, DATA)
+    state = TrainState.create(Setup.of(config, *IMAGES))
     assert same(state.method.state_dict(), tensors(source / checkpoint_name(7)))
     assert not same(
-        TrainState.create(config, DATA, is_new=False).method.state_dict(),
+        TrainState.create(Setup.of(config, *IMAGES), is_new=False).method.state_dict(),
         tensors(source / checkpoint_name(7)),
         "backbone",
     )
@@ -94,7 +96,7 @@ def test_a_new_run_begins_with_all_weights_of_the_same_method(tmp_path: Path, so
 
 def test_a_part_that_does_not_fit_is_left_at_its_seed_and_named(tmp_path: Path, source: Path) -> None:
     words = [f"method.weights={source}", "method.output_dim=8"]
-    state = TrainState.create(config_of(tmp_path, *words), DATA)
+    state = TrainState.create(Setup.of(config_of(tmp_path, *words), *IMAGES))
     mine, theirs = state.method.state_dict(), tensors(source / checkpoint_name(7))
     assert same({name: value for name, value in mine.items() if name.startswith("backbone")}, theirs)
     assert not torch.equal(mine["projector.0.weight"], theirs["projector.0.weight"]), "a part is taken whole or not"
@@ -105,7 +107,7 @@ def test_a_part_that_does_not_fit_is_left_at_its_seed_and_named(tmp_path: Path, 
 
 
 def test_another_method_takes_the_backbone_and_makes_its_teacher_of_it(tmp_path: Path, source: Path) -> None:
-    state = TrainState.create(config_of(tmp_path, TAUGHT, f"method.weights={source}"), DATA)
+    state = TrainState.create(Setup.of(config_of(tmp_path, TAUGHT, f"method.weights={source}"), *IMAGES))
     theirs = tensors(source / checkpoint_name(7))
     for part in ("backbone", "teacher"):
         mine = {f"backbone.{name}": value for name, value in state.method.get_submodule(part).state_dict().items()}
@@ -135,7 +137,7 @@ def test_the_run_keeps_them_as_its_first_checkpoint_and_tells_what_was_taken(tmp
 def test_a_run_that_goes_on_has_its_own_weights_and_remembers_where_it_began(tmp_path: Path, source: Path) -> None:
     config = config_of(tmp_path, f"method.weights={source}")
     folder, _ = started(config)
-    state = TrainState.create(config, DATA, is_new=False)
+    state = TrainState.create(Setup.of(config, *IMAGES), is_new=False)
     state.load(Path(folder.path) / checkpoint_name(0))
     state.step = 3
     with torch.no_grad():
@@ -143,7 +145,7 @@ def test_a_run_that_goes_on_has_its_own_weights_and_remembers_where_it_began(tmp
     state.save(Path(folder.path) / checkpoint_name(3), {})
     shutil.rmtree(source)
     assert started(config)[1] == 3, "the other run is not asked again"
-    again = TrainState.create(config, DATA, is_new=False)
+    again = TrainState.create(Setup.of(config, *IMAGES), is_new=False)
     again.load(Path(folder.path) / checkpoint_name(3))
     assert again.method.get_parameter("backbone.conv1.weight").count_nonzero() == 0
     assert again.weights == state.weights
@@ -157,7 +159,7 @@ def test_untrained_means_without_another_runs_weights_too(tmp_path: Path, source
     folder, _ = started(config)
     shutil.rmtree(source)
     untrained = load_checkpoint(folder.uri).untrained()
-    fresh = TrainState.create(config_of(tmp_path), DATA).method.export()
+    fresh = TrainState.create(Setup.of(config_of(tmp_path), *IMAGES)).method.export()
     assert same(untrained.state_dict(), fresh.state_dict())
 
 
@@ -197,7 +199,7 @@ def test_no_code_that_the_checkpoint_names_is_imported_for_its_tensors(tmp_path:
     (tmp_path / "mine.py").write_text(MINE.format(mark=str(tmp_path / "mark")))
     folder = source / checkpoint_name(7)
     rewrite(folder / "run.yaml", backbone={"name": f"{tmp_path}/mine.py:Net"}, method={"name": f"{tmp_path}/mine.py:M"})
-    state = TrainState.create(config_of(tmp_path, f"method.weights={folder}"), DATA)
+    state = TrainState.create(Setup.of(config_of(tmp_path, f"method.weights={folder}"), *IMAGES))
     assert same(state.method.state_dict(), tensors(folder))
     assert not (tmp_path / "mark").exists()
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
-from raysl.methods.simclr import SimCLR
-from raysl.transforms import SampleRandom, View, ViewRecipe, permutation_table
-from raysl.transforms.recipes import RECIPES
+from raysl.transforms import Affine, HorizontalFlip, SampleRandom, Transform, View, ViewRecipe, permutation_table
+from raysl.transforms.recipes import Crops, MultiCrop
+from tests.transforms.papers import RECIPES, extras_of
 
 Part = tuple[str, dict[str, Any]]  # a class and all of its settings
 Chain = list[Part]
@@ -184,8 +184,29 @@ def test_multi_crop_variants_keep_their_scales() -> None:
         assert "local" not in RECIPES[name](num_local=0).groups
 
 
-def test_simclr_trains_with_the_views_of_its_recipe() -> None:
-    assert SimCLR.views(SimCLR.Config()) == RECIPES["simclr"]()
+@pytest.mark.parametrize(
+    ("made", "paper"),
+    [
+        (Crops(), RECIPES["simclr"]()),
+        (MultiCrop(), RECIPES["swav"]()),
+        (MultiCrop(min_scale=0.08, num_local=0), RECIPES["deepcluster_v2"]()),
+    ],
+)
+def test_shared_recipes_come_to_the_views_of_papers(made: Crops, paper: ViewRecipe) -> None:
+    assert made.recipe() == paper
+
+
+def test_recipes_leave_out_what_can_never_act() -> None:
+    def chain(views: Crops) -> tuple[Transform, ...]:
+        return views.recipe().groups["global"][0].transforms
+
+    off = Crops(flip=0, jitter_strength=0, grayscale_p=0, blur_p=0)
+    assert chain(off) == ()
+    assert chain(replace(off, flip=1)) == (HorizontalFlip(p=1),)
+    affine = replace(off, affine_p=0.5, degrees=10, translate=0.1, scale=(0.9, 1.1), shear=5)
+    assert chain(affine) == (Affine(p=0.5, degrees=10, translate=(0.1, 0.1), scale=(0.9, 1.1), shear=5),)
+    assert chain(replace(off, affine_p=0.5)) == ()
+    assert replace(off, num=4).recipe().num_views == 4
 
 
 @every_recipe
@@ -214,14 +235,14 @@ def test_views_differ_between_samples_and_epochs_and_from_each_other(
 @every_recipe
 def test_a_samples_views_and_extras_do_not_depend_on_its_batch(name: str, cuts: Callable[..., list[Tensor]]) -> None:
     recipe, images, index = small(name), cuts(5, 50, 64), np.array([3, 14, 15, 92, 65])
-    together, extras = recipe(images, index, 1, 2), recipe.extras(index, 1, 2)
+    together, extras = recipe(images, index, 1, 2), extras_of(recipe, index, 1, 2)
     backwards = recipe(images[::-1], index[::-1], 1, 2)
     for group, views in together.items():
         assert torch.equal(backwards[group].flip(0), views)
     for row in range(5):
         alone = recipe(images[row : row + 1], index[row : row + 1], 1, 2)
         assert all(torch.equal(alone[group][0], views[row]) for group, views in together.items())
-        own = recipe.extras(index[row : row + 1], 1, 2)
+        own = extras_of(recipe, index[row : row + 1], 1, 2)
         assert own.keys() == extras.keys()
         assert all(torch.equal(own[key][0], values[row]) for key, values in extras.items())
 
@@ -299,9 +320,9 @@ def test_each_view_is_blurred_and_solarised_as_often_as_in_the_paper(
 def test_the_rotation_is_the_turn_that_the_pixels_show(cuts: Callable[..., list[Tensor]]) -> None:
     recipe, images, index = small("rotnet"), cuts(40, 60, 80), np.arange(40)
     crops = recipe.crop(images, index, 0, 0)["global"][:, 0]
-    views, extras = recipe(images, index, 0, 0)["global"][:, 0], recipe.extras(index, 0, 0)
+    views, extras = recipe(images, index, 0, 0)["global"][:, 0], extras_of(recipe, index, 0, 0)
     assert extras.keys() == {"rotation"}
-    labels = extras["rotation"][:, 0].tolist()
+    labels = extras["global.rotation"][:, 0].tolist()
     mirrored = 0
     for image, view, label in zip(crops, views, labels, strict=True):
         plain = [k for k in range(4) if torch.equal(image.rot90(k, (1, 2)), view)]
@@ -335,19 +356,19 @@ def without_tiles(recipe: ViewRecipe) -> ViewRecipe:
 def test_the_permutation_is_how_the_tiles_were_shuffled(cuts: Callable[..., list[Tensor]]) -> None:
     recipe, images, index = small("jigsaw"), cuts(12, 60, 80), np.arange(12)
     tiles, whole = recipe(images, index, 0, 0)["patches"], without_tiles(recipe)(images, index, 0, 0)["patches"]
-    extras = recipe.extras(index, 0, 0)
+    extras = extras_of(recipe, index, 0, 0)
     assert extras.keys() == {"permutation"}
-    rows = permutation_table(50)[extras["permutation"][:, 0].numpy()]
+    rows = permutation_table(50)[extras["patches.permutation"][:, 0].numpy()]
     for row in range(12):
         found = cells_of(tiles[row], whole[row, 0])
         assert all(cell in cells for cell, cells in zip(rows[row].tolist(), found, strict=True))
         assert sum(len(cells) for cells in found) < 2 * 9  # few tiles fit elsewhere too
-    assert len(set(extras["permutation"][:, 0].tolist())) > 6
+    assert len(set(extras["patches.permutation"][:, 0].tolist())) > 6
 
 
 def test_tiles_of_pirl_come_from_all_cells_in_another_order_each_time(cuts: Callable[..., list[Tensor]]) -> None:
     recipe, images, index = small("pirl"), cuts(8, 60, 80), np.arange(8)
-    assert recipe.extras(index, 0, 0) == {}
+    assert extras_of(recipe, index, 0, 0) == {}
     plain = {name: tuple(replace(view, tile_transforms=()) for view in views) for name, views in recipe.groups.items()}
     tiles, whole = (r(images, index, 0, 0)["patches"] for r in (ViewRecipe(plain), without_tiles(recipe)))
     orders = set()
@@ -366,18 +387,18 @@ def test_each_tile_of_pirl_has_colours_of_its_own() -> None:
 
 def test_mae_masks_three_quarters_of_the_patches_and_msn_some_of_the_anchors_alone() -> None:
     index = np.arange(200)
-    mae, msn = (small(name).extras(index, 0, 0) for name in ("mae", "msn"))
+    mae, msn = (extras_of(small(name), index, 0, 0) for name in ("mae", "msn"))
     assert mae.keys() == msn.keys() == {"mask"}
     assert mae["mask"].shape == msn["mask"].shape == (200, 1, 8, 8)
     assert mae["mask"].sum((1, 2, 3)).unique().tolist() == [48]
     assert msn["mask"].sum((1, 2, 3)).unique().tolist() == [10]
-    many = RECIPES["msn"](mask_ratio=0.7).extras(np.arange(20), 0, 0)["mask"]
+    many = extras_of(RECIPES["msn"](mask_ratio=0.7), np.arange(20), 0, 0)["global.mask"]
     assert many.sum((1, 2, 3)).unique().tolist() == [137]  # of 196
 
 
 def test_ibot_masks_nothing_or_up_to_half_of_the_large_views() -> None:
     index = np.arange(600)
-    masks = RECIPES["ibot"]().extras(index, 0, 0)["mask"]
+    masks = extras_of(RECIPES["ibot"](), index, 0, 0)["global.mask"]
     assert masks.shape == (600, 2, 14, 14)
     shares = masks.double().mean((2, 3))
     is_masked = shares > 0

@@ -2,11 +2,28 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from raysl.config.schema import BackboneConfig
+
+
+@dataclass(frozen=True)
+class BackboneInfo:
+    """What is known of a backbone without its weights.
+
+    Args:
+        feature_dim: width of its features.
+        patch_size: side of the patches that it cuts images into, in pixels; None where it cuts none.
+        stages: widths of its inner features by the names that `Backbone.stages` takes.
+    """
+
+    feature_dim: int
+    patch_size: int | None
+    stages: dict[str, int]
 
 
 class Backbone(nn.Module, ABC):
@@ -17,6 +34,7 @@ class Backbone(nn.Module, ABC):
 
     Config: ClassVar[type[BackboneConfig]]
     feature_dim: int
+    patch_size: int | None = None
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -33,3 +51,19 @@ class Backbone(nn.Module, ABC):
         Raises:
             ValueError: if a name is no stage of this network; the message lists those that are.
         """
+
+    @property
+    def stage_widths(self) -> dict[str, int]:
+        """Widths of the stages by name; empty where a network does not tell them."""
+        return {}
+
+    @classmethod
+    def info(cls, config: Any) -> BackboneInfo:
+        """What the settings come to, from a network built without memory for its weights."""
+        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+            network = cls(config)
+        return BackboneInfo(network.feature_dim, network.patch_size, network.stage_widths)
+
+    def no_decay(self) -> set[str]:
+        """Names of parameters that get no weight decay, besides those of one dimension: tokens, position embeddings."""
+        return set()

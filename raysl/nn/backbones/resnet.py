@@ -80,7 +80,7 @@ class ResNet(Backbone):
         Raises:
             ValueError: if a name is no stage of this network; the message lists those that are.
         """
-        known = ["stem", *(f"res{stage + 2}" for stage in range(self.config.num_stages)), "avgpool"]
+        known = list(self.stage_widths)
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"no stage {unknown[0]!r} in this ResNet; its stages: {', '.join(known)}")
         found: dict[str, Tensor] = {}
@@ -89,6 +89,13 @@ class ResNet(Backbone):
             x = self._run(name, x)
             found[name] = x
         return {name: found[name] for name in names}
+
+    @property
+    def stage_widths(self) -> dict[str, int]:
+        """See `Backbone.stage_widths`."""
+        num, last = self.config.num_stages, self.feature_dim
+        stages = {f"res{stage + 2}": last // 2 ** (num - 1 - stage) for stage in range(num)}
+        return {"stem": self.config.width, **stages, "avgpool": last}
 
     def _run(self, name: str, x: Tensor) -> Tensor:
         if name == "stem":

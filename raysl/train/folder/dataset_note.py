@@ -95,7 +95,7 @@ def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found:
 def _at_epoch_start(folder: RunFolder, config: RunConfig, now: DatasetNote, found: Found) -> Found:
     """The checkpoint with its step in epochs of the new length; the others, whose steps mean something else, go."""
     assert found.name is not None
-    data = DataInfo(**found.meta["data"])
+    data = DataInfo.stored(found.meta["data"])
     epoch_len = TrainPlan.from_config(config, data.num_samples).epoch_len
     if epoch_len == now.epoch_len:
         return found

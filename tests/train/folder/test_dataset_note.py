@@ -10,8 +10,8 @@ from raysl.checkpoint import TrainState
 from raysl.checkpoint_files import checkpoint_name, checkpoint_names
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
-from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
 from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
 from raysl.train.folder.run_folder import RunFolder
 
@@ -31,7 +31,7 @@ def folder(config: RunConfig) -> RunFolder:
     folder = RunFolder.of(config)
     folder.claim(config)
     claim_dataset(folder, config, OLD, folder.newest())
-    state = TrainState.create(config, DataInfo(100, 3, 8))
+    state = TrainState.create(Setup.of(config, 100, 3))
     for step in (20, 25):
         state.step = step
         state.save(Path(folder.path) / checkpoint_name(step), {"loss": 1.0})
@@ -71,13 +71,13 @@ def test_another_dataset_is_refused_with_what_changed(
 def test_an_accepted_one_goes_on_at_the_beginning_of_the_same_epoch(
     folder: RunFolder, config: RunConfig, num_samples: int, step: int
 ) -> None:
-    before = TrainState.create(config, DataInfo(100, 3, 8))
+    before = TrainState.create(Setup.of(config, 100, 3))
     before.load(Path(folder.path) / checkpoint_name(25))
     now = DatasetNote("bbbb", num_samples, 3, num_samples // 10)
     found = claim_dataset(folder, accepting(config), now, folder.newest())
     assert (found.name, found.step) == (checkpoint_name(step), step)
     assert checkpoint_names(folder) == [checkpoint_name(step)], "steps of the others mean something else"
-    state = TrainState.create(config, DataInfo(num_samples, 3, 8))
+    state = TrainState.create(Setup.of(config, num_samples, 3))
     state.load(Path(folder.path) / checkpoint_name(step))
     assert state.step == step
     weights = zip(state.method.parameters(), before.method.parameters(), strict=True)

@@ -1,0 +1,69 @@
+"""What is known of a run before a process starts."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from raysl.components import resolve
+from raysl.config.schema import RunConfig
+from raysl.data.batch import DataInfo
+from raysl.nn.backbones.backbone import Backbone, BackboneInfo
+
+if TYPE_CHECKING:
+    from raysl.train.plan import TrainPlan
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All that a method may build on: the one argument of its `check`, `views` and `__init__`.
+
+    Args:
+        config: the run's settings; `config.method` is the method's own node.
+        backbone: widths and patches of the network, read without building weights.
+        data: the dataset.
+        plan: batch, epochs, updates, lanes.
+    """
+
+    config: RunConfig
+    backbone: BackboneInfo
+    data: DataInfo
+    plan: "TrainPlan"
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return self.config.seed
+
+    @property
+    def method(self) -> Any:
+        """The method's own settings."""
+        return self.config.method
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        num_samples: int,
+        num_classes: int = 0,
+        *,
+        plan: "TrainPlan | None" = None,
+        backbone_class: type[Backbone] | None = None,
+    ) -> "Setup":
+        """The setup of a run over so many images.
+
+        Args:
+            config: the run's settings.
+            num_samples: training images.
+            num_classes: of their labels; 0 where they have none.
+            plan: default: that of the ranks that are there.
+            backbone_class: resolved already, for a name that is not known here.
+
+        Raises:
+            ConfigError: if the plan or the backbone cannot be made of these settings.
+        """
+        from raysl import dist
+        from raysl.train.plan import TrainPlan
+
+        plan = plan or TrainPlan.from_config(config, num_samples, dist.world())
+        found: type[Backbone] = backbone_class or resolve("backbone", config.backbone.name)
+        data = DataInfo(num_samples, num_classes, config.data.image_size)
+        return cls(config, found.info(config.backbone), data, plan)

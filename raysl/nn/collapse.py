@@ -1,0 +1,32 @@
+"""How far embeddings have collapsed: what every method logs."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+COLLAPSE = ("embedding_std", "effective_rank")
+"""What `collapse` gives."""
+
+
+@torch.no_grad()
+def collapse(z: Tensor) -> dict[str, Tensor]:
+    """Spread and rank of embeddings, each brought to unit length.
+
+    Args:
+        z: embeddings of the whole batch [N, D], of any lengths.
+
+    Returns:
+        `embedding_std`: standard deviation by dimension, times sqrt(D): 1 spread evenly over the sphere, 0 collapsed.
+        `effective_rank`: (tr C)^2 / tr(C^2) of their covariance C, the participation ratio: D where all directions are
+        used alike, 1 where there is one alone, and 0 where all embeddings are equal.
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        z = F.normalize(z.detach().to(torch.promote_types(z.dtype, torch.float32)), dim=-1)
+        centred = z - z.mean(dim=0)  # [N, D]
+        covariance = centred.T @ centred / len(z)  # [D, D]
+        spread = centred.square().mean(dim=0).sqrt().mean() * math.sqrt(z.shape[-1])
+        total, squares = covariance.diagonal().sum(), covariance.square().sum()
+        smallest = torch.finfo(z.dtype).tiny
+        return {"embedding_std": spread, "effective_rank": total.square() / squares.clamp_min(smallest)}

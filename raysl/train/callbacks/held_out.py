@@ -1,0 +1,51 @@
+"""The method's own task on held-out images, measured while training goes on."""
+
+import torch
+from torch import Tensor
+
+from raysl import dist
+from raysl.data.load import Loader, plain_share
+from raysl.data.source import Split
+from raysl.schedule import Duration, Step
+from raysl.train.callbacks.callback import Callback, Run
+
+PREFIX = "heldout_"
+
+
+class HeldOut(Callback):
+    """Logs the means of `Method.evaluation_step` over all held-out images, as `heldout_NAME`.
+
+    Images are seen as the method sees them in training, always with the same numbers drawn for each. Ranks share them,
+    every image counts once.
+
+    Args:
+        loader: of the run's training images.
+        test: held-out images.
+        every: how often; the last step measures too.
+    """
+
+    def __init__(self, loader: Loader, test: Split, every: Duration) -> None:
+        self.loader = loader
+        self.test = test
+        self.every = every
+
+    def on_step_end(self, run: Run, step: Step, out: object) -> None:
+        """See `Callback.on_step_end`."""
+        if not self.every.is_due(step) and step.index != step.total:
+            return
+        method = run.state.method
+        was_training = method.training
+        method.eval()
+        run.log({PREFIX + name: mean for name, mean in self._means(run).items()})
+        method.train(was_training)
+
+    @torch.no_grad()
+    def _means(self, run: Run) -> dict[str, float]:
+        method, device, num = run.state.method, run.state.device, self.test.num_samples
+        share = plain_share(num, dist.rank(), dist.world())
+        names = type(method).evaluated
+        sums = torch.zeros(len(names), dtype=torch.float64, device=device)
+        for batch in self.loader.seen_batches(self.test, share.start, share.stop, device):
+            values: dict[str, Tensor] = method.evaluation_step(batch)
+            sums += torch.stack([values[name].double().sum() for name in names])
+        return dict(zip(names, (dist.all_sum(sums) / num).tolist(), strict=True))

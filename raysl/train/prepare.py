@@ -1,0 +1,139 @@
+"""What a run comes to before a cluster is asked for anything: all that can be checked, is checked here."""
+
+import logging
+from dataclasses import dataclass
+
+from raysl.benchmarks.fitting import MeasuredImages
+from raysl.components import Classes, resolve
+from raysl.config.schema import RunConfig
+from raysl.data.load import Loader
+from raysl.data.parts import tell_notes
+from raysl.data.source import Split
+from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
+from raysl.train.expected import check_expected_names, warm_up_warning
+from raysl.train.plan import TrainPlan
+from raysl.transforms.view import ViewRecipe, evaluation_recipe
+
+log = logging.getLogger("raysl")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run whose settings and images go together.
+
+    Args:
+        setup: its settings, images and plan.
+        classes: behind the names in the settings.
+        loader: makes the batches.
+        test: held-out images that are looked at during training, or None where none are.
+        has_online_knn: whether the kNN accuracy on them is measured.
+        has_held_out: whether the method's own task is tried on them.
+    """
+
+    setup: Setup
+    classes: Classes
+    loader: Loader
+    test: Split | None
+    has_online_knn: bool = False
+    has_held_out: bool = False
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's settings."""
+        return self.setup.config
+
+
+def prepare(config: RunConfig) -> Prepared:
+    """Look at the settings and the images of a run, without a cluster.
+
+    Raises:
+        ConfigError: if the run could not work.
+    """
+    classes = Classes.of(config)
+    source = resolve("source", config.data.name)(config.data)
+    train, test = source.required("train"), source.optional("test")
+    tell_notes([train] if test is None else [train, test])
+    plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
+    if not config.train.uneven:
+        plan.check_even()
+    num_classes = len(train.classes)
+    setup = Setup.of(config, train.num_samples, num_classes, plan=plan, backbone_class=classes.backbone)
+    recipe = checked_views(setup, classes)
+    has_online_knn, has_held_out = _checked_measures(setup, classes, train, test)
+    if warning := warm_up_warning(plan):
+        log.warning(warning)
+    if recipe.size != config.data.image_size:
+        log.warning(
+            "images are trained at %d px and measured at data.image_size=%d; give one size alone for both",
+            recipe.size,
+            config.data.image_size,
+        )
+    return Prepared(
+        setup=setup,
+        classes=classes,
+        loader=loader_of(setup, train, recipe, config.data.augment_on == "task"),
+        test=test if has_online_knn or has_held_out else None,
+        has_online_knn=has_online_knn,
+        has_held_out=has_held_out,
+    )
+
+
+def checked_views(setup: Setup, classes: Classes) -> ViewRecipe:
+    """The views of a run, once its method has found nothing wrong with its settings.
+
+    Raises:
+        ConfigError: if it has, or there are no such views.
+    """
+    classes.method.check(setup)
+    try:
+        recipe: ViewRecipe = classes.method.views(setup)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"method.views: {error}") from error
+    return recipe
+
+
+def loader_of(setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: bool) -> Loader:
+    """What makes the batches of a run of a split's images."""
+    data = setup.config.data
+    return Loader(
+        split=split,
+        recipe=recipe,
+        order=setup.plan.order(split),
+        mean=data.mean,
+        std=data.std,
+        augment_in_task=augment_in_task,
+        plain_recipe=evaluation_recipe(data.image_size, data.eval_resize),
+        scaled_decode=data.scaled_decode,
+    )
+
+
+def _checked_measures(setup: Setup, classes: Classes, train: Split, test: Split | None) -> tuple[bool, bool]:
+    """Check that what is to be measured can be; whether the online kNN, and the method's own task, are."""
+    config = setup.config
+    images = MeasuredImages(config.data, train, test)
+    fitting = images.fit(config.benchmarks)
+    has_online_knn = config.train.online_knn_every is not None and not images.missing
+    evaluated = _evaluated(config, classes, test)
+    check_expected_names(config, classes.method, fitting.metrics(len(train.classes)), has_online_knn, evaluated)
+    for line in fitting.left_out:
+        log.warning(line)
+    if config.train.online_knn_every is not None and images.missing:
+        log.warning("the online kNN is left out: %s", images.missing)
+    return has_online_knn, bool(evaluated)
+
+
+def _evaluated(config: RunConfig, classes: Classes, test: Split | None) -> tuple[str, ...]:
+    """Names of what the method tells of held-out images; none where that is not asked for or cannot be."""
+    if config.train.eval_every is None:
+        return ()
+    if not classes.method.evaluated:
+        log.warning("train.eval_every is left out: %s has no task for held-out images", config.method.name)
+        return ()
+    if test is None:
+        log.warning("train.eval_every is left out: the data has no held-out images; give data.test=")
+        return ()
+    names: tuple[str, ...] = classes.method.evaluated
+    return names
