@@ -20,7 +20,7 @@ from raysl import cli
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.batch import DataInfo
-from raysl.data.images import read_images
+from raysl.data.decode.images import read_images
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.methods.simclr import SimCLR
 from raysl.optim.build import lr_at, peak_lr

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raysl.data.background import WHITE, Color
+from raysl.data.decode.background import WHITE, Color
 from raysl.hashing import Int64s
 
 UNIT_ROWS = 256  # rows of a read unit where the storage has none of its own

@@ -27,10 +27,10 @@ from raysl.components import resolve
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
-from raysl.data.load import Loader
+from raysl.data.ingest.split_parts import tell_notes
 from raysl.data.order import Order
-from raysl.data.parts import tell_notes
 from raysl.data.source import Split
+from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError, RunFailed
 from raysl.errors import Stopped as Stopped
 from raysl.methods.method import Method

@@ -13,11 +13,11 @@ from raysl import dist
 from raysl.components import resolve
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
-from raysl.data.background import color_of
 from raysl.data.batch import Batch
-from raysl.data.load import Loader, LocalBatches
+from raysl.data.decode.background import color_of
 from raysl.data.order import Order
 from raysl.data.split import Rows, Split, runs, seen_on
+from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.train.plan import TrainPlan

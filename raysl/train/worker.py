@@ -18,10 +18,10 @@ from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
-from raysl.data.corrupt import CorruptLog
-from raysl.data.load import Loader
-from raysl.data.pipeline import RayBatches
+from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.source import Split
+from raysl.data.stream.loader import Loader
+from raysl.data.stream.pipeline import RayBatches
 from raysl.errors import StorageError
 from raysl.memory import keep_freed_memory
 from raysl.methods.method import Method

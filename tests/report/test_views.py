@@ -14,9 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
-from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.data.split import Rows, Split
+from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.report.recipe_table import recipe_table

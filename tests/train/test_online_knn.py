@@ -5,9 +5,9 @@ import pytest
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.batch import DataInfo
-from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.data.sources.digits import Digits
+from raysl.data.stream.loader import Loader
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Run
 from raysl.train.callbacks.online_knn import OnlineKNN

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from raysl.config.schema import ConfigError, DataConfig
 from raysl.data.catalog import dataset_config
-from raysl.data.inner import check_inner, source_of
 from raysl.data.source import Source, Split
+from raysl.data.sources.inner_sources import check_inner, source_of
 
 
 class Catalog(Source):
