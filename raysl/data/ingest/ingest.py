@@ -26,7 +26,7 @@ from raysl.config.tree import plain
 from raysl.data.ingest.folder import CORRUPT_FILE, claim, text_of
 from raysl.data.ingest.ingested import MANIFEST_FILE, Json, files_of, first_damaged, read_manifest
 from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter
-from raysl.data.ingest.split_parts import Part, Spread, in_process, parts_of, splits_of, tell_notes
+from raysl.data.ingest.split_parts import SplitPart, Spread, in_process, parts_of, splits_of, tell_notes
 from raysl.data.source import Split
 from raysl.errors import RunFailed
 from raysl.reads import REMOTE_READS
@@ -183,7 +183,9 @@ def _sweep(folder: Folder) -> None:
                 inner.remove(entry.base_name)
 
 
-def _written(writer: ShardWriter, splits: Mapping[str, Split], parts: list[Part], spread: Spread) -> dict[str, Shard]:
+def _written(
+    writer: ShardWriter, splits: Mapping[str, Split], parts: list[SplitPart], spread: Spread
+) -> dict[str, Shard]:
     """The files of all parts, by name."""
     sizes = {f"{part.name}.parquet": part.end - part.first for part in parts}
     shards: dict[str, Shard] = {}
@@ -194,7 +196,7 @@ def _written(writer: ShardWriter, splits: Mapping[str, Split], parts: list[Part]
     return shards
 
 
-def _summary(name: str, split: Split, parts: list[Part], shards: Mapping[str, Shard]) -> Json:
+def _summary(name: str, split: Split, parts: list[SplitPart], shards: Mapping[str, Shard]) -> Json:
     """What the manifest says of a split."""
     own = [shards[f"{part.name}.parquet"] for part in parts if part.split == name]
     rows = sum(shard.rows for shard in own)
@@ -221,7 +223,7 @@ def _summary(name: str, split: Split, parts: list[Part], shards: Mapping[str, Sh
     }
 
 
-def _write_corrupt(folder: Folder, parts: Iterable[Part], shards: Mapping[str, Shard]) -> None:
+def _write_corrupt(folder: Folder, parts: Iterable[SplitPart], shards: Mapping[str, Shard]) -> None:
     lines = [
         json.dumps({"split": part.split, "index": index, "name": name, "reason": reason}) + "\n"
         for part in parts

@@ -12,7 +12,7 @@ from raysl.components import resolve
 from raysl.config.schema import DataConfig
 from raysl.data.decode.background import Color
 from raysl.data.decode.decode import CorruptImage, Encoded, decode, opened
-from raysl.data.ingest.split_parts import Part, Spread, in_process, parts_of, splits_of
+from raysl.data.ingest.split_parts import SplitPart, Spread, in_process, parts_of, splits_of
 from raysl.data.source import Split
 from raysl.data.sources.endings import ENDINGS, IMAGES
 from raysl.storage import Folder
@@ -111,7 +111,7 @@ class Inspection:
 class Inspected:
     """What a process found in a part; `digests` [n, 16] are checksums of the images `index` [n] that decode."""
 
-    part: Part
+    part: SplitPart
     findings: list[Finding]
     totals: Totals
     index: np.ndarray
@@ -146,7 +146,7 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
     return Inspection(found, totals)
 
 
-def inspect_part(split: Split, part: Part) -> Inspected:
+def inspect_part(split: Split, part: SplitPart) -> Inspected:
     """Read and decode the images of a part."""
     totals = Totals(part.end - part.first)
     for name in split.classes:

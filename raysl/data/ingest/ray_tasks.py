@@ -8,14 +8,16 @@ import ray
 from ray.exceptions import RayTaskError
 
 from raysl.cluster import Resources, connect
-from raysl.data.ingest.split_parts import Part
+from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.source import Split
 from raysl.errors import ConfigError, RunFailed
 
 T = TypeVar("T")
 
 
-def on_ray(work: Callable[[Split, Part], T], splits: Mapping[str, Split], parts: Sequence[Part]) -> Iterator[T]:
+def on_ray(
+    work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
+) -> Iterator[T]:
     """Work on parts as tasks of one CPU each, as many at a time as the cluster has or can come to have.
 
     A task whose node is lost is done again elsewhere.
@@ -43,5 +45,5 @@ def on_ray(work: Callable[[Split, Part], T], splits: Mapping[str, Split], parts:
             raise
 
 
-def _work_on(work: Callable[[Split, Part], T], split: Split, part: Part) -> T:
+def _work_on(work: Callable[[Split, SplitPart], T], split: Split, part: SplitPart) -> T:
     return work(split, part)

@@ -16,7 +16,7 @@ from pyarrow import fs
 from raysl.addresses import telling
 from raysl.data.decode.decode import CorruptImage
 from raysl.data.ingest.ingested import footer_of
-from raysl.data.ingest.split_parts import Part
+from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.ingest.stored_image import to_store
 from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import CLASSES_KEY
@@ -79,7 +79,7 @@ class ShardWriter:
     out: str
     layout: Layout
 
-    def __call__(self, split: Split, part: Part) -> Shard:
+    def __call__(self, split: Split, part: SplitPart) -> Shard:
         """Write the file of a part and what is to be known of it.
 
         Raises:
@@ -97,7 +97,7 @@ class ShardWriter:
         folder.write(f"{RECORDS}/{name}.json", json.dumps(asdict(shard)).encode())
         return shard
 
-    def _write(self, folder: Folder, name: str, split: Split, part: Part) -> Shard:
+    def _write(self, folder: Folder, name: str, split: Split, part: SplitPart) -> Shard:
         corrupt: list[tuple[int, str, str]] = []
         rows = 0
         unfinished = f"{name}.{uuid.uuid4().hex[:8]}{PART}"
@@ -186,7 +186,7 @@ class _Tee(io.RawIOBase):
         return len(memoryview(content))
 
 
-def _read_back(folder: Folder, shard: Shard, part: Part) -> None:
+def _read_back(folder: Folder, shard: Shard, part: SplitPart) -> None:
     """Check that a file is what was sent, and that its rows are those of the part without the corrupt ones."""
     uri = folder.uri_of(shard.name)
     if _sha256(folder, shard.name) != shard.sha256:

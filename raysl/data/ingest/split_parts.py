@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Part:
+class SplitPart:
     """Rows [first, end) of a split; the parts of a split are numbered from 0 to num_parts - 1."""
 
     split: str
@@ -41,24 +41,26 @@ class Spread(Protocol):
     """A way to work on parts, here or on a cluster; results come in any order."""
 
     def __call__(
-        self, work: Callable[[Split, Part], T], splits: Mapping[str, Split], parts: Sequence[Part]
+        self, work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
     ) -> Iterator[T]:
         """What `work` gives for the split and the rows of each part."""
 
 
-def in_process(work: Callable[[Split, Part], T], splits: Mapping[str, Split], parts: Sequence[Part]) -> Iterator[T]:
+def in_process(
+    work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
+) -> Iterator[T]:
     """Work on one part after the other in this process."""
     return (work(splits[part.split], part) for part in parts)
 
 
-def parts_of(splits: Mapping[str, Split], num_rows: int) -> list[Part]:
+def parts_of(splits: Mapping[str, Split], num_rows: int) -> list[SplitPart]:
     """All splits in parts of `num_rows` rows, the last of each split shorter."""
     parts = []
     for name, split in splits.items():
         num_parts = -(-split.num_samples // num_rows)
         for number in range(num_parts):
             first = number * num_rows
-            parts.append(Part(name, number, num_parts, first, min(split.num_samples, first + num_rows)))
+            parts.append(SplitPart(name, number, num_parts, first, min(split.num_samples, first + num_rows)))
     return parts
 
 

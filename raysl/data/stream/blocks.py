@@ -20,7 +20,7 @@ _VIEW, _EXTRA = "view:", "extra:"
 
 
 @dataclass(frozen=True)
-class Part:
+class StepRows:
     """Rows [start, stop) of one rank's rows at a step."""
 
     step: int
@@ -66,13 +66,13 @@ class Blocks:
         """Blocks of each rank."""
         return -(-(self.end - self.first) // self.steps) * self.parts
 
-    def members(self, number: int) -> Iterator[Part]:
+    def members(self, number: int) -> Iterator[StepRows]:
         """What is in the block with this number, of 0 to world * num_blocks - 1."""
         turn, rank = divmod(number, self.world)
         group, part = divmod(turn, self.parts)
         start = self.first + group * self.steps
         for step in range(start, min(self.end, start + self.steps)):
-            yield Part(step, rank, part * self.part_rows, (part + 1) * self.part_rows)
+            yield StepRows(step, rank, part * self.part_rows, (part + 1) * self.part_rows)
 
 
 def to_columns(loaded: Loaded, steps: Sequence[int], counts: Sequence[int], part_rows: int) -> Numpy:

@@ -24,7 +24,7 @@ from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.decode.images import read_images
 from raysl.data.ingest.ingest import LEFT_BEHIND_S, ingest, verify
 from raysl.data.ingest.shard import Layout, ShardWriter
-from raysl.data.ingest.split_parts import Part, in_process, parts_of
+from raysl.data.ingest.split_parts import SplitPart, in_process, parts_of
 from raysl.data.ingest.stored_image import shrunk, to_store
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.concat import Concat
@@ -254,7 +254,7 @@ def test_images_that_become_jpeg_files_are_blended_and_the_manifest_says_with_wh
 
 
 def _killed_at_second_part(config: DataConfig, out: str) -> None:
-    def spread(work: Any, splits: Mapping[str, Split], parts: Sequence[Part]) -> Iterator[Any]:
+    def spread(work: Any, splits: Mapping[str, Split], parts: Sequence[SplitPart]) -> Iterator[Any]:
         for number, part in enumerate(parts):
             split = splits[part.split]
             yield work(_Deadly(split) if number == 1 else split, part)
