@@ -4,9 +4,8 @@ import pytest
 
 from raysl.config.files import config_names
 from raysl.config.load import load_config
-from raysl.data.catalog import dataset_config, entries
 from raysl.data.source import Source
-from raysl.data.sources.catalog import Catalog
+from raysl.data.sources.catalog import Catalog, dataset_config, entries
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.errors import ConfigError
 from tests.data.samples import all_rows, png
