@@ -307,10 +307,10 @@ def run_ingest(
     if out is None and not check:
         raise ConfigError("where to? give --out a folder or a URI, or --check to only look")
     data = _load(arguments, low_resource=False).data
-    from raysl.data.spread import on_ray
+    from raysl.data.ingest.ray_tasks import on_ray
 
     if check:
-        from raysl.data.inspect import inspect
+        from raysl.data.ingest.inspect import inspect
         from raysl.storage import Folder
 
         found = inspect(data, on_ray)
@@ -320,8 +320,8 @@ def run_ingest(
         if found.num_corrupt:
             raise typer.Exit(1)
         return
-    from raysl.data.ingest import ingest
-    from raysl.data.ingest_shard import Layout
+    from raysl.data.ingest.ingest import ingest
+    from raysl.data.ingest.shard import Layout
 
     assert out is not None
     done = ingest(data, out, Layout(**given), on_ray)
@@ -335,7 +335,7 @@ def _verify(out: str | None, check: bool, arguments: list[str] | None) -> None:
     if out is None or check or arguments:
         raise ConfigError("--verify compares the files of a finished ingest; give --out its folder, and nothing else")
     from raysl.addresses import absolute
-    from raysl.data.ingest import verify
+    from raysl.data.ingest.ingest import verify
 
     damaged = verify(out)
     for name, problem in damaged.items():

@@ -19,7 +19,7 @@ from PIL import Image
 from raysl import cli
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
-from raysl.data.images import read_images
+from raysl.data.decode.images import read_images
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR

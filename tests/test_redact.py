@@ -21,7 +21,7 @@ from raysl.config.load import differences, dump, load_config
 from raysl.config.schema import RunConfig
 from raysl.config.space import SweepConfig, dump_sweep
 from raysl.config.stored import load_dumped
-from raysl.data.images import read_images
+from raysl.data.decode.images import read_images
 from raysl.data.sources.file_list import FileList
 from raysl.errors import ConfigError, RunFailed
 from raysl.methods.setup import Setup

@@ -20,7 +20,7 @@ from raysl.benchmarks.knn import KNN
 from raysl.checkpoint import TrainState, load_backbone
 from raysl.components import ALIASES, resolve
 from raysl.data.batch import DataInfo
-from raysl.data.load import Loader, LocalBatches
+from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.order import Order
 from raysl.methods.simclr import SimCLR
 from raysl.train import LocalReporter, TrainPlan, fit

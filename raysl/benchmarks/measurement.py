@@ -15,7 +15,7 @@ from raysl.checkpoint import Checkpoint
 from raysl.components import resolve
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.data.source import Split
-from raysl.data.subset import even_share
+from raysl.data.sources.subset import even_share
 from raysl.errors import RunFailed
 from raysl.redact import bare_uri, redact
 from raysl.report.contents import RunReport, Score, flat_metrics, parse_report_json

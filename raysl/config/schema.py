@@ -124,7 +124,7 @@ class DataConfig(ComponentConfig):
 
             object.__setattr__(self, "subset", absolute(self.subset))
         if self.background != "white":
-            from raysl.data.background import color_of
+            from raysl.data.decode.background import color_of
 
             color_of(self.background)
 

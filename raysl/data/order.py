@@ -22,7 +22,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from raysl.data.cache import RecentlyUsed
+from raysl.cache import RecentlyUsed
 from raysl.hashing import Int64s, hash_text, hash_words, permutation
 
 CACHE_BYTES = 1 << 26  # of permutations that a process keeps

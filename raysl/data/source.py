@@ -4,15 +4,14 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from raysl.config.schema import ConfigError, DataConfig
-from raysl.data.background import color_of
-from raysl.data.labels import with_labels
+from raysl.data.decode.background import color_of
+from raysl.data.sources.subset import with_subset
 from raysl.data.split import UNIT_ROWS as UNIT_ROWS
 from raysl.data.split import Missing as Missing
 from raysl.data.split import Rows as Rows
 from raysl.data.split import Split as Split
 from raysl.data.split import runs as runs
-from raysl.data.split import seen_on
-from raysl.data.subset import with_subset
+from raysl.data.split import seen_on, with_labels
 
 SPLITS = ("train", "test")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from raysl.data.background import WHITE, Color
+from raysl.data.decode.background import WHITE, Color
 from raysl.hashing import Int64s
 
 UNIT_ROWS = 256  # rows of a read unit where the storage has none of its own
@@ -99,6 +99,11 @@ def seen_on(split: Split, background: Color | None) -> Split:
     return split
 
 
+def with_labels(split: Split, label_type: str) -> Split:
+    """The split with its own labels (`standard`), each sample's index (`sample_index`), or 0 for all (`zero`)."""
+    return split if label_type == "standard" else _Relabelled(split, label_type == "sample_index")
+
+
 def by_unit(starts: Int64s, index: Int64s) -> Iterable[tuple[int, Int64s]]:
     """Read units that rows lie in, in ascending order, each with the places in `index` of its rows.
 
@@ -116,3 +121,27 @@ def runs(num_samples: int, size: int = UNIT_ROWS) -> Int64s:
     """Unit sizes of rows without read units of their own: runs of `size` rows, the last one shorter."""
     whole, rest = divmod(num_samples, size)
     return np.array([size] * whole + [rest] * (rest > 0), np.int64)
+
+
+class _Relabelled(Split):
+    """A split whose labels name no classes: the index of each sample, or 0."""
+
+    def __init__(self, split: Split, is_index: bool) -> None:
+        self.split = split
+        self.is_index = is_index
+        self.unit_sizes = split.unit_sizes
+        self.fingerprint = split.fingerprint
+        self.classes = ()
+        self.is_random_access = split.is_random_access
+        self.num_sources = split.num_sources
+        self.notes = split.notes
+
+    def read(self, index: Int64s) -> Rows:
+        rows = self.split.read(index)
+        return Rows(rows.images, self.labels_of(index), rows.names, rows.partners)
+
+    def labels_of(self, index: Int64s) -> Int64s:
+        return index.astype(np.int64) if self.is_index else np.zeros(len(index), np.int64)
+
+    def names_of(self, index: Int64s) -> list[str]:
+        return self.split.names_of(index)

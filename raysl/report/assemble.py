@@ -20,7 +20,7 @@ from raysl.checkpoint import Checkpoint
 from raysl.components import resolve
 from raysl.config.load import describe, to_dict
 from raysl.config.schema import DataConfig
-from raysl.data.images import cut_images, read_images
+from raysl.data.decode.images import cut_images, read_images
 from raysl.data.source import Split
 from raysl.hashing import permutation
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, RunReport, ViewSample

@@ -8,9 +8,9 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from raysl.data.images import Pictures, read_images
-from raysl.data.load import pair_name, pair_seed
+from raysl.data.decode.images import Pictures, read_images
 from raysl.data.source import Split
+from raysl.data.stream.loader import pair_name, pair_seed
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows
 from raysl.report.view_pictures import ViewPicture, view_picture

@@ -26,10 +26,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from raysl.config.schema import DataConfig
-from raysl.data.decode import decode
-from raysl.data.load import Loader, LocalBatches
+from raysl.data.decode.decode import decode
 from raysl.data.order import Order
 from raysl.data.sources.parquet import Parquet
+from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.memory import keep_freed_memory
 from raysl.speed.pictures import read_pictures
 from raysl.speed.turns import join
@@ -146,7 +146,7 @@ def raysl_local(task: StreamTask) -> Iterator[Any]:
 def raysl_ray(settings: dict[str, Any]) -> None:
     """raysl on Ray; Ray Train calls it in its worker."""
     from raysl.cluster import TASK_CPUS
-    from raysl.data.pipeline import RayBatches
+    from raysl.data.stream.pipeline import RayBatches
 
     task: StreamTask = settings["task"]
     _prepare_process(task)
@@ -189,7 +189,7 @@ STREAMS: dict[str, Callable[[StreamTask], Iterator[Any]]] = {
 
 def parts_of_local(task: StreamTask, num_batches: int) -> dict[str, float]:
     """Microseconds that an image spends in each part of `raysl_local`, on one thread."""
-    from raysl.data.images import read_images
+    from raysl.data.decode.images import read_images
     from raysl.transforms.view import normalize
 
     loader = _loader(task)

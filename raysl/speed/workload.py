@@ -9,7 +9,7 @@ import torch
 
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.data.batch import Batch
-from raysl.data.images import read_images
+from raysl.data.decode.images import read_images
 from raysl.data.sources.synthetic import Synthetic
 from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR

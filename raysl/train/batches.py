@@ -10,8 +10,8 @@ from torch import Tensor
 from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.data.batch import Batch
-from raysl.data.load import LocalBatches
 from raysl.data.order import Order
+from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.train.plan import TrainPlan
 from raysl.transforms.view import ViewRecipe

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.components import Classes, resolve
 from raysl.config.schema import RunConfig
-from raysl.data.load import Loader
-from raysl.data.parts import tell_notes
+from raysl.data.ingest.split_parts import tell_notes
 from raysl.data.source import Split
+from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.train.expected import check_expected_names, warm_up_warning

@@ -13,10 +13,10 @@ from raysl import dist
 from raysl.components import Classes
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
-from raysl.data.background import color_of
 from raysl.data.batch import Batch
-from raysl.data.load import LocalBatches
+from raysl.data.decode.background import color_of
 from raysl.data.split import Rows, Split, runs, seen_on
+from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.methods.setup import Setup

@@ -16,8 +16,8 @@ from ray.train.collective import broadcast_from_rank_zero
 from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.config.schema import RunConfig
-from raysl.data.corrupt import CorruptLog
-from raysl.data.pipeline import RayBatches
+from raysl.data.decode.corrupt import CorruptLog
+from raysl.data.stream.pipeline import RayBatches
 from raysl.errors import StorageError
 from raysl.memory import keep_freed_memory
 from raysl.methods.setup import Setup

@@ -18,7 +18,7 @@ from raysl.config.stored import load_data
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from tests.data.samples import png
-from tests.data.test_coco import dataset
+from tests.data.sources.test_coco import dataset
 
 SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
 

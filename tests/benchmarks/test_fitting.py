@@ -20,7 +20,7 @@ from raysl.train.plan import TrainPlan
 from raysl.train.prepare import prepare
 from tests.benchmarks.test_knn import random_set
 from tests.data.samples import png
-from tests.data.test_coco import dataset
+from tests.data.sources.test_coco import dataset
 
 
 def folder_of(root: Path, **counts: int) -> Path:

@@ -12,7 +12,7 @@ import pytest
 import raysl
 from raysl.components import ALIASES
 from raysl.config.space import load_sweep
-from raysl.data.ingest import ingest
+from raysl.data.ingest.ingest import ingest
 from raysl.errors import ConfigError
 
 OWN = {slot: dict(names) for slot, names in ALIASES.items()}

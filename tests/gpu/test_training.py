@@ -14,8 +14,8 @@ from raysl import dist
 from raysl.checkpoint import load_backbone
 from raysl.components import resolve
 from raysl.config.load import load_config
-from raysl.data.load import Loader, LocalBatches
 from raysl.data.order import Order
+from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.methods.method import StepOutput
 from raysl.methods.simclr import SimCLR, Views
 from raysl.schedule import Step

@@ -14,10 +14,10 @@ import pytest
 import torch
 from PIL import Image
 
-from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.data.sources.photos import Photos
 from raysl.data.split import Rows, Split
+from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.report.recipe_table import recipe_table
@@ -146,9 +146,8 @@ def test_masks_are_drawn_over_the_masked_patches_alone() -> None:
 
 
 def test_masked_patches_are_counted_below_each_view_that_has_a_mask() -> None:
-    overrides = (*FEW, "recipe.size=32", "recipe.patch_size=8", "recipe.local_size=16", "recipe.num_local=1")
-    page = html("recipe:ibot", *overrides, num=8, num_epochs=1)
     recipe = RECIPES["ibot"](size=32, patch_size=8, local_size=16, num_local=1)
+    page = html(recipe, num=8, num_epochs=1)
     counts = extras_of(recipe, np.arange(8), 0, 0)["global.mask"].sum(dim=(2, 3))  # [8, 2]
     assert counts.unique().numel() > 1
     said = re.findall(r"view (\d)( (\d+) of 16 patches masked)?", text(page)[text(page).index("index 0") :])
@@ -157,7 +156,7 @@ def test_masked_patches_are_counted_below_each_view_that_has_a_mask() -> None:
     ]
     assert sorted((view, count) for view, _, count in said if count) == sorted(expected)
     assert "Stripes: masked patches" in page
-    assert "Stripes" not in html("recipe:simclr", *FEW, "recipe.size=16", num=1)
+    assert "Stripes" not in html(Crops(size=16).recipe(), num=1)
 
 
 def test_tiles_in_the_order_of_their_cells_make_up_the_image() -> None:
@@ -173,8 +172,8 @@ def test_tiles_in_the_order_of_their_cells_make_up_the_image() -> None:
 
 
 def test_a_permutation_is_told_with_its_number_and_cells() -> None:
-    page = html("jigsaw", *JIGSAW, num=8)
     recipe = RECIPES["jigsaw"](num_permutations=10, size=30, tile_size=8)
+    page = html(recipe, num=8)
     table = recipe.groups["patches"][0].tiles.order
     for epoch in range(2):
         for number in extras_of(recipe, np.arange(8), 0, epoch)["patches.permutation"].flatten().tolist():
@@ -183,14 +182,14 @@ def test_a_permutation_is_told_with_its_number_and_cells() -> None:
 
 
 def test_a_rotation_is_told_in_degrees() -> None:
-    page = html("recipe:rotnet", *FEW, "recipe.size=16", num=8, num_epochs=1)
+    page = html(RECIPES["rotnet"](size=16), num=8, num_epochs=1)
     quarters = extras_of(RECIPES["rotnet"](size=16), np.arange(8), 0, 0)["global.rotation"].flatten()
     assert len(quarters.unique()) > 1
     assert re.findall(r"rotation (\d+)°", page) == [str(90 * number) for number in quarters.tolist()]
 
 
 def test_small_views_are_enlarged_all_alike_with_square_pixels() -> None:
-    page = html("recipe:swav", *SWAV)
+    page = html(MultiCrop(size=32, local_size=16, num_local=3).recipe())
     shown = re.findall(r'<img( class="crisp")? style="width:[^"]* (\d+)px\)"[^>]*alt="(\w+),', page)
     widths = {(name, is_crisp, width) for is_crisp, width, name in shown}
     assert widths == {("global", ' class="crisp"', "160"), ("local", ' class="crisp"', "80")}
@@ -198,7 +197,7 @@ def test_small_views_are_enlarged_all_alike_with_square_pixels() -> None:
 
 
 def test_large_views_are_shown_smaller_all_alike() -> None:
-    page = html("recipe:swav", *FEW, "recipe.size=512", "recipe.local_size=256", num=1, num_epochs=1)
+    page = html(MultiCrop(size=512, local_size=256).recipe(), num=1, num_epochs=1)
     assert set(re.findall(r'<img style="width:calc[^"]*? (\d+)px\)"[^>]*alt="(\w+), ', page)) == {
         ("256", "global"),
         ("128", "local"),

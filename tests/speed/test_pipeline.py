@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from raysl.data.decode import decode
+from raysl.data.decode.decode import decode
 from raysl.speed.pictures import STORED, read_pictures, write_pictures
 from raysl.speed.pipeline import measure_pipeline, pipeline_table
 from raysl.speed.streams import STREAMS, StreamTask, parts_of_local

@@ -16,8 +16,8 @@ from raysl.checkpoint import TrainState
 from raysl.checkpoint_files import newest_whole
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
-from raysl.data.corrupt import CorruptLog
-from raysl.data.load import LocalBatches
+from raysl.data.decode.corrupt import CorruptLog
+from raysl.data.stream.loader import LocalBatches
 from raysl.errors import RunFailed
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step

@@ -9,7 +9,7 @@ import pytest
 
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
-from raysl.data.load import LocalBatches
+from raysl.data.stream.loader import LocalBatches
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
 from raysl.train.prepare import prepare

@@ -4,9 +4,9 @@ import pytest
 
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
-from raysl.data.load import Loader
 from raysl.data.order import Order
 from raysl.data.sources.digits import Digits
+from raysl.data.stream.loader import Loader
 from raysl.methods.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Run

@@ -9,7 +9,7 @@ import pytest
 import ray.cloudpickle
 import torch
 
-from raysl.data.execution import Packed
+from raysl.data.stream.execution import Packed
 
 DRIVER = """
 import sys

@@ -1,13 +1,26 @@
-"""A dataset by its name in the catalog."""
+"""A dataset by its name in the catalog: names of datasets, and the settings of the sources that read them."""
 
+import difflib
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+from raysl.components import ALIASES
+from raysl.config.build import node_from_dict
+from raysl.config.fields import component_class, settings_of
+from raysl.config.files import CATALOG_FILE, packaged_folder
 from raysl.config.schema import ConfigError, DataConfig
-from raysl.data.catalog import dataset_config
-from raysl.data.inner import check_inner, source_of
+from raysl.config.text import read_file
+from raysl.config.values import show
 from raysl.data.source import Source, Split
+from raysl.data.sources.inner_sources import check_inner, source_of
+
+OWN_CATALOG = "RAYSL_CATALOG"
+ROOT = "RAYSL_DATA"
+_KEY = "data"
 
 
 class Catalog(Source):
@@ -40,3 +53,123 @@ class Catalog(Source):
         config, file = dataset_config(self.config.dataset)
         check_inner(config, f"{file}: {self.config.dataset}")
         return source_of(config), file
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A dataset of a catalog.
+
+    Args:
+        settings: of its source, plain, with the `name` of the source.
+        file: the catalog that it stands in.
+    """
+
+    settings: dict[str, Any]
+    file: Path
+
+
+def catalog_files() -> list[Path]:
+    """The user's own catalog, which the variable RAYSL_CATALOG names, before the packaged one."""
+    own = os.environ.get(OWN_CATALOG)
+    packaged = packaged_folder() / CATALOG_FILE
+    return [packaged] if not own else [Path(own).expanduser().absolute(), packaged]
+
+
+def entries() -> dict[str, Entry]:
+    """All datasets by name. One that stands in several catalogs is taken from the first.
+
+    Raises:
+        ConfigError: if a catalog is missing, or is no YAML of names and settings.
+    """
+    found: dict[str, Entry] = {}
+    for file in catalog_files():
+        for name, settings in _read(file).items():
+            found.setdefault(name, Entry(settings, file))
+    return found
+
+
+def dataset_config(name: str) -> tuple[DataConfig, Path]:
+    """Settings of a dataset's source, and the catalog that they stand in.
+
+    `{root}` in a text stands for the folder of all datasets: the variable RAYSL_DATA, by default `~/data`.
+
+    Raises:
+        ConfigError: if no catalog names the dataset, its settings are wrong, or it leads to itself.
+    """
+    known = entries()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(sorted(known))}"
+        files = " and ".join(str(file) for file in catalog_files())
+        raise ConfigError(f"no dataset {name!r} in {files}; {hint}")
+    entry = known[name]
+    _check_circle(name, known, ())
+    settings = {"name": entry.settings} if isinstance(entry.settings, str) else entry.settings
+    where = f"{entry.file}: {name}"
+    _check_keys(settings, where)
+    try:
+        return node_from_dict(DataConfig, _rooted(settings), _KEY), entry.file
+    except ConfigError as error:
+        lines = str(error).replace(f"{_KEY}.", "").splitlines()  # an entry has no place in the settings of a run
+        raise ConfigError("\n".join(f"{where}: {line}" for line in lines)) from error
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise ConfigError(f"no catalog {str(file)!r}; the variable {OWN_CATALOG} names it")
+    tree = read_file(file) or {}
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{file} holds no datasets; write lines such as `mine: {{name: image_folder, path: ...}}`")
+    return tree
+
+
+def _check_circle(name: str, known: Mapping[str, Entry], above: tuple[str, ...]) -> None:
+    """Refuse a dataset that is made of itself."""
+    if name in above:
+        round_trip = " -> ".join((*above[above.index(name) :], name))
+        raise ConfigError(
+            f"{known[name].file}: {round_trip} goes round in a circle; give {name} a source that has images"
+        )
+    for inner in _named_in(known[name].settings):
+        if inner in known:
+            _check_circle(inner, known, (*above, name))
+
+
+def _named_in(settings: Any) -> Iterator[str]:
+    """Datasets of catalogs that settings name."""
+    if not isinstance(settings, dict):
+        return
+    if settings.get("name") in ("catalog", ALIASES["source"]["catalog"]) and isinstance(settings.get("dataset"), str):
+        yield settings["dataset"]
+    for value in settings.values():
+        yield from _named_in(value)
+
+
+def _check_keys(settings: Any, where: str) -> None:
+    """Refuse what is no source, and settings that it does not have."""
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{where}: {show(settings)} is no source; write {{name: image_folder, path: ...}}")
+    if not isinstance(settings.get("name"), str):
+        names = ", ".join(sorted(ALIASES["source"]))
+        raise ConfigError(f"{where}: has no name of a source; write {{name: NAME, ...}} with one of {names}")
+    try:
+        known = list(settings_of(component_class(DataConfig, settings["name"])))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    for key, value in settings.items():
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
+            raise ConfigError(f"{where}: {settings['name']} has no setting {key!r}; {hint}")
+        if key == "sources" and isinstance(value, dict):
+            for inner, one in value.items():
+                _check_keys({"name": one} if isinstance(one, str) else one, f"{where}: sources.{inner}")
+
+
+def _rooted(value: Any) -> Any:
+    """Settings with `{root}` replaced."""
+    if isinstance(value, str):
+        return value.replace("{root}", os.environ.get(ROOT) or os.path.expanduser("~/data"))
+    if isinstance(value, dict):
+        return {key: _rooted(item) for key, item in value.items()}
+    return [_rooted(item) for item in value] if isinstance(value, list) else value

@@ -8,8 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from raysl.config.schema import ConfigError, DataConfig
-from raysl.data.inner import check_inner, source_of
 from raysl.data.source import Rows, Source, Split
+from raysl.data.sources.inner_sources import check_inner, source_of
 from raysl.data.split import Encoded
 from raysl.hashing import Int64s
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from raysl.config.schema import ConfigError, DataConfig
-from raysl.data.inner import check_inner, source_of
 from raysl.data.source import Rows, Source, Split
+from raysl.data.sources.inner_sources import check_inner, source_of
 from raysl.hashing import Int64s
 
 

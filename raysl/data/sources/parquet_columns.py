@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysl.config.schema import ConfigError
-from raysl.data.class_names import LABELS, check_numbers
+from raysl.data.sources.class_names import LABELS, check_numbers
 from raysl.hashing import Int64s
 
 NAME_COLUMNS = ("name", "path")

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from raysl.addresses import open_uri
+from raysl.cache import RecentlyUsed
 from raysl.config.schema import ConfigError
-from raysl.data.cache import RecentlyUsed
-from raysl.data.class_names import numbered
 from raysl.data.source import Rows, Split
+from raysl.data.sources.class_names import numbered
 from raysl.data.sources.parquet_columns import (
     agreed_classes,
     check_alike,

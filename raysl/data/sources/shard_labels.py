@@ -3,7 +3,7 @@
 import json
 
 from raysl.config.schema import ConfigError
-from raysl.data.class_names import check_range, whole
+from raysl.data.sources.class_names import check_range, whole
 
 
 def label_of(content: bytes, kind: str, label_key: str | None, where: str) -> int | None:

@@ -8,7 +8,7 @@ from pyarrow import fs
 
 from raysl.addresses import cut, info_of, open_uri, telling
 from raysl.config.schema import ConfigError
-from raysl.data.listing import listing, shown
+from raysl.data.sources.listing import listing, shown
 
 
 @dataclass(frozen=True)

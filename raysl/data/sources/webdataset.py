@@ -9,13 +9,13 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.addresses import absolute, telling
+from raysl.cache import RecentlyUsed
 from raysl.config.locations import Location
 from raysl.config.schema import ConfigError, DataConfig
-from raysl.data.cache import RecentlyUsed
-from raysl.data.class_names import LABELS, check_range, class_names
-from raysl.data.endings import IMAGES
-from raysl.data.part_names import chosen, held_out_notes
 from raysl.data.source import Rows, Source, Split
+from raysl.data.sources.class_names import LABELS, check_range, class_names
+from raysl.data.sources.endings import IMAGES
+from raysl.data.sources.part_names import chosen, held_out_notes
 from raysl.data.sources.shard_index import ShardIndex, Summary, index_of, summaries
 from raysl.data.sources.shards import Shard, shards
 from raysl.data.split import Encoded, by_unit

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from raysl import dist
-from raysl.data.corrupt import CorruptLog
+from raysl.data.decode.corrupt import CorruptLog
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from raysl import dist
-from raysl.data.load import Loader, plain_share
 from raysl.data.source import Split
+from raysl.data.stream.loader import Loader, plain_share
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
 

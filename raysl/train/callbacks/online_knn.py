@@ -5,9 +5,9 @@ import torch
 from raysl import dist
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.knn import KNN
-from raysl.data.load import Loader
 from raysl.data.source import Split
-from raysl.data.subset import even_share
+from raysl.data.sources.subset import even_share
+from raysl.data.stream.loader import Loader
 from raysl.nn.backbones.backbone import Backbone
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run

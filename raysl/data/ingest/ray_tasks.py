@@ -1,0 +1,49 @@
+"""Work on the parts of a dataset as Ray tasks."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayTaskError
+
+from raysl.cluster import Resources, connect
+from raysl.data.ingest.split_parts import SplitPart
+from raysl.data.source import Split
+from raysl.errors import ConfigError, RunFailed
+
+T = TypeVar("T")
+
+
+def on_ray(
+    work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
+) -> Iterator[T]:
+    """Work on parts as tasks of one CPU each, as many at a time as the cluster has or can come to have.
+
+    A task whose node is lost is done again elsewhere.
+
+    Raises:
+        ConfigError, RunFailed: as `work` does.
+    """
+    connect()
+    at_once = max(1, int(Resources.of_cluster().cpus))
+    task = ray.remote(num_cpus=1)(_work_on)
+    sent = ray.put(work)
+    places = {name: ray.put(split) for name, split in splits.items()}
+    waiting = deque(parts)
+    running: list[Any] = []
+    while waiting or running:
+        while waiting and len(running) < at_once:
+            part = waiting.popleft()
+            running.append(task.remote(sent, places[part.split], part))
+        done, running = ray.wait(running)
+        try:
+            yield from ray.get(done)
+        except RayTaskError as error:
+            if isinstance(error.cause, ConfigError | RunFailed):
+                raise error.cause from error
+            raise
+
+
+def _work_on(work: Callable[[Split, SplitPart], T], split: Split, part: SplitPart) -> T:
+    return work(split, part)

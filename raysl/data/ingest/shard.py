@@ -1,0 +1,212 @@
+"""One file of an ingested dataset: written under another name, moved into place when whole, and read back."""
+
+import hashlib
+import io
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from raysl.addresses import telling
+from raysl.data.decode.decode import CorruptImage
+from raysl.data.ingest.ingested import footer_of
+from raysl.data.ingest.split_parts import SplitPart
+from raysl.data.ingest.stored_image import to_store
+from raysl.data.source import Split
+from raysl.data.sources.parquet_columns import CLASSES_KEY
+from raysl.errors import RunFailed
+from raysl.hashing import Int64s
+from raysl.storage import PART, Folder
+
+RECORDS = ".ingest"  # folder of what is known of the files that are whole
+CHUNK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How an ingested dataset is stored.
+
+    Args:
+        rows_per_file: images in a file.
+        rows_per_group: images in a row group, which is the read unit of training.
+        resize: short side that larger images are shrunk to; None keeps all as they are.
+        quality: of the JPEG files that shrinking makes, 1 to 100.
+    """
+
+    rows_per_file: int = 10_000
+    rows_per_group: int = 256
+    resize: int | None = None
+    quality: int = 95
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A file that is whole.
+
+    Args:
+        name: of the file.
+        rows: how many it has.
+        num_bytes, sha256: of its content.
+        corrupt: [index, name, reason] of the rows that were left out.
+        footer_bytes, footer_sha256: of its footer, which is compared whenever the dataset is opened; 0 in the records
+            of older versions.
+    """
+
+    name: str
+    rows: int
+    num_bytes: int
+    sha256: str
+    corrupt: list[tuple[int, str, str]]
+    footer_bytes: int = 0
+    footer_sha256: str = ""
+
+
+@dataclass(frozen=True)
+class ShardWriter:
+    """Writes the file of any part, in any process; one that is whole already is kept.
+
+    Args:
+        out: local path or URI of the folder.
+        layout: how to store.
+    """
+
+    out: str
+    layout: Layout
+
+    def __call__(self, split: Split, part: SplitPart) -> Shard:
+        """Write the file of a part and what is to be known of it.
+
+        Raises:
+            ConfigError: if it cannot be written.
+            RunFailed: if what was written reads back as something else, or the images cannot be read.
+        """
+        folder = Folder(self.out)
+        name = f"{part.name}.parquet"
+        if noted := folder.read_if_there(f"{RECORDS}/{name}.json"):
+            shard = Shard(**json.loads(noted))
+            if folder.exists(name) and _sha256(folder, name) == shard.sha256:
+                return shard
+        shard = self._write(folder, name, split, part)
+        _read_back(folder, shard, part)
+        folder.write(f"{RECORDS}/{name}.json", json.dumps(asdict(shard)).encode())
+        return shard
+
+    def _write(self, folder: Folder, name: str, split: Split, part: SplitPart) -> Shard:
+        corrupt: list[tuple[int, str, str]] = []
+        rows = 0
+        unfinished = f"{name}.{uuid.uuid4().hex[:8]}{PART}"
+        with _Sink(folder, unfinished, _schema(split)) as sink:
+            for index in part.runs(self.layout.rows_per_group):
+                table = self._table(split, index, sink.schema, corrupt)
+                rows += len(table)
+                sink.add(table)
+        with telling("write", folder.uri_of(name)):
+            folder.system.move(f"{folder.path}/{unfinished}", f"{folder.path}/{name}")
+        footer_bytes, footer_sha256 = footer_of(folder.system, f"{folder.path}/{name}", sink.num_bytes)
+        return Shard(name, rows, sink.num_bytes, sink.digest.hexdigest(), corrupt, footer_bytes, footer_sha256)
+
+    def _table(self, split: Split, index: Int64s, schema: pa.Schema, corrupt: list[tuple[int, str, str]]) -> pa.Table:
+        rows = split.read(index)
+        images: list[bytes] = []
+        kept: list[int] = []
+        for place, (image, name) in enumerate(zip(rows.images, rows.names, strict=True)):
+            try:
+                images.append(to_store(image, self.layout.resize, self.layout.quality, split.background))
+                kept.append(place)
+            except CorruptImage as error:
+                corrupt.append((int(index[place]), name, str(error)))
+        names = [rows.names[place].encode("utf-8", "backslashreplace").decode() for place in kept]
+        places = np.array(kept, np.int64)
+        columns = [index[places], images, list(rows.labels[places]), names]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _schema(split: Split) -> pa.Schema:
+    label = pa.list_(pa.int64()) if split.is_multilabel else pa.int64()
+    fields = {"index": pa.int64(), "image": pa.large_binary(), "label": label, "name": pa.string()}
+    return pa.schema(fields, metadata={CLASSES_KEY: json.dumps(split.classes).encode()})
+
+
+class _Sink:
+    """A Parquet file that is written in row groups, with the checksum of what was sent."""
+
+    def __init__(self, folder: Folder, name: str, schema: pa.Schema) -> None:
+        self.uri = folder.uri_of(name)
+        self.schema = schema
+        self.digest = hashlib.sha256()
+        self.num_bytes = 0
+        with telling("write", self.uri):
+            self.stream = folder.system.open_output_stream(f"{folder.path}/{name}")
+        self.writer = pq.ParquetWriter(
+            _Tee(self.stream, self.digest),
+            schema,
+            compression={"index": "zstd", "image": "none", "label": "zstd", "name": "zstd"},
+            use_dictionary=False,
+            write_statistics=["index"],
+        )
+
+    def add(self, table: pa.Table) -> None:
+        if len(table):
+            with telling("write", self.uri):
+                self.writer.write_table(table, row_group_size=len(table))
+
+    def __enter__(self) -> "_Sink":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with telling("write", self.uri):
+            self.writer.close()
+            self.num_bytes = int(self.stream.tell())
+            self.stream.close()
+
+
+class _Tee(io.RawIOBase):
+    """Passes bytes on and takes their checksum on the way."""
+
+    def __init__(self, stream: Any, digest: Any) -> None:
+        self.stream = stream
+        self.digest = digest
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self.stream.tell())
+
+    def write(self, content: Any) -> int:
+        self.digest.update(content)
+        self.stream.write(content)
+        return len(memoryview(content))
+
+
+def _read_back(folder: Folder, shard: Shard, part: SplitPart) -> None:
+    """Check that a file is what was sent, and that its rows are those of the part without the corrupt ones."""
+    uri = folder.uri_of(shard.name)
+    if _sha256(folder, shard.name) != shard.sha256:
+        raise RunFailed(f"{uri} reads back as other bytes than were written; check the storage, then start again")
+    with telling("read", uri), folder.system.open_input_file(f"{folder.path}/{shard.name}") as file:
+        found = pq.ParquetFile(file).read(columns=["index"])["index"].to_numpy()
+    left_out = [index for index, _, _ in shard.corrupt]
+    expected = np.setdiff1d(np.arange(part.first, part.end), left_out)
+    if len(found) != shard.rows or not np.array_equal(found, expected):
+        raise RunFailed(f"{uri} holds {len(found):,} rows, not the {len(expected):,} of its part; start again")
+
+
+def _sha256(folder: Folder, name: str) -> str:
+    digest = hashlib.sha256()
+    for chunk in _chunks(folder.system, f"{folder.path}/{name}", folder.uri_of(name)):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _chunks(system: fs.FileSystem, path: str, uri: str) -> Iterator[bytes]:
+    with telling("read", uri), system.open_input_stream(path) as stream:
+        while chunk := stream.read(CHUNK_BYTES):
+            yield chunk

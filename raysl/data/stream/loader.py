@@ -1,0 +1,282 @@
+"""From sample indices to the views of a batch: the part of the pipeline that knows no Ray."""
+
+import logging
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysl.data.batch import Batch
+from raysl.data.decode.corrupt import CorruptLog
+from raysl.data.decode.decode import can_reduce, image_size
+from raysl.data.decode.images import Cut, Pictures, cut_images
+from raysl.data.order import Order
+from raysl.data.source import Rows, Split
+from raysl.data.stream.prefetch import batches_for
+from raysl.hashing import Int64s, hash_words
+from raysl.transforms.view import Augmented, ViewRecipe, normalize
+
+log = logging.getLogger("raysl")
+
+PLAIN_ROWS = 256
+LARGE_BYTES = 1 << 17  # JPEG files from here on may be decoded at a reduced scale
+MOST_REDUCED = 8
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Views of some samples before normalisation.
+
+    Args:
+        views: uint8 [B, V, C, H, W] by group; those of the n-th paired source end in `_n`.
+        extras: what the recipe tells the method, [B, ...] by group and name; none of views that are still to augment.
+        index: int64 [B].
+        label: int64 [B], or [B, K].
+        corrupt: images that could not be decoded and were replaced, "name: reason".
+    """
+
+    views: dict[str, Tensor]
+    extras: dict[str, Tensor]
+    index: Tensor
+    label: Tensor
+    corrupt: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Makes the views of any global batch of a run, on any process, at any time.
+
+    Args:
+        split: the images.
+        recipe: the views, of each paired source.
+        order: which samples make up which batch.
+        mean, std: of the normalisation.
+        augment_in_task: whether `load` also augments; else `finish` does, on the device.
+        plain_recipe: the one view of an image without augmentation.
+        scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.
+    """
+
+    split: Split
+    recipe: ViewRecipe
+    order: Order
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    augment_in_task: bool
+    plain_recipe: ViewRecipe
+    scaled_decode: bool = True
+
+    def load(self, step: int, rank: int, world: int) -> Loaded:
+        """Read, decode and crop a rank's rows of a step; augment them too if that is done here."""
+        return self.load_samples(self.order.batch(step, rank, world), step // self.order.epoch_len)
+
+    def load_samples(self, index: Int64s, epoch: int) -> Loaded:
+        """The same for any samples, int64 [B], in an epoch."""
+        seed = self.order.seed
+        cut = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode)
+        done = self._augment(cut.views, index, epoch) if self.augment_in_task else Augmented(cut.views, {})
+        return Loaded(done.views, done.extras, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
+
+    def finish(self, loaded: Loaded, step: int, device: torch.device, rank: int = 0, world: int = 1) -> Batch:
+        """Move a rank's loaded rows to the device, augment them there if that is still to do, and normalise.
+
+        To a GPU they go from pinned memory, so that the current stream copies them while the host goes on.
+        """
+        views = {name: _moved(view, device) for name, view in loaded.views.items()}
+        index, epoch, extras = loaded.index.numpy(), step // self.order.epoch_len, loaded.extras
+        if not self.augment_in_task:
+            done = self._augment(views, index, epoch)
+            views, extras = done.views, done.extras
+        lane = torch.from_numpy(self.order.lanes_of(step, rank, world))
+        return Batch(
+            self.normalized(views),
+            _moved(loaded.index, device),
+            _moved(loaded.label, device),
+            _moved(lane, device),
+            {name: _moved(extra, device) for name, extra in extras.items()},
+            seed=self.order.seed,
+            epoch=epoch,
+            step=step,
+            host_index=index,
+        )
+
+    def plain(self, rank: int, world: int, device: torch.device) -> Iterator[Batch]:
+        """A rank's share of the training images without augmentation, in dataset order, as the group "image"."""
+        share = plain_share(self.split.num_samples, rank, world)
+        return self.plain_batches(self.split, share.start, share.stop, device)
+
+    def plain_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
+        """The images [first, end) of a split without augmentation, as the group "image" of one view.
+
+        Args:
+            split: the images, not necessarily those of the loader.
+            first, end: places in the split.
+            device: where batches go.
+        """
+        for start in range(first, end, PLAIN_ROWS):
+            yield self.finish_plain(self.load_plain(split, start, min(end, start + PLAIN_ROWS)), device)
+
+    def load_plain(self, split: Split, first: int, end: int) -> Loaded:
+        """The images [first, end) of a split as the group "image", on the CPU and before normalisation."""
+        index = np.arange(first, end)
+        cut = self._cut(split, self.plain_recipe, index, seed=0, epoch=0, may_reduce=False)
+        return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
+
+    def finish_plain(self, loaded: Loaded, device: torch.device) -> Batch:
+        """Move plain images to the device and normalise them."""
+        views = {name: view.to(device) for name, view in loaded.views.items()}
+        return Batch(
+            self.normalized(views),
+            loaded.index.to(device),
+            loaded.label.to(device),
+            seed=self.order.seed,
+            host_index=loaded.index.numpy(),
+        )
+
+    def seen_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
+        """The images [first, end) of a split with the method's views, drawn as in epoch 0 of a run of this seed.
+
+        Args:
+            split: the images, not necessarily those of the loader.
+            first, end: places in the split.
+            device: where batches go.
+        """
+        for start in range(first, end, PLAIN_ROWS):
+            index = np.arange(start, min(end, start + PLAIN_ROWS))
+            cut = self._cut(split, self.recipe, index, self.order.seed, epoch=0, may_reduce=False)
+            done = self._augment(cut.views, index, epoch=0)
+            batch = Batch(
+                done.views,
+                torch.from_numpy(index),
+                torch.from_numpy(cut.labels),
+                extras=done.extras,
+                seed=self.order.seed,
+            ).map(lambda rows: rows.to(device))
+            yield replace(batch, views=self.normalized(batch.views), host_index=index)
+
+    def normalized(self, views: dict[str, Tensor]) -> dict[str, Tensor]:
+        """uint8 views as floats."""
+        return {name: normalize(view, self.mean, self.std) for name, view in views.items()}
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that one sample's crops have between a data task and a worker."""
+        views = sum(view.num_images * 3 * view.size**2 for group in self.recipe.groups.values() for view in group)
+        crops = sum(3 * view.crop.size**2 for group in self.recipe.groups.values() for view in group)
+        return self.split.num_sources * (views if self.augment_in_task else crops)
+
+    def _cut(self, split: Split, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int, may_reduce: bool) -> Cut:
+        """The crops of samples."""
+
+        def reductions(rows: Rows, source: int) -> Sequence[int]:
+            return _reductions(rows, recipe, index, pair_seed(seed, source), epoch)
+
+        def crops(sources: tuple[Pictures, ...], index: Int64s) -> dict[str, Tensor]:
+            return {
+                pair_name(name, number): view
+                for number, pictures in enumerate(sources)
+                for name, view in recipe.crop(
+                    pictures.images, index, pair_seed(seed, number), epoch, pictures.sizes
+                ).items()
+            }
+
+        return cut_images(split, index, crops, reductions if may_reduce else None)
+
+    def _augment(self, views: dict[str, Tensor], index: Int64s, epoch: int) -> Augmented:
+        out: dict[str, Tensor] = {}
+        extras: dict[str, Tensor] = {}
+        for number in range(self.split.num_sources):
+            crops = {name: views[pair_name(name, number)] for name in self.recipe.groups}
+            done = self.recipe.augment(crops, index, pair_seed(self.order.seed, number), epoch)
+            out |= {pair_name(name, number): view for name, view in done.views.items()}
+            for name, extra in done.extras.items():
+                group, _, what = name.rpartition(".")
+                extras[f"{pair_name(group, number)}.{what}"] = extra
+        return Augmented(out, extras)
+
+
+@dataclass(frozen=True)
+class LocalBatches:
+    """Batches made in this process: for notebooks, tests, and to compare the distributed pipeline with.
+
+    Args:
+        loader: makes the rows of any step.
+        rank, world: which rows of a global batch.
+        device: where batches go; to a GPU by a thread that has the next ones ready (see `made_ahead`).
+        threads: that read and augment ahead; 0 does it when a batch is asked for.
+        corrupt: takes note of images that were replaced.
+    """
+
+    loader: Loader
+    rank: int = 0
+    world: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    threads: int = 0
+    corrupt: CorruptLog = field(default_factory=CorruptLog)
+
+    def from_step(self, step: int) -> Iterator[Batch]:
+        """Batches without end, the first one that of `step`."""
+        made = self._made(step)
+        for batch, corrupt in batches_for(made, self.device):
+            for image in self.corrupt.add(corrupt):
+                log.warning("replaced a corrupt image: %s", image)
+            yield batch
+
+    def plain(self) -> Iterator[Batch]:
+        """See `Loader.plain`."""
+        return self.loader.plain(self.rank, self.world, self.device)
+
+    def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
+        """Batches on the device, with the images that were replaced."""
+        for number, loaded in enumerate(self._loaded(step), step):
+            yield self.loader.finish(loaded, number, self.device, self.rank, self.world), loaded.corrupt
+
+    def _loaded(self, step: int) -> Iterator[Loaded]:
+        if self.threads == 0:
+            while True:
+                yield self.loader.load(step, self.rank, self.world)
+                step += 1
+        with ThreadPoolExecutor(self.threads) as pool:
+            ahead: deque[Future[Loaded]] = deque()
+            while True:
+                while len(ahead) <= self.threads:
+                    ahead.append(pool.submit(self.loader.load, step + len(ahead), self.rank, self.world))
+                yield ahead.popleft().result()
+                step += 1
+
+
+def plain_share(num_samples: int, rank: int, world: int) -> range:
+    """A rank's part of the images in dataset order."""
+    return range(num_samples * rank // world, num_samples * (rank + 1) // world)
+
+
+def _moved(values: Tensor, device: torch.device) -> Tensor:
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+
+
+def pair_name(name: str, source: int) -> str:
+    """What a group of views or an extra of the n-th paired source is called."""
+    return f"{name}_{source}" if source else name
+
+
+def pair_seed(seed: int, source: int) -> int:
+    """Seed of the views of the n-th paired source: another one for each but the first."""
+    return hash_words(seed, source) if source else seed
+
+
+def _reductions(rows: Rows, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int) -> Sequence[int]:
+    """How many times smaller each image may be decoded, so that no view has to enlarge what it would have shrunk."""
+    found = np.ones(len(index), np.int64)
+    places = [place for place, image in enumerate(rows.images) if _is_large(image)]
+    if places:
+        sizes = np.array([image_size(rows.images[place]) for place in places])  # [n, 2]
+        room = recipe.room(sizes, index[places], seed, epoch)  # [n]
+        found[places] = 1 << np.log2(room.clip(1, MOST_REDUCED)).astype(np.int64)
+    return found.tolist()
+
+
+def _is_large(image: object) -> bool:
+    return isinstance(image, bytes) and len(image) >= LARGE_BYTES and can_reduce(image)

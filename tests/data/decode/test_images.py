@@ -1,0 +1,69 @@
+"""Reading samples: what is broken is replaced, the same on every read."""
+
+import numpy as np
+import pytest
+
+from raysl.data.decode.decode import CorruptImage
+from raysl.data.decode.images import Read, read_images
+from raysl.data.source import Rows, Split, runs
+from raysl.hashing import Int64s
+
+
+class Shades(Split):
+    """Images of one shade each, the index; those in `broken` are not decodable."""
+
+    def __init__(self, num: int, unit: int, broken: set[int]) -> None:
+        self.unit_sizes = runs(num, unit)
+        self.broken = broken
+
+    def read(self, index: Int64s) -> Rows:
+        images = [b"broken" if row in self.broken else np.full((2, 2), row, np.uint8) for row in index.tolist()]
+        return Rows(images, index * 10, [f"image {row}" for row in index.tolist()])
+
+
+def shades(read: Read, source: int = 0) -> list[int]:
+    return [int(image[0, 0, 0]) for image in read.pictures[source].images]
+
+
+def test_a_corrupt_image_is_replaced_by_the_next_valid_one_of_its_unit_with_its_label() -> None:
+    split = Shades(10, unit=4, broken={1, 2, 7})
+    read = read_images(split, np.array([1, 0, 2, 7, 3]))
+    assert shades(read) == [3, 0, 3, 4, 3], "2 is corrupt as well; the unit of 7 starts again at 4"
+    assert read.labels.tolist() == [30, 0, 30, 40, 30]
+    assert [text.partition(":")[0] for text in read.corrupt] == ["image 1", "image 2", "image 7"]
+    assert shades(read_images(split, np.array([7]))) == [4]
+
+
+def test_a_unit_without_a_valid_image_takes_the_next_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shades(read_images(Shades(10, unit=4, broken={4, 5, 6, 7}), np.array([0, 6]))) == [0, 8]
+    assert shades(read_images(Shades(9, unit=4, broken={8}), np.array([8]))) == [0], "the last row is a unit of its own"
+    monkeypatch.setattr("raysl.data.decode.images.MOST_TRIED", 3)
+    with pytest.raises(CorruptImage, match=r"no valid image among the 3 behind row 6; the first problem: image 6"):
+        read_images(Shades(20, unit=4, broken=set(range(4, 12))), np.array([0, 6]))
+
+
+class Pairs(Shades):
+    """Each sample has a partner that is 100 brighter; `dim` ones are broken."""
+
+    num_sources = 2
+
+    def __init__(self, num: int, unit: int, broken: set[int], dim: set[int]) -> None:
+        super().__init__(num, unit, broken)
+        self.dim = dim
+
+    def read(self, index: Int64s) -> Rows:
+        first = super().read(index)
+        images = [None if row in self.dim else np.full((2, 2), row + 100, np.uint8) for row in index.tolist()]
+        return Rows(first.images, first.labels, first.names, (Rows(images, first.labels, ["partner"] * len(index)),))
+
+
+def test_a_pair_with_one_broken_image_is_replaced_as_a_pair() -> None:
+    read = read_images(Pairs(8, unit=4, broken={1}, dim={2, 4}), np.arange(5))
+    assert shades(read) == [0, 3, 3, 3, 5]
+    assert shades(read, source=1) == [100, 103, 103, 103, 105]
+    assert len(read.corrupt) == 3
+
+
+def test_no_rows_are_no_images_of_each_source() -> None:
+    read = read_images(Pairs(8, unit=4, broken=set(), dim=set()), np.empty(0, np.int64))
+    assert [pictures.images for pictures in read.pictures] == [[], []]
