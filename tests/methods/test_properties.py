@@ -1,0 +1,98 @@
+"""What holds for every method that has an alias: the gradient of one process on any number of ranks, restarts that
+change no bit, parameters that all train, and representations that are worth more than the untrained network's."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raysl.config.load import load_config
+from raysl.train.prepare import prepare
+from tests.distributed import run_ranks
+from tests.methods.properties import METHODS, STOPS, exact_steps, on_ranks
+
+NOT_EXACT: dict[str, str] = {}
+"""Methods whose gradient is another one on other numbers of ranks, each with the reason."""
+MARGIN = 8.0
+"""Points of 5-shot accuracy that a minute of training adds to the untrained network, at least."""
+
+every_method = pytest.mark.parametrize("name", METHODS)
+
+
+@pytest.fixture(scope="module", params=[2, 3], ids=lambda world: f"{world} ranks")
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return run_ranks(request.param, on_ranks, str(tmp_path_factory.mktemp("restarts")), timeout=300.0)
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    made: dict[str, Any] = {}
+
+    class Made(dict[str, Any]):
+        def __missing__(self, name: str) -> Any:
+            self[name] = exact_steps(name)
+            return self[name]
+
+    return Made(made)
+
+
+@every_method
+def test_any_number_of_ranks_gives_the_gradients_and_the_state_of_one_process(
+    name: str, ranks: list[Any], alone: dict[str, Any]
+) -> None:
+    if name in NOT_EXACT:
+        pytest.skip(NOT_EXACT[name])
+    one = alone[name]
+    for exact, _ in ranks:
+        many = exact[name]
+        assert len(many["grads"]) == len(one["grads"]) == 10
+        for step, grads in enumerate(one["grads"]):
+            assert many["grads"][step].keys() == grads.keys()
+            scale = max(grad.abs().max().item() for grad in grads.values())
+            for key, grad in grads.items():
+                torch.testing.assert_close(
+                    many["grads"][step][key], grad, rtol=0, atol=1e-9 * scale, msg=lambda m, s=step, k=key: f"{s} {k} {m}"
+                )
+        for key, value in one["ended"].items():
+            scale = max(1.0, value.abs().max().item())
+            torch.testing.assert_close(many["ended"][key], value, rtol=0, atol=1e-9 * scale, msg=lambda m, k=key: f"{k} {m}")
+
+
+@every_method
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_restart_at_any_step_changes_no_bit(name: str, stop: int, ranks: list[Any]) -> None:
+    for _, restarts in ranks:
+        if restarts is None:
+            pytest.skip("shown on two ranks")
+        assert restarts[name][stop] == []
+
+
+@every_method
+def test_every_parameter_trains_and_stays_finite(name: str, alone: dict[str, Any]) -> None:
+    one = alone[name]
+    moved = {key for grads in one["grads"] for key, grad in grads.items() if grad.abs().max() > 0}
+    trained = {key for grads in one["grads"] for key in grads}
+    assert trained - moved == set()
+    assert all(value.isfinite().all() for value in one["ended"].values() if value.is_floating_point())
+    assert [key for key in trained if torch.equal(one["begun"][key], one["ended"][key])] == []
+
+
+@every_method
+def test_a_method_has_configurations_of_its_own(name: str) -> None:
+    for where in (name, f"{name}_cifar10", f"digits/{name}"):
+        config = load_config(where, ["data.path=/somewhere"] if where != f"digits/{name}" else [])
+        assert config.method.name == name
+    assert prepare(load_config(f"digits/{name}", ["train.epochs=1"])).setup.data.num_samples > 1000
+
+
+@pytest.mark.slow
+@every_method
+def test_a_minute_of_training_beats_the_untrained_network(name: str, tmp_path: Path) -> None:
+    import raysl
+
+    result = raysl.pretrain(load_config(f"digits/{name}", [f"storage={tmp_path}", "benchmarks=[low_shot]"]))
+    assert result.report is not None
+    scores = result.report.metrics
+    print({key: value for key, value in scores.items() if "shot" in key})
+    assert scores["low_shot/5"] > scores["untrained/low_shot/5"] + MARGIN
