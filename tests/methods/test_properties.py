@@ -37,6 +37,10 @@ def alone() -> dict[str, Any]:
     return Made(made)
 
 
+def assert_near(found: torch.Tensor, expected: torch.Tensor, scale: float, what: str) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-9 * scale, msg=lambda said: f"{what}: {said}")
+
+
 @every_method
 def test_any_number_of_ranks_gives_the_gradients_and_the_state_of_one_process(
     name: str, ranks: list[Any], alone: dict[str, Any]
@@ -51,12 +55,9 @@ def test_any_number_of_ranks_gives_the_gradients_and_the_state_of_one_process(
             assert many["grads"][step].keys() == grads.keys()
             scale = max(grad.abs().max().item() for grad in grads.values())
             for key, grad in grads.items():
-                torch.testing.assert_close(
-                    many["grads"][step][key], grad, rtol=0, atol=1e-9 * scale, msg=lambda m, s=step, k=key: f"{s} {k} {m}"
-                )
+                assert_near(many["grads"][step][key], grad, scale, f"gradient of {key} at step {step}")
         for key, value in one["ended"].items():
-            scale = max(1.0, value.abs().max().item())
-            torch.testing.assert_close(many["ended"][key], value, rtol=0, atol=1e-9 * scale, msg=lambda m, k=key: f"{k} {m}")
+            assert_near(many["ended"][key], value, max(1.0, value.abs().max().item()), f"{key} at the end")
 
 
 @every_method
