@@ -66,6 +66,13 @@ class ResNet(Backbone):
         self.feature_dim = channels
         self._init_weights(config.zero_init_residual)
 
+    @property
+    def stage_widths(self) -> dict[str, int]:
+        """Channels of `stem`, `res2` to `res5` as far as they are built, and `avgpool`."""
+        first = self.config.width * LAYERS[self.config.depth][0].expansion
+        widths = {f"res{stage + 2}": first * 2**stage for stage in range(self.config.num_stages)}
+        return {"stem": self.config.width, **widths, "avgpool": self.feature_dim}
+
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
         return self.stages(images, ["avgpool"])["avgpool"]
@@ -80,7 +87,7 @@ class ResNet(Backbone):
         Raises:
             ValueError: if a name is no stage of this network; the message lists those that are.
         """
-        known = ["stem", *(f"res{stage + 2}" for stage in range(self.config.num_stages)), "avgpool"]
+        known = list(self.stage_widths)
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"no stage {unknown[0]!r} in this ResNet; its stages: {', '.join(known)}")
         found: dict[str, Tensor] = {}
