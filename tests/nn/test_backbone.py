@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,3 +62,13 @@ def test_visible_places_are_those_without_a_mask_in_their_order() -> None:
     places = visible_places(mask, 3)
     assert places.tolist() == [[1, 3, 5], [0, 1, 2]]
     assert places.dtype == torch.int64
+
+
+def test_facts_do_not_wait_for_torchs_compiler() -> None:
+    code = (
+        "import sys; from raysl.nn.backbones.resnet import ResNet; from raysl.nn.backbones.vit import ViT; "
+        "ResNet.info(ResNet.Config()); ViT.info(ViT.Config()); "
+        "ViT.info(ViT.Config(position='sincos', layer_scale=0.1, num_registers=4, mask_token=True)); "
+        "sys.exit('sympy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from raysl.config.schema import BackboneConfig
 
@@ -53,7 +53,7 @@ class Backbone(nn.Module, ABC):
         """
         with torch.random.fork_rng(devices=[]):
             try:
-                with torch.device("meta"), _Unfilled():  # type: ignore[no-untyped-call]
+                with torch.device("meta"), _Unfilled():
                     network = cls(config)
             except RuntimeError:
                 network = cls(config)
@@ -145,15 +145,18 @@ def visible_places(mask: Tensor, num_visible: int) -> Tensor:
     return mask.flatten(1).byte().argsort(dim=1, stable=True)[:, :num_visible]
 
 
-class _Unfilled(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Unfilled(TorchFunctionMode):
     """Leaves out what fills weights at random, for those on the meta device.
 
     There it would do nothing either, but torch loads its compiler for it, which takes seconds.
     """
 
-    FILLS = ("aten::normal_", "aten::uniform_", "aten::erfinv_", "aten::clamp_")
+    FILLS = ("normal_", "uniform_", "trunc_normal_", "kaiming_normal_", "xavier_normal_", "erfinv_", "clamp_")
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        if func.name() in self.FILLS and args[0].is_meta:
-            return args[0]
-        return func(*args, **(kwargs or {}))
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.__name__ in self.FILLS:
+            filled = args[0] if args else kwargs["tensor"]
+            if filled.is_meta:
+                return filled
+        return func(*args, **kwargs)
