@@ -33,3 +33,7 @@ class Backbone(nn.Module, ABC):
         Raises:
             ValueError: if a name is no stage of this network; the message lists those that are.
         """
+
+    def no_decay(self) -> set[str]:
+        """Names of the parameters of more than one dimension that weight decay leaves alone, such as tokens."""
+        return set()
