@@ -41,7 +41,7 @@ from raysl.storage import outlast
 from raysl.train.begin import begin
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
-from raysl.train.expected import check_expected, check_expected_names, warm_up_warning
+from raysl.train.expected import check_expected, check_expected_names, course_warning
 from raysl.train.folder.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.follow import events_of, progress_of
 from raysl.train.plan import TrainPlan
@@ -148,7 +148,7 @@ def _prepare(config: RunConfig) -> Job:
         plan.check_even()
     method_class.check(config.method, data, plan)
     test = _check_measures(config, method_class, train, test)
-    if warning := warm_up_warning(plan):
+    if warning := course_warning(plan):
         log.warning(warning)
     recipe = _views(method_class, config)
     if recipe.size != config.data.image_size:
