@@ -32,6 +32,9 @@ BAD = ["-3", "-0.5", "1.5", ".nan", ".inf", "-.inf", "1e300", "10000000000000000
 Field = tuple[tuple[str, ...], str, Any]
 """Overrides that choose a component, the dotted key of a number there, and its annotation."""
 
+SCHEDULES = {"optim.decay_at": ["optim.schedule=steps"], "optim.restart_every": ["optim.schedule=restarts"]}
+"""What settings go with alone."""
+
 
 def components() -> Iterator[tuple[tuple[str, ...], str, type[Any]]]:
     """Overrides that choose a component, its node, and its settings."""
@@ -177,6 +180,7 @@ def test_both_ends_of_a_range_are_possible(choice: tuple[str, ...], key: str, ki
             "backbone.patch_size": ["backbone.image_size=1024"],
             "backbone.image_size": ["backbone.patch_size=2"],
         }.get(key, [])
+        others += SCHEDULES.get(key, [])
         wanted = [setting for setting in others if not setting.startswith(key)]
         config = load_config("quickstart", [*choice, *wanted, f"{key}={json.dumps(value)}".replace("Infinity", ".inf")])
         config.method.views.recipe()
