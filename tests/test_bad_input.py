@@ -143,7 +143,7 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ),
         ("train.batch_size=1", r"train\.batch_size is 1; SimCLR contrasts images: at least 2, better 256"),
         ("method.temperature=0", r"method\.temperature: 0\.0 is out of range; give a number in \[0\.0001, 10000\]"),
-        ("method.views.num=0", r"method\.views\.num: 0 is out of range; give a number in \[2, 64\]"),
+        ("method.views.num=0", r"method\.views\.num: 0 is out of range; give a number in \[1, 64\]"),
         ("method.views.size=0", r"method\.views\.size: 0 is out of range; .*"),
         ("method.name=recipes.py:Chatty", r"method\.views: 3 views are too many"),
         # places
