@@ -15,6 +15,7 @@ from raysl.components import ALIASES, resolve
 from raysl.config.schema import DataConfig
 from raysl.report.view_request import requested
 from raysl.transforms.recipes import RECIPES
+from tests.claims import CLAIMS
 from tests.data.samples import png
 
 ROOT = Path(__file__).parents[1]
@@ -27,20 +28,16 @@ def blocks(name: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", DOCS[name], re.MULTILINE | re.DOTALL)
 
 
-def named_tests() -> list[tuple[str, str, str]]:
-    """(document, file, test) of every test that a document names."""
-    return [(doc, *found) for doc, text in DOCS.items() for found in re.findall(r"([\w/]*test_\w+\.py)::(\w+)", text)]
+@pytest.mark.parametrize("doc", sorted(CLAIMS))
+def test_a_claim_stands_on_its_page_and_its_tests_exist(doc: str) -> None:
+    headings = re.findall(r"^#+ (.+)$", DOCS[doc], re.MULTILINE)
+    assert set(CLAIMS[doc]) <= set(headings)
+    for file, _, name in (test.partition("::") for tests in CLAIMS[doc].values() for test in tests):
+        assert any(f"def {name}(" in path.read_text() for path in (ROOT / "tests").rglob(file)), name
 
 
-@pytest.mark.parametrize(("doc", "file", "name"), sorted(set(named_tests())))
-def test_a_test_that_is_named_exists(doc: str, file: str, name: str) -> None:
-    found = list((ROOT / "tests").rglob(Path(file).name))
-    assert any(f"def {name}(" in path.read_text() for path in found if path.as_posix().endswith(file))
-
-
-def test_documents_name_tests() -> None:
-    counts = {doc: sum(found[0] == doc for found in named_tests()) for doc in DATA_ENGINE}
-    assert min(counts.values()) > 5
+def test_pages_for_users_name_no_tests() -> None:
+    assert [doc for doc, text in DOCS.items() if "::test_" in text] == []
 
 
 def test_every_recipe_has_a_row() -> None:
