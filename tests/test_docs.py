@@ -12,6 +12,7 @@ import torch
 import raysl
 from raysl.cli import split_arguments
 from raysl.components import ALIASES, resolve
+from raysl.config.docs import describe
 from raysl.config.schema import DataConfig
 from raysl.report.view_request import requested
 from raysl.transforms.recipes import RECIPES
@@ -21,6 +22,7 @@ from tests.data.samples import png
 ROOT = Path(__file__).parents[1]
 DOCS = {path.name: path.read_text() for path in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]}
 DATA_ENGINE = ("views.md", "data.md", "ingest.md")
+COMING = ("coming-from-vissl.md", "coming-from-lightly-or-solo-learn.md")
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -84,6 +86,31 @@ def test_links_lead_somewhere(doc: str) -> None:
     folder = ROOT if doc == "README.md" else ROOT / "docs"
     links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", DOCS[doc]) if "://" not in link]
     assert [link for link in links if not (folder / link).exists()] == []
+
+
+def told_of(doc: str) -> str:
+    """What a page on another library says of raysl: the right columns of its tables."""
+    return "\n".join(re.findall(r"^\| .+? \| (.+) \|$", DOCS[doc], re.MULTILINE))
+
+
+@pytest.mark.parametrize("doc", COMING)
+def test_settings_named_to_those_who_come_from_elsewhere_exist(doc: str) -> None:
+    loaded = (["data.path=."], ["data.path=.", "optim=sgd"], ["data={name: torchvision, dataset: CIFAR10, root: .}"])
+    known = {key for words in loaded for key, _, _ in describe(raysl.load_config("simclr", words))}
+    known |= {
+        f"data.{field.name}" for name in ("image_folder", "catalog") for field in fields(resolve("source", name).Config)
+    }
+    named = re.findall(r"`(?:storage|seed|((?:method|backbone|data|optim|train)\.[\w.]+))", told_of(doc))
+    assert len(named) > 20
+    assert {key for key in named if key} - known - {"backbone.name", "backbone.safetensors", "method.views"} == set()
+
+
+@pytest.mark.parametrize("doc", COMING)
+def test_components_named_to_those_who_come_from_elsewhere_exist(doc: str) -> None:
+    slots = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
+    named = re.findall(r"`(method|backbone|data|optim)=(\w+)", told_of(doc))
+    assert len(named) > 5
+    assert [f"{slot}={name}" for slot, name in named if name.islower() and name not in ALIASES[slots[slot]]] == []
 
 
 def write_mine(folder: Path, doc: str) -> None:
