@@ -12,13 +12,16 @@ import torch
 import raysl
 from raysl.cli import split_arguments
 from raysl.components import ALIASES, resolve
+from raysl.config.docs import describe
 from raysl.config.schema import DataConfig
 from raysl.report.view_request import requested
+from tests.claims import CLAIMS
 from tests.data.samples import png
 
 ROOT = Path(__file__).parents[1]
 DOCS = {path.name: path.read_text() for path in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]}
 DATA_ENGINE = ("views.md", "data.md", "ingest.md")
+COMING = ("coming-from-vissl.md", "coming-from-lightly-or-solo-learn.md")
 
 
 def blocks(name: str, language: str) -> list[str]:
@@ -26,15 +29,16 @@ def blocks(name: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", DOCS[name], re.MULTILINE | re.DOTALL)
 
 
-def named_tests() -> list[tuple[str, str, str]]:
-    """(document, file, test) of every test that a document names."""
-    return [(doc, *found) for doc, text in DOCS.items() for found in re.findall(r"([\w/]*test_\w+\.py)::(\w+)", text)]
+@pytest.mark.parametrize("doc", sorted(CLAIMS))
+def test_a_claim_stands_on_its_page_and_its_tests_exist(doc: str) -> None:
+    headings = re.findall(r"^#+ (.+)$", DOCS[doc], re.MULTILINE)
+    assert set(CLAIMS[doc]) <= set(headings)
+    for file, _, name in (test.partition("::") for tests in CLAIMS[doc].values() for test in tests):
+        assert any(f"def {name}(" in path.read_text() for path in (ROOT / "tests").rglob(file)), name
 
 
-@pytest.mark.parametrize(("doc", "file", "name"), sorted(set(named_tests())))
-def test_a_test_that_is_named_exists(doc: str, file: str, name: str) -> None:
-    found = list((ROOT / "tests").rglob(Path(file).name))
-    assert any(f"def {name}(" in path.read_text() for path in found if path.as_posix().endswith(file))
+def test_pages_for_users_name_no_tests() -> None:
+    assert [doc for doc, text in DOCS.items() if "::test_" in text] == []
 
 
 def test_every_source_has_a_row_and_a_command() -> None:
@@ -64,6 +68,31 @@ def test_links_lead_somewhere(doc: str) -> None:
     folder = ROOT if doc == "README.md" else ROOT / "docs"
     links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", DOCS[doc]) if "://" not in link]
     assert [link for link in links if not (folder / link).exists()] == []
+
+
+def told_of(doc: str) -> str:
+    """What a page on another library says of raysl: the right columns of its tables."""
+    return "\n".join(re.findall(r"^\| .+? \| (.+) \|$", DOCS[doc], re.MULTILINE))
+
+
+@pytest.mark.parametrize("doc", COMING)
+def test_settings_named_to_those_who_come_from_elsewhere_exist(doc: str) -> None:
+    loaded = (["data.path=."], ["data.path=.", "optim=sgd"], ["data={name: torchvision, dataset: CIFAR10, root: .}"])
+    known = {key for words in loaded for key, _, _ in describe(raysl.load_config("simclr", words))}
+    known |= {
+        f"data.{field.name}" for name in ("image_folder", "catalog") for field in fields(resolve("source", name).Config)
+    }
+    named = re.findall(r"`(?:storage|seed|((?:method|backbone|data|optim|train)\.[\w.]+))", told_of(doc))
+    assert len(named) > 20
+    assert {key for key in named if key} - known - {"backbone.name", "backbone.safetensors", "method.views"} == set()
+
+
+@pytest.mark.parametrize("doc", COMING)
+def test_components_named_to_those_who_come_from_elsewhere_exist(doc: str) -> None:
+    slots = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
+    named = re.findall(r"`(method|backbone|data|optim)=(\w+)", told_of(doc))
+    assert len(named) > 5
+    assert [f"{slot}={name}" for slot, name in named if name.islower() and name not in ALIASES[slots[slot]]] == []
 
 
 def write_mine(folder: Path, doc: str) -> None:

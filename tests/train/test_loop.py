@@ -24,7 +24,7 @@ from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.meter import WARM_UP
 from tests.train.runs import assert_same
 
-README = Path(__file__).parents[2] / "README.md"
+NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.md"
 IMAGES = (32, 0)  # and classes
 SMALL = [
     "backbone.num_stages=1",
@@ -58,8 +58,8 @@ class _StopAt(Callback):
             run.stop("the test wants it")
 
 
-def test_readme_notebook_runs_as_printed_and_does_not_start_ray(tmp_path: Path) -> None:
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if "fit(" in block]
+def test_the_notebook_page_runs_as_printed_and_does_not_start_ray(tmp_path: Path) -> None:
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", NOTEBOOK.read_text(), re.S) if "fit(" in block]
     assert len([line for line in code.splitlines() if line and not line.startswith(("import", "from"))]) <= 10
     check = code + "\nimport sys\nassert 'ray' not in sys.modules\nprint(features.shape, sorted(metrics))"
     done = subprocess.run([sys.executable, "-c", check], cwd=tmp_path, capture_output=True, text=True, timeout=120)

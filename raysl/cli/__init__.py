@@ -1,0 +1,102 @@
+"""The `raysl` command.
+
+Sub-commands are thin and import what they need themselves: `raysl --help` loads neither torch nor Ray.
+"""
+
+import sys
+import traceback
+from importlib.metadata import PackageNotFoundError, version
+from types import TracebackType
+from typing import Annotated
+
+import typer
+
+from raysl.cli import report, speed
+from raysl.cli.arguments import DEFAULT_CONFIG, split_arguments
+from raysl.cli.benchmark import run_benchmark, run_extract
+from raysl.cli.ingest import run_ingest
+from raysl.cli.names import list_names, show_config
+from raysl.cli.pretrain import run_pretrain
+from raysl.cli.sweep import run_sweep
+from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.redact import redact
+from raysl.signals import hurry
+
+__all__ = ["DEFAULT_CONFIG", "app", "main", "split_arguments"]
+
+INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Self-supervised pre-training and evaluation of image backbones on Ray.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("config")(show_config)
+app.command("pretrain")(run_pretrain)
+app.command("benchmark")(run_benchmark)
+app.command("extract")(run_extract)
+app.command("ingest")(run_ingest)
+app.command("sweep")(run_sweep)
+app.command("list")(list_names)
+app.add_typer(speed.app, name="speed")
+app.add_typer(report.app, name="report")
+
+
+def main() -> None:
+    """Run the command line.
+
+    Exit code 0: done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
+    """
+    try:
+        code = app(prog_name="raysl", standalone_mode=False)
+    except Stopped as stopped:  # which has been shown
+        hurry(stopped.code)
+        sys.exit(stopped.code)
+    except (ConfigError, RunFailed, typer.TyperException) as error:
+        message = _usage(error) if isinstance(error, typer.TyperException) else str(error)
+        if message:
+            typer.echo("\n".join(f"error: {line}" for line in redact(message).splitlines()), err=True)
+        code = 2 if isinstance(error, ConfigError) else 1 if isinstance(error, RunFailed) else error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except Exception:
+        sys.excepthook = _show_traceback  # in place of typer's own
+        raise
+    if code == INTERRUPTED:
+        typer.echo("interrupted", err=True)
+    sys.exit(code)
+
+
+def _usage(error: typer.TyperException) -> str:
+    """What is wrong with a command's words; `--epochs 3` is meant for a setting more often than not."""
+    message = error.format_message()
+    is_unknown = message.startswith("No such option: --") and "--" not in message.removeprefix("No such option: --")
+    return f"{message}; settings are written key=value, such as train.epochs=3" if is_unknown else message
+
+
+def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """A mistake of ours, or of a user's component."""
+    typer.echo(redact("".join(traceback.format_exception(kind, error, trace))), err=True, nl=False)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        try:
+            typer.echo(f"raysl {version('raysl')}")
+        except PackageNotFoundError:
+            typer.echo("raysl (not installed, run from its source)")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)

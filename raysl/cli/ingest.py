@@ -1,0 +1,89 @@
+"""`raysl ingest`."""
+
+from typing import Annotated
+
+import typer
+
+from raysl.cli.arguments import Arguments, Verbose, load_run, set_up
+from raysl.errors import ConfigError
+from raysl.redact import redact, redact_uri
+
+
+def run_ingest(
+    arguments: Arguments = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="URI", help="Folder to fill, or, with --check, for its lists.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only look: list corrupt and odd images, count the others.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Only compare the files in --out with the checksums of its manifest.")
+    ] = False,
+    resize: Annotated[
+        int | None, typer.Option(min=1, help="Short side that larger images are shrunk to; default: none are.")
+    ] = None,
+    rows_per_file: Annotated[int | None, typer.Option(min=1, help="Images in a file; default: 10,000.")] = None,
+    rows_per_group: Annotated[
+        int | None, typer.Option(min=1, help="Images that training reads at once; default: 256.")
+    ] = None,
+    quality: Annotated[
+        int | None, typer.Option(min=1, max=100, help="Of the JPEG files that --resize makes; default: 95.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Store the images of a dataset as Parquet files, which `data=parquet` streams.
+
+    A start that was cut off goes on when the command is given again. Images that cannot be decoded are left out and
+    listed in corrupt.jsonl; with --check, their presence is exit code 1, and so are damaged files with --verify.
+    """
+    set_up(verbose)
+    options = {"resize": resize, "rows_per_file": rows_per_file, "rows_per_group": rows_per_group, "quality": quality}
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given if check or verify else ():
+        only = "--check" if check else "--verify"
+        raise ConfigError(f"--{name.replace('_', '-')} has no effect beside {only}, which stores nothing; leave it out")
+    if quality is not None and resize is None:
+        raise ConfigError("--quality has no effect without --resize, which makes the JPEG files; leave it out")
+    if verify:
+        return _verify(out, check, arguments)
+    if out is None and not check:
+        raise ConfigError("where to? give --out a folder or a URI, or --check to only look")
+    data = load_run(arguments, low_resource=False).data
+    from raysl.data.ingest.ray_tasks import on_ray
+
+    if check:
+        from raysl.data.ingest.inspect import inspect
+        from raysl.storage import Folder
+
+        found = inspect(data, on_ray)
+        typer.echo(redact(found.table()))
+        if out is not None:
+            found.write(Folder(out))
+        if found.num_corrupt:
+            raise typer.Exit(1)
+        return
+    from raysl.data.ingest.ingest import ingest
+    from raysl.data.ingest.shard import Layout
+
+    assert out is not None
+    done = ingest(data, out, Layout(**given), on_ray)
+    for name, rows in done.rows.items():
+        typer.echo(f"{name:<12}{rows:,} images")
+    typer.echo(f"corrupt     {done.num_corrupt:,}" + (" (see corrupt.jsonl)" if done.num_corrupt else ""))
+    typer.echo(f"dataset     {redact_uri(done.uri)}" + (" (was complete; nothing changed)" if done.was_done else ""))
+
+
+def _verify(out: str | None, check: bool, arguments: list[str] | None) -> None:
+    if out is None or check or arguments:
+        raise ConfigError("--verify compares the files of a finished ingest; give --out its folder, and nothing else")
+    from raysl.addresses import absolute
+    from raysl.data.ingest.ingest import verify
+
+    damaged = verify(out)
+    for name, problem in damaged.items():
+        typer.echo(f"damaged     {name}: {problem}")
+    if damaged:
+        typer.echo("delete these files and give the `raysl ingest` that wrote them again")
+        raise typer.Exit(1)
+    typer.echo(f"whole       {redact_uri(absolute(out))}")

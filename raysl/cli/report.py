@@ -1,0 +1,34 @@
+"""`raysl report`: pages to look at."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raysl.cli.arguments import DEFAULT_CONFIG, Verbose, set_up, split_arguments
+
+app = typer.Typer(help="Write pages to look at.", no_args_is_help=True)
+
+
+@app.command("views")
+def run_report_views(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG] [key=value ...]",
+            help="A configuration, for the views of its method on its data, then settings such as data=photos.",
+            show_default=False,
+        ),
+    ] = None,
+    num: Annotated[int, typer.Option(min=1, help="Samples.")] = 6,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs, from the first on.")] = 2,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("views.html"),
+    verbose: Verbose = False,
+) -> None:
+    """Show what a method sees: its recipe, and the views of some images in some epochs."""
+    set_up(verbose)
+    from raysl.report.views import write_views
+
+    name, overrides = split_arguments(arguments or [])
+    path = write_views(name or DEFAULT_CONFIG, overrides, out, num, epochs)
+    typer.echo(f"views       {path}")
