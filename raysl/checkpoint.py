@@ -28,9 +28,10 @@ from raysl.checkpoint_tensors import save_tensors as save_tensors
 from raysl.checkpoint_weights import read_weights
 from raysl.components import resolve
 from raysl.config.load import dump
-from raysl.config.schema import BackboneConfig, ConfigError, RunConfig
+from raysl.config.schema import BackboneConfig, RunConfig
 from raysl.config.stored import load_dumped
 from raysl.data.batch import DataInfo
+from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.batch_norm import convert_sync_batch_norm, local_statistics

@@ -29,11 +29,11 @@ from raysl.cluster import Resources, connect, worker_shape
 from raysl.components import resolve
 from raysl.config.arguments import instance, run_config
 from raysl.config.load import dump
-from raysl.config.schema import ConfigError, RunConfig
+from raysl.config.schema import RunConfig
 from raysl.config.space import SweepConfig, dump_sweep, examples
 from raysl.config.stored import apply_overrides
 from raysl.config.text import read
-from raysl.errors import RunInUse
+from raysl.errors import ConfigError, RunInUse
 from raysl.redact import bare_tree, redact_tree, redact_uri
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.pretrain import Result, pretrain

@@ -14,8 +14,9 @@ from raysl.checkpoint import Checkpoint, load_checkpoint
 from raysl.checkpoint_files import checkpoint_names
 from raysl.components import resolve
 from raysl.config.arguments import words
-from raysl.config.schema import ConfigError, DataConfig, RunConfig
+from raysl.config.schema import DataConfig, RunConfig
 from raysl.config.stored import dataset_tag, load_benchmarks, load_data
+from raysl.errors import ConfigError
 from raysl.storage import PATIENCE_S, Folder, outlast
 
 log = logging.getLogger("raysl")

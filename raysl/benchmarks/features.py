@@ -22,10 +22,11 @@ from raysl.checkpoint import load_checkpoint
 from raysl.cluster import Resources, connect
 from raysl.components import resolve
 from raysl.config.arguments import instance, words
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.config.stored import dataset_tag, load_data
 from raysl.data.images import cut_images
 from raysl.data.source import SPLITS, Split
+from raysl.errors import ConfigError
 from raysl.storage import Folder
 from raysl.transforms.view import evaluation_recipe, normalize
 

@@ -21,7 +21,6 @@ from raysl.config.ranges import (
     Side,
     Within,
 )
-from raysl.errors import ConfigError as ConfigError
 from raysl.schedule import Duration
 
 MAY_CHANGE: dict[str, bool] = {"may_change": True}

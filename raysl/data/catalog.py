@@ -11,9 +11,10 @@ from raysl.components import ALIASES
 from raysl.config.build import node_from_dict
 from raysl.config.fields import component_class, settings_of
 from raysl.config.files import CATALOG_FILE, packaged_folder
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.config.text import read_file
 from raysl.config.values import show
+from raysl.errors import ConfigError
 
 OWN_CATALOG = "RAYSL_CATALOG"
 ROOT = "RAYSL_DATA"

@@ -21,14 +21,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from raysl.components import resolve
 from raysl.config.arguments import instance
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.config.tree import plain
 from raysl.data.ingest_folder import CORRUPT_FILE, claim, text_of
 from raysl.data.ingest_shard import RECORDS, Layout, Shard, ShardWriter
 from raysl.data.ingested import MANIFEST_FILE, Json, files_of, first_damaged, read_manifest
 from raysl.data.parts import Part, Spread, in_process, parts_of, splits_of, tell_notes
 from raysl.data.source import Split
-from raysl.errors import RunFailed
+from raysl.errors import ConfigError, RunFailed
 from raysl.reads import REMOTE_READS
 from raysl.redact import bare_tree
 from raysl.storage import PART, Folder

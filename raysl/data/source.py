@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.background import color_of
 from raysl.data.labels import with_labels
 from raysl.data.split import UNIT_ROWS as UNIT_ROWS
@@ -13,6 +13,7 @@ from raysl.data.split import Split as Split
 from raysl.data.split import runs as runs
 from raysl.data.split import seen_on
 from raysl.data.subset import with_subset
+from raysl.errors import ConfigError
 
 SPLITS = ("train", "test")
 

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 from raysl import dist
 from raysl.config.ranges import Area, Factors, Share, Temperature, ViewSide, Width, Within
-from raysl.config.schema import ConfigError, MethodConfig
+from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch, DataInfo
+from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, contrastive_accuracy, nt_xent
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from functools import cache
 
-from raysl.config.schema import ConfigError, OptimConfig, RunConfig
+from raysl.config.schema import OptimConfig, RunConfig
 from raysl.data.order import default_lanes, rank_lanes
+from raysl.errors import ConfigError
 from raysl.schedule import Duration, Step
 
 

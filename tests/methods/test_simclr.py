@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import dist
-from raysl.config.schema import ConfigError
 from raysl.data.batch import Batch, DataInfo
+from raysl.errors import ConfigError
 from raysl.methods.simclr import SimCLR, Views
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.batch_norm import convert_sync_batch_norm, norm_statistics

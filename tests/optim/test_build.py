@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from raysl.config.schema import ConfigError
+from raysl.errors import ConfigError
 from raysl.optim.build import build_optimizer, lr_at, peak_lr, set_lr
 from raysl.optim.groups import split_groups
 from raysl.optim.lars import LARS

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.catalog import dataset_config
 from raysl.data.inner import check_inner, source_of
 from raysl.data.source import Source, Split
+from raysl.errors import ConfigError
 
 
 class Catalog(Source):

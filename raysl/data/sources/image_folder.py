@@ -11,12 +11,13 @@ from pyarrow import fs
 
 from raysl.addresses import absolute, info_of, join
 from raysl.config.locations import Location
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.endings import EXTENSIONS, UNREADABLE, is_image
 from raysl.data.listing import File, folders_in, listed, listing, shown
 from raysl.data.part_names import HELD_OUT, by_part, held_out_notes, part_named
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit
+from raysl.errors import ConfigError
 
 
 class ImageFolder(Source):

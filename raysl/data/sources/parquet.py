@@ -6,12 +6,13 @@ from functools import cached_property
 
 from raysl.addresses import absolute
 from raysl.config.locations import Location
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.class_names import LABELS
 from raysl.data.part_names import Chosen, chosen, held_out_notes
 from raysl.data.source import Source, Split
 from raysl.data.sources.parquet_files import found_files
 from raysl.data.sources.parquet_split import ParquetSplit
+from raysl.errors import ConfigError
 
 
 class Parquet(Source):
