@@ -361,7 +361,7 @@ def run_sweep(
 ) -> None:
     """Run a search over settings and print its leaderboard. SWEEP defaults to sweep/quickstart."""
     _set_up_logging(verbose)
-    from raysl.config.space import load_sweep
+    from raysl.sweep_space import load_sweep
     from raysl.sweeps import sweep
 
     name, overrides = split_arguments(arguments or [])
@@ -386,7 +386,7 @@ def list_names(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
 ) -> None:
     """List what a setting can name, with its class and what it is."""
-    from raysl.config.names import KINDS, names_of
+    from raysl.listing import KINDS, names_of
 
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)

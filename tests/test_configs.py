@@ -9,9 +9,9 @@ from raysl.checkpoint import TrainState
 from raysl.components import resolve
 from raysl.config.files import config_names, packaged_folder
 from raysl.config.load import load_config
-from raysl.config.space import load_sweep
 from raysl.data.batch import Batch, DataInfo
 from raysl.schedule import Step
+from raysl.sweep_space import load_sweep
 from raysl.train.plan import TrainPlan
 from raysl.transforms import normalize
 

@@ -8,12 +8,12 @@ A field that may differ when a run is started again under its name carries `MAY_
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from raysl.config.locations import Location
 from raysl.config.ranges import (
     AnyBound,
     Count,
     Every,
     Length,
+    Location,
     Place,
     Rising,
     Seed,

@@ -19,10 +19,10 @@ from functools import partial
 from pyarrow import fs
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from raysl.arguments import instance
 from raysl.components import resolve
-from raysl.config.arguments import instance
+from raysl.config.dump import plain
 from raysl.config.schema import DataConfig
-from raysl.config.tree import plain
 from raysl.data.ingest_folder import CORRUPT_FILE, claim, text_of
 from raysl.data.ingest_shard import RECORDS, Layout, Shard, ShardWriter
 from raysl.data.ingested import MANIFEST_FILE, Json, files_of, first_damaged, read_manifest

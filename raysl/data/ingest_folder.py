@@ -3,9 +3,8 @@
 import json
 import os
 
+from raysl.config.dump import plain, write_inline
 from raysl.config.schema import DataConfig
-from raysl.config.text import write_inline
-from raysl.config.tree import plain
 from raysl.data.ingested import MANIFEST_FILE, PLAN_FILE, Json
 from raysl.errors import ConfigError
 from raysl.storage import PART, Folder

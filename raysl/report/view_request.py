@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from raysl.components import resolve
-from raysl.config.build import node_from_dict
 from raysl.config.files import config_names
-from raysl.config.load import load_config, parse_overrides
+from raysl.config.layers import parse_overrides
+from raysl.config.load import load_config, node_from_dict
 from raysl.config.ranges import Seed
 from raysl.config.schema import DataConfig
 from raysl.config.values import convert

@@ -10,7 +10,7 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.addresses import absolute, cut, info_at, join, open_uri, telling
-from raysl.config.locations import Location
+from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.class_names import LABELS, class_names, numbered
 from raysl.data.image_lists import read_image_list, read_labels

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from raysl.addresses import absolute, open_uri
-from raysl.config.locations import Location
+from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.class_names import LABELS, check_range, class_names
 from raysl.data.part_names import HELD_OUT, part_named

@@ -10,7 +10,7 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.addresses import absolute, info_of, join
-from raysl.config.locations import Location
+from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.endings import EXTENSIONS, UNREADABLE, is_image
 from raysl.data.listing import File, folders_in, listed, listing, shown

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from raysl.addresses import absolute
-from raysl.config.locations import Location
+from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.class_names import LABELS
 from raysl.data.part_names import Chosen, chosen, held_out_notes

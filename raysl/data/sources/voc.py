@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from raysl.addresses import absolute
-from raysl.config.locations import Location
+from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit, check_present

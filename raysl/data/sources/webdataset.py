@@ -9,7 +9,7 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.addresses import absolute, telling
-from raysl.config.locations import Location
+from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.cache import RecentlyUsed
 from raysl.data.class_names import LABELS, check_range, class_names
