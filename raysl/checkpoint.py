@@ -27,10 +27,11 @@ from raysl.checkpoint_tensors import load_tensors as load_tensors
 from raysl.checkpoint_tensors import save_tensors as save_tensors
 from raysl.checkpoint_weights import read_weights
 from raysl.components import Classes, resolve
-from raysl.config.load import dump
-from raysl.config.schema import BackboneConfig, ConfigError, RunConfig
-from raysl.config.stored import load_dumped
+from raysl.config.dump import dump
+from raysl.config.load import load_dumped
+from raysl.config.schema import BackboneConfig, RunConfig
 from raysl.data.batch import DataInfo
+from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone

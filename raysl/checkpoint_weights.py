@@ -16,9 +16,9 @@ from torch import Tensor
 from raysl.checkpoint_files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, STATE_FILE, local_copy, newest, read_meta
 from raysl.checkpoint_tensors import load_tensors
 from raysl.components import ALIASES
+from raysl.config.dump import plain
+from raysl.config.files import read
 from raysl.config.schema import RunConfig
-from raysl.config.text import read
-from raysl.config.tree import plain
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.nn.backbones.backbone import Backbone

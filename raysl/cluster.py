@@ -18,7 +18,8 @@ import ray._private.utils
 import ray._private.worker
 import ray.cloudpickle
 
-from raysl.config.schema import ConfigError, TrainConfig
+from raysl.config.schema import TrainConfig
+from raysl.errors import ConfigError
 from raysl.signals import install
 
 _SETTINGS = {

@@ -69,12 +69,12 @@ def bare_uri(uri: str) -> str:
 
 def redact_tree(tree: Any) -> Any:
     """Plain settings with the credentials in their texts as `***`."""
-    return _each_text(tree, redact_uri)
+    return each_text(tree, redact_uri)
 
 
 def bare_tree(tree: Any) -> Any:
     """Plain settings without credentials: alike whoever they are of, and where the environment has them."""
-    return _each_text(tree, bare_uri)
+    return each_text(tree, bare_uri)
 
 
 class Redacted(logging.Filter):
@@ -110,11 +110,12 @@ def _is_secret(name: str) -> bool:
     return letters.endswith(_SECRETS) or letters in _SHORT_SECRETS
 
 
-def _each_text(tree: Any, change: Callable[[str], str]) -> Any:
+def each_text(tree: Any, change: Callable[[str], str]) -> Any:
+    """A plain tree with its texts changed."""
     if isinstance(tree, str):
         return change(tree)
     if isinstance(tree, dict):
-        return {key: _each_text(value, change) for key, value in tree.items()}
+        return {key: each_text(value, change) for key, value in tree.items()}
     if isinstance(tree, list | tuple):
-        return [_each_text(value, change) for value in tree]
+        return [each_text(value, change) for value in tree]
     return tree

@@ -24,17 +24,17 @@ from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from raysl.addresses import absolute
+from raysl.arguments import instance, run_config
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.cluster import Resources, connect, worker_shape
 from raysl.components import resolve
-from raysl.config.arguments import instance, run_config
-from raysl.config.load import dump
-from raysl.config.schema import ConfigError, RunConfig
-from raysl.config.space import SweepConfig, dump_sweep, examples
-from raysl.config.stored import apply_overrides
-from raysl.config.text import read
-from raysl.errors import RunInUse
+from raysl.config.dump import dump
+from raysl.config.files import read
+from raysl.config.load import apply_overrides
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError, RunInUse
 from raysl.redact import bare_tree, redact_tree, redact_uri
+from raysl.sweep_space import SweepConfig, dump_sweep, examples
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.pretrain import Result, pretrain
 
@@ -76,7 +76,7 @@ def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
     Raises:
         ConfigError: if a setting is wrong, or another sweep has this name.
     """
-    instance(space, SweepConfig, "space", "the first of what raysl.config.space.load_sweep('sweep/quickstart') returns")
+    instance(space, SweepConfig, "space", "the first of what raysl.sweep_space.load_sweep('sweep/quickstart') returns")
     base = replace(run_config(config), storage=absolute(config.storage))
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # a report before the first measurement lacks the metric
     if space.metric == "knn_top1":

@@ -9,9 +9,9 @@ from raysl.checkpoint import TrainState
 from raysl.components import Classes
 from raysl.config.files import config_names, packaged_folder
 from raysl.config.load import load_config
-from raysl.config.space import load_sweep
 from raysl.data.batch import Batch
 from raysl.methods.setup import Setup
+from raysl.sweep_space import load_sweep
 from raysl.train.prepare import checked_views
 from raysl.transforms import normalize
 

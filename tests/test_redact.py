@@ -17,10 +17,9 @@ from raysl import cli
 from raysl.addresses import open_uri
 from raysl.checkpoint import TrainState, load_checkpoint
 from raysl.config.docs import annotate
-from raysl.config.load import differences, dump, load_config
+from raysl.config.dump import differences, dump
+from raysl.config.load import load_config, load_dumped
 from raysl.config.schema import RunConfig
-from raysl.config.space import SweepConfig, dump_sweep
-from raysl.config.stored import load_dumped
 from raysl.data.decode.images import read_images
 from raysl.data.sources.file_list import FileList
 from raysl.errors import ConfigError, RunFailed
@@ -28,6 +27,7 @@ from raysl.methods.setup import Setup
 from raysl.reads import read_file
 from raysl.redact import redact, redact_uri, without_hidden
 from raysl.report.page import write_report
+from raysl.sweep_space import SweepConfig, dump_sweep
 from raysl.train.folder.run_folder import RunFolder
 from tests.data.samples import png
 from tests.report.run import example

@@ -1,18 +1,26 @@
-"""A component that takes the place of another keeps what was set for that one; whoever loads it is told."""
+"""A component that takes the place of another starts from its own defaults; a line tells what was dropped."""
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from raysl.config.dump import to_dict
 from raysl.config.files import config_names
-from raysl.config.load import load_config, to_dict
+from raysl.config.load import apply_overrides, load_config
 
-OTHER_SOURCE = (
-    "data=photos replaces data=digits: "
-    "still as set for digits: data.image_size=16, data.mean=[0.31, 0.31, 0.31], data.std=[0.37, 0.37, 0.37]; "
-    "still the views made for digits, method.views: min_scale=0.5, "
-)
+NUMBERS = "data.mean=[0.31, 0.31, 0.31], data.std=[0.37, 0.37, 0.37]"
+OWN = """
+from dataclasses import dataclass
+from raysl.methods.simclr import SimCLR
+
+class Own(SimCLR):
+    @dataclass(frozen=True, kw_only=True)
+    class Config(SimCLR.Config):
+        name: str = "own"
+        hidden_dim: int = 4096
+"""
 
 
 def told(caplog: pytest.LogCaptureFixture, name: str, *overrides: str) -> list[str]:
@@ -22,28 +30,42 @@ def told(caplog: pytest.LogCaptureFixture, name: str, *overrides: str) -> list[s
     return [record.getMessage() for record in caplog.records]
 
 
-def test_another_source_says_which_numbers_and_views_are_those_of_the_one_before(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    (line,) = told(caplog, "quickstart", "data=photos")
-    assert line.startswith(OTHER_SOURCE)
-    assert line.endswith("; set what should be different")
-    data = to_dict(load_config("quickstart", ["data=photos"]))["data"]
-    assert (data["image_size"], data["mean"]) == (16, [0.31, 0.31, 0.31]), "it is as it was told"
+def tree(name: str, *overrides: str) -> Any:
+    return to_dict(load_config(name, overrides))
 
 
-def test_what_is_set_anew_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    (line,) = told(caplog, "quickstart", "data=photos", "data.image_size=32", "method.views.size=32")
-    assert "data.image_size" not in line
-    assert " size=16" not in line
-    assert "data.mean=" in line
-    assert "method.views: min_scale=0.5, " in line
+def test_a_method_inherits_nothing_from_the_one_before(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    method = tree("quickstart", f"method={tmp_path}/own.py:Own", "method.output_dim=8")["method"]
+    assert (method["hidden_dim"], method["output_dim"], method["projector_norm"]) == (4096, 8, False)
+    views = tree("simclr", "data.path=/images")["method"]["views"]
+    assert method["views"] == {**views, "size": 16}, "the size of images is a setting of the data, which stay"
 
 
-def test_the_same_source_and_one_in_place_of_another_that_nothing_was_set_for_go_without_a_word(
+def test_another_source_has_its_own_numbers_and_the_views_of_the_method_stay(caplog: pytest.LogCaptureFixture) -> None:
+    assert told(caplog, "quickstart", "data=photos") == [
+        f"data=photos starts from its own defaults; dropped with digits: {NUMBERS}"
+    ]
+    now, before = tree("quickstart", "data=photos"), tree("quickstart")
+    assert now["data"]["mean"] == tree("simclr", "data=photos")["data"]["mean"] != before["data"]["mean"]
+    assert now["method"] == before["method"]
+    assert now["data"]["image_size"] == before["data"]["image_size"] == 16
+
+
+def test_what_is_set_anew_holds_and_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    words = ("data=photos", "data.image_size=32", "data.mean=[0.5, 0.5, 0.5]")
+    (line,) = told(caplog, "quickstart", *words)
+    assert line.endswith("dropped with digits: data.std=[0.37, 0.37, 0.37]")
+    found = tree("quickstart", *words)
+    assert (found["data"]["image_size"], found["method"]["views"]["size"]) == (32, 32)
+    assert found["data"]["mean"] == [0.5, 0.5, 0.5]
+
+
+def test_the_same_component_and_one_in_place_of_another_that_nothing_was_set_for_go_without_a_word(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert told(caplog, "quickstart", "data=digits", "data.limit=64") == []
+    assert told(caplog, "quickstart", "method=raysl.methods.simclr:SimCLR") == []
     assert told(caplog, "simclr", "data=parquet", "data.path=/images") == []
 
 
@@ -52,29 +74,30 @@ def test_no_packaged_configuration_has_anything_to_tell(caplog: pytest.LogCaptur
     assert [told(caplog, name) for name in runs] == [[]] * len(runs)
 
 
-def test_an_optimizer_is_told_of_like_a_source(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_optimizer_is_replaced_like_a_source(caplog: pytest.LogCaptureFixture) -> None:
     assert told(caplog, "quickstart", "optim=lars") == [
-        "optim=lars replaces optim=sgd: still as set for sgd: optim.lr=1.0, optim.warmup=5ep, "
-        "optim.weight_decay=0.0001; set what should be different"
+        "optim=lars starts from its own defaults; dropped with sgd: "
+        "optim.lr=1.0, optim.warmup=5ep, optim.weight_decay=0.0001"
     ]
+    assert tree("quickstart", "optim=lars")["optim"] == tree("simclr", "data.path=/x")["optim"]
 
 
-def test_what_the_new_component_has_no_place_for_is_told_of_too(caplog: pytest.LogCaptureFixture) -> None:
-    words = ("data=digits", "method.views.size=32", "method.views.jitter_strength=1", "method.views.blur_p=0")
-    (line,) = told(caplog, "simclr_cifar10", *words)
-    assert line.startswith("data=digits replaces data=parquet: still as set for parquet: data.image_size=32, ")
-    assert line.endswith("; dropped, since digits has no such setting: data.classes; set what should be different")
-
-
-def test_a_file_over_its_base_and_the_way_back_are_told_of_alike(
+def test_a_file_over_its_base_and_the_way_back_start_anew_alike(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("base: quickstart\ndata: {name: photos, size: 32}\n")
     (line,) = told(caplog, str(path))
-    assert line.startswith(OTHER_SOURCE)
-    (line,) = told(caplog, str(path), "data=digits")
-    assert line == "data=digits replaces data=photos: dropped, since digits has no such setting: data.size"
+    assert line == f"data=photos starts from its own defaults; dropped with digits: {NUMBERS}"
+    assert told(caplog, str(path), "data=digits")[-1] == (
+        "data=digits starts from its own defaults; dropped with photos: data.size=32"
+    )
+    assert tree(str(path), "data=digits")["data"]["mean"] == tree("simclr", "data=digits")["data"]["mean"]
+
+
+def test_a_trial_that_replaces_a_component_starts_anew_too() -> None:
+    trial = to_dict(apply_overrides(load_config("quickstart"), ["data=photos", "optim=lars"]))
+    assert trial == tree("quickstart", "data=photos", "optim=lars")
 
 
 def test_credentials_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

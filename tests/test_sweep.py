@@ -13,10 +13,9 @@ import pytest
 
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
-from raysl.config.schema import ConfigError
-from raysl.config.space import SweepConfig, dump_sweep, load_sweep
-from raysl.errors import RunInUse
+from raysl.errors import ConfigError, RunInUse
 from raysl.methods.setup import Setup
+from raysl.sweep_space import SweepConfig, dump_sweep, load_sweep
 from raysl.sweeps import Leaderboard, _once, _pretrained, _rank, _trial_name
 from raysl.sweeps import sweep as run_sweep
 from raysl.train.folder.run_folder import RunFolder

@@ -10,9 +10,9 @@ import torch
 import raysl
 from raysl import cli
 from raysl.checkpoint import TrainState, load_backbone, load_checkpoint
-from raysl.config.load import load_config, to_dict
-from raysl.config.stored import load_dumped
-from raysl.config.text import read, write
+from raysl.config.dump import to_dict, write
+from raysl.config.files import read
+from raysl.config.load import load_config, load_dumped
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.train.folder.run_folder import RunFolder

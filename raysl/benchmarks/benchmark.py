@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from raysl.config.schema import BenchmarkConfig, ConfigError
+from raysl.config.schema import BenchmarkConfig
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
 

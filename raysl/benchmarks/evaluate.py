@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from raysl.addresses import cut
+from raysl.arguments import words
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.benchmarks.measurement import Measurement
 from raysl.benchmarks.measurement import Report as Report
 from raysl.benchmarks.results import RESULTS_FOLDER
+from raysl.benchmarks.settings import dataset_tag, load_benchmarks, load_data
 from raysl.checkpoint import Checkpoint, load_checkpoint
 from raysl.checkpoint_files import checkpoint_names
 from raysl.components import resolve
-from raysl.config.arguments import words
-from raysl.config.schema import ConfigError, DataConfig, RunConfig
-from raysl.config.stored import dataset_tag, load_benchmarks, load_data
+from raysl.config.schema import DataConfig, RunConfig
+from raysl.errors import ConfigError
 from raysl.storage import PATIENCE_S, Folder, outlast
 
 log = logging.getLogger("raysl")

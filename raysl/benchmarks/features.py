@@ -17,15 +17,16 @@ from ray.data import DataContext
 from torch import Tensor, nn
 
 from raysl.addresses import cut, join
+from raysl.arguments import instance, words
 from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.settings import dataset_tag, load_data
 from raysl.checkpoint import load_checkpoint
 from raysl.cluster import Resources, connect
 from raysl.components import resolve
-from raysl.config.arguments import instance, words
-from raysl.config.schema import ConfigError, DataConfig
-from raysl.config.stored import dataset_tag, load_data
+from raysl.config.schema import DataConfig
 from raysl.data.decode.images import cut_images
 from raysl.data.source import SPLITS, Split
+from raysl.errors import ConfigError
 from raysl.storage import Folder
 from raysl.transforms.view import evaluation_recipe, normalize
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from raysl.benchmarks.benchmark import Benchmark, Labelled
 from raysl.components import resolve
-from raysl.config.schema import BenchmarkConfig, ConfigError, DataConfig
+from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.source import Split
+from raysl.errors import ConfigError
 
 MOST_COUNTED = 200_000
 """Images whose labels are read beforehand where the dataset cannot be read in any order, as on a remote storage."""

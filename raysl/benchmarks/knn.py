@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
 from raysl.config.ranges import Count, NotEmpty, Temperature
-from raysl.config.schema import BenchmarkConfig, ConfigError
+from raysl.config.schema import BenchmarkConfig
+from raysl.errors import ConfigError
 
 log = logging.getLogger("raysl")
 

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
 from raysl.config.ranges import Count, NotEmpty, Within
-from raysl.config.schema import BenchmarkConfig, ConfigError
+from raysl.config.schema import BenchmarkConfig
+from raysl.errors import ConfigError
 
 MEMORY = 1 << 26
 """Float values of draws that are worked on at once."""

@@ -15,8 +15,8 @@ from typing import Any
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.checkpoint import Checkpoint
 from raysl.checkpoint_files import BACKBONE_FILE
+from raysl.config.dump import plain as plain_settings
 from raysl.config.schema import BenchmarkConfig
-from raysl.config.tree import plain as plain_settings
 from raysl.report.contents import Score, parse_score, plain
 from raysl.storage import Folder, outlast
 

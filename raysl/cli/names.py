@@ -31,7 +31,7 @@ def list_names(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
 ) -> None:
     """List what a setting can name, with its class and what it is."""
-    from raysl.config.names import KINDS, names_of
+    from raysl.listing import KINDS, names_of
 
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)

@@ -25,7 +25,7 @@ def run_sweep(
 ) -> None:
     """Run a search over settings and print its leaderboard. SWEEP defaults to sweep/quickstart."""
     set_up(verbose)
-    from raysl.config.space import load_sweep
+    from raysl.sweep_space import load_sweep
     from raysl.sweeps import sweep
 
     name, overrides = split_arguments(arguments or [])

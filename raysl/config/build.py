@@ -1,17 +1,20 @@
-"""A plain tree of settings into the frozen dataclass tree; all that is wrong with it is told at once."""
+"""A plain tree of settings into the frozen dataclass tree; all that is wrong with it is told at once.
+
+Rules between settings that every run has stand at the end; what depends on a method or on the images is checked there.
+"""
 
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 from raysl.components import ALIASES
-from raysl.config.check import problems
-from raysl.config.fields import SLOTS, chosen, component_class, expanded_locations, group_of, known_keys, settings_of
-from raysl.config.schema import BenchmarkConfig, ComponentConfig, RunConfig
-from raysl.config.suggest import near
-from raysl.config.values import convert, show, spell
+from raysl.config.dump import show
+from raysl.config.fields import SLOTS, component_class, near, settings_in, settings_of
+from raysl.config.schema import BenchmarkConfig, ComponentConfig, DataConfig, RunConfig
+from raysl.config.values import convert, spell
 from raysl.errors import ConfigError
+from raysl.optim.course import course_problems
 
 NodeT = TypeVar("NodeT")
 
@@ -24,51 +27,20 @@ def from_dict(tree: Mapping[str, Any]) -> RunConfig:
     """
     config = _Builder(dict(tree)).node(RunConfig, dict(tree), "", None)
     assert isinstance(config, RunConfig)
-    if found := problems(config):
+    if found := list(_problems(config)):
         raise ConfigError("\n".join(found))
     return config
 
 
-def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:
-    """One node of the tree, for settings that do not stand in a run's configuration.
-
-    Args:
-        kind: the class of the node, such as `DataConfig`.
-        tree: its plain settings.
-        key: its place, for messages.
+def node_of(kind: type[NodeT], tree: Any, key: str) -> NodeT:
+    """One node of the tree, such as `DataConfig`, with `key` for its place in messages.
 
     Raises:
         ConfigError: as `from_dict`.
     """
-    tree = expanded_locations(kind, tree, key) if isinstance(tree, dict) else tree
     node = _Builder({key: tree}).node(kind, tree, key, None)
     assert isinstance(node, kind)
     return node
-
-
-def fits(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> bool:
-    """Whether the tree, with the components that it names, has a setting at `path` that can hold this value."""
-    kind: Any = RunConfig
-    at: Any = tree
-    for i, part in enumerate(path):
-        group = group_of(kind)
-        if group is not None:
-            group = chosen(group, at if isinstance(at, dict) else {}, ".".join(path[:i]))
-            if part not in (settings := settings_of(group)):
-                return False
-            kind = settings[part].kind
-        elif get_origin(kind) is dict:
-            kind = get_args(kind)[1]
-        else:
-            return False
-        at = at.get(part) if isinstance(at, dict) else None
-    if isinstance(value, str) and "${" in value:
-        return True
-    try:
-        convert(kind, value, ".".join(path), None, _Builder(tree).node)
-    except ConfigError:
-        return False
-    return True
 
 
 class _Builder:
@@ -77,7 +49,7 @@ class _Builder:
 
     @functools.cached_property
     def known(self) -> list[str]:
-        return list(known_keys(RunConfig, self.tree))
+        return [".".join(keys) for keys, _ in settings_in(RunConfig, self.tree)]
 
     def node(self, kind: type[Any], tree: Any, key: str, default: Any) -> Any:
         """An instance of the dataclass `kind`, or of the `Config` that its `name` picks where it is a component."""
@@ -155,3 +127,37 @@ class _Builder:
             yield f"{inner}: no such setting; did you mean {' or '.join(meant)}?"
         else:
             yield f"{inner}: no such setting; {key or 'the tree'} has {', '.join(siblings)}"
+
+
+def _problems(config: RunConfig) -> Iterator[str]:
+    """A line for each value that does not go with another."""
+    data, optim, batch_size = config.data, config.optim, config.train.batch_size
+    for prefix, source in _sources("data.", data):
+        if source.balanced and source.limit is None:
+            yield f"{prefix}balanced: it shares out {prefix}limit images over the classes; give {prefix}limit= too"
+        if source.subset_by is not None and source.subset is None:
+            yield f"{prefix}subset_by: it says what {prefix}subset lists; give {prefix}subset= too"
+    if not config.name.strip() or config.name in (".", "..") or any(mark in config.name for mark in "/\\"):
+        yield f"name: {config.name!r} is no name of a folder; leave out slashes, and put folders into storage"
+    if not config.storage.strip():
+        yield "storage: '' is no folder; give one, such as ./runs, or a URI"
+    for key in config.benchmarks:
+        if "." in key:
+            yield f"benchmarks: {key!r} has a dot, which separates keys; call it {key.replace('.', '_')!r}"
+    if data.eval_resize is not None and data.eval_resize < data.image_size:
+        yield f"data.eval_resize: {data.eval_resize} leaves no room to crop data.image_size {data.image_size}; raise it"
+    if data.lanes is not None and data.lanes > batch_size:
+        yield f"data.lanes: {data.lanes} lanes do not fit train.batch_size {batch_size}; set {batch_size} or fewer"
+    if optim.warmup.unit == "%" and optim.warmup.value > 100:
+        yield f"optim.warmup: {optim.warmup} is longer than the run; give at most 100%"
+    yield from course_problems(optim)
+
+
+def _sources(prefix: str, data: DataConfig) -> Iterator[tuple[str, DataConfig]]:
+    """The settings of a source, and of those inside it."""
+    yield prefix, data
+    for field in dataclasses.fields(data):
+        inner = getattr(data, field.name)
+        for key, source in inner.items() if isinstance(inner, dict) else ():
+            if isinstance(source, DataConfig):
+                yield from _sources(f"{prefix}{field.name}.{key}.", source)

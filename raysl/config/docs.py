@@ -9,11 +9,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from raysl.config.dump import escape, plain, write_inline
 from raysl.config.fields import hints_of
 from raysl.config.ranges import told
 from raysl.config.schema import RunConfig
-from raysl.config.text import write_inline
-from raysl.config.tree import escape, plain
 from raysl.redact import redact_tree
 from raysl.schedule import Duration
 

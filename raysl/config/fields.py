@@ -1,16 +1,16 @@
-"""What settings there are: the fields of the schema and of the components that a tree names."""
+"""What settings there are: the fields of the schema and of the components that a tree names, and their other names."""
 
 import dataclasses
+import difflib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from raysl.components import resolve
-from raysl.config.locations import expanded, is_location
+from raysl.config.dump import Keys, plain
 from raysl.config.ranges import bare
 from raysl.config.schema import BackboneConfig, BenchmarkConfig, ComponentConfig, DataConfig, MethodConfig, OptimConfig
-from raysl.config.tree import plain
 from raysl.errors import ConfigError
 from raysl.schedule import Duration
 
@@ -79,79 +79,134 @@ def group_of(kind: Any) -> type[Any] | None:
     return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind is not Duration else None
 
 
-def chosen(kind: type[Any], tree: dict[str, Any], key: str) -> type[Any]:
+def settings_in(kind: type[Any], tree: Any, keys: Keys = (), default: Any = None) -> Iterator[tuple[Keys, Setting]]:
+    """Every setting that a plain tree has or could have, with its place, depth first.
+
+    Args:
+        kind: the dataclass that the tree describes; of components, the class that a node's name picks counts.
+        tree: plain settings, right or wrong.
+        keys: place of the tree.
+        default: instance that the defaults are taken from.
+    """
+    tree = tree if isinstance(tree, dict) else {}
+    kind = _chosen(kind, tree, keys)
+    is_default = isinstance(default, kind)
+    for setting in settings_of(type(default) if is_default else kind, default if is_default else None).values():
+        inner, given, group = (*keys, setting.name), tree.get(setting.name), group_of(setting.kind)
+        if group is not None and (isinstance(given, dict) or setting.default is not None):
+            yield from settings_in(group, given, inner, setting.default if isinstance(setting.default, group) else None)
+            continue
+        yield inner, setting
+        entry = group_of(get_args(bare(setting.kind))[1]) if get_origin(bare(setting.kind)) is dict else None
+        if entry is not None and isinstance(given, dict):
+            for name, node in given.items():
+                yield from settings_in(entry, node, (*inner, str(name)))
+
+
+def filled(kind: type[Any], tree: dict[str, Any]) -> dict[str, Any]:
+    """The tree with every default written out."""
+    for keys, setting in settings_in(kind, tree):
+        above = find(tree, keys[:-1], {})
+        if setting.default is not dataclasses.MISSING and isinstance(above, dict) and setting.name not in above:
+            tree = put(tree, keys, plain(setting.default))
+    return tree
+
+
+def find(tree: Any, keys: Keys, default: Any = None) -> Any:
+    """What a plain tree has at a place."""
+    for key in keys:
+        if not isinstance(tree, dict) or key not in tree:
+            return default
+        tree = tree[key]
+    return tree
+
+
+def put(tree: dict[str, Any], keys: Keys, value: Any) -> dict[str, Any]:
+    """A copy of the tree with a value set, unless something else than a group of settings is in its way."""
+    key, *rest = keys
+    below = tree.get(key, {})
+    if rest and not isinstance(below, dict):
+        return tree
+    return {**tree, key: put(below, tuple(rest), value) if rest else value}
+
+
+def _chosen(kind: type[Any], tree: dict[str, Any], keys: Keys) -> type[Any]:
     """The class that reads this node: for a component's node the one that its name picks, as far as that is known."""
     if kind not in SLOTS:
         return kind
-    name = tree.get("name", key.rpartition(".")[2] if kind is BenchmarkConfig else None)
+    name = tree.get("name", keys[-1] if kind is BenchmarkConfig and keys else None)
     try:
         return component_class(kind, name) if isinstance(name, str) and "${" not in name else kind
     except ConfigError:
         return kind
 
 
-def known_keys(kind: type[Any], tree: Any, key: str = "") -> Iterator[str]:
-    """Dotted keys of all settings that the tree can have with the components it names."""
-    tree = tree if isinstance(tree, dict) else {}
-    for setting in settings_of(chosen(kind, tree, key)).values():
-        inner = f"{key}.{setting.name}" if key else setting.name
-        group = group_of(setting.kind)
-        if group is not None:
-            yield from known_keys(group, tree.get(setting.name), inner)
-        elif entry := _entry_group(setting.kind):
-            yield inner
-            given = tree.get(setting.name)
-            for name, value in given.items() if isinstance(given, dict) else ():
-                yield from known_keys(entry, value, f"{inner}.{name}")
-        else:
-            yield inner
+_WORDS: dict[str, str] = {
+    "backbone.name": "model arch architecture network encoder",
+    "batch_size": "batch batchsize bs global_batch_size per_device_batch_size",
+    "blur_p": "blur gaussian_blur",
+    "checkpoint_every": "save_every save_freq save_interval checkpoint_interval checkpoint_freq ckpt_every",
+    "clip_grad": "clip grad_clip gradient_clip clip_norm clip_grad_norm max_grad_norm gradient_clip_val max_norm",
+    "classes": "class_names labels",
+    "data.name": "dataset source",
+    "depth": "layers num_layers",
+    "device": "accelerator cuda gpu",
+    "epochs": "epoch num_epochs max_epochs n_epochs",
+    "final_lr": "min_lr end_lr lr_min eta_min lr_end",
+    "flip": "flip_p hflip horizontal_flip",
+    "grayscale_p": "grayscale gray grey",
+    "image_size": "img_size imgsize input_size resolution crop_size image_dim res",
+    "jitter_strength": "jitter color_jitter colour_jitter color_strength strength",
+    "k": "neighbours neighbors n_neighbours n_neighbors num_neighbours num_neighbors knn_k",
+    "keep_checkpoints": "keep max_checkpoints save_top_k num_checkpoints",
+    "limit": "max_samples num_samples subset_size num_images max_images",
+    "log_every": "log_interval log_freq print_freq log_every_n_steps",
+    "lr": "learning_rate learningrate base_lr lr_base max_lr peak_lr alpha eta",
+    "max_failures": "max_restarts retries max_retries restarts",
+    "method.name": "loss algorithm ssl",
+    "momentum": "beta mu",
+    "optim.name": "optimizer optimiser opt",
+    "output_dim": "embedding_dim proj_dim projection_dim out_dim dim z_dim",
+    "path": "dir folder data_dir data_path root location",
+    "precision": "amp mixed_precision fp16 bf16 fp32 half dtype",
+    "prefetch": "prefetch_factor prefetch_batches",
+    "schedule": "scheduler lr_schedule lr_scheduler sched",
+    "seed": "random_seed random_state rng",
+    "std": "stds sigma normalize_std",
+    "mean": "means normalize_mean",
+    "storage": "output out output_dir out_dir save_dir log_dir run_dir exp_dir results",
+    "sync_bn": "syncbn sync_batchnorm sync_batch_norm",
+    "temperature": "temp tau t",
+    "threads": "num_threads n_threads cpus",
+    "warmup": "warmup_epochs warmup_steps warm_up warmup_ratio",
+    "weight_decay": "wd decay l2 weightdecay regularization",
+    "width": "channels base_width wide",
+    "workers": "num_workers n_workers gpus num_gpus n_gpus ngpus devices num_devices world_size nproc nproc_per_node",
+}
+SYNONYMS: dict[str, list[str]] = {}
+"""Settings, by a word that other libraries and people have for them."""
+for _setting, _others in _WORDS.items():
+    for _word in _others.split():
+        SYNONYMS.setdefault(_word, []).append(_setting)
 
 
-def filled(kind: type[Any], tree: dict[str, Any], key: str = "", default: Any = None) -> dict[str, Any]:
-    """The tree with every default written out, so that interpolation can refer to it."""
-    done = dict(tree)
-    for setting in settings_of(chosen(kind, tree, key), default).values():
-        inner = f"{key}.{setting.name}" if key else setting.name
-        group, entry, given = group_of(setting.kind), _entry_group(setting.kind), tree.get(setting.name, {})
-        instance = setting.default if group is not None and isinstance(setting.default, group) else None
-        if group is not None and isinstance(given, dict) and (given or setting.default is not None):
-            done[setting.name] = filled(group, given, inner, instance)
-        elif entry is not None and isinstance(given, dict):
-            done[setting.name] = {
-                name: filled(entry, value, f"{inner}.{name}") if isinstance(value, dict) else value
-                for name, value in given.items()
-            }
-        elif setting.name not in tree and setting.default is not dataclasses.MISSING:
-            done[setting.name] = plain(setting.default)
-    return done
+def near(key: str, known: Sequence[str]) -> list[str]:
+    """Up to three settings that the user may have meant: of the same name or meaning elsewhere, or of a similar name.
 
-
-def expanded_locations(kind: type[Any], tree: dict[str, Any], key: str = "") -> dict[str, Any]:
-    """The tree with `~` and environment variables expanded in its paths.
-
-    Raises:
-        ConfigError: a line for each path that names a variable that is not set.
+    Args:
+        key: dotted, of no setting.
+        known: dotted keys of all settings.
     """
-    done, errors = dict(tree), []
-    for setting in settings_of(chosen(kind, tree, key)).values():
-        inner, given = f"{key}.{setting.name}" if key else setting.name, tree.get(setting.name)
-        group, entry = group_of(setting.kind), _entry_group(setting.kind)
-        try:
-            if isinstance(given, str) and is_location(setting.kind):
-                done[setting.name] = expanded(given)
-            elif group is not None and isinstance(given, dict):
-                done[setting.name] = expanded_locations(group, given, inner)
-            elif entry is not None and isinstance(given, dict):
-                nodes = {name: node for name, node in given.items() if isinstance(node, dict)}
-                found = {name: expanded_locations(entry, node, f"{inner}.{name}") for name, node in nodes.items()}
-                done[setting.name] = given | found
-        except ConfigError as error:
-            errors += [line if line.startswith(inner) else f"{inner}: {line}" for line in str(error).splitlines()]
-    if errors:
-        raise ConfigError("\n".join(errors))
-    return done
-
-
-def _entry_group(kind: Any) -> type[Any] | None:
-    kind = bare(kind)
-    return group_of(get_args(kind)[1]) if get_origin(kind) is dict and get_args(kind) else None
+    group, _, name = key.rpartition(".")
+    last = {setting: setting.rpartition(".")[2] for setting in known}
+    same = [setting for setting in known if last[setting] == name]
+    if same:
+        return difflib.get_close_matches(key, same, n=1, cutoff=0.8) or same[:3]
+    wanted = SYNONYMS.get(name.lower().replace("-", "_"), ())
+    if meant := [setting for setting in known if last[setting] in wanted or setting in wanted]:
+        beside = [setting for setting in meant if setting.rpartition(".")[0] == group]
+        return (beside or meant)[:3]
+    if whole := difflib.get_close_matches(key, known, n=1, cutoff=0.8):
+        return whole
+    names = difflib.get_close_matches(name, set(last.values()), n=1, cutoff=0.7)
+    return [setting for setting in known if last[setting] in names][:3]

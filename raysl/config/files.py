@@ -1,17 +1,22 @@
-"""Configuration files: where names are looked up, and the chain of files that a file is based on."""
+"""Configuration files: where names are looked up, the chain of files that a file is based on, and YAML, as OmegaConf
+reads it: `1e-3` is a number, a date is text."""
 
 import difflib
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 import raysl
-from raysl.config.locations import expanded
-from raysl.config.text import read_file, text_of
 from raysl.errors import ConfigError
 
 CATALOG_FILE = "catalog.yaml"  # names datasets, not runs
+_VARIABLE = re.compile(r"\$([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ def config_names() -> list[str]:
 
 def summary_of(path: Path) -> str:
     """First comment line at the head of a file, without its mark; empty where there is none."""
-    match = re.match(r"\s*#+[ \t]*(.*)", text_of(path))
+    match = re.match(r"\s*#+[ \t]*(.*)", _text_of(path))
     return match[1].strip() if match else ""
 
 
@@ -81,6 +86,80 @@ def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
     raise ConfigError(_no_such_config(name_or_path, asking))
 
 
+def base_names(bases: Any, origin: str) -> list[str]:
+    """The entries of a `base:` key, which holds one name or a list of them.
+
+    Raises:
+        ConfigError: if it holds anything else.
+    """
+    listed = [] if bases is None else [bases] if isinstance(bases, str) else bases
+    if not isinstance(listed, list) or not all(isinstance(base, str) for base in listed):
+        raise ConfigError(f"{origin}: base: {bases!r} is no name; write one name or path, or a list of them")
+    return listed
+
+
+def expanded(text: str) -> str:
+    """A path or URI with `~` and `$NAME` replaced; what lies at the path as it is written is taken as it is.
+
+    Raises:
+        ConfigError: if a local path names a variable that is not set.
+    """
+    path = os.path.expanduser(text)
+    if "$" not in path or os.path.lexists(path):
+        return path
+    unset = [name for name in _VARIABLE.findall(path) if name not in os.environ]
+    if unset and "://" not in path:
+        raise ConfigError(f"{text!r}: the variable ${unset[0]} is not set; export it, or write the path out")
+    return _VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), path)
+
+
+def read(text: str, origin: str) -> Any:
+    """The value that a YAML text holds.
+
+    Raises:
+        ConfigError: if it is not YAML; the message has `origin`, the line and the cause.
+    """
+    return read_dotlist(f"value={text}", origin)["value"]
+
+
+def read_dotlist(word: str, origin: str | None = None) -> dict[str, Any]:
+    """The tree that `key=value` describes: a dotted key and a value in YAML.
+
+    Raises:
+        ConfigError: if that is not YAML; the message has `origin`, which is the word itself by default.
+    """
+    try:
+        tree = OmegaConf.to_container(OmegaConf.from_dotlist([word]))
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" line {mark.line + 1}" if mark is not None and "\n" in word else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"{word if origin is None else origin}{where}: not YAML: {problem}") from error
+    assert isinstance(tree, dict)
+    return {str(key): value for key, value in tree.items()}
+
+
+def read_file(path: Path) -> Any:
+    """The value that a YAML file holds.
+
+    Raises:
+        ConfigError: if it cannot be read, is not UTF-8, or is not YAML.
+    """
+    return read(_text_of(path), str(path))
+
+
+def _text_of(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line, byte = content[: error.start].count(b"\n") + 1, content[error.start]
+        raise ConfigError(f"{path} line {line}: not UTF-8 (byte {byte:#04x}); save it as UTF-8") from error
+
+
 def _no_such_config(name: str, asking: Path | None) -> str:
     names = config_names()
     last = {known.rpartition("/")[2]: known for known in names}
@@ -106,15 +185,3 @@ def _collect(path: Path, above: list[Path], done: dict[Path, ConfigFile]) -> Non
     for base in base_names(bases, str(path)):
         _collect(find(base, path.parent, path), [*above, path], done)
     done[path] = ConfigFile(path, values)
-
-
-def base_names(bases: Any, origin: str) -> list[str]:
-    """The entries of a `base:` key, which holds one name or a list of them.
-
-    Raises:
-        ConfigError: if it holds anything else.
-    """
-    listed = [] if bases is None else [bases] if isinstance(bases, str) else bases
-    if not isinstance(listed, list) or not all(isinstance(base, str) for base in listed):
-        raise ConfigError(f"{origin}: base: {bases!r} is no name; write one name or path, or a list of them")
-    return listed

@@ -1,100 +1,196 @@
-"""Settings laid over each other: base files, the file, overrides."""
+"""Settings laid over each other: base files, the file, overrides.
 
-from collections.abc import Iterator, Mapping
+A component that takes the place of another starts from its own defaults: nothing that was set for the other one holds
+for it. The sizes of images and of views follow each other: a method's settings mark the side of its views (`ViewSide`),
+and where only that or only `data.image_size` is given, in all layers together, the other takes its value.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raysl.config.build import fits
-from raysl.config.locations import expanded
+from raysl.components import ALIASES
+from raysl.config.dump import Keys, leaves, write_inline
+from raysl.config.fields import find, put, settings_in, settings_of
+from raysl.config.files import expanded, read_dotlist
+from raysl.config.ranges import OfViews, ViewSide, marks_of, rules_of
+from raysl.config.schema import DataConfig, MethodConfig
+from raysl.errors import ConfigError
+from raysl.redact import redact_tree
 
-COMPONENTS = ("method", "backbone", "data", "optim")
-NODES = (*COMPONENTS, "train")
-VIEWS = ("method", "views")
-Keys = tuple[str, ...]
+COMPONENTS = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
+"""Slots of components, by the key of their node."""
+IMAGES: Keys = ("data", "image_size")
+_GONE = object()
 
 
 @dataclass
 class Layers:
-    """The sum of the layers so far, and which of its values were set for a component that has since been replaced.
+    """The sum of the layers so far.
 
     Args:
         values: the sum.
-        stale: values of components, each with the name of the one that it was set for.
-        views: values of the method's views, each with the name of the source that they were made for.
+        replaced: place, name and settings of each component that another one took the place of.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
-    stale: dict[Keys, str] = field(default_factory=dict)
-    views: dict[Keys, str] = field(default_factory=dict)
+    replaced: list[tuple[Keys, str, dict[str, Any]]] = field(default_factory=list)
 
     def lay(self, layer: dict[str, Any], folder: Path) -> None:
         """Put settings on top; files of components named there are looked for in `folder`, then in the current one."""
         if isinstance(only := layer.get("benchmarks"), list) or only == {}:
-            so_far = _at(self.values, ("benchmarks",)) or {}
+            so_far = self.values.get("benchmarks") or {}
             self.values = {**self.values, "benchmarks": {key: node for key, node in so_far.items() if key in only}}
         layer = _spelled_out(layer, folder)
         for keys, node in _components(layer):
-            below = _at(self.values, keys)
-            before = name_of(below, keys) if below else None
-            if below and before is not None and node.get("name") not in (None, before):
-                self._replace(keys, below, before)
-        self.values = _merged(self.values, layer)
-        for leaf in leaves(layer):
-            for end in range(1, len(leaf) + 1):
-                self.stale.pop(leaf[:end], None)
-                self.views.pop(leaf[:end], None)
+            below = find(self.values, keys)
+            if isinstance(below, dict) and _is_another(keys, before := _name_of(below, keys), node.get("name")):
+                self.replaced.append((keys, before, below))
+                self.values = put(self.values, keys, {})
+        self.values = merged(self.values, layer)
 
-    def _replace(self, keys: Keys, below: dict[str, Any], before: str) -> None:
-        for leaf in leaves(below):
-            if leaf != ("name",):
-                self.stale.setdefault((*keys, *leaf), before)
-        if keys == ("data",):
-            for leaf in leaves(_at(self.values, VIEWS) or {}):
-                self.views.setdefault((*VIEWS, *leaf), before)
+    @property
+    def size_of_views(self) -> Any:
+        """Side of the views that a method had with a source that was replaced; None where there was none."""
+        sizes = [below.get(IMAGES[1]) for keys, _, below in self.replaced if keys == IMAGES[:1]]
+        is_new = any(keys == ("method",) for keys, _, _ in self.replaced)
+        return None if is_new else next((size for size in reversed(sizes) if size is not None), None)
 
-    def pruned(self) -> dict[str, Any]:
-        """The values without those of replaced components that the new ones have no place for."""
-        values = _merged({}, self.values)
-        for keys in sorted(self.stale):
-            parent = _at(values, keys[:-1])
-            if parent is not None and keys[-1] in parent and not fits(values, keys, parent[keys[-1]]):
-                _remove(values, keys)
-        return values
+    def dropped(self, tree: dict[str, Any]) -> Iterator[str]:
+        """A line for each component that was replaced, with those of its settings that the tree has no more."""
+        for keys, before, below in self.replaced:
+            node, key = find(tree, keys), ".".join(keys)
+            gone = [
+                f"{'.'.join((key, *leaf))}={write_inline(redact_tree(value))}"
+                for leaf, value in leaves(below)
+                if leaf[0] != "name" and find(node, leaf, _GONE) is _GONE
+            ]
+            if gone and isinstance(node, dict):
+                name = _name_of(node, keys)
+                yield f"{key}={name} starts from its own defaults; dropped with {before}: {', '.join(gone)}"
 
 
-def leaves(tree: Mapping[str, Any]) -> Iterator[Keys]:
-    """Paths of the values of a tree; an empty dict is a value."""
-    for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from ((key, *inner) for inner in leaves(value))
-        else:
-            yield (key,)
+def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    """The tree of settings that `key=value` words describe, later ones over earlier ones.
+
+    Raises:
+        ConfigError: a line for each word that is none.
+    """
+    tree: dict[str, Any] = {}
+    errors: list[str] = []
+    for override in overrides:
+        try:
+            tree = merged(tree, _parsed(override))
+        except ConfigError as error:
+            errors.append(str(error))
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return tree
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """One plain tree over another. A group takes the place of a list too, which OmegaConf refuses to do, so that the
+    message about it is the field's own."""
+    done = dict(below)
+    for key, value in above.items():
+        lower = done.get(key)
+        done[key] = merged(lower if isinstance(lower, dict) else {}, value) if isinstance(value, dict) else value
+    return done
+
+
+def linked(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:
+    """A run's plain settings with the size that is not given taken from the one that is.
+
+    Where neither is, both are `size`; without one, the views follow a source whose images have a size of their own, and
+    any other source the views.
+    """
+    for keys, default in _view_sides(tree):
+        views, images = find(tree, keys), find(tree, IMAGES)
+        if views is None and images is None:
+            usual = settings_of(DataConfig)[IMAGES[1]].default
+            own = dict(settings_in(DataConfig, tree.get("data"), ("data",)))[IMAGES].default
+            if _is_size(size):
+                tree = put(put(tree, keys, size), IMAGES, size)
+            elif own != usual or not _is_size(default):
+                tree = put(tree, keys, own)
+            else:
+                tree = put(tree, IMAGES, default)
+        elif views is None and _is_size(images):
+            tree = put(tree, keys, images)
+        elif images is None and _is_size(views):
+            tree = put(tree, IMAGES, views)
+    return tree
+
+
+def followed(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Changes to a run's whole plain settings, with the other size where they change one of two that were equal."""
+    method = find(changes, ("method", "name"))
+    for keys, _ in _view_sides(tree) if method in (None, tree["method"]["name"]) else ():
+        given = [key for key in (keys, IMAGES) if _is_size(find(changes, key))]
+        if len(given) == 1 and find(tree, keys) == find(tree, IMAGES):
+            changes = put(changes, IMAGES if given == [keys] else keys, find(changes, given[0]))
+    return changes
+
+
+def _view_sides(tree: dict[str, Any]) -> Iterator[tuple[Keys, Any]]:
+    """Keys and defaults of the sides of views in the settings of the method that a tree names."""
+    for keys, setting in settings_in(MethodConfig, tree.get("method"), ("method",)):
+        if OfViews() in marks_of(setting.kind):
+            yield keys, setting.default
+
+
+def _is_size(value: Any) -> bool:
+    """Whether a value can stand in both; others are refused where they were given."""
+    return type(value) is int and all(rule.problem(value) is None for rule in rules_of(ViewSide))
+
+
+def _parsed(override: str) -> dict[str, Any]:
+    key, equals, _ = override.partition("=")
+    if not equals or not all(re.fullmatch(r"[^\s.]+", part) for part in key.split(".")):
+        raise ConfigError(f"{override!r} is no setting; write key=value, such as optim.lr=0.1")
+    tree = read_dotlist(override)
+    if key == "train" and not isinstance(tree[key], dict):
+        raise ConfigError(f"{override}: {key} is a group of settings; set one of them, such as {key}.epochs=10")
+    if key == "benchmarks" and tree[key] is None:
+        raise ConfigError(f"{override}: null changes nothing here; write benchmarks=[] to measure nothing")
+    return _each_component(tree, _named)
 
 
 def _spelled_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
     """`method: simclr` as `method: {name: simclr}`, an empty node as {}, and component files as absolute paths."""
-    done = {key: {} if value is None and key in (*NODES, "benchmarks") else value for key, value in layer.items()}
-    for key in COMPONENTS:
-        if key in done:
-            done[key] = _component(done[key], folder)
-    if isinstance(benchmarks := done.get("benchmarks"), list) and all(isinstance(name, str) for name in benchmarks):
-        done["benchmarks"] = {name: {} for name in benchmarks}
-    if isinstance(benchmarks := done.get("benchmarks"), dict):
-        done["benchmarks"] = {key: _demanded(_component(value, folder)) for key, value in benchmarks.items()}
+    nodes = (*COMPONENTS, "train", "benchmarks")
+    done = {key: {} if value is None and key in nodes else value for key, value in layer.items()}
+    if isinstance(names := done.get("benchmarks"), list) and all(isinstance(name, str) for name in names):
+        done["benchmarks"] = {name: {} for name in names}
+    done = _each_component(done, lambda node: _placed(_named(node), folder))
+    if isinstance(benchmarks := done.get("benchmarks"), dict):  # one that a layer names is required, unless it says no
+        done["benchmarks"] = {
+            key: {"required": True, **node} if isinstance(node, dict) else node for key, node in benchmarks.items()
+        }
     return done
 
 
-def _demanded(node: Any) -> Any:
-    """A benchmark that a layer names is required, unless the layer says otherwise."""
-    return {"required": True, **node} if isinstance(node, dict) else node
+def _each_component(layer: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """A layer with the nodes of its components changed, also of those in a source of several."""
+    for key in COMPONENTS:
+        if key in layer:
+            layer = {**layer, key: change(layer[key])}
+    for keys in (("benchmarks",), ("data", "sources")):
+        if isinstance(nodes := find(layer, keys), dict):
+            layer = put(layer, keys, {key: change(node) for key, node in nodes.items()})
+    return layer
 
 
-def _component(node: Any, folder: Path) -> Any:
-    node = {"name": node} if isinstance(node, str) else node
-    if not isinstance(node, dict) or not isinstance(node.get("name"), str):
-        return node
-    path, colon, attribute = node["name"].rpartition(":")
+def _named(node: Any) -> Any:
+    return node if isinstance(node, dict) or node is None else {"name": node}
+
+
+def _placed(node: Any, folder: Path) -> Any:
+    """A component's node with the file that it names as an absolute path."""
+    name = find(node, ("name",))
+    path, colon, attribute = name.rpartition(":") if isinstance(name, str) else ("", "", "")
     if not path.endswith(".py") or "${" in path:
         return node
     file = Path(expanded(path))
@@ -103,41 +199,21 @@ def _component(node: Any, folder: Path) -> Any:
 
 
 def _components(layer: dict[str, Any]) -> Iterator[tuple[Keys, dict[str, Any]]]:
-    for key in COMPONENTS:
-        if isinstance(layer.get(key), dict):
-            yield (key,), layer[key]
     benchmarks = layer.get("benchmarks")
-    for key, node in benchmarks.items() if isinstance(benchmarks, dict) else ():
-        if isinstance(node, dict):
-            yield ("benchmarks", key), node
+    places: list[Keys] = [*((key,) for key in COMPONENTS)]
+    places += [("benchmarks", key) for key in benchmarks] if isinstance(benchmarks, dict) else []
+    for keys in places:
+        if isinstance(node := find(layer, keys), dict):
+            yield keys, node
 
 
-def name_of(node: dict[str, Any], keys: Keys) -> Any:
+def _name_of(node: dict[str, Any], keys: Keys) -> Any:
     """The name of the component whose settings lie at these keys; None where it has none yet."""
     return node.get("name", keys[-1] if keys[0] == "benchmarks" else None)
 
 
-def _at(tree: dict[str, Any], keys: Keys) -> dict[str, Any] | None:
-    at: Any = tree
-    for key in keys:
-        at = at.get(key) if isinstance(at, dict) else None
-    return at if isinstance(at, dict) else None
-
-
-def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    done = dict(below)
-    for key, value in above.items():
-        if isinstance(value, dict):
-            lower = done.get(key)
-            done[key] = _merged(lower if isinstance(lower, dict) else {}, value)
-        else:
-            done[key] = value
-    return done
-
-
-def _remove(tree: dict[str, Any], keys: Keys) -> None:
-    parent = _at(tree, keys[:-1])
-    assert parent is not None
-    del parent[keys[-1]]
-    if not parent and len(keys) > 2:
-        _remove(tree, keys[:-1])
+def _is_another(keys: Keys, before: Any, now: Any) -> bool:
+    """Whether a name is another component's; an alias and its class are the same."""
+    aliases = ALIASES[COMPONENTS.get(keys[0], "benchmark")]
+    known = [aliases.get(name, name) if isinstance(name, str) else name for name in (before, now)]
+    return None not in known and known[0] != known[1]

@@ -1,30 +1,29 @@
 """From a name and `key=value` arguments to a `RunConfig`, by way of base files, overrides and interpolation."""
 
+import dataclasses
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from raysl.config.arguments import text_or_path, words
-from raysl.config.build import from_dict
-from raysl.config.docs import describe
-from raysl.config.fields import expanded_locations, filled
-from raysl.config.files import base_names, files_of
-from raysl.config.layers import COMPONENTS, NODES, Layers
-from raysl.config.replaced import replacements
-from raysl.config.schema import RunConfig
-from raysl.config.sizes import linked
-from raysl.config.text import read
-from raysl.config.tree import differences, dump, to_dict
+from raysl.arguments import text_or_path, words
+from raysl.components import only_own_components
+from raysl.config.build import from_dict, node_of
+from raysl.config.dump import escape, to_dict, unescape
+from raysl.config.fields import filled, find, put, settings_in
+from raysl.config.files import base_names, expanded, files_of, read
+from raysl.config.layers import Layers, followed, linked, parse_overrides
+from raysl.config.ranges import is_location
+from raysl.config.schema import ComponentConfig, RunConfig
 from raysl.errors import ConfigError
 
+NodeT = TypeVar("NodeT")
 log = logging.getLogger("raysl")
-
-__all__ = ["describe", "differences", "dump", "from_dict", "load_config", "to_dict"]
 
 
 def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -34,8 +33,8 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
         name_or_path: a packaged name, or a path that ends in .yaml. Its `base:` files lie below it.
         overrides: `key=value` with a dotted key and a YAML value: `optim.lr=1e-3`, `train.expect={top1: [0.6, 1]}`.
             `method=byol` picks a component, `benchmarks=[knn]` keeps only those named, `benchmarks=[]` none, and
-            `base=data/cifar10` lays another configuration between the file and the other overrides. What a component
-            that is replaced leaves behind is told of.
+            `base=data/cifar10` lays another configuration between the file and the other overrides. A component in
+            the place of another starts from its own defaults; what was set for that one is told of.
 
     Raises:
         ConfigError: a line for each thing that is wrong, with the key, the value, the rule and the next step.
@@ -50,52 +49,109 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
         files += [file for file in files_of(base) if file.path not in {f.path for f in files}]
     layers = Layers()
     for file in files:  # a run does not inherit another's name
-        values = (
-            file.values if file.path == main else {key: value for key, value in file.values.items() if key != "name"}
-        )
-        layers.lay(values, file.path.parent)
+        layers.lay({k: v for k, v in file.values.items() if k != "name" or file.path == main}, file.path.parent)
     layers.lay(parse_overrides(selections), Path.cwd())
     layers.lay(changes, Path.cwd())
-    for text in replacements(layers):
-        log.warning(text)
-    tree = linked({"name": main.stem, **layers.pruned()})
-    return from_dict(expanded_locations(RunConfig, _interpolated(tree)))
+    tree = linked({"name": main.stem, **layers.values}, layers.size_of_views)
+    for line in layers.dropped(tree):
+        log.warning(line)
+    return from_dict(_expanded(RunConfig, _interpolated(tree)))
 
 
-def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    errors: list[str] = []
-    for override in overrides:
+def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """Settings with some of them changed by `key=value`, as on the command line.
+
+    Raises:
+        ConfigError: if a key or a value is wrong.
+    """
+    tree, layers = escape(to_dict(config)), Layers()
+    layers.lay(tree, Path.cwd())
+    layers.lay(followed(tree, parse_overrides(overrides)), Path.cwd())
+    return from_dict(_interpolated(linked(layers.values)))
+
+
+def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:
+    """One node of the tree, for settings that do not stand in a run's configuration.
+
+    Args:
+        kind: the class of the node, such as `DataConfig`.
+        tree: its plain settings.
+        key: its place, for messages.
+
+    Raises:
+        ConfigError: as `from_dict`.
+    """
+    return node_of(kind, _expanded(kind, tree, (key,)) if isinstance(tree, dict) else tree, key)
+
+
+def load_dumped(
+    text: str, where: str = "run.yaml", trust_code: bool = False, trusted: Collection[str] = ()
+) -> RunConfig:
+    """The settings that `dump` wrote.
+
+    Args:
+        text: what it wrote.
+        where: the file that it stands in, for messages.
+        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
+        trusted: names of such components that may be imported in any case.
+
+    Raises:
+        ConfigError: if the text is something else, or names code that is not trusted.
+    """
+    tree = _stored(text, where)
+    with nullcontext() if trust_code else only_own_components(where, trusted):
+        return from_dict(tree)
+
+
+def stored_settings(text: str, where: str, present: RunConfig) -> RunConfig | Mapping[str, Any]:
+    """The settings that an earlier start wrote, to compare with the present ones.
+
+    No code is imported for it but what the present settings name too. Where that does not suffice, and where the text
+    is of a version with other settings, they come as the plain tree that they are.
+
+    Raises:
+        ConfigError: if the text holds no settings.
+    """
+    try:
+        return load_dumped(text, where, trusted=set(_names(present)))
+    except ConfigError:
+        return _stored(text, where)
+
+
+def _stored(text: str, where: str) -> dict[str, Any]:
+    tree = read(text, where)
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{where} holds no settings; it was damaged, or is not what raysl wrote")
+    return unescape(tree)  # type: ignore[no-any-return]
+
+
+def _names(value: Any) -> Iterator[str]:
+    """Names of the components in a configuration."""
+    if isinstance(value, ComponentConfig):
+        yield value.name
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _names(getattr(value, field.name))
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _names(item)
+
+
+def _expanded(kind: type[Any], tree: dict[str, Any], place: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The tree with `~` and environment variables expanded in its paths."""
+    done, errors = tree, []
+    for keys, setting in settings_in(kind, tree, place):
+        inner = keys[len(place) :]
+        given = find(tree, inner)
+        if not isinstance(given, str) or not is_location(setting.kind):
+            continue
         try:
-            _set(tree, override)
+            done = put(done, inner, expanded(given))
         except ConfigError as error:
-            errors.append(str(error))
+            errors.append(f"{'.'.join(keys)}: {error}")
     if errors:
         raise ConfigError("\n".join(errors))
-    return tree
-
-
-def _set(tree: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    parts = key.split(".")
-    if not equals or not all(re.fullmatch(r"[^\s.]+", part) for part in parts):
-        raise ConfigError(f"{override!r} is no setting; write key=value, such as optim.lr=0.1")
-    value = read(text, override)
-    if parts[0] in NODES and len(parts) == 1 and not isinstance(value, dict):
-        if parts[0] not in COMPONENTS:
-            raise ConfigError(f"{override}: {key} is a group of settings; set one of them, such as {key}.epochs=10")
-        parts.append("name")
-    elif parts == ["benchmarks"] and value is None:
-        raise ConfigError(f"{override}: null changes nothing here; write benchmarks=[] to measure nothing")
-    elif isinstance(value, str) and parts[:-1] in (["benchmarks"], ["data", "sources"]):
-        parts.append("name")
-    node = tree
-    for part in parts[:-1]:
-        node = node.setdefault(part, {})
-        if not isinstance(node, dict):
-            raise ConfigError(f"{override}: another override gives a part of {key} a value; take one of the two out")
-    below = node.get(parts[-1])
-    node[parts[-1]] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
+    return done
 
 
 def _interpolated(tree: dict[str, Any]) -> dict[str, Any]:
@@ -112,13 +168,4 @@ def _interpolated(tree: dict[str, Any]) -> dict[str, Any]:
             "and \\${ is a plain ${"
         ) from error
     assert isinstance(resolved, dict)
-    return _only(resolved, tree)
-
-
-def _only(resolved: dict[Any, Any], tree: dict[str, Any]) -> dict[str, Any]:
-    return {
-        key: _only(resolved[key], value)
-        if isinstance(value, dict) and isinstance(resolved[key], dict)
-        else resolved[key]
-        for key, value in tree.items()
-    }
+    return {str(key): value for key, value in resolved.items()}

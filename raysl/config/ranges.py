@@ -1,8 +1,8 @@
-"""Ranges of settings: an annotation says which values of a field's type are possible, and reading one checks it.
+"""What an annotation says of a field besides its type: which of its values are possible, and what it is.
 
     draws: Annotated[int, Within(1, 100_000)] = 200
 
-A field without one may hold any finite number.
+Reading a value checks its range; a field without one may hold any finite number.
 """
 
 import math
@@ -94,12 +94,21 @@ class NotEmpty:
 
 @dataclass(frozen=True)
 class OfViews:
-    """Marks the side of a method's views, which `data.image_size` follows, and which follows it (`config.sizes`)."""
+    """Marks the side of a method's views, which `data.image_size` follows, and which follows it (`config.layers`)."""
+
+
+@dataclass(frozen=True)
+class IsLocation:
+    """Marks a local path or a URI. `~` and environment variables in it are expanded when a user's settings are loaded.
+
+    Those of a checkpoint are not: they may be somebody else's, who is not to read this process's environment.
+    """
 
 
 Rule = Within | Rising | NotEmpty
 FINITE = Within()
 
+Location = Annotated[str, IsLocation()]
 Share = Annotated[float, Within(0, 1)]
 Positive = Annotated[float, Within(0, 1e9, above=True)]
 Amount = Annotated[float, Within(0, 1e9)]
@@ -128,6 +137,13 @@ def bare(kind: Any) -> Any:
 def marks_of(kind: Any) -> tuple[Any, ...]:
     """All that an annotation says besides its type."""
     return kind.__metadata__ if get_origin(kind) is Annotated else ()
+
+
+def is_location(kind: Any) -> bool:
+    """Whether a field with this annotation holds a path or URI, perhaps among other things."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return any(is_location(member) for member in get_args(kind))
+    return IsLocation() in marks_of(kind)
 
 
 def rules_of(kind: Any) -> tuple[Rule, ...]:

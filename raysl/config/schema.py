@@ -8,12 +8,12 @@ A field that may differ when a run is started again under its name carries `MAY_
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from raysl.config.locations import Location
 from raysl.config.ranges import (
     AnyBound,
     Count,
     Every,
     Length,
+    Location,
     Place,
     Rising,
     Seed,
@@ -21,7 +21,6 @@ from raysl.config.ranges import (
     Side,
     Within,
 )
-from raysl.errors import ConfigError as ConfigError
 from raysl.schedule import Duration
 
 MAY_CHANGE: dict[str, bool] = {"may_change": True}

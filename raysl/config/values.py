@@ -6,8 +6,8 @@ import types
 from collections.abc import Callable
 from typing import Any, Literal, Union, get_args, get_origin
 
+from raysl.config.dump import show, write_inline
 from raysl.config.ranges import OutOfRange, bare, rules_of
-from raysl.config.text import write_inline
 from raysl.errors import ConfigError
 from raysl.schedule import Duration
 
@@ -73,11 +73,6 @@ def spell(kind: Any) -> str:
     if (get_origin(kind) or kind) in (tuple, list):
         return "list"
     return _NAMES.get(kind, "group of settings")
-
-
-def show(value: Any) -> str:
-    """A value as a message quotes it: text in quotes, everything else as YAML."""
-    return repr(value) if isinstance(value, str) else write_inline(value)
 
 
 def _scalar(kind: Any, value: Any, key: str) -> Any:

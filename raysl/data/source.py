@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.decode.background import color_of
 from raysl.data.sources.subset import with_subset
 from raysl.data.split import UNIT_ROWS as UNIT_ROWS
@@ -12,6 +12,7 @@ from raysl.data.split import Rows as Rows
 from raysl.data.split import Split as Split
 from raysl.data.split import runs as runs
 from raysl.data.split import seen_on, with_labels
+from raysl.errors import ConfigError
 
 SPLITS = ("train", "test")
 

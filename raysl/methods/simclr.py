@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from raysl import dist
 from raysl.config.ranges import Temperature, Width
-from raysl.config.schema import ConfigError, MethodConfig
+from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
+from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, contrastive_accuracy, nt_xent
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup

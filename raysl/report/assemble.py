@@ -18,7 +18,8 @@ from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.checkpoint import Checkpoint
 from raysl.components import resolve
-from raysl.config.load import describe, to_dict
+from raysl.config.docs import describe
+from raysl.config.dump import to_dict
 from raysl.config.schema import DataConfig
 from raysl.data.decode.images import cut_images, read_images
 from raysl.data.source import Split

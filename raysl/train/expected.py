@@ -2,8 +2,8 @@
 
 import difflib
 
-from raysl.config.schema import ConfigError, RunConfig
-from raysl.errors import RunFailed
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError, RunFailed
 from raysl.methods.method import Method
 from raysl.schedule import warmup
 from raysl.train.callbacks.held_out import PREFIX

@@ -3,7 +3,8 @@
 import dataclasses
 
 from raysl.checkpoint_files import Found
-from raysl.config.schema import ConfigError, RunConfig
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError
 from raysl.optim.build import lr_at, peak_lr
 from raysl.train.plan import TrainPlan
 

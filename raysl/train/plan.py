@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from functools import cache
 
-from raysl.config.schema import ConfigError, OptimConfig, RunConfig
+from raysl.config.schema import OptimConfig, RunConfig
 from raysl.data.order import Order, default_lanes, epoch_length, rank_lanes
 from raysl.data.source import Split
+from raysl.errors import ConfigError
 from raysl.optim.course import check_phases
 from raysl.schedule import Duration, Step
 

@@ -19,10 +19,10 @@ from ray.train import FailureConfig, ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl.addresses import absolute, join
+from raysl.arguments import run_config
 from raysl.benchmarks.evaluate import Report, benchmark
 from raysl.checkpoint_files import Found, newest_whole
 from raysl.cluster import Resources, connect, disconnect, worker_shape
-from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.errors import Stopped as Stopped

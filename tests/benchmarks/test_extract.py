@@ -12,9 +12,9 @@ from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.evaluate import benchmark
 from raysl.benchmarks.features import extract
 from raysl.benchmarks.knn import KNN
+from raysl.benchmarks.settings import load_data
 from raysl.checkpoint import TrainState, load_backbone
 from raysl.config.load import load_config
-from raysl.config.stored import load_data
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from tests.data.samples import png

@@ -10,7 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.knn import KNN, knn_predict
-from raysl.config.schema import ConfigError
+from raysl.errors import ConfigError
 
 
 def random_set(num: int, seed: int, num_classes: int = 4) -> FeatureSet:

@@ -5,7 +5,7 @@ from torch.nn import functional as F
 from raysl.benchmarks import low_shot
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.low_shot import LowShot, draw_shots
-from raysl.config.schema import ConfigError
+from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 
 

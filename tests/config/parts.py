@@ -3,14 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from raysl.config.schema import (
-    MAY_CHANGE,
-    BackboneConfig,
-    BenchmarkConfig,
-    DataConfig,
-    MethodConfig,
-    OptimConfig,
-)
+from raysl.config.schema import MAY_CHANGE, BackboneConfig, BenchmarkConfig, DataConfig, MethodConfig, OptimConfig
 from raysl.schedule import Duration
 
 
@@ -105,6 +98,13 @@ class Neighbours:
     class Config(BenchmarkConfig):
         k: int = 20
         """Neighbours that vote."""
+
+
+class Others:
+    @dataclass(frozen=True, kw_only=True)
+    class Config(BenchmarkConfig):
+        k: int = 7
+        """Of another benchmark."""
 
 
 class Bare:

@@ -11,9 +11,9 @@ import pytest
 
 import raysl
 from raysl.components import ALIASES
-from raysl.config.space import load_sweep
 from raysl.data.ingest.ingest import ingest
 from raysl.errors import ConfigError
+from raysl.sweep_space import load_sweep
 
 OWN = {slot: dict(names) for slot, names in ALIASES.items()}
 

@@ -1,8 +1,8 @@
 from collections.abc import Callable
 
 from raysl.config import schema
-from raysl.config.docs import annotate, field_docs
-from raysl.config.load import describe, load_config
+from raysl.config.docs import annotate, describe, field_docs
+from raysl.config.load import load_config
 
 Write = Callable[[str, str], str]
 

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from raysl.components import ALIASES
-from raysl.config.load import from_dict, load_config, to_dict
-from raysl.config.locations import expanded
+from raysl.config.build import from_dict
+from raysl.config.dump import to_dict
+from raysl.config.files import expanded
+from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from tests.config.conftest import Write
 

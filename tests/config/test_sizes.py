@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from raysl.components import ALIASES
-from raysl.config.load import load_config, to_dict
-from raysl.config.stored import apply_overrides
+from raysl.config.dump import to_dict
+from raysl.config.load import apply_overrides, load_config
 from tests.config.conftest import Write
 
 OWN = {slot: dict(names) for slot, names in ALIASES.items()}
@@ -49,6 +49,10 @@ def sizes(config: Any) -> tuple[int, int]:
         ("simclr data=synthetic method.views.size=24", (24, 24)),
         ("quickstart", (16, 16)),
         ("quickstart data.image_size=32", (32, 32)),
+        ("quickstart data=synthetic", (16, 16)),
+        ("quickstart data=image_folder data.path=/images", (16, 16)),
+        ("quickstart data=image_folder data.path=/images data.image_size=32", (32, 32)),
+        ("simclr_cifar10 data=torchvision data.dataset=CIFAR10", (32, 32)),
         ("simclr_cifar10", (32, 32)),
         ("simclr_cifar10 data.image_size=64", (64, 64)),
     ],

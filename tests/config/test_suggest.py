@@ -4,9 +4,9 @@ import pytest
 
 from raysl.components import ALIASES
 from raysl.config.build import from_dict
+from raysl.config.dump import to_dict
+from raysl.config.fields import SYNONYMS, near
 from raysl.config.load import load_config
-from raysl.config.suggest import SYNONYMS, near
-from raysl.config.tree import to_dict
 from raysl.errors import ConfigError
 
 OWN = {slot: dict(names) for slot, names in ALIASES.items()}

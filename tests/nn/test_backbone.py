@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysl.config.schema import BackboneConfig, ConfigError
+from raysl.config.schema import BackboneConfig
+from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone, BackboneInfo, visible_places
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.vit import ViT

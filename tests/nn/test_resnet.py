@@ -2,7 +2,7 @@ import pytest
 import torch
 import torchvision
 
-from raysl.config.schema import ConfigError
+from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import BackboneInfo
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.heads import mlp

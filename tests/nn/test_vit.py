@@ -7,7 +7,7 @@ import torchvision
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.config.schema import ConfigError
+from raysl.errors import ConfigError
 from raysl.nn.backbones.attention import Block, DropPath
 from raysl.nn.backbones.backbone import BackboneInfo, visible_places
 from raysl.nn.backbones.positions import resize_positions, sincos_positions

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from raysl.config.schema import ConfigError
+from raysl.errors import ConfigError
 from raysl.optim.adamw import AdamW
 from raysl.optim.build import build_optimizer, lr_at, peak_lr
 from raysl.optim.larc import LARC

@@ -5,10 +5,11 @@ from typing import Any, get_type_hints
 import pytest
 
 from raysl.config.build import from_dict
+from raysl.config.dump import to_dict
 from raysl.config.load import load_config
 from raysl.config.ranges import undeclared
-from raysl.config.schema import ConfigError, OptimConfig, Phase
-from raysl.config.tree import to_dict
+from raysl.config.schema import OptimConfig, Phase
+from raysl.errors import ConfigError
 from raysl.optim.adamw import AdamW
 from raysl.optim.course import check_phases, lr_at, weight_decay_at
 from raysl.optim.larc import LARC

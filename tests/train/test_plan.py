@@ -6,9 +6,10 @@ import pytest
 
 from raysl.cluster import Resources, worker_shape
 from raysl.config.load import load_config
-from raysl.config.schema import ConfigError, TrainConfig
+from raysl.config.schema import TrainConfig
 from raysl.data.order import Order
 from raysl.data.split import runs
+from raysl.errors import ConfigError
 from raysl.train.plan import TrainPlan
 
 

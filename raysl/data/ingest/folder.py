@@ -3,10 +3,10 @@
 import json
 import os
 
-from raysl.config.schema import ConfigError, DataConfig
-from raysl.config.text import write_inline
-from raysl.config.tree import plain
+from raysl.config.dump import plain, write_inline
+from raysl.config.schema import DataConfig
 from raysl.data.ingest.ingested import MANIFEST_FILE, PLAN_FILE, Json
+from raysl.errors import ConfigError
 from raysl.storage import PART, Folder
 
 CORRUPT_FILE = "corrupt.jsonl"

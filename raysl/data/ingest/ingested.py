@@ -9,7 +9,7 @@ from typing import Any
 from pyarrow import fs
 
 from raysl.addresses import telling
-from raysl.config.schema import ConfigError
+from raysl.errors import ConfigError
 from raysl.reads import REMOTE_READS, read_file, read_ranges
 
 PLAN_FILE = "ingest.json"

@@ -7,8 +7,9 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.source import SPLITS, Source, Split
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
 log = logging.getLogger("raysl")

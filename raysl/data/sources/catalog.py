@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from raysl.components import ALIASES
-from raysl.config.build import node_from_dict
+from raysl.config.dump import show
 from raysl.config.fields import component_class, settings_of
-from raysl.config.files import CATALOG_FILE, packaged_folder
-from raysl.config.schema import ConfigError, DataConfig
-from raysl.config.text import read_file
-from raysl.config.values import show
+from raysl.config.files import CATALOG_FILE, packaged_folder, read_file
+from raysl.config.load import node_from_dict
+from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.inner_sources import check_inner, source_of
+from raysl.errors import ConfigError
 
 OWN_CATALOG = "RAYSL_CATALOG"
 ROOT = "RAYSL_DATA"

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from raysl.config.schema import ConfigError
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
 LABELS = "label"  # the column or field of labels that may be absent; one that the user names may not

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from raysl.addresses import absolute
-from raysl.config.locations import Location
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.ranges import Location
+from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit, check_present
+from raysl.errors import ConfigError
 from raysl.storage import Folder
 
 YEARS = ("2017", "2014")

@@ -7,10 +7,11 @@ from functools import cached_property
 
 import numpy as np
 
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.inner_sources import check_inner, source_of
 from raysl.data.split import Encoded
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
 

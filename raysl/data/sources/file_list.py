@@ -10,14 +10,15 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.addresses import absolute, cut, info_at, join, open_uri, telling
-from raysl.config.locations import Location
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.ranges import Location
+from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.class_names import LABELS, class_names, numbered
 from raysl.data.sources.files import FilesSplit, read_each
 from raysl.data.sources.listed_images import read_image_list, read_labels
 from raysl.data.sources.listing import shown
 from raysl.data.sources.paths import Paths
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.redact import bare_uri, without_hidden
 

@@ -8,11 +8,11 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.addresses import info_of, open_uri, telling
-from raysl.config.schema import ConfigError
 from raysl.data.source import Missing, Rows, Split, runs
 from raysl.data.sources.listing import shown, sizes_in
 from raysl.data.sources.paths import Paths
 from raysl.data.split import Encoded
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.reads import REMOTE_READS, read_file
 

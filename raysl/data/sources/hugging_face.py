@@ -10,14 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from raysl.addresses import absolute, open_uri
-from raysl.config.locations import Location
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.ranges import Location
+from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.class_names import LABELS, check_range, class_names
 from raysl.data.sources.files import read_if_there
 from raysl.data.sources.parquet_columns import check_there, integers
 from raysl.data.sources.part_names import HELD_OUT, part_named
 from raysl.data.split import Encoded
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
 DEFAULT_TRAIN = "train"

@@ -10,13 +10,14 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.addresses import absolute, info_of, join
-from raysl.config.locations import Location
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.ranges import Location
+from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.endings import EXTENSIONS, UNREADABLE, is_image
 from raysl.data.sources.files import FilesSplit
 from raysl.data.sources.listing import File, folders_in, listed, listing, shown
 from raysl.data.sources.part_names import HELD_OUT, by_part, held_out_notes, part_named
+from raysl.errors import ConfigError
 
 
 class ImageFolder(Source):

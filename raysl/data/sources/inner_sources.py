@@ -4,8 +4,9 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from raysl.components import resolve
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.source import Source
+from raysl.errors import ConfigError
 
 OF_THE_IMAGES: dict[str, bool] = {"of_the_images": True}
 """Metadata of a common setting that a source declares anew because it decides which images it gives."""

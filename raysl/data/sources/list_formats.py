@@ -10,7 +10,7 @@ import numpy as np
 from pyarrow import fs
 
 from raysl.addresses import cut, info_of, telling
-from raysl.config.schema import ConfigError
+from raysl.errors import ConfigError
 from raysl.reads import read_file
 
 FORMATS = (".npy", ".txt", ".csv", ".jsonl")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from raysl.config.schema import ConfigError
 from raysl.data.sources.class_names import LABELS, check_numbers, parsed
 from raysl.data.sources.endings import IMAGES, is_image
 from raysl.data.sources.list_formats import chunks, extension, read_array, read_columns, read_lines
+from raysl.errors import ConfigError
 
 _ENDING = rf"\.(?:{'|'.join(IMAGES)})"
 _LABEL_WITH_BLANKS = re.compile(rf"\S.*{_ENDING}\s+(?!.*{_ENDING}$)[^/]*$", re.IGNORECASE)

@@ -4,9 +4,10 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.inner_sources import check_inner, source_of
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
 

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from raysl.addresses import absolute
-from raysl.config.locations import Location
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.ranges import Location
+from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.class_names import LABELS
 from raysl.data.sources.parquet_files import found_files
 from raysl.data.sources.parquet_split import ParquetSplit
 from raysl.data.sources.part_names import Chosen, chosen, held_out_notes
+from raysl.errors import ConfigError
 
 
 class Parquet(Source):

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from raysl.config.schema import ConfigError
 from raysl.data.sources.class_names import LABELS, check_numbers
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
 NAME_COLUMNS = ("name", "path")

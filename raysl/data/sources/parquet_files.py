@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pyarrow import fs
 
 from raysl.addresses import info_of, telling
-from raysl.config.schema import ConfigError
 from raysl.data.ingest.ingested import MANIFEST_FILE, PLAN_FILE, check_finished
 from raysl.data.sources.listing import listed, listing
 from raysl.data.sources.shards import check_names
+from raysl.errors import ConfigError
 from raysl.reads import read_file
 
 

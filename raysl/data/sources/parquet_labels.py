@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from raysl.addresses import telling
-from raysl.config.schema import ConfigError
 from raysl.data.sources.class_names import check_range, class_names, numbered
 from raysl.data.sources.parquet_columns import raw_labels
+from raysl.errors import ConfigError
 from raysl.reads import retrying
 
 Range = tuple[int, int]

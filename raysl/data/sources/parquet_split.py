@@ -12,7 +12,6 @@ from pyarrow import fs
 
 from raysl.addresses import open_uri
 from raysl.cache import RecentlyUsed
-from raysl.config.schema import ConfigError
 from raysl.data.source import Rows, Split
 from raysl.data.sources.class_names import numbered
 from raysl.data.sources.parquet_columns import (
@@ -26,7 +25,7 @@ from raysl.data.sources.parquet_columns import (
 )
 from raysl.data.sources.parquet_labels import Range, counted_classes, found_classes, label_range
 from raysl.data.split import Encoded, Missing, by_unit
-from raysl.errors import RunFailed
+from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s, hash_text
 from raysl.reads import reason_of, retrying
 

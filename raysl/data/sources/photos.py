@@ -7,8 +7,9 @@ from typing import Annotated
 import numpy as np
 
 from raysl.config.ranges import Images, Within
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows, hash_words
 
 WIDTH, HEIGHT = 640, 427

@@ -15,12 +15,12 @@ import pyarrow as pa
 from pyarrow import fs
 
 from raysl.addresses import join, open_uri, telling
-from raysl.config.schema import ConfigError
 from raysl.data.sources.endings import IMAGES
 from raysl.data.sources.listing import shown
 from raysl.data.sources.shard_labels import label_of
 from raysl.data.sources.shards import Shard
 from raysl.data.sources.tar import Member, members
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.reads import read_file
 from raysl.storage import Folder

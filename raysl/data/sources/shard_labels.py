@@ -2,8 +2,8 @@
 
 import json
 
-from raysl.config.schema import ConfigError
 from raysl.data.sources.class_names import check_range, whole
+from raysl.errors import ConfigError
 
 
 def label_of(content: bytes, kind: str, label_key: str | None, where: str) -> int | None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pyarrow import fs
 
 from raysl.addresses import cut, info_of, open_uri, telling
-from raysl.config.schema import ConfigError
 from raysl.data.sources.listing import listing, shown
+from raysl.errors import ConfigError
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from functools import cache
 
 import numpy as np
 
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.sources.list_formats import read_values
 from raysl.data.split import Rows, Split, runs
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_text, permutation
 
 log = logging.getLogger("raysl")

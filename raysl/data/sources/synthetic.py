@@ -6,9 +6,10 @@ from typing import Annotated
 import numpy as np
 
 from raysl.config.ranges import Count, Images, Side, Within
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.inner_sources import OF_THE_IMAGES
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows, hash_words
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from raysl.config.schema import ConfigError
+from raysl.errors import ConfigError
 
 BLOCK = 512
 

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from raysl.addresses import absolute
-from raysl.config.locations import Location
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.ranges import Location
+from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.files import FilesSplit
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
 

@@ -7,10 +7,11 @@ from functools import cached_property
 import numpy as np
 
 from raysl.addresses import absolute
-from raysl.config.locations import Location
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.ranges import Location
+from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit, check_present
+from raysl.errors import ConfigError
 from raysl.storage import Folder
 
 LISTS = "ImageSets/Main"

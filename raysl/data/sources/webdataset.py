@@ -10,8 +10,8 @@ from pyarrow import fs
 
 from raysl.addresses import absolute, telling
 from raysl.cache import RecentlyUsed
-from raysl.config.locations import Location
-from raysl.config.schema import ConfigError, DataConfig
+from raysl.config.ranges import Location
+from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.class_names import LABELS, check_range, class_names
 from raysl.data.sources.endings import IMAGES
@@ -19,7 +19,7 @@ from raysl.data.sources.part_names import chosen, held_out_notes
 from raysl.data.sources.shard_index import ShardIndex, Summary, index_of, summaries
 from raysl.data.sources.shards import Shard, shards
 from raysl.data.split import Encoded, by_unit
-from raysl.errors import RunFailed
+from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s
 from raysl.reads import read_ranges
 

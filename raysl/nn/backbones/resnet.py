@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from torch import Tensor, nn
 
 from raysl.config.ranges import Within
-from raysl.config.schema import BackboneConfig, ConfigError
+from raysl.config.schema import BackboneConfig
+from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.blocks import BasicBlock, Bottleneck
 

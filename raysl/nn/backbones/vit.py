@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from raysl.config.ranges import Positive, Side, Width, Within
-from raysl.config.schema import BackboneConfig, ConfigError
+from raysl.config.schema import BackboneConfig
+from raysl.errors import ConfigError
 from raysl.nn.backbones.attention import Block, init_linear
 from raysl.nn.backbones.backbone import TokenBackbone
 from raysl.nn.backbones.positions import resize_positions, sincos_positions

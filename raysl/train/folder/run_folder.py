@@ -14,9 +14,10 @@ from typing import Any
 
 from raysl.addresses import join
 from raysl.checkpoint_files import Found, newest_whole
-from raysl.config.load import differences, dump, to_dict
-from raysl.config.schema import ConfigError, RunConfig
-from raysl.config.stored import stored_settings
+from raysl.config.dump import differences, dump, to_dict
+from raysl.config.load import stored_settings
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError
 from raysl.redact import redact
 from raysl.storage import Folder
 from raysl.train.extend import check_length

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysl.config.load import dump, load_config
+from raysl.config.dump import dump, plain
+from raysl.config.load import load_config
 from raysl.config.schema import DataConfig
-from raysl.config.tree import plain
 from raysl.data.source import Split
 from raysl.data.sources.catalog import Catalog
 from raysl.data.sources.concat import Concat

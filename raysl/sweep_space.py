@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from raysl.config.arguments import text_or_path, words
-from raysl.config.files import find
+from raysl.arguments import text_or_path, words
+from raysl.config.dump import show, write
+from raysl.config.files import find, read, read_file
 from raysl.config.ranges import Count, Within
-from raysl.config.text import read, read_file, write
-from raysl.config.values import convert, show
+from raysl.config.values import convert
 from raysl.errors import ConfigError
 from raysl.redact import redact_tree
 

@@ -4,8 +4,8 @@ import os
 from typing import Any, TypeVar
 
 from raysl.config.build import from_dict
+from raysl.config.dump import to_dict
 from raysl.config.schema import RunConfig
-from raysl.config.tree import to_dict
 from raysl.errors import ConfigError
 
 KindT = TypeVar("KindT")

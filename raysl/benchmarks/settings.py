@@ -1,0 +1,84 @@
+"""Which benchmarks, on which images: a run's settings, with some of them changed."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from raysl.components import ALIASES
+from raysl.config.build import from_dict
+from raysl.config.dump import plain, to_dict
+from raysl.config.files import read
+from raysl.config.layers import Layers, parse_overrides
+from raysl.config.load import apply_overrides
+from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, is_may_change
+from raysl.errors import ConfigError
+from raysl.redact import bare_tree
+
+
+def load_benchmarks(
+    config: RunConfig, names: Sequence[str] | None, overrides: Sequence[str] = ()
+) -> dict[str, BenchmarkConfig]:
+    """Settings of benchmarks on a run's checkpoint.
+
+    Args:
+        config: the run's settings.
+        names: benchmarks to take, which are then required; default: those of the run, or, where it has none, all that
+            there are, of which none is.
+        overrides: `knn.k=[20,200]`.
+
+    Raises:
+        ConfigError: if a name or a setting is wrong.
+    """
+    own = to_dict(config)["benchmarks"]
+    if names:
+        wanted = {name: {**own.get(name, {}), "required": True} for name in names}
+    else:
+        wanted = own or {name: {"required": False} for name in ALIASES["benchmark"]}
+    for override in overrides:
+        key, _, text = override.partition("=")
+        if "." not in key and not isinstance(read(text, override), str | dict):  # which name a benchmark, or set one
+            ways = " or ".join(f"{name}.{override}" for name in wanted)
+            raise ConfigError(f"{override!r}: of which benchmark? write {ways}")
+    settings = from_dict({**to_dict(config), "benchmarks": wanted})
+    return apply_overrides(settings, [f"benchmarks.{override}" for override in overrides]).benchmarks
+
+
+def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
+    """Settings of the images that a run's checkpoint is put to: its own, with some of them changed.
+
+    Another source (`data=parquet`) keeps nothing of the run's but what its backbone expects of an image: size and
+    normalisation.
+
+    Raises:
+        ConfigError: if a setting is wrong.
+    """
+    layers = Layers()
+    tree, changes = to_dict(config), parse_overrides(overrides)
+    if "name" in changes.get("data", {}):
+        tree["data"] = {key: tree["data"][key] for key in ("image_size", "eval_resize", "mean", "std")}
+    layers.lay(tree, Path.cwd())
+    layers.lay(changes, Path.cwd())
+    return from_dict(layers.values).data
+
+
+def dataset_tag(data: DataConfig, own: DataConfig) -> str:
+    """A name for a folder or a file, of images that are not the run's own; empty for those."""
+    tree = bare_tree(_lasting(data))
+    if tree == bare_tree(_lasting(own)):
+        return ""
+    digest = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+    return f"{re.sub(r'[^A-Za-z0-9_]+', '-', data.name)}-{digest[:6]}"
+
+
+def _lasting(data: DataConfig) -> dict[str, Any]:
+    """The settings that say which images they are."""
+    tree: dict[str, Any] = plain(data)
+    return {
+        field.name: tree[field.name]
+        for field in dataclasses.fields(data)
+        if field.init and not is_may_change(field.metadata)
+    }

@@ -1,0 +1,133 @@
+"""A configuration as plain values and as YAML: for checkpoints, for messages, and to compare two of them."""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from raysl.config.schema import RunConfig, is_may_change
+from raysl.redact import bare_tree, each_text, redact_tree
+from raysl.schedule import Duration
+
+Keys = tuple[str, ...]
+"""The place of a setting in a tree."""
+_UNSET = object()
+
+
+def plain(value: Any) -> Any:
+    """Settings as dicts, lists and scalars; durations as text."""
+    if isinstance(value, Duration):
+        return str(value)
+    if dataclasses.is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def to_dict(config: RunConfig) -> dict[str, Any]:
+    """The whole tree, defaults included, in values that YAML and JSON have; `from_dict` turns it back."""
+    tree = plain(config)
+    assert isinstance(tree, dict)
+    return tree
+
+
+def escape(tree: Any) -> Any:
+    """A plain tree in which a literal `${` is written so that loading it as a file does not interpolate it.
+
+    Backslashes before it are doubled and one more makes it literal, the rule of OmegaConf's grammar.
+    """
+    return each_text(tree, lambda text: re.sub(r"(\\*)\$\{", r"\1\1\\${", text))
+
+
+def unescape(tree: Any) -> Any:
+    """A plain tree as it was before `escape`."""
+    return each_text(tree, lambda text: re.sub(r"(\\+)\$\{", lambda m: m[1][: len(m[1]) // 2] + "${", text))
+
+
+def dump(config: RunConfig) -> str:
+    """The whole tree as a YAML text that loads back to an equal configuration, but for credentials, which are `***`."""
+    return write(escape(redact_tree(to_dict(config))))
+
+
+def differences(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str, Any]) -> list[str]:
+    """Lines such as `optim.lr: 0.3 -> 0.6`, for settings that must not differ when a run is started again.
+
+    Credentials make no difference, nor does it whether there are any.
+
+    A dict is what `to_dict` made, perhaps by another version. At least one side must be a `RunConfig`, which says what
+    may change.
+
+    Raises:
+        TypeError: if both sides are dicts.
+    """
+    configs = [side for side in (old, new) if isinstance(side, RunConfig)]
+    if not configs:
+        raise TypeError("one of the two must be a RunConfig: a dict does not say which settings may change")
+    free = {path for config in configs for path in _may_change(config)}
+    before, after = (dict(leaves(plain(side))) for side in (old, new))
+    lines = []
+    for path in [*before, *(path for path in after if path not in before)]:
+        is_free = any(path[:length] in free for length in range(1, len(path) + 1))
+        if not is_free and bare_tree(before.get(path, _UNSET)) != bare_tree(after.get(path, _UNSET)):
+            lines.append(f"{'.'.join(path)}: {_show(before, path)} -> {_show(after, path)}")
+    return lines
+
+
+def leaves(tree: Mapping[str, Any], above: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Places and values in a tree, depth first; an empty group is a value."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+def write(tree: Any) -> str:
+    """A plain tree as YAML, in its own order; `raysl.config.files.read` gives it back, any `${` in it escaped."""
+    return str(yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100))
+
+
+def write_inline(value: Any) -> str:
+    """A plain value as YAML on one line."""
+    style = '"' if isinstance(value, str) and not value.isprintable() else None
+    options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 2**31}
+    text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, default_style=style, **options)
+    return str(text).removesuffix("...\n").strip("\n")
+
+
+def show(value: Any) -> str:
+    """A value as a message quotes it: text in quotes, everything else as YAML."""
+    return repr(value) if isinstance(value, str) else write_inline(value)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        is_broken = any(mark in data for mark in "\x85\u2028\u2029")  # breaks of a line that only quotes keep
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if is_broken else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+_Dumper.add_implicit_resolver(  # what OmegaConf reads as a number beyond PyYAML's, so that such texts are quoted
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d[\d_]*\.?[\d_]*[eE][-+]?\d+$"), list("-+0123456789")
+)
+
+
+def _may_change(config: Any, path: Keys = ()) -> Iterator[Keys]:
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if is_may_change(field.metadata):
+            yield (*path, field.name)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, Duration):
+            yield from _may_change(value, (*path, field.name))
+
+
+def _show(found: dict[Keys, Any], path: Keys) -> str:
+    return write_inline(redact_tree(found[path])) if path in found else "unset"
