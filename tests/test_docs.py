@@ -78,7 +78,8 @@ def told_of(doc: str) -> str:
 @pytest.mark.parametrize("doc", COMING)
 def test_settings_named_to_those_who_come_from_elsewhere_exist(doc: str) -> None:
     loaded = (["data.path=."], ["data.path=.", "optim=sgd"], ["data={name: torchvision, dataset: CIFAR10, root: .}"])
-    known = {key for words in loaded for key, _, _ in describe(raysl.load_config("simclr", words))}
+    methods = [["data.path=.", f"method={name}"] for name in ALIASES["method"]]
+    known = {key for words in (*loaded, *methods) for key, _, _ in describe(raysl.load_config("simclr", words))}
     known |= {
         f"data.{field.name}" for name in ("image_folder", "catalog") for field in fields(resolve("source", name).Config)
     }
@@ -95,10 +96,11 @@ def test_components_named_to_those_who_come_from_elsewhere_exist(doc: str) -> No
     assert [f"{slot}={name}" for slot, name in named if name.islower() and name not in ALIASES[slots[slot]]] == []
 
 
-def write_mine(folder: Path, doc: str) -> None:
-    """The example file of a document."""
-    (code,) = [block for block in blocks(doc, "python") if block.startswith("# mine.py\n")]
-    (folder / "mine.py").write_text(code)
+def write_files(doc: str, folder: Path) -> None:
+    """The example files of a document: blocks that begin with their name."""
+    for block in blocks(doc, "python") + blocks(doc, "yaml"):
+        if name := re.match(r"# ([\w.]+\.(?:py|yaml))\n", block):
+            (folder / name[1]).write_text(block)
 
 
 def commands(doc: str) -> list[str]:
@@ -110,8 +112,7 @@ def commands(doc: str) -> list[str]:
 def test_the_settings_of_a_command_are_right(
     doc: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "mine.py" in command:
-        write_mine(tmp_path, doc)
+    write_files(doc, tmp_path)
     (tmp_path / "1.png").write_bytes(png(1))
     monkeypatch.chdir(tmp_path)
     command = command.replace("/path/to/images", str(tmp_path))
@@ -119,14 +120,14 @@ def test_the_settings_of_a_command_are_right(
     if words[0] == "report":
         name, overrides = split_arguments(words[2:])
         assert name is not None
-        assert requested(name, overrides).recipe.num_views > 1
+        assert requested(name, overrides).recipe.num_views > 0
     else:
         name, overrides = split_arguments(words[1:])
         assert raysl.load_config(name or "quickstart", overrides).data.name
 
 
 def test_a_method_with_views_of_its_own_is_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_mine(tmp_path, "views.md")
+    write_files("views.md", tmp_path)
     monkeypatch.chdir(tmp_path)
     config = raysl.load_config("quickstart", ["method.name=mine.py:Mine", "method.views.jitter_p=0"])
     recipe = config.method.views.recipe()
