@@ -41,6 +41,15 @@ def test_pages_for_users_name_no_tests() -> None:
     assert [doc for doc, text in DOCS.items() if "::test_" in text] == []
 
 
+def test_every_method_has_a_row_with_its_file_and_configurations() -> None:
+    rows = re.findall(r"^\| \[`(\w+)`\]\((\S+)\) \|(.*)\|$", DOCS["methods.md"], re.MULTILINE)
+    assert {name for name, _, _ in rows} == set(ALIASES["method"])
+    for name, file, told in rows:
+        assert ALIASES["method"][name].startswith(file.removeprefix("../").removesuffix(".py").replace("/", ".") + ":")
+        assert {f"`{name}_cifar10`", f"`digits/{name}`"} <= set(re.findall(r"`[\w/]+`", told))
+        assert f"`{name}`" in told
+
+
 def test_every_source_has_a_row_and_a_command() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \| [^|]+ \|$", DOCS["data.md"], re.MULTILINE)
     assert set(rows) == set(ALIASES["source"])
