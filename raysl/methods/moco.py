@@ -1,8 +1,8 @@
 """MoCo: Momentum Contrast for Unsupervised Visual Representation Learning.
 
-He, Fan, Wu, Xie and Girshick 2019, arXiv 1911.05722 (v1); Chen, Fan, Girshick and He 2020, arXiv 2003.04297 (v2). A
-view's query picks its image's key among a queue of older keys. Keys come from a teacher that follows the query's network
-slowly, so that those in the queue stay comparable.
+He, Fan, Wu, Xie and Girshick 2019, arXiv 1911.05722 (v1); Chen, Fan, Girshick and He 2020, arXiv 2003.04297 (v2). The
+query of one view is to find the key of the other one among a queue of older keys. Keys come from a teacher that follows
+the query's network slowly, so that those in the queue stay comparable.
 """
 
 from dataclasses import dataclass, field
@@ -76,8 +76,8 @@ class MoCo(Method):
             raise ConfigError(f"method.views.num is {method.views.num}; MoCo takes a query and a key: set it to 2")
         if method.queue_size < batch_size:
             raise ConfigError(
-                f"method.queue_size is {method.queue_size} and train.batch_size {batch_size}: keys would leave before a "
-                f"query met them; give a queue of {batch_size} or more, better 16 batches"
+                f"method.queue_size is {method.queue_size} and train.batch_size {batch_size}: keys would leave before "
+                f"a query met them; give a queue of {batch_size} or more, better 16 batches"
             )
         if method.key_bn == "shuffle" and is_sync:
             raise ConfigError(

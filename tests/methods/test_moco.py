@@ -115,7 +115,7 @@ def keys_and_statistics() -> tuple[Tensor, Tensor]:
     mine = batch.map(lambda rows: rows[first : first + SHARES[dist.rank()]])
     with dist.planned_rows(SHARES):
         out = method(mine, STEP)
-    return out.carry["keys"], method.teacher.module[0].state_dict()["stem.1.running_mean"]
+    return out.carry["keys"], method.teacher.module[0].state_dict()["bn1.running_mean"]
 
 
 def test_shuffled_keys_come_back_in_order_with_the_statistics_of_shuffled_groups() -> None:
@@ -127,7 +127,7 @@ def test_shuffled_keys_come_back_in_order_with_the_statistics_of_shuffled_groups
     for group in groups:
         encoder = shuffling().teacher.module
         keys[group] = embedded(*encoder, images[group]).detach()
-        statistics.append(encoder[0].state_dict()["stem.1.running_mean"])
+        statistics.append(encoder[0].state_dict()["bn1.running_mean"])
     found = run_ranks(2, keys_and_statistics)
     torch.testing.assert_close(torch.cat([part for part, _ in found]), keys, rtol=1e-9, atol=1e-12)
     for (_, mean), expected in zip(found, statistics, strict=True):
@@ -187,6 +187,10 @@ def test_views_and_networks_are_the_papers() -> None:
     assert (second.temperature, second.hidden_dims, second.key_bn) == (0.2, (2048,), "shuffle")
     first = load_config("moco_v1", ["data.path=/images"]).method
     query, _ = first.views.recipe().groups["global"]
-    assert [type(transform).__name__ for transform in query.transforms] == ["HorizontalFlip", "Grayscale", "ColorJitter"]
+    assert [type(transform).__name__ for transform in query.transforms] == [
+        "HorizontalFlip",
+        "Grayscale",
+        "ColorJitter",
+    ]
     assert query.transforms[2] == ColorJitter(p=1.0, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.4)
     assert (first.temperature, first.hidden_dims) == (0.07, ())

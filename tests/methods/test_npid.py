@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl import dist
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -15,7 +14,6 @@ from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
 from raysl.schedule import Step
 from raysl.transforms import ColorJitter
-from tests.distributed import run_ranks
 
 FIRST, SECOND = Step(0, 10, 5), Step(1, 10, 5)
 EPS = torch.finfo(torch.float32).eps
@@ -107,30 +105,12 @@ def test_negatives_come_from_all_images_and_belong_to_their_own() -> None:
 def test_an_images_own_row_among_the_negatives_does_not_count_against_it() -> None:
     method, batch = small_npid(), batch_of(4, 0, 7)
     with torch.no_grad():
-        method.bank.bank[[4, 0, 7]] = F.normalize(method.projector(method.backbone(batch.views["global"][:, 0])), dim=1)
-        others = [1, 2, 3, 5, 6, 8]
-        method.bank.bank[others] = -method.bank.bank[[4, 0, 7, 4, 0, 7]]
-    assert method(batch_of(4), FIRST).metrics["contrastive_top1"] in (0, 100)
-    alone = Batch({"global": batch.views["global"][:1]}, batch.index[:1], batch.label[:1], seed=3)
-    assert 4 in method._negatives(alone)
-
-
-def parts() -> tuple[float, Tensor, float]:
-    method = small_npid()
-    shares, mine = [3, 1], [(4, 0, 7), (2,)][dist.rank()]
-    batch = batch_of(*mine)
-    with dist.planned_rows(shares):
-        out = method(batch, FIRST)
-        method.after_update(FIRST, batch, out.carry)
-    return out.loss.item() * len(mine), method.bank.bank, method.log_norm.item()
-
-
-def test_constant_and_bank_are_those_of_the_whole_batch_on_uneven_ranks() -> None:
-    method = small_npid().eval()  # the network of each rank has its own statistics otherwise
-    del method
-    found = run_ranks(2, parts)
-    assert torch.equal(found[0][1], found[1][1])
-    assert found[0][2] == found[1][2]
+        z = F.normalize(method.projector(method.backbone(batch.views["global"][:, 0])), dim=1)
+        method.bank.bank[batch.index] = z
+        assert method(batch, FIRST).metrics["contrastive_top1"] == 100
+        method.bank.bank[batch.index] = -z
+        assert method(batch, FIRST).metrics["contrastive_top1"] == 0
+    assert (method._negatives(batch) == batch.index[:, None]).any(dim=1).all()
 
 
 @pytest.mark.parametrize("loss", ["nce", "cross_entropy"])
