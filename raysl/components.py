@@ -20,6 +20,8 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "moco": "raysl.methods.moco:MoCo",
+        "npid": "raysl.methods.npid:NPID",
         "simclr": "raysl.methods.simclr:SimCLR",
     },
     "backbone": {

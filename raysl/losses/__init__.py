@@ -5,12 +5,13 @@ None reads a number from its tensors or picks by a mask, so that nobody has to w
 """
 
 from raysl.losses.clustering import swapped_prediction
-from raysl.losses.contrastive import contrastive_accuracy, info_nce, nce, nce_log_norm, nt_xent
+from raysl.losses.contrastive import bank_cross_entropy, contrastive_accuracy, info_nce, nce, nce_log_norm, nt_xent
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_mse, patchify
 
 __all__ = [
     "at_least_fp32",
+    "bank_cross_entropy",
     "contrastive_accuracy",
     "info_nce",
     "masked_patch_mse",

@@ -97,6 +97,16 @@ def nce_log_norm(z: Tensor, rows: Tensor, num_samples: int, temperature: float =
         return torch.logsumexp(logits, dim=1) + math.log(num_samples / rows.shape[1])
 
 
+def bank_cross_entropy(z: Tensor, rows: Tensor, temperature: float = 0.07) -> Tensor:
+    """Cross entropy of picking an image's own row among 1 + K of a memory bank; what VISSL offers in place of `nce`.
+
+    Mean over images. Arguments are those of `nce`.
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        logits = _bank_logits(z, rows, temperature)  # [B, 1 + K]
+        return (torch.logsumexp(logits, dim=1) - logits[:, 0]).mean()
+
+
 def _pairs(z: Tensor, z_all: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Cosines of each anchor with its image's views [B, V, V], and with all views [B, V, N*V], own image at -inf."""
     num_images, num_views, _ = z_all.shape

@@ -1,0 +1,133 @@
+"""MoCo: Momentum Contrast for Unsupervised Visual Representation Learning.
+
+He, Fan, Wu, Xie and Girshick 2019, arXiv 1911.05722 (v1); Chen, Fan, Girshick and He 2020, arXiv 2003.04297 (v2). The
+query of one view is to find the key of the other one among a queue of older keys. Keys come from a teacher that follows
+the query's network slowly, so that those in the queue stay comparable.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Count, Momentum, Temperature, Width
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32, info_nce
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.ema import Teacher
+from raysl.nn.heads import mlp
+from raysl.nn.queue import Queue
+from raysl.schedule import Step
+from raysl.transforms.recipes import Crops
+
+
+class MoCo(Method):
+    """Contrast of a query against a queue of keys from a teacher."""
+
+    logged = ("contrastive_top1", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The ImageNet settings of v2; those of v1 are in `configs/moco_v1.yaml`."""
+
+        name: str = "moco"
+        temperature: Temperature = 0.2
+        """Divides the cosines (v2, table 2; v1 has 0.07)."""
+        hidden_dims: tuple[Width, ...] = (2048,)
+        """Widths of the projector's hidden layers (v2, section 3); [] for the linear one of v1."""
+        output_dim: Width = 128
+        """Width of the embeddings (v1, section 3.3)."""
+        queue_size: Count = 65536
+        """Keys in the queue (v1, section 4.1): of any length, better no more than there are images, whose own older
+        keys are negatives else."""
+        momentum: Momentum = 0.999
+        """Share of the teacher that an update keeps (v1, eq. 2 and section 4.1)."""
+        key_bn: Literal["shuffle", "sync", "eval"] = "shuffle"
+        """Batch normalisation of keys, so that a key's batch does not give its query away: over the rows of one worker
+        in a shuffled order (v1, section 3.3; with train.sync_bn=false), over all workers' (with train.sync_bn=true), or
+        with the running statistics of the query's network."""
+        views: Crops = field(default_factory=lambda: Crops(min_scale=0.2, jitter=(0.4, 0.4, 0.4, 0.1)))
+        """Two crops drawn alike, of which the first is the query's (v2, section 3)."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        self.projector = mlp([backbone.feature_dim, *self.config.hidden_dims, self.config.output_dim])
+        buffers: Literal["own", "copy"] = "copy" if self.config.key_bn == "eval" else "own"
+        self.teacher = Teacher(self._student(), buffers)
+        self.queue = Queue(self.config.queue_size, self.config.output_dim)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse other numbers of views than two, a queue that no batch fits in, and keys whose normalisation is not
+        that of `train.sync_bn`.
+
+        Raises:
+            ConfigError: with the values and what to set instead.
+        """
+        method, batch_size, is_sync = setup.method, setup.plan.batch_size, setup.config.train.sync_bn
+        if method.views.num != 2:
+            raise ConfigError(f"method.views.num is {method.views.num}; MoCo takes a query and a key: set it to 2")
+        if method.queue_size < batch_size:
+            raise ConfigError(
+                f"method.queue_size is {method.queue_size} and train.batch_size {batch_size}: keys would leave before "
+                f"a query met them; give a queue of {batch_size} or more, better 16 batches"
+            )
+        if method.key_bn == "shuffle" and is_sync:
+            raise ConfigError(
+                "method.key_bn=shuffle is for statistics of each worker's rows, and train.sync_bn=true takes those of "
+                "all; set train.sync_bn=false, or method.key_bn=sync"
+            )
+        if method.key_bn == "sync" and not is_sync:
+            raise ConfigError(
+                "method.key_bn=sync takes statistics of all workers' rows; set train.sync_bn=true, or method.key_bn="
+                "shuffle"
+            )
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """InfoNCE of this rank's queries against their keys and the queue (v1, eq. 1 and algorithm 1)."""
+        views = batch.views["global"]  # [B, 2, C, H, W]
+        q = at_least_fp32(self.projector(self.backbone(views[:, 0])))  # [B, D]
+        k = self._keys(views[:, 1], batch)  # [B, D]
+        loss = info_nce(q, k, self.queue.keys, self.config.temperature)
+        metrics = {
+            "contrastive_top1": 100 * self._accuracy(q, k),
+            **collapse(dist.all_gather(q.detach())),
+        }
+        return StepOutput(loss, metrics, {"keys": k})
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Queue the keys of all ranks, and let the teacher follow: before the next step's keys, as the paper's."""
+        self.queue.push(dist.all_gather(carry["keys"]))
+        self.teacher.update(self._student(), self.config.momentum)
+
+    @torch.no_grad()
+    def _keys(self, images: Tensor, batch: Batch) -> Tensor:
+        """Keys of this rank's images [B, D], of length 1."""
+        if self.config.key_bn == "eval":
+            self.teacher.eval()
+        if self.config.key_bn != "shuffle":
+            return F.normalize(at_least_fp32(self.teacher(images)), dim=-1)
+        everyone, own = dist.all_gather(images), dist.own_rows(images)  # [N, C, H, W], [B]
+        drawn = batch.shared("moco.shuffle").permutation(len(everyone))[0]
+        order = torch.from_numpy(drawn).to(images.device, non_blocking=True)  # [N], who is at a place
+        shuffled = F.normalize(at_least_fp32(self.teacher(everyone[order[own]])), dim=-1)  # [B, D]
+        return dist.all_gather(shuffled)[torch.argsort(order)[own]]
+
+    @torch.no_grad()
+    def _accuracy(self, q: Tensor, k: Tensor) -> Tensor:
+        """Share of queries nearer to their own key than to each of the queue."""
+        with torch.autocast(q.device.type, enabled=False):
+            own = (q * k).sum(dim=-1)  # [B], times the length of q
+            others = q @ self.queue.keys.to(q.dtype).T  # [B, K], likewise
+            return (own > others.amax(dim=-1)).float().mean()
+
+    def _student(self) -> nn.Sequential:
+        return nn.Sequential(self.backbone, self.projector)

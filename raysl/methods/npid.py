@@ -1,0 +1,120 @@
+"""NPID: Unsupervised Feature Learning via Non-Parametric Instance Discrimination.
+
+Wu, Xiong, Yu and Lin 2018, arXiv 1805.01978. Each image is a class of its own, whose weights are its embedding as a
+memory bank remembers it: noise-contrastive estimation tells the image's row from rows of others.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raysl import dist
+from raysl.config.ranges import Count, Momentum, Temperature, Width
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32, bank_cross_entropy, nce, nce_log_norm
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.memory_bank import MemoryBank
+from raysl.schedule import Step
+from raysl.transforms.recipes import Crops
+
+
+class NPID(Method):
+    """Recognition of each image among others in a memory bank."""
+
+    logged = ("contrastive_top1", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "npid"
+        temperature: Temperature = 0.07
+        """Divides the cosines (section 3.1, "concentration level", and section 4)."""
+        output_dim: Width = 128
+        """Width of the embeddings and of the bank, which takes 4 bytes times this for each image (section 4.2)."""
+        num_negatives: Count = 4096
+        """Rows of the bank that an image is told from, drawn with replacement from all (section 3.2)."""
+        momentum: Momentum = 0.5
+        """Share of a row of the bank that an update keeps."""
+        loss: Literal["nce", "cross_entropy"] = "nce"
+        """Noise-contrastive estimation (section 3.2), or the cross entropy of picking the image's row."""
+        views: Crops = field(
+            default_factory=lambda: Crops(num=1, jitter=(0.4, 0.4, 0.4, 0.4), jitter_p=1.0, grayscale_p=0.0, blur_p=0.0)
+        )
+        """One crop of each image, with colours (VISSL's transforms of this method)."""
+
+    log_norm: Tensor
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        self.projector = nn.Linear(backbone.feature_dim, self.config.output_dim)
+        self.bank = MemoryBank(setup.data.num_samples, self.config.output_dim)
+        self.register_buffer("log_norm", torch.zeros(()))  # log Z, from the first step on
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse other numbers of views than one, and a dataset without a second image to tell from the first.
+
+        Raises:
+            ConfigError: with the value and what to set instead.
+        """
+        num_samples, num_views = setup.data.num_samples, setup.method.views.num
+        if num_samples < 2:
+            raise ConfigError(f"there is {num_samples} training image; NPID tells images apart: give at least 2")
+        if num_views != 1:
+            raise ConfigError(f"method.views.num is {num_views}; NPID compares one view with its memory: set it to 1")
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """NCE of this rank's images against rows of the bank (section 3.2, eq. 4 to 8)."""
+        z = at_least_fp32(self.projector(self.backbone(batch.views["global"][:, 0])))  # [B, D]
+        picked = torch.cat([batch.index[:, None], self._negatives(batch)], dim=1)  # [B, 1 + K]
+        rows = self.bank.rows(picked)  # [B, 1 + K, D]
+        carry = {"z": z.detach()}
+        if step.index == 0:
+            carry["log_norms"] = nce_log_norm(z, rows, len(self.bank.bank), self.config.temperature)  # [B]
+        loss = self._loss(z, rows, self._mean_norm(carry) if step.index == 0 else self.log_norm)
+        metrics = {
+            "contrastive_top1": 100 * _accuracy(z, rows, picked),
+            **collapse(dist.all_gather(z.detach())),
+        }
+        return StepOutput(loss, metrics, carry)
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Remember the step's embeddings; of the first step also the constant Z, which stays."""
+        if step.index == 0:
+            self.log_norm.copy_(self._mean_norm(carry))
+        self.bank.update(dist.all_gather(batch.index), dist.all_gather(carry["z"]), self.config.momentum)
+
+    def _negatives(self, batch: Batch) -> Tensor:
+        """Sample indices [B, K], each image's own draw; its own index may be among them."""
+        drawn = batch.random("npid.negatives").uniforms(self.config.num_negatives, 0.0, len(self.bank.bank))
+        return torch.from_numpy(drawn.astype(np.int64)).to(batch.index.device, non_blocking=True)
+
+    def _loss(self, z: Tensor, rows: Tensor, log_norm: Tensor) -> Tensor:
+        if self.config.loss == "cross_entropy":
+            return bank_cross_entropy(z, rows, self.config.temperature)
+        return nce(z, rows, log_norm, len(self.bank.bank), self.config.temperature)
+
+    @staticmethod
+    def _mean_norm(carry: dict[str, Tensor]) -> Tensor:
+        """log Z: the mean of Z over the images of all ranks, section 3.2."""
+        found = dist.all_gather(carry["log_norms"])  # [N]
+        return torch.logsumexp(found, dim=0) - math.log(len(found))
+
+
+@torch.no_grad()
+def _accuracy(z: Tensor, rows: Tensor, picked: Tensor) -> Tensor:
+    """Share of images nearer to their own row than to each drawn row of another image."""
+    with torch.autocast(z.device.type, enabled=False):
+        scores = torch.einsum("bkd,bd->bk", rows.to(z.dtype), z)  # [B, 1 + K], times the length of z
+        others = scores[:, 1:].masked_fill(picked[:, 1:] == picked[:, :1], -torch.inf)
+        return (scores[:, 0] > others.amax(dim=1)).float().mean()
