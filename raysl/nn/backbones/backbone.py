@@ -65,5 +65,5 @@ class Backbone(nn.Module, ABC):
         return BackboneInfo(network.feature_dim, network.patch_size, network.stage_widths)
 
     def no_decay(self) -> set[str]:
-        """Names of parameters that get no weight decay, besides those of one dimension: tokens, position embeddings."""
+        """Names of the parameters of more than one dimension that weight decay leaves alone, such as tokens."""
         return set()
