@@ -178,7 +178,7 @@ def test_both_ends_of_a_range_are_possible(choice: tuple[str, ...], key: str, ki
         others += SCHEDULES.get(key, [])
         wanted = [setting for setting in others if not setting.startswith(key)]
         config = load_config("quickstart", [*choice, *wanted, f"{key}={json.dumps(value)}".replace("Infinity", ".inf")])
-        resolve("method", config.method.name).views(config.method)
+        config.method.views.recipe()
         optimizer = resolve("optimizer", config.optim.name)
         optimizer([{"params": [torch.nn.Parameter(torch.ones(2))]}], config.optim)
         for benchmark in config.benchmarks.values():
