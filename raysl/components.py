@@ -20,6 +20,8 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "jigsaw": "raysl.methods.jigsaw:Jigsaw",
+        "rotnet": "raysl.methods.rotnet:RotNet",
         "simclr": "raysl.methods.simclr:SimCLR",
     },
     "backbone": {
