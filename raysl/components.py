@@ -26,6 +26,7 @@ ALIASES: dict[str, dict[str, str]] = {
     },
     "backbone": {
         "resnet": "raysl.nn.backbones.resnet:ResNet",
+        "vit": "raysl.nn.backbones.vit:ViT",
     },
     "source": {
         "catalog": "raysl.data.sources.catalog:Catalog",

@@ -176,6 +176,11 @@ def test_both_ends_of_a_range_are_possible(choice: tuple[str, ...], key: str, ki
         if key in ("data.lanes", "data.eval_resize"):
             others = ["train.batch_size=10_000_000", "data.image_size=2"]
         others += SCHEDULES.get(key, [])
+        others += {
+            "backbone.heads": ["backbone.width=1024"],
+            "backbone.patch_size": ["backbone.image_size=1024"],
+            "backbone.image_size": ["backbone.patch_size=2"],
+        }.get(key, [])
         wanted = [setting for setting in others if not setting.startswith(key)]
         config = load_config("quickstart", [*choice, *wanted, f"{key}={json.dumps(value)}".replace("Infinity", ".inf")])
         config.method.views.recipe()

@@ -3,6 +3,7 @@ import torch
 import torchvision
 
 from raysl.config.schema import ConfigError
+from raysl.nn.backbones.backbone import BackboneInfo
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.heads import mlp
 
@@ -87,6 +88,16 @@ def test_unknown_stage_lists_the_known_ones() -> None:
 def test_impossible_networks_are_refused(fields: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=str(next(iter(fields.values())))):
         small(**fields)
+
+
+@pytest.mark.parametrize("depth", [10, 50])
+def test_stage_widths_are_those_of_what_comes_out(depth: int) -> None:
+    network = small(depth=depth)
+    found = network.stages(torch.zeros(2, 3, 8, 8), list(network.stage_widths))
+    assert network.stage_widths == {name: out.shape[1] for name, out in found.items()}
+    expected = {"stem": 64, "res2": 256, "res3": 512, "res4": 1024, "res5": 2048, "avgpool": 2048}
+    assert ResNet.info(ResNet.Config()) == BackboneInfo(2048, None, expected)
+    assert network.no_decay() == set()
 
 
 def test_mlp_has_relu_between_layers_and_a_plain_last_one() -> None:

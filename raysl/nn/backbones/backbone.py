@@ -7,18 +7,19 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from raysl.config.schema import BackboneConfig
 
 
 @dataclass(frozen=True)
 class BackboneInfo:
-    """What is known of a backbone without its weights.
+    """What is known of a backbone before it has weights.
 
     Args:
         feature_dim: width of its features.
-        patch_size: side of the patches that it cuts images into, in pixels; None where it cuts none.
-        stages: widths of its inner features by the names that `Backbone.stages` takes.
+        patch_size: side of a patch in pixels, of a `TokenBackbone`; None of others.
+        stages: widths of the inner features that it names; empty where it does not tell.
     """
 
     feature_dim: int
@@ -40,6 +41,29 @@ class Backbone(nn.Module, ABC):
         super().__init__()
         self.config = config
 
+    @classmethod
+    def info(cls, config: Any) -> BackboneInfo:
+        """Facts of the network of these settings; it is built on the meta device, without memory for weights.
+
+        torch's random numbers go on as if nothing had been built. A network that reads its tensors while it is built
+        cannot be on that device, and is built on the CPU.
+
+        Raises:
+            ConfigError: if the settings make no network.
+        """
+        with torch.random.fork_rng(devices=[]):
+            try:
+                with torch.device("meta"), _Unfilled():
+                    network = cls(config)
+            except RuntimeError:
+                network = cls(config)
+        return BackboneInfo(network.feature_dim, network.patch_size, dict(network.stage_widths))
+
+    @property
+    def stage_widths(self) -> dict[str, int]:
+        """Names that `stages` takes and the widths of what they give, from the first to the last; empty: not told."""
+        return {}
+
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
@@ -52,18 +76,87 @@ class Backbone(nn.Module, ABC):
             ValueError: if a name is no stage of this network; the message lists those that are.
         """
 
-    @property
-    def stage_widths(self) -> dict[str, int]:
-        """Widths of the stages by name; empty where a network does not tell them."""
-        return {}
-
-    @classmethod
-    def info(cls, config: Any) -> BackboneInfo:
-        """What the settings come to, from a network built without memory for its weights."""
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
-            network = cls(config)
-        return BackboneInfo(network.feature_dim, network.patch_size, network.stage_widths)
-
     def no_decay(self) -> set[str]:
         """Names of the parameters of more than one dimension that weight decay leaves alone, such as tokens."""
         return set()
+
+
+class TokenBackbone(Backbone):
+    """A backbone that sees an image as patches, and has a token for each of them.
+
+    In front of those are `num_prefix_tokens` others, the class token first. Patches count row by row.
+    """
+
+    patch_size: int
+    token_dim: int
+    num_prefix_tokens: int
+
+    @abstractmethod
+    def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
+        """All tokens of images as they leave the network [B, num_prefix_tokens + h*w, token_dim].
+
+        Args:
+            images: normalised images [B, 3, h * patch_size, w * patch_size].
+            mask: bool [B, h, w], true where a learned mask token stands in for the patch.
+
+        Raises:
+            ValueError: if patches do not cover the images exactly, the mask is not of their grid, or there is no mask
+                token.
+        """
+
+    @abstractmethod
+    def visible_tokens(self, images: Tensor, keep: Tensor) -> Tensor:
+        """Tokens of some patches, which see no others [B, num_prefix_tokens + K, token_dim].
+
+        Args:
+            images: normalised images [B, 3, h * patch_size, w * patch_size].
+            keep: int64 [B, K], the places of each image's visible patches in h*w, as `visible_places` gives them.
+
+        Raises:
+            ValueError: if patches do not cover the images exactly.
+        """
+
+    def grid(self, images: Tensor) -> tuple[int, int]:
+        """Patches down and across images [B, 3, H, W].
+
+        Raises:
+            ValueError: if they do not cover them exactly.
+        """
+        height, width = images.shape[-2:]
+        patch = self.patch_size
+        for side in (height, width):
+            if side < patch or side % patch:
+                low = side // patch * patch
+                near = f"{low} or {low + patch}" if low else str(patch)
+                raise ValueError(
+                    f"images of {height}x{width} pixels have a side that is no multiple of patch_size={patch}; "
+                    f"give {near} for {side}, or another patch_size"
+                )
+        return height // patch, width // patch
+
+
+def visible_places(mask: Tensor, num_visible: int) -> Tensor:
+    """Places of the patches that are not masked, int64 [B, num_visible], rising; nobody waits for a GPU.
+
+    Args:
+        mask: bool [B, h, w] with the same number of patches left in every image, as `RandomMask` makes them.
+        num_visible: that number. The mask is not read to check it: with a larger one, masked patches follow.
+    """
+    return mask.flatten(1).byte().argsort(dim=1, stable=True)[:, :num_visible]
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out what fills weights at random, for those on the meta device.
+
+    There it would do nothing either, but torch loads its compiler for it, which takes seconds.
+    """
+
+    FILLS = ("normal_", "uniform_", "trunc_normal_", "kaiming_normal_", "xavier_normal_", "erfinv_", "clamp_")
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.__name__ in self.FILLS:
+            filled = args[0] if args else kwargs["tensor"]
+            if filled.is_meta:
+                return filled
+        return func(*args, **kwargs)

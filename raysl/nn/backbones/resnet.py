@@ -66,6 +66,13 @@ class ResNet(Backbone):
         self.feature_dim = channels
         self._init_weights(config.zero_init_residual)
 
+    @property
+    def stage_widths(self) -> dict[str, int]:
+        """Channels of `stem`, `res2` to `res5` as far as they are built, and `avgpool`."""
+        first = self.config.width * LAYERS[self.config.depth][0].expansion
+        widths = {f"res{stage + 2}": first * 2**stage for stage in range(self.config.num_stages)}
+        return {"stem": self.config.width, **widths, "avgpool": self.feature_dim}
+
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
         return self.stages(images, ["avgpool"])["avgpool"]

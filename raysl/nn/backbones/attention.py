@@ -1,0 +1,118 @@
+"""The block of vision transformers (Dosovitskiy et al. 2020, arXiv 2010.11929, eq. 2 and 3), with timm's names."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Attention(nn.Module):
+    """Self-attention with several heads, fused: [B, T, D] to [B, T, D].
+
+    Args:
+        width: of a token, a multiple of `heads`.
+        heads: each attends with width / heads channels.
+        qkv_bias: whether queries, keys and values have a bias.
+    """
+
+    def __init__(self, width: int, heads: int, qkv_bias: bool = True) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What each token takes from all tokens."""
+        batch, num_tokens, width = x.shape
+        qkv = self.qkv(x).view(batch, num_tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # [3, B, heads, T, d]
+        q, k, v = qkv.unbind(0)
+        out = F.scaled_dot_product_attention(q, k, v)  # [B, heads, T, d]
+        return self.proj(out.transpose(1, 2).reshape(batch, num_tokens, width))  # type: ignore[no-any-return]
+
+
+class Mlp(nn.Module):
+    """Two linear layers with GELU between them, four times as wide inside: [B, T, D] to [B, T, D]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, 4 * width)
+        self.act = nn.GELU()
+        self.fc2 = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each token by itself."""
+        return self.fc2(self.act(self.fc1(x)))  # type: ignore[no-any-return]
+
+
+class LayerScale(nn.Module):
+    """A learned factor a channel (CaiT, Touvron et al. 2021, arXiv 2103.17239, eq. 4), which starts at `value`."""
+
+    def __init__(self, width: int, value: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((width,), value))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input, scaled."""
+        return x * self.gamma
+
+
+class DropPath(nn.Module):
+    """Stochastic depth (Huang et al. 2016, arXiv 1603.09382): in training, a sample is left out at this rate.
+
+    Others are scaled by 1 / (1 - rate), so that the mean stays. torch's generator of the device draws, which the
+    training loop seeds at every step.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input [B, ...] with whole samples set to 0."""
+        if not self.training or self.rate == 0:
+            return x
+        keep = 1 - self.rate
+        is_kept = torch.rand(len(x), *[1] * (x.dim() - 1), device=x.device) < keep
+        return x * (is_kept / keep).to(x.dtype)
+
+    def extra_repr(self) -> str:
+        """The rate, where the module is printed."""
+        return f"rate={self.rate:g}"
+
+
+class Block(nn.Module):
+    """Attention and an MLP, each behind a layer norm and added to its input: [B, T, D] to [B, T, D].
+
+    Args:
+        width: of a token, a multiple of `heads`.
+        heads: of the attention.
+        qkv_bias: whether queries, keys and values have a bias.
+        layer_scale: first value of the factors of both branches; None: no factors.
+        drop_path: rate at which a sample goes round a branch in training, each branch for itself.
+    """
+
+    def __init__(
+        self, width: int, heads: int, qkv_bias: bool = True, layer_scale: float | None = None, drop_path: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=1e-6)
+        self.attn = Attention(width, heads, qkv_bias)
+        self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
+        self.drop_path1 = DropPath(drop_path)
+        self.norm2 = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = Mlp(width)
+        self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
+        self.drop_path2 = DropPath(drop_path)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output of the block."""
+        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x))))
+        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))  # type: ignore[no-any-return]
+
+
+def init_linear(module: nn.Module) -> None:
+    """Give every linear layer weights from a normal distribution of deviation 0.02 and no bias, as ViTs start."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.trunc_normal_(layer.weight, std=0.02)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -1,0 +1,50 @@
+"""Position embeddings of patches: fixed ones, and any on a grid of another size."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def sincos_positions(height: int, width: int, dim: int, num_prefix: int = 1) -> Tensor:
+    """Sines and cosines of patch places [1, num_prefix + height*width, dim], as MAE has them (arXiv 2111.06377).
+
+    The first half of the channels tells the column, the second half the row: dim / 4 sines, then as many cosines, of
+    place / 10000^(i / (dim / 4)). Prefix tokens (the class token, in MAE) get zeros.
+
+    Raises:
+        ValueError: if `dim` is no multiple of 4.
+    """
+    if dim % 4:
+        raise ValueError(
+            f"{dim} channels do not divide into sines and cosines of rows and columns; give a multiple of 4"
+        )
+    quarter = dim // 4
+    rates = 10000.0 ** (-torch.arange(quarter, dtype=torch.float64, device="cpu") / quarter)  # [dim / 4]
+
+    def waves(num: int) -> Tensor:
+        angles = torch.arange(num, dtype=torch.float64, device="cpu")[:, None] * rates  # [num, dim / 4]
+        return torch.cat([angles.sin(), angles.cos()], dim=1)  # [num, dim / 2]
+
+    columns = waves(width)[None].expand(height, -1, -1)
+    rows = waves(height)[:, None].expand(-1, width, -1)
+    places = torch.cat([columns, rows], dim=2).reshape(1, height * width, dim)
+    return F.pad(places, (0, 0, num_prefix, 0)).float()
+
+
+def resize_positions(places: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
+    """Embeddings of patch places on another grid [1, h'*w', D], bicubic with antialiasing, in at least fp32.
+
+    This is what timm does, and DINOv2 with registers; DINO has no antialiasing. On its own grid nothing changes.
+
+    Args:
+        places: [1, h*w, D], row by row.
+        old: their grid (h, w).
+        new: the grid (h', w') that they are for.
+    """
+    if old == new:
+        return places
+    with torch.autocast(places.device.type, enabled=False):
+        wide = places.to(torch.promote_types(places.dtype, torch.float32))
+        image = wide.view(1, *old, -1).permute(0, 3, 1, 2)  # [1, D, h, w]
+        resized = F.interpolate(image, size=new, mode="bicubic", antialias=True, align_corners=False)
+    return resized.flatten(2).transpose(1, 2).to(places.dtype)

@@ -1,0 +1,207 @@
+"""Vision transformers (Dosovitskiy et al. 2020, arXiv 2010.11929) with timm's names, so that its weights load."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor, nn
+
+from raysl.config.ranges import Positive, Side, Width, Within
+from raysl.config.schema import BackboneConfig, ConfigError
+from raysl.nn.backbones.attention import Block, init_linear
+from raysl.nn.backbones.backbone import TokenBackbone
+from raysl.nn.backbones.positions import resize_positions, sincos_positions
+
+SIZES: dict[str, tuple[int, int, int]] = {
+    "nano": (96, 4, 3),
+    "tiny": (192, 12, 3),
+    "small": (384, 12, 6),
+    "base": (768, 12, 12),
+    "large": (1024, 24, 16),
+}
+
+
+class PatchEmbed(nn.Module):
+    """Patches of images, each mapped to a token: [B, 3, H, W] to [B, h*w, D]."""
+
+    def __init__(self, width: int, patch_size: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(3, width, patch_size, patch_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The tokens, row by row."""
+        return self.proj(images).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
+
+
+class ViT(TokenBackbone):
+    """A ViT without its classifier; features are its class token, the mean of its patches, or both.
+
+    Pre-norm blocks and a last layer norm. The tokens are the class token, the registers (arXiv 2309.16588), which have
+    no position, and the patches row by row. Without registers the state dict is that of timm's and DeiT's ViTs of the
+    same `image_size`, less `head.*`. Images of other sizes than that get interpolated positions.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(BackboneConfig):
+        """Settings of a ViT."""
+
+        name: str = "vit"
+        size: Literal["nano", "tiny", "small", "base", "large"] = "small"
+        """Width, blocks and heads: nano 96, 4, 3 for small images; tiny 192, 12, 3 and small 384, 12, 6 as in DeiT;
+        base 768, 12, 12 and large 1024, 24, 16 as in the paper."""
+        width: Width | None = None
+        """Channels of a token. Default: by size."""
+        depth: Annotated[int, Within(1, 1000)] | None = None
+        """Blocks. Default: by size."""
+        heads: Annotated[int, Within(1, 1024)] | None = None
+        """Heads of each attention; they share the width. Default: by size, fewer where they do not divide the width."""
+        patch_size: Annotated[int, Within(1, 1024)] = 16
+        """Side of a patch in pixels; sides of images are multiples of it."""
+        image_size: Side = 224
+        """Side of the images that the position embeddings are made for, in pixels; others get them interpolated."""
+        position: Literal["learned", "sincos"] = "learned"
+        """Position embeddings: weights, or fixed sines and cosines as in MAE."""
+        num_registers: Annotated[int, Within(0, 1024)] = 0
+        """Tokens beside the class token that stand for no patch."""
+        mask_token: bool = False
+        """Have a learned token for masked patches; methods that replace patches need it, MAE leaves them out."""
+        output: Literal["class", "mean", "class_mean"] = "class"
+        """Features: the class token, the mean of the patches, or one behind the other, twice as wide."""
+        drop_path: Annotated[float, Within(0, 1, below=True)] = 0.0
+        """Rate at which the last block is left out of a sample in training; from 0 at the first it rises linearly."""
+        layer_scale: Positive | None = None
+        """First value of a learned factor a channel behind attention and MLP, such as 1e-5. Default: no factors."""
+        qkv_bias: bool = True
+        """Have a bias in queries, keys and values."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        width, depth, heads = _dimensions(config)
+        self.patch_size = config.patch_size
+        self.token_dim = width
+        self.num_prefix_tokens = 1 + config.num_registers
+        self.feature_dim = 2 * width if config.output == "class_mean" else width
+        side = config.image_size // config.patch_size
+        self.native_grid = (side, side)
+        self.patch_embed = PatchEmbed(width, config.patch_size)
+        self.cls_token = nn.Parameter(torch.empty(1, 1, width))
+        if config.position == "learned":
+            self.pos_embed: Tensor = nn.Parameter(torch.empty(1, 1 + side**2, width))
+        else:
+            self.register_buffer("pos_embed", sincos_positions(side, side, width))
+        self.reg_token = nn.Parameter(torch.empty(1, config.num_registers, width)) if config.num_registers else None
+        self.mask_token = nn.Parameter(torch.empty(1, 1, width)) if config.mask_token else None
+        rates = [config.drop_path * number / max(depth - 1, 1) for number in range(depth)]
+        self.blocks = nn.ModuleList(Block(width, heads, config.qkv_bias, config.layer_scale, rate) for rate in rates)
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        init_linear(self)
+        for own in self.parameters(recurse=False):
+            nn.init.trunc_normal_(own, std=0.02)
+
+    @property
+    def stage_widths(self) -> dict[str, int]:
+        """Channels of `block1` to the last block, `norm`, `class` and `mean`."""
+        names = [*(f"block{number + 1}" for number in range(len(self.blocks))), "norm", "class", "mean"]
+        return dict.fromkeys(names, self.token_dim)
+
+    def no_decay(self) -> set[str]:
+        """The class, register and mask tokens and the learned position embeddings."""
+        return {name for name, _ in self.named_parameters(recurse=False)}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
+        tokens = self.tokens(images)
+        kinds = ["class", "mean"] if self.config.output == "class_mean" else [self.config.output]
+        return torch.cat([self._pooled(tokens, kind) for kind in kinds], dim=1)  # [B, feature_dim]
+
+    def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
+        """All tokens behind the last layer norm [B, num_prefix_tokens + h*w, D], see `TokenBackbone`."""
+        return self._encoded(self._placed(images, mask))
+
+    def visible_tokens(self, images: Tensor, keep: Tensor) -> Tensor:
+        """Tokens of some patches behind the last layer norm [B, num_prefix_tokens + K, D], see `TokenBackbone`."""
+        x = self._placed(images)
+        patches = x[:, self.num_prefix_tokens :]
+        kept = patches.gather(1, keep[:, :, None].expand(-1, -1, self.token_dim))  # [B, K, D]
+        return self._encoded(torch.cat([x[:, : self.num_prefix_tokens], kept], dim=1))
+
+    def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+        """Inner features by name, in the order asked for; nothing is computed beyond the deepest one.
+
+        Args:
+            images: normalised images [B, 3, H, W].
+            names: of `block1` to the last block, and `norm`, behind the last layer norm: all tokens
+                [B, num_prefix_tokens + h*w, D]; `class` and `mean`: the class token and the mean of the patches of
+                `norm` [B, D].
+
+        Raises:
+            ValueError: if a name is no stage of this network; the message lists those that are.
+        """
+        known = list(self.stage_widths)
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"no stage {unknown[0]!r} in this ViT; its stages: {', '.join(known)}")
+        found: dict[str, Tensor] = {}
+        deepest = max((known.index(name) for name in names), default=-1)
+        x = self._placed(images)
+        for name, block in zip(known, self.blocks[: deepest + 1], strict=False):
+            x = block(x)
+            if name in names:
+                found[name] = x
+        if deepest >= len(self.blocks):
+            x = self.norm(x)
+            found |= {"norm": x, "class": self._pooled(x, "class"), "mean": self._pooled(x, "mean")}
+        return {name: found[name] for name in names}
+
+    def _placed(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The tokens that the first block gets [B, num_prefix_tokens + h*w, D]."""
+        grid = self.grid(images)
+        patches = self.patch_embed(images)  # [B, h*w, D]
+        if mask is not None:
+            patches = self._masked(patches, mask, grid)
+        first = self.cls_token + self.pos_embed[:, :1]
+        if self.mask_token is not None:
+            first = first + 0 * self.mask_token  # a gradient in steps without a mask too: DDP waits for one
+        prefix = [first] if self.reg_token is None else [first, self.reg_token]
+        patches = patches + resize_positions(self.pos_embed[:, 1:], self.native_grid, grid)
+        return torch.cat([*(token.expand(len(images), -1, -1) for token in prefix), patches], dim=1)
+
+    def _masked(self, patches: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
+        if self.mask_token is None:
+            raise ValueError("this ViT has no token for masked patches; set backbone.mask_token=true")
+        if tuple(mask.shape) != (len(patches), *grid):
+            raise ValueError(
+                f"mask {list(mask.shape)} is not that of {len(patches)} images of {grid[0]}x{grid[1]} patches"
+            )
+        return torch.where(mask.flatten(1)[:, :, None], self.mask_token, patches)
+
+    def _encoded(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)  # type: ignore[no-any-return]
+
+    def _pooled(self, tokens: Tensor, kind: str) -> Tensor:
+        return tokens[:, 0] if kind == "class" else tokens[:, self.num_prefix_tokens :].mean(dim=1)
+
+
+def _dimensions(config: ViT.Config) -> tuple[int, int, int]:
+    """Width, depth and heads of settings that make a network; ConfigError of others."""
+    wide, deep, many = SIZES[config.size]
+    width, depth = config.width or wide, config.depth or deep
+    heads = config.heads or math.gcd(width, many)
+    if width % heads:
+        fit = [number for number in range(1, width + 1) if width % number == 0]
+        near = min(fit, key=lambda number: abs(number - heads))
+        raise ConfigError(f"backbone.width {width} is no multiple of backbone.heads {heads}; try heads={near}")
+    if config.image_size % config.patch_size:
+        near = max(round(config.image_size / config.patch_size), 1) * config.patch_size
+        raise ConfigError(
+            f"backbone.image_size {config.image_size} is no multiple of backbone.patch_size {config.patch_size}; "
+            f"try image_size={near}"
+        )
+    if config.position == "sincos" and width % 4:
+        raise ConfigError(
+            f"backbone.position=sincos needs a width that is a multiple of 4, not {width}; try {width // 4 * 4 + 4}"
+        )
+    return width, depth, heads

@@ -1,0 +1,320 @@
+import math
+from collections.abc import Mapping
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysl.config.schema import ConfigError
+from raysl.nn.backbones.attention import Block, DropPath
+from raysl.nn.backbones.backbone import BackboneInfo, visible_places
+from raysl.nn.backbones.positions import resize_positions, sincos_positions
+from raysl.nn.backbones.vit import ViT
+
+
+def small(**fields: object) -> ViT:
+    torch.manual_seed(0)
+    return ViT(ViT.Config(**({"width": 16, "depth": 3, "heads": 2, "patch_size": 4, "image_size": 16} | fields)))
+
+
+def images_of(height: int = 16, width: int = 16, num: int = 2) -> Tensor:
+    return torch.randn(num, 3, height, width, generator=torch.Generator().manual_seed(1))
+
+
+def from_torchvision(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """torchvision's weights of a ViT under timm's names, without the classifier."""
+    changes = {
+        "class_token": "cls_token",
+        "encoder.pos_embedding": "pos_embed",
+        "conv_proj": "patch_embed.proj",
+        "encoder.ln": "norm",
+        "encoder.layers.encoder_layer_": "blocks.",
+        "self_attention.in_proj_": "attn.qkv.",
+        "self_attention.out_proj": "attn.proj",
+        "ln_": "norm",
+        "mlp.0": "mlp.fc1",
+        "mlp.3": "mlp.fc2",
+    }
+    found = {}
+    for name, value in theirs.items():
+        if not name.startswith("heads."):
+            for old, new in changes.items():
+                name = name.replace(old, new)
+            found[name] = value
+    return found
+
+
+def test_features_are_torchvisions_with_its_weights() -> None:
+    torch.manual_seed(0)
+    theirs = torchvision.models.vit_b_16().eval()
+    torch.nn.init.normal_(theirs.class_token)
+    theirs.heads = torch.nn.Identity()
+    with torch.device("meta"):
+        ours = ViT(ViT.Config(size="base")).eval()
+    ours.load_state_dict(from_torchvision(theirs.state_dict()), strict=True, assign=True)
+    images = images_of(224, 224, num=1)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(images), theirs(images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "num_parameters"),
+    [("tiny", 5_524_416), ("small", 21_665_664), ("base", 85_798_656), ("large", 303_301_632)],
+)
+def test_sizes_have_the_published_numbers_of_weights(size: str, num_parameters: int) -> None:
+    with torch.device("meta"):
+        network = ViT(ViT.Config(size=size))
+    assert sum(parameter.numel() for parameter in network.parameters()) == num_parameters
+
+
+def test_names_are_timms() -> None:
+    block = ["norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2"]
+    layers = ["patch_embed.proj", *(f"blocks.{number}.{name}" for number in range(3) for name in block), "norm"]
+    expected = {"cls_token", "pos_embed"} | {f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")}
+    assert set(small().state_dict()) == set(small(position="sincos").state_dict()) == expected
+    more = set(small(num_registers=2, mask_token=True, layer_scale=0.1).state_dict()) - expected
+    assert more == {"reg_token", "mask_token", *(f"blocks.{n}.ls{k}.gamma" for n in range(3) for k in (1, 2))}
+    assert expected - set(small(qkv_bias=False).state_dict()) == {f"blocks.{n}.attn.qkv.bias" for n in range(3)}
+
+
+def test_weights_start_small_and_biases_at_zero() -> None:
+    network = small(width=96, heads=3, image_size=64, layer_scale=0.1, num_registers=8)
+    for weight in (network.blocks[0].attn.qkv.weight, network.blocks[2].mlp.fc2.weight, network.pos_embed):
+        assert weight.std().item() == pytest.approx(0.02, rel=0.03)
+    assert network.reg_token.std().item() == pytest.approx(0.02, rel=0.1)
+    assert network.blocks[1].mlp.fc1.bias.abs().max() == 0
+    assert torch.equal(network.blocks[1].ls2.gamma, torch.full((96,), 0.1))
+    assert network.norm.eps == network.blocks[0].norm1.eps == 1e-6
+
+
+def test_a_block_is_attention_and_mlp_each_behind_a_norm() -> None:
+    torch.manual_seed(0)
+    block = Block(8, heads=2, layer_scale=0.5).double()
+    x = torch.randn(1, 5, 8, dtype=torch.float64)
+    normed = F.layer_norm(x[0], (8,), eps=1e-6)
+    q, k, v = (block.attn.qkv(normed)).split(8, dim=1)
+    heads = []
+    for channels in (slice(0, 4), slice(4, 8)):
+        scores = torch.stack([torch.stack([a @ b for b in k[:, channels]]) for a in q[:, channels]]) / 4**0.5
+        heads.append(scores.softmax(dim=1) @ v[:, channels])
+    middle = x[0] + 0.5 * block.attn.proj(torch.cat(heads, dim=1))
+    inner = block.mlp.fc1(F.layer_norm(middle, (8,), eps=1e-6))
+    expected = middle + 0.5 * block.mlp.fc2(inner * (1 + torch.erf(inner / 2**0.5)) / 2)
+    torch.testing.assert_close(block(x)[0], expected)
+
+
+@pytest.mark.parametrize("output", ["class", "mean", "class_mean"])
+@pytest.mark.parametrize("num_registers", [0, 2])
+def test_features_are_of_the_normalised_tokens(output: str, num_registers: int) -> None:
+    network = small(output=output, num_registers=num_registers)
+    images = images_of()
+    tokens = network.tokens(images)
+    assert tokens.shape == (2, 1 + num_registers + 16, 16)
+    parts = {"class": [tokens[:, 0]], "mean": [tokens[:, 1 + num_registers :].mean(dim=1)]}
+    parts["class_mean"] = parts["class"] + parts["mean"]
+    assert torch.equal(network(images), torch.cat(parts[output], dim=1))
+    assert network.feature_dim == network(images).shape[1]
+    assert network.num_prefix_tokens == 1 + num_registers
+
+
+def test_stages_stop_at_the_deepest_one_asked_for() -> None:
+    network = small(num_registers=1)
+    ran: list[int] = []
+    network.blocks[2].register_forward_hook(lambda *_: ran.append(3))
+    images = images_of()
+    early = network.stages(images, ["block2", "block1"])
+    assert list(early) == ["block2", "block1"]
+    assert not ran
+    late = network.stages(images, ["mean", "norm", "block3", "block1", "class"])
+    assert ran
+    assert torch.equal(early["block1"], late["block1"])
+    assert torch.equal(late["norm"], network.tokens(images))
+    assert torch.equal(late["norm"], network.norm(late["block3"]))
+    assert torch.equal(late["class"], late["norm"][:, 0])
+    assert torch.equal(late["mean"], late["norm"][:, 2:].mean(dim=1))
+    assert {name: out.shape[-1] for name, out in late.items()}.items() <= network.stage_widths.items()
+    assert network.stages(images, []) == {}
+    with pytest.raises(ValueError, match=r"no stage 'block4' .* block1, block2, block3, norm, class, mean"):
+        network.stages(images, ["block4"])
+
+
+def test_facts_tell_the_patch_size() -> None:
+    widths = dict.fromkeys(["block1", "block2", "block3", "block4", "norm", "class", "mean"], 96)
+    assert ViT.info(ViT.Config(size="nano", patch_size=8, output="class_mean")) == BackboneInfo(192, 8, widths)
+
+
+def test_positions_stay_as_they_are_on_their_own_grid() -> None:
+    places = torch.randn(1, 12, 4)
+    assert resize_positions(places, (3, 4), (3, 4)) is places
+
+
+@pytest.mark.parametrize("new", [(5, 5), (3, 7), (8, 4)])
+def test_positions_are_resized_as_an_image(new: tuple[int, int]) -> None:
+    rows, columns = torch.meshgrid(torch.arange(6.0), torch.arange(6.0), indexing="ij")
+    places = torch.stack([torch.ones(6, 6), rows, columns], dim=2).view(1, 36, 3)
+    found = resize_positions(places, (6, 6), new).view(*new, 3)
+    torch.testing.assert_close(found[..., 0], torch.ones(new))
+    middle = (new[0] // 2, new[1] // 2)  # away from the border a ramp stays one
+    for channel, axis in ((1, 0), (2, 1)):
+        expected = (middle[axis] + 0.5) * 6 / new[axis] - 0.5
+        assert found[(*middle, channel)].item() == pytest.approx(expected, abs=0.1)
+    bicubic = F.interpolate(places.view(1, 6, 6, 3).movedim(3, 1), size=new, mode="bicubic", antialias=True)
+    torch.testing.assert_close(found, bicubic[0].movedim(0, 2))
+
+
+def test_images_of_other_sizes_get_interpolated_positions() -> None:
+    network = small()
+    torch.nn.init.normal_(network.pos_embed)
+    wide = small()
+    with torch.no_grad():
+        network.blocks = torch.nn.ModuleList()
+        tokens = network.stages(images_of(8, 24), ["norm"])["norm"]
+        places = resize_positions(network.pos_embed[:, 1:], (4, 4), (2, 6))
+        patches = network.norm(network.patch_embed(images_of(8, 24)) + places)
+    torch.testing.assert_close(tokens[:, 1:], patches)
+    assert wide(images_of(8, 24)).shape == (2, 16)
+
+
+def test_sincos_positions_are_maes() -> None:
+    height, width, dim = 2, 3, 8
+    found = sincos_positions(height, width, dim)
+    expected = torch.zeros(1, 1 + height * width, dim)
+    for row in range(height):
+        for column in range(width):
+            for half, place in enumerate((column, row)):
+                for i in range(dim // 4):
+                    angle = place / 10000 ** (i / (dim / 4))
+                    at = half * dim // 2 + i
+                    expected[0, 1 + row * width + column, at] = math.sin(angle)
+                    expected[0, 1 + row * width + column, at + dim // 4] = math.cos(angle)
+    torch.testing.assert_close(found, expected)
+    network = small(position="sincos")
+    assert torch.equal(network.pos_embed, sincos_positions(4, 4, 16))
+    assert not network.pos_embed.requires_grad
+    with pytest.raises(ValueError, match="6 channels"):
+        sincos_positions(2, 2, 6)
+
+
+def test_masked_patches_are_replaced_and_no_others() -> None:
+    network = small(mask_token=True, num_registers=1)
+    images = images_of()
+    mask = torch.zeros(2, 4, 4, dtype=torch.bool)
+    assert torch.equal(network.tokens(images, mask), network.tokens(images))
+    mask[0, 1, 2] = True
+    changed = images.clone()
+    changed[0, :, 4:8, 8:12] = 5.0
+    assert torch.equal(network.tokens(images, mask), network.tokens(changed, mask))
+    assert torch.equal(network.tokens(images, mask)[1], network.tokens(images)[1])
+    assert not torch.allclose(network.tokens(images, mask)[0], network.tokens(images)[0])
+    network.blocks = torch.nn.ModuleList()
+    expected = network.norm(network.mask_token[0, 0] + network.pos_embed[0, 1 + 6])
+    torch.testing.assert_close(network.tokens(images, mask)[0, 2 + 6], expected)
+
+
+def test_masks_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"set backbone\.mask_token=true"):
+        small().tokens(images_of(), torch.ones(2, 4, 4, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"mask \[2, 2, 8\] is not that of 2 images of 4x4 patches"):
+        small(mask_token=True).tokens(images_of(), torch.ones(2, 2, 8, dtype=torch.bool))
+
+
+def test_dropped_patches_leave_the_tokens_of_the_others_alone() -> None:
+    network = small(position="sincos", num_registers=2)
+    images = images_of()
+    mask = torch.rand(2, 16, generator=torch.Generator().manual_seed(0)).argsort(dim=1).view(2, 4, 4) < 11
+    keep = visible_places(mask, 5)
+    found = network.visible_tokens(images, keep)
+    assert found.shape == (2, 3 + 5, 16)
+    for row in range(2):
+        alone = []
+        for place in keep[row].tolist():
+            top, left = 4 * (place // 4), 4 * (place % 4)
+            patch = network.patch_embed(images[row : row + 1, :, top : top + 4, left : left + 4])
+            alone.append(patch + network.pos_embed[:, 1 + place : 2 + place])
+        x = torch.cat([network.cls_token + network.pos_embed[:, :1], network.reg_token, *alone], dim=1)
+        for block in network.blocks:
+            x = block(x)
+        torch.testing.assert_close(found[row], network.norm(x)[0])
+    everything = torch.arange(16).expand(2, -1)
+    assert torch.equal(network.visible_tokens(images, everything), network.tokens(images))
+
+
+def test_drop_path_rates_rise_from_zero() -> None:
+    network = small(depth=5, drop_path=0.2)
+    rates = [(block.drop_path1.rate, block.drop_path2.rate) for block in network.blocks]
+    assert rates == [(pytest.approx(rate),) * 2 for rate in (0, 0.05, 0.1, 0.15, 0.2)]
+    assert small(depth=1, drop_path=0.2).blocks[0].drop_path1.rate == 0
+
+
+def test_drop_path_leaves_out_whole_samples_by_torchs_generator() -> None:
+    drop = DropPath(0.25)
+    x = torch.ones(4000, 3, 2)
+    torch.manual_seed(0)
+    out = drop(x)
+    torch.manual_seed(0)
+    assert torch.equal(drop(x), out)
+    assert not torch.equal(drop(x), out)
+    factors = out[:, 0, 0]
+    assert torch.equal(out, factors[:, None, None].expand_as(out))
+    assert factors.unique().tolist() == [0.0, pytest.approx(4 / 3)]
+    assert (factors == 0).float().mean().item() == pytest.approx(0.25, abs=0.02)
+    assert drop.eval()(x) is x
+
+
+def test_tokens_and_learned_positions_have_no_decay() -> None:
+    assert small().no_decay() == {"cls_token", "pos_embed"}
+    everything = small(num_registers=2, mask_token=True)
+    assert everything.no_decay() == {"cls_token", "pos_embed", "reg_token", "mask_token"}
+    assert small(position="sincos").no_decay() == {"cls_token"}
+    rest = {name for name, value in everything.named_parameters() if value.dim() > 1} - everything.no_decay()
+    assert all(name.endswith(".weight") for name in rest)
+
+
+@pytest.mark.parametrize("output", ["class", "mean", "class_mean"])
+@pytest.mark.parametrize("side", [16, 24])
+def test_gradient_reaches_every_parameter(output: str, side: int) -> None:
+    network = small(output=output, num_registers=2, mask_token=True, layer_scale=0.1, drop_path=0.2)
+    images = images_of(side, side, num=8)
+    mask = torch.rand(8, side // 4, side // 4) < 0.3
+    (network(images).square().sum() + network.tokens(images, mask).sin().sum()).backward()
+    assert [name for name, value in network.named_parameters() if value.grad is None or not value.grad.any()] == []
+
+
+def test_a_step_without_masks_gives_the_mask_token_a_gradient_of_zero() -> None:
+    network = small(mask_token=True)
+    network(images_of()).sum().backward()
+    assert torch.equal(network.mask_token.grad, torch.zeros(1, 1, 16))
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "words"),
+    [(18, 16, "images of 18x16 .* patch_size=4; give 16 or 20 for 18"), (16, 3, "give 4 for 3")],
+)
+def test_sides_that_patches_do_not_fill_are_refused(height: int, width: int, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        small()(images_of(height, width))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"width": 100, "heads": 3}, "width 100 is no multiple of backbone.heads 3; try heads=2"),
+        ({"image_size": 18}, "image_size 18 is no multiple of backbone.patch_size 4; try image_size=16"),
+        ({"position": "sincos", "width": 18}, "multiple of 4, not 18; try 20"),
+    ],
+)
+def test_impossible_networks_are_refused(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        small(**fields)
+
+
+def test_half_precision_keeps_the_residuals_in_fp32() -> None:
+    network = small(mask_token=True)
+    images, mask = images_of(24, 24), torch.rand(2, 6, 6) < 0.5
+    with torch.autocast("cpu", torch.bfloat16):
+        inner = network.stages(images, ["block3"])["block3"]
+        found = network.tokens(images, mask)
+    assert inner.dtype == torch.float32
+    torch.testing.assert_close(found.float(), network.tokens(images, mask), rtol=0.1, atol=0.1)
