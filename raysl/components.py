@@ -21,6 +21,7 @@ from raysl.errors import ConfigError
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
+        "mae": "raysl.methods.mae:MAE",
         "rotnet": "raysl.methods.rotnet:RotNet",
         "simclr": "raysl.methods.simclr:SimCLR",
     },

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import dist
-from raysl.config.ranges import Share, Side, Width, Within
+from raysl.config.ranges import Share, Width, Within
 from raysl.config.schema import ConfigError, MethodConfig
 from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32
@@ -30,6 +30,8 @@ from raysl.transforms.tiles import Tiles
 from raysl.transforms.transform import Transform
 from raysl.transforms.view import View, ViewRecipe
 
+SquareSide = Annotated[int, Within(6, 16_384)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledTiles:
@@ -39,15 +41,15 @@ class ShuffledTiles:
     for itself.
     """
 
-    resize: Side = 256
+    resize: SquareSide = 256
     """Short side of the image before the square is cut out, in pixels."""
-    size: Side = 255
+    size: SquareSide = 255
     """Side of the square, in pixels."""
     grid: Literal[2, 3] = 3
     """Cells along each side of the square (section 4.1)."""
-    tile_size: Side = 64
+    tile_size: Annotated[int, Within(2, 5461)] = 64
     """Side of the tile inside each cell, in pixels (section 4.1)."""
-    jitter: Annotated[int, Within(1, 16_384)] = 21
+    jitter: Annotated[int, Within(1, 5460)] = 21
     """Places of a tile along each axis of its cell, so that edges do not tell who is next to whom (section 4.2)."""
     num_permutations: Annotated[int, Within(2, 10_000)] = 2000
     """Orders that are told apart, far from each other (section 4.2); Goyal et al. try 100, 2000 and 10000."""
@@ -129,7 +131,7 @@ class Jigsaw(Method):
         h, logits, orders = self._classified(batch)
         loss = F.cross_entropy(logits, orders)
         hits = 100 * (logits.argmax(dim=1) == orders).float().mean()
-        means = h.unflatten(0, (len(batch), -1)).mean(dim=1)  # [B, D], of an image's tiles
+        means = h.view(len(batch), -1, h.shape[1]).mean(dim=1)  # [B, D], of an image's tiles
         return StepOutput(loss, {"permutation_top1": hits, **collapse(dist.all_gather(means.detach()))})
 
     @torch.no_grad()

@@ -85,7 +85,7 @@ class RotNet(Method):
         h, logits, turns = self._classified(batch)
         loss = F.cross_entropy(logits, turns)
         hits = 100 * (logits.argmax(dim=1) == turns).float().mean()
-        per_image = h.unflatten(0, (len(batch), -1))  # [B, V, D]
+        per_image = h.view(len(batch), -1, h.shape[1])  # [B, V, D]
         return StepOutput(loss, {"rotation_top1": hits, **collapse(dist.all_gather(per_image.detach()).flatten(0, 1))})
 
     @torch.no_grad()
@@ -93,7 +93,7 @@ class RotNet(Method):
         """Share of an image's views whose turn is recognised, in percent [B]."""
         _, logits, turns = self._classified(batch)
         hits = (logits.argmax(dim=1) == turns).float()
-        return {"rotation_top1": 100 * hits.unflatten(0, (len(batch), -1)).mean(dim=1)}
+        return {"rotation_top1": 100 * hits.view(len(batch), -1).mean(dim=1)}
 
     def _classified(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Features [B*V, D], logits [B*V, 4] and the true quarters [B*V]."""

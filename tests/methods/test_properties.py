@@ -52,11 +52,17 @@ def test_any_number_of_ranks_gives_the_gradients_and_the_state_of_one_process(
             scale = max(grad.abs().max().item() for grad in grads.values())
             for key, grad in grads.items():
                 torch.testing.assert_close(
-                    many["grads"][step][key], grad, rtol=0, atol=1e-9 * scale, msg=lambda m, s=step, k=key: f"{s} {k} {m}"
+                    many["grads"][step][key],
+                    grad,
+                    rtol=0,
+                    atol=1e-9 * scale,
+                    msg=lambda m, s=step, k=key: f"{s} {k} {m}",
                 )
         for key, value in one["ended"].items():
             scale = max(1.0, value.abs().max().item())
-            torch.testing.assert_close(many["ended"][key], value, rtol=0, atol=1e-9 * scale, msg=lambda m, k=key: f"{k} {m}")
+            torch.testing.assert_close(
+                many["ended"][key], value, rtol=0, atol=1e-9 * scale, msg=lambda m, k=key: f"{k} {m}"
+            )
 
 
 @every_method

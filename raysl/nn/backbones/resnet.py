@@ -97,13 +97,6 @@ class ResNet(Backbone):
             found[name] = x
         return {name: found[name] for name in names}
 
-    @property
-    def stage_widths(self) -> dict[str, int]:
-        """See `Backbone.stage_widths`."""
-        num, last = self.config.num_stages, self.feature_dim
-        stages = {f"res{stage + 2}": last // 2 ** (num - 1 - stage) for stage in range(num)}
-        return {"stem": self.config.width, **stages, "avgpool": last}
-
     def _run(self, name: str, x: Tensor) -> Tensor:
         if name == "stem":
             out: Tensor = self.maxpool(self.relu(self.bn1(self.conv1(x))))  # [B, width, H', W']
