@@ -20,6 +20,9 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "jigsaw": "raysl.methods.jigsaw:Jigsaw",
+        "mae": "raysl.methods.mae:MAE",
+        "rotnet": "raysl.methods.rotnet:RotNet",
         "moco": "raysl.methods.moco:MoCo",
         "npid": "raysl.methods.npid:NPID",
         "simclr": "raysl.methods.simclr:SimCLR",

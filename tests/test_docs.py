@@ -150,7 +150,7 @@ def test_a_method_with_views_of_its_own_is_the_example(tmp_path: Path, monkeypat
 
 
 def test_a_source_of_ones_own_is_the_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_mine(tmp_path, "data.md")
+    write_files("data.md", tmp_path)
     (tmp_path / "images").mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (120, 8, 8, 3)).astype(np.uint8)
     np.savez(tmp_path / "images" / "train.npz", images=pixels, labels=np.arange(120) % 2)

@@ -63,7 +63,8 @@ def prepare(config: RunConfig) -> Prepared:
     has_online_knn, has_held_out = _checked_measures(setup, classes, train, test)
     if warning := course_warning(plan):
         log.warning(warning)
-    if recipe.size != config.data.image_size:
+    is_cut = next(iter(recipe.groups.values()))[0].tiles is not None  # a tile is no image that anybody measures
+    if recipe.size != config.data.image_size and not is_cut:
         log.warning(
             "images are trained at %d px and measured at data.image_size=%d; give one size alone for both",
             recipe.size,

@@ -121,8 +121,12 @@ class RandomMask(Mask):
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
         height, width = grid_of(size, self.patch_size)
-        mask = random.permutation(height * width) < round(height * width * self.ratio)
+        mask = random.permutation(height * width) < self.num_masked(height * width)
         return torch.from_numpy(mask.reshape(-1, height, width))
+
+    def num_masked(self, num_patches: int) -> int:
+        """How many of so many patches are masked."""
+        return round(num_patches * self.ratio)
 
 
 def grid_of(size: tuple[int, int], patch_size: int) -> tuple[int, int]:

@@ -1,0 +1,167 @@
+"""MAE: Masked Autoencoders Are Scalable Vision Learners.
+
+He, Chen, Xie, Li, Dollar and Girshick 2021, arXiv 2111.06377. A ViT sees a quarter of an image's patches; a small
+decoder, which is thrown away, makes the pixels of the others of what it says and where they are.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from raysl import dist
+from raysl.config.ranges import Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import masked_patch_mse, patchify
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.attention import Block, init_linear
+from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
+from raysl.nn.backbones.positions import sincos_positions
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.schedule import Step
+from raysl.transforms.masking import RandomMask
+from raysl.transforms.recipes import Crops
+from raysl.transforms.view import ViewRecipe
+
+
+class MAE(Method):
+    """Pixels of masked patches from those that are seen."""
+
+    logged = COLLAPSE
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "mae"
+        mask_ratio: Annotated[float, Within(0, 1, above=True, below=True)] = 0.75
+        """Share of the patches that the backbone does not see (section 4.1, "masking ratio", figure 5)."""
+        decoder_width: Annotated[int, Within(4, 65_536)] = 512
+        """Channels of a token in the decoder, a multiple of 4 and of its heads (table 1b)."""
+        decoder_depth: Annotated[int, Within(1, 1000)] = 8
+        """Blocks of the decoder (table 1a)."""
+        decoder_heads: Annotated[int, Within(1, 1024)] = 16
+        """Heads of each attention in the decoder (the authors' code)."""
+        is_normalised: bool = True
+        """Predict pixels less the mean of their patch, over their standard deviation (section 4.1, table 1d)."""
+        views: Crops = field(
+            default_factory=lambda: Crops(num=1, min_scale=0.2, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0)
+        )
+        """One crop, mirrored by half, without colours (section 4.1, table 1e; appendix, table 8)."""
+
+    backbone: TokenBackbone
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        if not isinstance(backbone, TokenBackbone):
+            raise TypeError(f"{type(backbone).__name__} has a patch_size, and is no TokenBackbone; derive it from that")
+        super().__init__(setup, backbone)
+        num_patches = (self.config.views.size // backbone.patch_size) ** 2
+        self.num_visible = num_patches - _mask(setup).num_masked(num_patches)
+        self.decoder = Decoder(self.config, backbone)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse backbones without patches, patches that do not cover a view or are all or none masked, and decoders
+        that cannot be.
+
+        Raises:
+            ConfigError: with the numbers and what to set instead.
+        """
+        config, patch_size = setup.method, setup.backbone.patch_size
+        if patch_size is None:
+            raise ConfigError(
+                f"backbone {setup.config.backbone.name!r} has no patches, of which MAE shows some to it; "
+                "set backbone=vit, or another TokenBackbone"
+            )
+        size, rest = config.views.size, config.views.size % patch_size
+        if rest or size < patch_size:
+            ways = [str(side) for side in (size - rest, size - rest + patch_size) if side >= patch_size]
+            raise ConfigError(
+                f"views of {size} pixels are not covered by patches of {patch_size}; "
+                f"set method.views.size={' or '.join(ways)}, or another backbone.patch_size"
+            )
+        num_patches = (size // patch_size) ** 2
+        num_masked = _mask(setup).num_masked(num_patches)
+        if not 0 < num_masked < num_patches:
+            raise ConfigError(
+                f"method.mask_ratio={config.mask_ratio:g} masks {num_masked} of the {num_patches} patches of a view; "
+                "MAE needs some of either kind: take a ratio nearer to 0.5, or smaller patches"
+            )
+        width, heads = config.decoder_width, config.decoder_heads
+        if width % 4 or width % heads:
+            raise ConfigError(
+                f"method.decoder_width is {width}, and has to be a multiple of 4, for the positions, and of "
+                f"method.decoder_heads={heads}; try decoder_heads=4 decoder_width={max(width // 4 * 4, 4)}"
+            )
+
+    @classmethod
+    def views(cls, setup: Setup) -> ViewRecipe:
+        """The views of `Config.views`, each with its mask."""
+        views: Crops = setup.method.views
+        return views.recipe(_mask(setup))
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Squared error of the masked patches' pixels (section 3)."""
+        images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
+        mask = batch.extras["global.mask"].flatten(0, 1)  # [B*V, h, w]
+        keep = visible_places(mask, self.num_visible)  # [B*V, K]
+        tokens = self.backbone.visible_tokens(images, keep)  # [B*V, 1 + K, D]
+        pixels = self.decoder(tokens, keep)  # [B*V, L, p*p*C]
+        patches = patchify(images, self.backbone.patch_size)
+        loss = masked_patch_mse(pixels, patches, mask.flatten(1), self.config.is_normalised)
+        h = tokens.detach()[:, self.backbone.num_prefix_tokens :].mean(dim=1)  # [B*V, D]
+        return StepOutput(loss, collapse(dist.all_gather(h.view(len(batch), -1, h.shape[1])).flatten(0, 1)))
+
+
+class Decoder(nn.Module):
+    """From the tokens of visible patches to the pixels of all patches (section 3, "MAE decoder").
+
+    Args:
+        config: of the method.
+        backbone: whose tokens come in.
+    """
+
+    positions: Tensor
+
+    def __init__(self, config: MAE.Config, backbone: TokenBackbone) -> None:
+        super().__init__()
+        width, side = config.decoder_width, config.views.size // backbone.patch_size
+        self.num_prefix = backbone.num_prefix_tokens
+        self.embed = nn.Linear(backbone.token_dim, width)
+        self.mask_token = nn.Parameter(torch.empty(width))  # of one dimension, so that weight decay leaves it alone
+        self.register_buffer("positions", sincos_positions(side, side, width, self.num_prefix))
+        self.blocks = nn.ModuleList(Block(width, config.decoder_heads) for _ in range(config.decoder_depth))
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.pixels = nn.Linear(width, 3 * backbone.patch_size**2)
+        init_linear(self)
+        nn.init.normal_(self.mask_token, std=0.02)
+
+    def forward(self, tokens: Tensor, keep: Tensor) -> Tensor:
+        """Pixels of all patches.
+
+        Args:
+            tokens: of the backbone [B, num_prefix_tokens + K, D].
+            keep: places of the K patches among all L, int64 [B, K].
+
+        Returns:
+            [B, L, p*p*3], a patch's values as `patchify` gives them.
+        """
+        x = self.embed(tokens)  # [B, P + K, W]
+        prefix, visible = x[:, : self.num_prefix], x[:, self.num_prefix :]
+        num_patches = self.positions.shape[1] - self.num_prefix
+        hidden = self.mask_token.to(x.dtype).expand(len(x), num_patches, -1)
+        patches = hidden.scatter(1, keep[:, :, None].expand_as(visible), visible)  # [B, L, W]
+        x = torch.cat([prefix, patches], dim=1) + self.positions
+        for block in self.blocks:
+            x = block(x)
+        return self.pixels(self.norm(x[:, self.num_prefix :]))  # type: ignore[no-any-return]
+
+
+def _mask(setup: Setup) -> RandomMask:
+    """The mask of each view; `check` has seen to it that there are patches."""
+    assert setup.backbone.patch_size is not None
+    return RandomMask(patch_size=setup.backbone.patch_size, ratio=setup.method.mask_ratio)

@@ -1,0 +1,102 @@
+"""RotNet: Unsupervised Representation Learning by Predicting Image Rotations.
+
+Gidaris, Singh and Komodakis 2018, arXiv 1803.07728. Images are turned by 0, 90, 180 or 270 degrees, and a linear
+classifier on the backbone says by how much.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Share
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.schedule import Step
+from raysl.transforms.recipes import Crops, NumViews
+from raysl.transforms.rotation import RandomRotation90
+from raysl.transforms.transform import Transform
+
+NUM_TURNS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnedCrops(Crops):
+    """Crops, each turned by a multiple of 90 degrees after all else, so that nothing is left black.
+
+    The paper's code mirrors before it turns, too. VISSL mirrors afterwards, which makes turns by 90 and 270 degrees of
+    images that could as well be mirrored look alike.
+    """
+
+    num: NumViews = 1
+    """Views of each image, turned independently; the paper's code has all four turns in a batch (section 3.1)."""
+    jitter_p: Share = 0.0
+    """Probability of the colour jitter; the paper has none."""
+    grayscale_p: Share = 0.0
+    """Probability of dropping the colour; the paper has none."""
+    blur_p: Share = 0.0
+    """Probability of a Gaussian blur; the paper has none."""
+
+    def _chain(self) -> tuple[Transform, ...]:
+        return (*super()._chain(), RandomRotation90())
+
+
+class RotNet(Method):
+    """Recognition of turns by quarters."""
+
+    logged = ("rotation_top1", *COLLAPSE)
+    evaluated = ("rotation_top1",)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's method has no numbers of its own but the four turns (section 2.1)."""
+
+        name: str = "rotnet"
+        views: TurnedCrops = field(default_factory=TurnedCrops)
+        """A crop, mirrored by half and turned (section 3.3)."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        self.classifier = nn.Linear(backbone.feature_dim, NUM_TURNS)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse an affine map that turns images by more than what sets the four turns apart.
+
+        Raises:
+            ConfigError: with the value and what to set instead.
+        """
+        views = setup.method.views
+        if views.affine_p > 0 and views.degrees >= 45:
+            raise ConfigError(
+                f"method.views.degrees is {views.degrees:g}; RotNet tells turns by 90 degrees apart, which turns by 45 "
+                "either way mix up: set it below 45"
+            )
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Cross entropy of the turns of this rank's images (equation 2)."""
+        h, logits, turns = self._classified(batch)
+        loss = F.cross_entropy(logits, turns)
+        hits = 100 * (logits.argmax(dim=1) == turns).float().mean()
+        per_image = h.view(len(batch), -1, h.shape[1])  # [B, V, D]
+        return StepOutput(loss, {"rotation_top1": hits, **collapse(dist.all_gather(per_image.detach()).flatten(0, 1))})
+
+    @torch.no_grad()
+    def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
+        """Share of an image's views whose turn is recognised, in percent [B]."""
+        _, logits, turns = self._classified(batch)
+        hits = (logits.argmax(dim=1) == turns).float()
+        return {"rotation_top1": 100 * hits.view(len(batch), -1).mean(dim=1)}
+
+    def _classified(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Features [B*V, D], logits [B*V, 4] and the true quarters [B*V]."""
+        h = self.backbone(batch.views["global"].flatten(0, 1))
+        return h, at_least_fp32(self.classifier(h)), batch.extras["global.rotation"].flatten()
