@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl import losses
-from raysl.losses import contrastive_accuracy, nt_xent
+from raysl.losses import contrastive, contrastive_accuracy, nt_xent
 
 
 def embeddings(num: int, views: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -57,7 +56,7 @@ def test_ranks_weighed_by_rows_give_the_loss_of_the_whole_batch() -> None:
 
 def test_positives_and_negatives_of_the_first_of_two_ranks() -> None:
     """Two images a rank; in rows and columns ordered [rank][view][image], as the masks are usually printed."""
-    positives, negatives = losses._pairs(embeddings(2, 2), embeddings(4, 2), torch.arange(2))
+    positives, negatives = contrastive._pairs(embeddings(2, 2), embeddings(4, 2), torch.arange(2))
     is_negative = negatives.isfinite().unflatten(2, (2, 2, 2))  # [B, V, rank, image, view]
     golden = [[0, 1, 0, 1, 1, 1, 1, 1], [1, 0, 1, 0, 1, 1, 1, 1]] * 2
     assert is_negative.permute(1, 0, 2, 4, 3).flatten(2).flatten(0, 1).int().tolist() == golden

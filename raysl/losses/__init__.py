@@ -1,0 +1,22 @@
+"""Losses: pure functions, tensors in, a scalar out; never below fp32 inside, float64 in stays float64.
+
+Where a loss compares this rank's rows with "the batch", the batch is an argument, gathered by `raysl.dist.all_gather`.
+None reads a number from its tensors or picks by a mask, so that nobody has to wait for a GPU.
+"""
+
+from raysl.losses.clustering import swapped_prediction
+from raysl.losses.contrastive import contrastive_accuracy, info_nce, nce, nce_log_norm, nt_xent
+from raysl.losses.precision import at_least_fp32
+from raysl.losses.reconstruction import masked_patch_mse, patchify
+
+__all__ = [
+    "at_least_fp32",
+    "contrastive_accuracy",
+    "info_nce",
+    "masked_patch_mse",
+    "nce",
+    "nce_log_norm",
+    "nt_xent",
+    "patchify",
+    "swapped_prediction",
+]

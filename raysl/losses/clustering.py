@@ -1,0 +1,39 @@
+"""Losses on the scores of prototypes."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from raysl.losses.precision import at_least_fp32
+
+
+def swapped_prediction(scores: Tensor, codes: Tensor, crops: Sequence[int], temperature: float = 0.1) -> Tensor:
+    """Cross entropy of each view's prediction with the codes of another view (SwAV, arXiv 2006.09882, eq. 2 and 6).
+
+    The code of each assigned view is predicted from all other views of its image, of the same group or not. Mean over
+    images, other views and assigned views.
+
+    Args:
+        scores: cosines with the prototypes, of all views [B, V, K], V >= 2.
+        codes: soft or hard assignments [B, A, K], each summing to 1; no gradient flows into them.
+        crops: which view of `scores` each of the A codes belongs to.
+        temperature: divides the scores, above 0.
+
+    Raises:
+        ValueError: if there is one view only, or `crops` does not fit `codes` and `scores`.
+    """
+    num_views = scores.shape[1]
+    if num_views < 2 or len(crops) != codes.shape[1] or not all(0 <= crop < num_views for crop in crops):
+        raise ValueError(
+            f"{codes.shape[1]} codes of the views {list(crops)} cannot be predicted from the others of {num_views} "
+            "view(s): give two views at least, and the place of its view for each code"
+        )
+    with torch.autocast(scores.device.type, enabled=False):
+        log_p = torch.log_softmax(at_least_fp32(scores) / temperature, dim=-1)  # [B, V, K]
+        q = codes.detach().to(log_p.dtype)
+        terms = -torch.einsum("bak,bvk->bav", q, log_p)  # [B, A, V]
+        others = [
+            torch.cat([terms[:, place, :crop], terms[:, place, crop + 1 :]], dim=1) for place, crop in enumerate(crops)
+        ]
+        return torch.stack(others).mean()

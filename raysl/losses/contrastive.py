@@ -1,0 +1,127 @@
+"""Losses that pull views of an image together and push others away."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysl.losses.precision import at_least_fp32
+
+
+def nt_xent(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1) -> Tensor:
+    """Normalised temperature-scaled cross entropy (SimCLR, Chen et al. 2020, arXiv 2002.05709, eq. 1).
+
+    Every view is an anchor. Its positives are the other views of its image, one term each; its negatives are all views
+    of all other images of the batch. Mean over images, anchors and positives.
+
+    Args:
+        z: embeddings of this rank's images [B, V, D], V >= 2; of any length, they are normalised here.
+        z_all: embeddings of the whole batch [N, V, D], N >= 2, this rank's among them.
+        rows: int64 [B], the places of this rank's images in `z_all`.
+        temperature: above 0.
+
+    Raises:
+        ValueError: if there are fewer than two views or images.
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        positives, negatives = _pairs(z, z_all, rows)  # [B, V, V], [B, V, N*V]
+        against = torch.logsumexp(negatives / temperature, dim=-1, keepdim=True)  # [B, V, 1]
+        terms = -F.logsigmoid(positives / temperature - against)  # [B, V, V]
+        return _over_positives(terms)
+
+
+@torch.no_grad()
+def contrastive_accuracy(z: Tensor, z_all: Tensor, rows: Tensor) -> Tensor:
+    """Share of (anchor, positive) pairs that are closer than the anchor and each of its negatives; see `nt_xent`."""
+    with torch.autocast(z.device.type, enabled=False):
+        positives, negatives = _pairs(z, z_all, rows)
+        return _over_positives((positives > negatives.amax(dim=-1, keepdim=True)).float())
+
+
+def info_nce(q: Tensor, keys_pos: Tensor, queue: Tensor, temperature: float = 0.07) -> Tensor:
+    """Cross entropy that picks a query's key among a queue of others (MoCo, He et al. 2019, arXiv 1911.05722, eq. 1).
+
+    Mean over queries. Gradients flow into whatever has one: the paper's keys and queue have none.
+
+    Args:
+        q: queries [B, D]; of any length, they are normalised here.
+        keys_pos: each query's own key [B, D]; likewise.
+        queue: keys of other images [K, D], of length 1, as `raysl.nn.queue.Queue` holds them.
+        temperature: above 0.
+    """
+    with torch.autocast(q.device.type, enabled=False):
+        q, keys_pos = _unit(q), _unit(keys_pos)
+        positives = (q * keys_pos).sum(dim=-1, keepdim=True)  # [B, 1]
+        logits = torch.cat([positives, q @ queue.to(q.dtype).T], dim=1) / temperature  # [B, 1 + K]
+        return (torch.logsumexp(logits, dim=1) - logits[:, 0]).mean()
+
+
+def nce(z: Tensor, rows: Tensor, log_norm: Tensor, num_samples: int, temperature: float = 0.07) -> Tensor:
+    """Noise-contrastive estimation of which image this is (NPID, Wu et al. 2018, arXiv 1805.01978, eq. 5 to 7).
+
+    P(i | z) = exp(w_i . z / T) / Z is told from noise that is uniform over the N images, Pn = 1/N, with K noise rows
+    for each image: -log(P_0 / (P_0 + K Pn + eps)) - sum over k of log(K Pn / (P_k + K Pn + eps)). Mean over images. All
+    in logarithms, so that no temperature overflows.
+
+    Args:
+        z: embeddings [B, D]; of any length, they are normalised here.
+        rows: of the memory bank [B, 1 + K, D], each image's own first; of length 1, without gradient.
+        log_norm: the logarithm of Z, a scalar tensor: set once, from `nce_log_norm`.
+        num_samples: N, how many images the bank holds.
+        temperature: above 0.
+
+    Raises:
+        ValueError: if there are no noise rows.
+    """
+    if rows.shape[1] < 2:
+        raise ValueError(f"rows {list(rows.shape)} hold no noise; give [B, 1 + K, D] with K of at least 1")
+    with torch.autocast(z.device.type, enabled=False):
+        log_p = _bank_logits(z, rows, temperature) - log_norm  # [B, 1 + K]
+        noise = (rows.shape[1] - 1) / num_samples
+        log_noise = math.log(noise + torch.finfo(torch.float32).eps)
+        positive = -F.logsigmoid(log_p[:, 0] - log_noise)  # [B]
+        negatives = (log_noise - math.log(noise)) - F.logsigmoid(log_noise - log_p[:, 1:])  # [B, K]
+        return (positive + negatives.sum(dim=1)).mean()
+
+
+@torch.no_grad()
+def nce_log_norm(z: Tensor, rows: Tensor, num_samples: int, temperature: float = 0.07) -> Tensor:
+    """Each image's estimate of log Z [B], of the mean of exp(w . z / T) over its rows, own one included, times N.
+
+    NPID takes the mean of Z over the first batch and keeps it (section 3.2, "Monte Carlo approximation"). Over ranks:
+    `torch.logsumexp(dist.all_gather(values), 0) - math.log(batch_size)`. Arguments are those of `nce`.
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        logits = _bank_logits(z, rows, temperature)
+        return torch.logsumexp(logits, dim=1) + math.log(num_samples / rows.shape[1])
+
+
+def _pairs(z: Tensor, z_all: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines of each anchor with its image's views [B, V, V], and with all views [B, V, N*V], own image at -inf."""
+    num_images, num_views, _ = z_all.shape
+    if num_views < 2 or num_images < 2:
+        raise ValueError(f"contrast needs two views and two images at least, got {num_views} and {num_images}")
+    z, z_all = _unit(z), _unit(z_all)
+    cosines = torch.einsum("bvd,nwd->bvnw", z, z_all)  # [B, V, N, V]
+    own = torch.arange(len(rows), device=rows.device)
+    positives = cosines[own, :, rows]  # [B, V, V]
+    is_own = (rows[:, None] == torch.arange(num_images, device=rows.device))[:, None, :, None]  # [B, 1, N, 1]
+    return positives, cosines.masked_fill(is_own, -torch.inf).flatten(2)
+
+
+def _bank_logits(z: Tensor, rows: Tensor, temperature: float) -> Tensor:
+    """w . z / T of each row of the bank, [B, 1 + K]."""
+    z = _unit(z)
+    return torch.einsum("bkd,bd->bk", rows.to(z.dtype), z) / temperature
+
+
+def _unit(z: Tensor) -> Tensor:
+    return F.normalize(at_least_fp32(z), dim=-1)
+
+
+def _over_positives(terms: Tensor) -> Tensor:
+    """Mean of [B, V, V] without the diagonal, where a view meets itself."""
+    num_views = terms.shape[-1]
+    is_self = torch.eye(num_views, dtype=torch.bool, device=terms.device)
+    return terms.masked_fill(is_self, 0.0).mean() * (num_views / (num_views - 1))
