@@ -20,7 +20,9 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",
         "simclr": "raysl.methods.simclr:SimCLR",
+        "swav": "raysl.methods.swav:SwAV",
     },
     "backbone": {
         "resnet": "raysl.nn.backbones.resnet:ResNet",
