@@ -71,6 +71,7 @@ LOW_RESOURCE = (
     "train.batch_size=32",
     "train.epochs=2",
     "optim.warmup=10%",
+    "optim.phases=[]",
     "data.limit=500",
     "data.lanes=null",
 )

@@ -44,8 +44,10 @@ ALIASES: dict[str, dict[str, str]] = {
         "webdataset": "raysl.data.sources.webdataset:WebDataset",
     },
     "optimizer": {
-        "sgd": "raysl.optim.sgd:SGD",
+        "adamw": "raysl.optim.adamw:AdamW",
+        "larc": "raysl.optim.larc:LARC",
         "lars": "raysl.optim.lars:LARS",
+        "sgd": "raysl.optim.sgd:SGD",
     },
     "benchmark": {
         "knn": "raysl.benchmarks.knn:KNN",

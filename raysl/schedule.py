@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
@@ -63,10 +64,13 @@ class Duration:
             raise ValueError(f"{text!r}: steps are whole; write {math.ceil(value)}st")
         return cls(value, unit)  # type: ignore[arg-type]
 
+    def length(self, total: int, epoch_len: int) -> float:
+        """This length in updates and parts of one."""
+        return self.value * {"ep": float(epoch_len), "st": 1.0, "%": total / 100}[self.unit]
+
     def steps(self, total: int, epoch_len: int) -> int:
         """This length in updates, rounded to the nearest one."""
-        per_unit = {"ep": float(epoch_len), "st": 1.0, "%": total / 100}[self.unit]
-        return round(self.value * per_unit)
+        return round(self.length(total, epoch_len))
 
     def is_due(self, step: Step) -> bool:
         """Whether a multiple of this length (at least one step) ends at `step`, the point after an update."""
@@ -86,11 +90,44 @@ def cosine(progress: float, start: float, end: float) -> float:
     return end + 0.5 * (start - end) * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
-def warmup(step: Step, num_warmup: int) -> float:
-    """Factor that rises from 1/num_warmup at the first step to 1 at step `num_warmup`, and stays there."""
-    return min(1.0, (step.index + 1) / num_warmup) if num_warmup > 0 else 1.0
+def linear_over(step: Step, duration: Duration, start: float, end: float) -> float:
+    """Straight line from `start` at the first step to `end` after `duration`, where it stays: DINO's temperature."""
+    num_steps = duration.steps(step.total, step.epoch_len)
+    return linear(min(1.0, step.index / num_steps), start, end) if num_steps > 0 else end
+
+
+def warmup(step: Step, num_warmup: int, start: float = 0.0) -> float:
+    """Factor that rises along a straight line from `start` at the first step to 1 at step `num_warmup`, and stays.
+
+    From 0 it rises by num_warmup equal parts of which the first step has one already: at 0 it would do nothing.
+    """
+    if step.index >= num_warmup:
+        return 1.0
+    return linear(step.index / num_warmup, start, 1.0) if start > 0 else (step.index + 1) / num_warmup
 
 
 def progress_after(step: Step, num_warmup: int) -> float:
     """Share of what follows the warm-up that is done, in [0, 1): the argument of the schedule after it."""
     return max(0.0, (step.index - num_warmup) / max(1, step.total - num_warmup))
+
+
+def decays(step: Step, points: Iterable[Duration], factor: float) -> float:
+    """`factor` to the power of how many points, counted from the beginning of the run, have been reached."""
+    reached = [point for point in points if point.steps(step.total, step.epoch_len) <= step.index]
+    return factor ** len(reached)
+
+
+def restart_progress(num_done: int, period: int, growth: int = 1) -> float:
+    """Share of the present period that is done, in [0, 1), after `num_done` updates (SGDR, section 3).
+
+    Args:
+        num_done: updates since the first period began.
+        period: length of the first one, in updates.
+        growth: how many times as long as the one before each of the others is (T_mult in the paper).
+    """
+    if growth == 1:
+        return num_done % period / period
+    while num_done >= period:
+        num_done -= period
+        period *= growth
+    return num_done / period

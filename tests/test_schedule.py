@@ -1,10 +1,21 @@
 import math
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysl.schedule import Duration, Step, cosine, linear, progress_after, warmup
+from raysl.schedule import (
+    Duration,
+    Step,
+    cosine,
+    decays,
+    linear,
+    linear_over,
+    progress_after,
+    restart_progress,
+    warmup,
+)
 
 UNITS = st.sampled_from(["ep", "st", "%"])
 TOTALS = st.integers(1, 10**6)
@@ -109,3 +120,32 @@ def test_progress_after_the_warm_up_stays_below_one(total: int, num_warmup: int,
     step = Step(data.draw(st.integers(0, total - 1)), total, 1)
     assert 0.0 <= progress_after(step, num_warmup) < 1.0
     assert 0.0 < warmup(step, num_warmup) <= 1.0
+
+
+def test_a_warm_up_from_a_start_value_has_it_at_the_first_step() -> None:
+    factors = [warmup(Step(i, 10, 5), 4, start=0.2) for i in range(6)]
+    assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
+
+
+def test_a_line_over_a_duration_stays_at_its_end() -> None:
+    temperatures = [linear_over(Step(i, 40, 10), Duration.parse("2ep"), 0.04, 0.07) for i in (0, 10, 20, 39)]
+    assert temperatures == pytest.approx([0.04, 0.055, 0.07, 0.07])
+    assert linear_over(Step(0, 40, 10), Duration.parse("0ep"), 0.04, 0.07) == 0.07
+
+
+def test_steps_down_come_at_their_points_in_any_unit() -> None:
+    points = [Duration.parse(text) for text in ("2ep", "30st", "90%")]
+    factors = [decays(Step(i, 40, 10), points, 0.1) for i in (0, 19, 20, 29, 30, 35, 36, 39)]
+    assert factors == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+
+
+@pytest.mark.parametrize(("period", "growth"), [(1, 1), (7, 1), (1, 2), (5, 3)])
+def test_restarts_come_when_those_of_torch_do(period: int, growth: int) -> None:
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([parameter], lr=2.0)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, period, growth, eta_min=0.5)
+    for num_done in range(60):
+        ours = cosine(restart_progress(num_done, period, growth), 2.0, 0.5)
+        assert ours == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
+        optimizer.step()
+        theirs.step()

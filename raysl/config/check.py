@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from raysl.config.schema import DataConfig, OptimConfig, RunConfig
+from raysl.optim.course import course_problems
 
 
 def problems(config: RunConfig) -> list[str]:
@@ -53,3 +54,4 @@ def _data(config: RunConfig) -> Iterator[str]:
 def _optim(optim: OptimConfig) -> Iterator[str]:
     if optim.warmup.unit == "%" and optim.warmup.value > 100:
         yield f"optim.warmup: {optim.warmup} is longer than the run; give at most 100%"
+    yield from course_problems(optim)

@@ -62,7 +62,8 @@ class DeepClusterV2(Method):
         kmeans_iters: Annotated[int, Within(1, 1000)] = 10
         """Rounds of k-means before an epoch."""
         bank_crops: Annotated[tuple[Place, ...], NotEmpty()] = (0,)
-        """Views whose embeddings are kept, a memory bank for each; clusterings take the banks in turn."""
+        """Views whose embeddings are kept, in a memory bank for each (4 * output_dim bytes an image, on every rank);
+        clusterings take the banks in turn. The paper's code has [0, 1]."""
         views: MultiCrop = field(default_factory=lambda: MultiCrop(min_scale=0.08, num_local=0))
         """Two crops drawn alike, SimCLR's (section 4.1); small ones may be added."""
 

@@ -109,7 +109,10 @@ class Method(nn.Module, ABC):
         """
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """Parameters for the optimizer; by default those that train, split by `optim.exclude_norm_and_bias`."""
+        """Parameters for the optimizer, in groups with the keys of `raysl.optim.groups`.
+
+        By default those that train, split into those that decay and those that do not.
+        """
         from raysl.optim.groups import split_groups
 
         return split_groups(self, optim)

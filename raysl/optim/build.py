@@ -1,20 +1,29 @@
-"""From settings to an optimizer, and its learning rate as a function of the step."""
+"""From settings to an optimizer, whose learning rate and weight decay are set before every step."""
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
 from raysl.components import resolve
 from raysl.config.schema import OptimConfig
-from raysl.schedule import Step, cosine, progress_after, warmup
+from raysl.optim.course import lr_at as lr_at
+from raysl.optim.course import peak_lr as peak_lr
+from raysl.optim.course import weight_decay_at
+from raysl.optim.groups import complete_groups
+from raysl.schedule import Step
 
 if TYPE_CHECKING:
     from raysl.methods.method import Method
 
+_OF_THE_PROGRAM = ("lr_scale", "weight_decay_scale", "weight_decay", "layer_scaling", "foreach", "fused")
+"""Keys of a group that say what is done with it here; all others may be state of the optimizer."""
+
 
 def build_optimizer(method: "Method", optim: OptimConfig, optimizer_class: type[Any] | None = None) -> Optimizer:
-    """The optimizer that `optim.name` picks, over `method.param_groups`; `set_lr` before every step.
+    """The optimizer that `optim.name` picks, over `method.param_groups`; `set_schedules` before every step.
+
+    A state that is loaded into it leaves the groups' scales as they are here: those of an older checkpoint may have
+    none.
 
     Args:
         method: what to optimise.
@@ -23,30 +32,32 @@ def build_optimizer(method: "Method", optim: OptimConfig, optimizer_class: type[
 
     Raises:
         ConfigError: if there is no such optimizer.
+        ValueError: if the method's groups contradict themselves.
     """
     optimizer_class = optimizer_class or resolve("optimizer", optim.name)
-    optimizer: Optimizer = optimizer_class(method.param_groups(optim), optim)
+    optimizer: Optimizer = optimizer_class(complete_groups(method.param_groups(optim), optim), optim)
+    optimizer.register_load_state_dict_pre_hook(_with_own_scales)
     return optimizer
 
 
-def peak_lr(optim: OptimConfig, batch_size: int) -> float:
-    """Learning rate at the top of the schedule for a global batch of `batch_size` images."""
-    share = batch_size / optim.lr_batch_size
-    return optim.lr * {"none": 1.0, "linear": share, "sqrt": math.sqrt(share)}[optim.lr_scaling]
+def set_schedules(optimizer: Optimizer, optim: OptimConfig, step: Step, batch_size: int) -> None:
+    """Give every group of parameters its learning rate and weight decay of the update that starts at `step`.
 
-
-def lr_at(optim: OptimConfig, step: Step, batch_size: int) -> float:
-    """Learning rate of the update that starts at `step`: a linear warm-up, then the schedule."""
-    peak = peak_lr(optim, batch_size)
-    num_warmup = optim.warmup.steps(step.total, step.epoch_len)
-    if step.index < num_warmup:
-        return peak * warmup(step, num_warmup)
-    if optim.schedule == "constant":
-        return peak
-    return cosine(progress_after(step, num_warmup), peak, peak * optim.final_lr)
-
-
-def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """Give every group of parameters this learning rate."""
+    Each is the schedule's value times the group's `lr_scale` or `weight_decay_scale`.
+    """
+    lr, weight_decay = lr_at(optim, step, batch_size), weight_decay_at(optim, step)
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group["lr_scale"]
+        if group["weight_decay_scale"] is not None:
+            group["weight_decay"] = weight_decay * group["weight_decay_scale"]
+
+
+def _with_own_scales(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """A state whose groups have what those of the optimizer have; torch would take the saved keys alone."""
+    if len(state["param_groups"]) != len(optimizer.param_groups):
+        return state  # which torch refuses
+    groups = [
+        {**own, **saved, **{key: own[key] for key in _OF_THE_PROGRAM if key in own}}
+        for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True)
+    ]
+    return {**state, "param_groups": groups}

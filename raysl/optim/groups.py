@@ -1,27 +1,62 @@
-"""Which parameters get weight decay and layer-wise scaling."""
+"""Groups of parameters for an optimizer, with what is done to each.
 
-from typing import Any
+Besides `params`, a group of `Method.param_groups` may have
 
-from torch import nn
+* `lr_scale` (1): factor of the scheduled learning rate
+* `weight_decay_scale` (1): factor of the scheduled weight decay, 0 for none
+* `weight_decay`: one of its own in place of that, which no schedule changes
+* `layer_scaling` (True): whether LARS and LARC bring its updates to a share of the weights' norm
+* settings of the optimizer, such as `momentum`, other than the configured ones
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from raysl.config.schema import OptimConfig
 
+if TYPE_CHECKING:
+    from raysl.methods.method import Method
 
-def split_groups(module: nn.Module, optim: OptimConfig) -> list[dict[str, Any]]:
-    """Groups of the parameters that train, for an optimizer.
 
-    With `optim.exclude_norm_and_bias`, parameters of one dimension or none (biases, scales and shifts of normalisation)
-    form a group of their own with `weight_decay=0` and `layer_scaling=False`. Empty groups are left out.
+def split_groups(method: "Method", optim: OptimConfig) -> list[dict[str, Any]]:
+    """Groups of the parameters that train: those that decay, and those that do not.
+
+    The latter, which get no layer-wise scaling either, are what `method.backbone.no_decay` names and, with
+    `optim.exclude_norm_and_bias`, parameters of one dimension or none (biases, scales and shifts of normalisation).
+    Empty groups are left out.
+
+    Raises:
+        ValueError: if the backbone names a parameter that it does not have.
     """
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    excluded = [parameter for parameter in trained if optim.exclude_norm_and_bias and parameter.ndim <= 1]
-    is_excluded = {id(parameter) for parameter in excluded}
+    named = dict(method.backbone.named_parameters())
+    if unknown := sorted(method.backbone.no_decay() - named.keys()):
+        raise ValueError(
+            f"{type(method.backbone).__name__}.no_decay() names {unknown[0]!r}, which is no parameter of it"
+        )
+    kept = {id(named[name]) for name in method.backbone.no_decay()}
+    trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
+    kept |= {id(parameter) for parameter in trained if optim.exclude_norm_and_bias and parameter.ndim <= 1}
+    decaying = [parameter for parameter in trained if id(parameter) not in kept]
+    excluded = [parameter for parameter in trained if id(parameter) in kept]
     groups = [
-        {
-            "params": [parameter for parameter in trained if id(parameter) not in is_excluded],
-            "weight_decay": optim.weight_decay,
-            "layer_scaling": True,
-        },
-        {"params": excluded, "weight_decay": 0.0, "layer_scaling": False},
+        {"params": decaying, "lr_scale": 1.0, "weight_decay_scale": 1.0, "layer_scaling": True},
+        {"params": excluded, "lr_scale": 1.0, "weight_decay_scale": 0.0, "layer_scaling": False},
     ]
     return [group for group in groups if group["params"]]
+
+
+def complete_groups(groups: list[dict[str, Any]], optim: OptimConfig) -> list[dict[str, Any]]:
+    """A method's groups with every key written out; `weight_decay_scale` is None where a group has its own decay.
+
+    Raises:
+        ValueError: if a group has both `weight_decay` and `weight_decay_scale`.
+    """
+    done = []
+    for group in groups:
+        if "weight_decay" in group and "weight_decay_scale" in group:
+            raise ValueError("a group has both weight_decay and weight_decay_scale; give one of them")
+        decay: dict[str, Any] = {"weight_decay_scale": None}
+        if "weight_decay" not in group:
+            scale = group.get("weight_decay_scale", 1.0)
+            decay = {"weight_decay_scale": scale, "weight_decay": optim.weight_decay * scale}
+        done.append({"lr_scale": 1.0, "layer_scaling": True, **group, **decay})
+    return done

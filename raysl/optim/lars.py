@@ -1,18 +1,18 @@
 """LARS: Large Batch Training of Convolutional Networks (You, Gitman and Ginsburg 2017, arXiv 1708.03888)."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from raysl.config.ranges import Momentum, Positive
 from raysl.config.schema import OptimConfig
+from raysl.optim.layerwise import LayerwiseSGD, norms
 
 
-class LARS(Optimizer):
+class LARS(LayerwiseSGD):
     """SGD with momentum in which every weight tensor moves by a fixed share of its own norm.
 
     For a parameter w with gradient g: d = g + weight_decay * w; where the group has `layer_scaling`,
@@ -35,48 +35,20 @@ class LARS(Optimizer):
         defaults = {
             "lr": config.lr,
             "momentum": config.momentum,
+            "nesterov": False,
             "weight_decay": config.weight_decay,
             "trust_coefficient": config.trust_coefficient,
             "layer_scaling": True,
         }
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move the parameters that have a gradient; returns what `closure`, if any, gives."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if params:
-                self._move(params, group)
-        return loss
-
-    def _move(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        updates = [parameter.grad for parameter in params if parameter.grad is not None]
+    def updates(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
+        """Decayed gradients, brought to the length trust_coefficient * |w| unless the update or the weight is 0."""
         if group["weight_decay"] != 0:
-            updates = list(torch._foreach_add(updates, params, alpha=group["weight_decay"]))
-        if group["layer_scaling"]:
-            updates = _scaled(params, updates, group["trust_coefficient"])
-        momenta = [self._momentum(parameter) for parameter in params]
-        torch._foreach_mul_(momenta, group["momentum"])
-        torch._foreach_add_(momenta, updates)
-        torch._foreach_add_(params, momenta, alpha=-group["lr"])
-
-    def _momentum(self, parameter: Tensor) -> Tensor:
-        state = self.state[parameter]
-        if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(parameter)
-        momentum: Tensor = state["momentum"]
-        return momentum
-
-
-def _scaled(params: list[Tensor], updates: list[Tensor], trust_coefficient: float) -> list[Tensor]:
-    """Updates brought to the length trust_coefficient * |w|, unless the update or the weight is 0."""
-    weight_norms = torch.stack(torch._foreach_norm(params))  # [number of tensors]
-    update_norms = torch.stack(torch._foreach_norm(updates))
-    is_scaled = (weight_norms > 0) & (update_norms > 0)
-    ratios = torch.where(is_scaled, trust_coefficient * weight_norms / update_norms, 1.0)
-    return list(torch._foreach_mul(updates, ratios.unbind()))
+            grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
+        if not group["layer_scaling"]:
+            return grads
+        weight_norms, update_norms = norms(params), norms(grads)  # [number of tensors]
+        is_scaled = (weight_norms > 0) & (update_norms > 0)
+        ratios = torch.where(is_scaled, group["trust_coefficient"] * weight_norms / update_norms, 1.0)
+        return list(torch._foreach_mul(grads, ratios.unbind()))

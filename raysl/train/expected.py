@@ -5,6 +5,7 @@ import difflib
 from raysl.config.schema import ConfigError, RunConfig
 from raysl.errors import RunFailed
 from raysl.methods.method import Method
+from raysl.schedule import warmup
 from raysl.train.callbacks.held_out import PREFIX
 from raysl.train.plan import TrainPlan
 
@@ -55,12 +56,19 @@ def check_expected(config: RunConfig, metrics: dict[str, float]) -> None:
             raise RunFailed(f"train.expect: {name} is {metrics[name]:g}, outside [{low:g}, {high:g}]")
 
 
-def warm_up_warning(plan: TrainPlan) -> str | None:
-    """What to say of a warm-up that is longer than the run, in which the learning rate never gets to its peak."""
-    num_warmup = plan.optim.warmup.steps(plan.total_steps, plan.epoch_len)
-    if num_warmup <= plan.total_steps:
+def course_warning(plan: TrainPlan) -> str | None:
+    """What to say of a learning rate whose course is longer than the run: it warms up, or would step down, too late."""
+    optim, total = plan.optim, plan.total_steps
+    late = [str(point) for point in optim.decay_at if point.steps(total, plan.epoch_len) >= total]
+    if late:
+        return (
+            f"optim.decay_at={','.join(late)} is not reached in the run of {total:,} steps; optim.decay_at=60% would be"
+        )
+    num_warmup = optim.warmup.steps(total, plan.epoch_len)
+    if num_warmup <= total or optim.phases:
         return None
+    share = warmup(plan.step(total - 1), num_warmup, optim.warmup_start)
     return (
-        f"optim.warmup={plan.optim.warmup} is {num_warmup:,} steps, longer than the run of {plan.total_steps:,}: the "
-        f"learning rate ends at {plan.total_steps / num_warmup:.0%} of its peak; optim.warmup=10% fits any run"
+        f"optim.warmup={optim.warmup} is {num_warmup:,} steps, longer than the run of {total:,}: the "
+        f"learning rate ends at {share:.0%} of its peak; optim.warmup=10% fits any run"
     )

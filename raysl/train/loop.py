@@ -13,7 +13,7 @@ from raysl.checkpoint import TrainState
 from raysl.data.batch import Batch
 from raysl.hashing import step_seed
 from raysl.methods.method import StepOutput
-from raysl.optim.build import lr_at, set_lr
+from raysl.optim.build import lr_at, set_schedules
 from raysl.train.batches import BatchStream, stream_of
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.late import FiniteCheck
@@ -66,7 +66,7 @@ def fit(
         with meter.waiting():
             batch = next(rows)
         seed_step(plan.seed, step.index, dist.rank())
-        set_lr(optimizer, lr_at(plan.optim, step, plan.batch_size))
+        set_schedules(optimizer, plan.optim, step, plan.batch_size)
         with dist.planned_rows(plan.shares(step)):
             with torch.autocast(state.device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
                 out: StepOutput = model(batch, step)
@@ -118,7 +118,7 @@ def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, finite: Fini
     if is_log_due or step.in_epoch == 0:
         finite.settle()
     if is_log_due:
-        lr = run.state.optimizer.param_groups[0]["lr"]
+        lr = lr_at(run.plan.optim, run.plan.step(run.state.step - 1), run.plan.batch_size)
         averages = _average(out)  # waits for the device, so that the meter times what is done
         run.log({"epoch": step.index / step.epoch_len, "lr": lr, **averages, **meter.read()})
     for callback in callbacks:

@@ -6,6 +6,7 @@ from functools import cache
 from raysl.config.schema import ConfigError, OptimConfig, RunConfig
 from raysl.data.order import Order, default_lanes, epoch_length, rank_lanes
 from raysl.data.source import Split
+from raysl.optim.course import check_phases
 from raysl.schedule import Duration, Step
 
 
@@ -51,8 +52,8 @@ class TrainPlan:
         """The plan of a run over `num_samples` images.
 
         Raises:
-            ConfigError: if the images do not fill a batch, there are more workers than lanes, or the last batch of an
-                epoch leaves a worker without images.
+            ConfigError: if the images do not fill a batch, there are more workers than lanes, the last batch of an
+                epoch leaves a worker without images, or the phases of the learning rate do not fill the run.
         """
         train = config.train
         if num_samples < train.batch_size and config.data.drop_last:
@@ -75,6 +76,7 @@ class TrainPlan:
                 "worker(s); set data.drop_last=true, or another train.batch_size"
             )
         epoch_len = epoch_length(num_samples, train.batch_size, config.data.drop_last)
+        check_phases(config.optim, epoch_len * train.epochs, epoch_len)
         precision = train.precision
         if precision == "auto":
             precision = "bf16" if device_type == "cuda" else "fp32"

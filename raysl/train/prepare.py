@@ -11,7 +11,7 @@ from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
-from raysl.train.expected import check_expected_names, warm_up_warning
+from raysl.train.expected import check_expected_names, course_warning
 from raysl.train.plan import TrainPlan
 from raysl.transforms.view import ViewRecipe, evaluation_recipe
 
@@ -61,7 +61,7 @@ def prepare(config: RunConfig) -> Prepared:
     setup = Setup.of(config, train.num_samples, num_classes, plan=plan, backbone_class=classes.backbone)
     recipe = checked_views(setup, classes)
     has_online_knn, has_held_out = _checked_measures(setup, classes, train, test)
-    if warning := warm_up_warning(plan):
+    if warning := course_warning(plan):
         log.warning(warning)
     if recipe.size != config.data.image_size:
         log.warning(

@@ -15,7 +15,7 @@ from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.errors import ConfigError
-from raysl.train.expected import warm_up_warning
+from raysl.train.expected import course_warning
 from raysl.train.plan import TrainPlan
 from raysl.train.prepare import prepare
 from tests.benchmarks.test_knn import random_set
@@ -218,4 +218,14 @@ def test_a_warm_up_longer_than_the_run_is_said(caplog: pytest.LogCaptureFixture)
     (line,) = [line for line in caplog.messages if "warmup" in line]
     assert "longer than the run of 44: the learning rate ends at 20% of its peak" in line
     plan = TrainPlan.from_config(load_config("quickstart", ["train.epochs=10", "optim.warmup=10ep"]), 1442)
-    assert warm_up_warning(plan) is None
+    assert course_warning(plan) is None
+
+
+def test_points_to_step_down_at_that_the_run_never_reaches_are_said() -> None:
+    words = ["train.epochs=100", "optim.schedule=steps", "optim.decay_at=[60ep,120ep,100%]"]
+    plan = TrainPlan.from_config(load_config("quickstart", words), 1442)
+    assert course_warning(plan) == (
+        "optim.decay_at=120ep,100% is not reached in the run of 2,200 steps; optim.decay_at=60% would be"
+    )
+    reached = TrainPlan.from_config(load_config("quickstart", [*words, "optim.decay_at=60ep"]), 1442)
+    assert course_warning(reached) is None

@@ -32,6 +32,9 @@ BAD = ["-3", "-0.5", "1.5", ".nan", ".inf", "-.inf", "1e300", "10000000000000000
 Field = tuple[tuple[str, ...], str, Any]
 """Overrides that choose a component, the dotted key of a number there, and its annotation."""
 
+SCHEDULES = {"optim.decay_at": ["optim.schedule=steps"], "optim.restart_every": ["optim.schedule=restarts"]}
+"""What settings go with alone."""
+
 
 def components() -> Iterator[tuple[tuple[str, ...], str, type[Any]]]:
     """Overrides that choose a component, its node, and its settings."""
@@ -172,6 +175,7 @@ def test_both_ends_of_a_range_are_possible(choice: tuple[str, ...], key: str, ki
         others = ["data.lanes=1", "data.eval_resize=null"]
         if key in ("data.lanes", "data.eval_resize"):
             others = ["train.batch_size=10_000_000", "data.image_size=2"]
+        others += SCHEDULES.get(key, [])
         wanted = [setting for setting in others if not setting.startswith(key)]
         config = load_config("quickstart", [*choice, *wanted, f"{key}={json.dumps(value)}".replace("Infinity", ".inf")])
         resolve("method", config.method.name).views(config.method)

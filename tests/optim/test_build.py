@@ -1,53 +1,31 @@
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from raysl.config.schema import ConfigError
-from raysl.optim.build import build_optimizer, lr_at, peak_lr, set_lr
-from raysl.optim.groups import split_groups
+from raysl.optim.adamw import AdamW
+from raysl.optim.build import build_optimizer, lr_at, peak_lr
+from raysl.optim.larc import LARC
 from raysl.optim.lars import LARS
 from raysl.optim.sgd import SGD
 from raysl.schedule import Duration, Step
-
-
-def network() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
-
-
-def method(module: nn.Module) -> SimpleNamespace:
-    return SimpleNamespace(param_groups=lambda optim: split_groups(module, optim))
-
-
-def test_biases_and_normalisation_are_neither_decayed_nor_scaled() -> None:
-    module = network()
-    module[3].weight.requires_grad_(False)
-    weights, excluded = split_groups(module, SGD.Config(weight_decay=0.1))
-    assert weights["params"] == [module[0].weight]
-    assert (weights["weight_decay"], weights["layer_scaling"]) == (0.1, True)
-    assert [id(p) for p in excluded["params"]] == [id(p) for p in module.parameters() if p.ndim == 1]
-    assert (excluded["weight_decay"], excluded["layer_scaling"]) == (0.0, False)
-
-
-def test_one_group_where_nothing_is_excluded() -> None:
-    module = network()
-    (group,) = split_groups(module, SGD.Config(weight_decay=0.1, exclude_norm_and_bias=False))
-    assert len(group["params"]) == len(list(module.parameters()))
-    assert group["layer_scaling"] is True
+from tests.optim.probe import Probe
 
 
 def test_the_name_picks_the_optimizer_and_the_groups_reach_it() -> None:
-    lars = build_optimizer(method(network()), LARS.Config(weight_decay=0.1))
+    assert isinstance(build_optimizer(Probe(), AdamW.Config()), AdamW)
+    assert isinstance(build_optimizer(Probe(), LARC.Config()), LARC)
+    lars = build_optimizer(Probe(), LARS.Config(weight_decay=0.1))
     assert isinstance(lars, LARS)
     assert [group["weight_decay"] for group in lars.param_groups] == [0.1, 0.0]
     assert [group["layer_scaling"] for group in lars.param_groups] == [True, False]
-    sgd = build_optimizer(method(network()), SGD.Config(momentum=0.5, nesterov=True))
+    sgd = build_optimizer(Probe(), SGD.Config(momentum=0.5, nesterov=True))
     assert isinstance(sgd, SGD)
     assert (sgd.param_groups[0]["momentum"], sgd.param_groups[1]["nesterov"]) == (0.5, True)
     with pytest.raises(ConfigError, match="unknown optimizer 'larz'; did you mean 'lars'"):
-        build_optimizer(method(network()), SGD.Config(name="larz"))
+        build_optimizer(Probe(), SGD.Config(name="larz"))
 
 
 def test_sgd_equals_its_definition() -> None:
@@ -79,9 +57,3 @@ def test_learning_rate_warms_up_then_falls_along_a_cosine() -> None:
 def test_constant_schedule_stays_at_the_peak_after_the_warmup() -> None:
     optim = SGD.Config(lr=0.5, lr_scaling="none", schedule="constant", warmup=Duration.parse("2st"))
     assert [lr_at(optim, Step(index, 10, 5), 64) for index in (0, 1, 2, 9)] == pytest.approx([0.25, 0.5, 0.5, 0.5])
-
-
-def test_set_lr_reaches_every_group() -> None:
-    optimizer = build_optimizer(method(network()), SGD.Config())
-    set_lr(optimizer, 0.125)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.125]
