@@ -181,11 +181,15 @@ class Checkpoint:
     meta: dict[str, Any]
     backbone: Backbone
 
+    @property
+    def setup(self) -> Setup:
+        """What its method was built on, with the plan of the ranks that are there."""
+        data = DataInfo.stored(self.meta["data"])
+        return Setup.of(self.config, data.num_samples, data.num_classes)
+
     def untrained(self) -> Backbone:
         """The backbone with the weights of its seed: before the first step, and without another run's weights."""
-        data = DataInfo.stored(self.meta["data"])
-        setup = Setup.of(self.config, data.num_samples, data.num_classes)
-        return TrainState.create(setup, is_new=False).method.export().eval()
+        return TrainState.create(self.setup, is_new=False).method.export().eval()
 
 
 def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None = None) -> Checkpoint:

@@ -33,11 +33,11 @@ from raysl.methods.simclr import SimCLR
 
 class Chatty(SimCLR):
     @classmethod
-    def views(cls, config):
+    def views(cls, setup):
         raise ValueError("3 views are too many")
 
     @classmethod
-    def check(cls, config, data, plan):
+    def check(cls, setup):
         pass
 """
 Refused = Callable[..., str]
@@ -143,7 +143,7 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ),
         ("train.batch_size=1", r"train\.batch_size is 1; SimCLR contrasts images: at least 2, better 256"),
         ("method.temperature=0", r"method\.temperature: 0\.0 is out of range; give a number in \[0\.0001, 10000\]"),
-        ("method.views.num=0", r"method\.views\.num: 0 is out of range; give a number in \[2, 64\]"),
+        ("method.views.num=0", r"method\.views\.num: 0 is out of range; give a number in \[1, 64\]"),
         ("method.views.size=0", r"method\.views\.size: 0 is out of range; .*"),
         ("method.name=recipes.py:Chatty", r"method\.views: 3 views are too many"),
         # places
@@ -283,7 +283,7 @@ def test_benchmarks_that_are_asked_for_need_labels_which_is_found_before_trainin
 
 def test_benchmarks_need_labels(refused: Refused, here: Path) -> None:
     config = load_config("quickstart", [*SMALL, "data=image_folder", "data.path=flat"])
-    TrainState.create(Setup.of(config, 6, 0)).save(here / "checkpoint", {})
+    TrainState.create(Setup.of(config, 64)).save(here / "checkpoint", {})
     assert refused("benchmark --checkpoint checkpoint") == (
         "nothing can be measured: the images of 'image_folder' have no labels"
     )
@@ -317,7 +317,7 @@ def test_odd_images_become_views_like_any_other(here: Path) -> None:
     assert [list(image.shape) for image in images] == [[3, 7, 300], [3, 90, 5], [3, 64, 64]]
     assert (read.labels.tolist(), read.corrupt) == ([-1, -1, -1], ())
     assert isinstance(config.method, SimCLR.Config)
-    views = SimCLR.views(config.method)(images, np.arange(3), seed=0, epoch=0)["global"]
+    views = config.method.views.recipe()(images, np.arange(3), seed=0, epoch=0)["global"]
     assert list(views.shape) == [3, 2, 3, 16, 16]
 
 

@@ -20,7 +20,7 @@ from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.schedule import Step
 
-IMAGES = (32, 10)  # and classes
+IMAGES = (64, 10)  # and classes
 SETTINGS = ["backbone.num_stages=2", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4"]
 
 

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from raysl.checkpoint import TrainState
-from raysl.components import resolve
+from raysl.components import Classes
 from raysl.config.files import config_names, packaged_folder
 from raysl.config.load import load_config
 from raysl.config.space import load_sweep
-from raysl.data.batch import Batch, DataInfo
-from raysl.schedule import Step
-from raysl.train.plan import TrainPlan
+from raysl.data.batch import Batch
+from raysl.methods.setup import Setup
+from raysl.train.prepare import checked_views
 from raysl.transforms import normalize
 
 SWEEPS = [name for name in config_names() if name.startswith("sweep/")]
@@ -23,18 +23,15 @@ RUNS = [name for name in config_names() if name not in SWEEPS + FRAGMENTS]
 @pytest.mark.parametrize("name", RUNS)
 def test_a_step_of_every_config_has_a_finite_loss_and_gradient(name: str) -> None:
     config = load_config(name, ["backbone.depth=10", "backbone.width=4", "train.batch_size=4", "optim.warmup=1st"])
-    method_class = resolve("method", config.method.name)
-    recipe = method_class.views(config.method)
+    setup = Setup.of(config, num_samples=64, num_classes=10)
+    recipe = checked_views(setup, Classes.of(config))
     assert recipe.size == config.data.image_size
-    plan = TrainPlan.from_config(config, num_samples=64)
-    data = DataInfo(64, 10, config.data.image_size)
-    method_class.check(config.method, data, plan)
     index = torch.arange(4)
     images = [torch.randint(0, 256, (3, 40 + i, 50), dtype=torch.uint8) for i in range(4)]
-    views = recipe(images, index.numpy(), config.seed, 0)
-    floats = {group: normalize(view, config.data.mean, config.data.std) for group, view in views.items()}
-    state = TrainState.create(config, data)
-    out = state.method(Batch(floats, index, index), Step(0, plan.total_steps, plan.epoch_len))
+    made = recipe.augment(recipe.crop(images, index.numpy(), setup.seed, 0), index.numpy(), setup.seed, 0)
+    floats = {group: normalize(view, config.data.mean, config.data.std) for group, view in made.views.items()}
+    state = TrainState.create(setup)
+    out = state.method(Batch(floats, index, index, extras=made.extras, seed=setup.seed), setup.plan.step(0))
     out.loss.backward()
     assert torch.isfinite(out.loss)
     assert all(torch.isfinite(p.grad).all() for p in state.method.parameters() if p.grad is not None)

@@ -91,7 +91,7 @@ def config(tmp_path: Path) -> RunConfig:
 
 def test_stored_and_printed_settings_hold_no_credentials(config: RunConfig, tmp_path: Path) -> None:
     RunFolder.of(config).claim(config)
-    TrainState.create(Setup.of(config, 32, 10)).save(tmp_path / "one" / "checkpoint_000000001", {})
+    TrainState.create(Setup.of(config, 64, 10)).save(tmp_path / "one" / "checkpoint_000000001", {})
     for text in (
         (tmp_path / "one" / "run.yaml").read_text(),
         (tmp_path / "one" / "checkpoint_000000001" / "run.yaml").read_text(),

@@ -57,7 +57,7 @@ def saved(tmp_path: Path) -> Path:
     config = load_config("quickstart", [*SETTINGS, f"storage={tmp_path}/runs", "name=one"])
     folder = RunFolder.of(config)
     folder.claim(config)
-    TrainState.create(Setup.of(config, 32, 10)).save(Path(folder.path) / "checkpoint_000000001", {})
+    TrainState.create(Setup.of(config, 64, 10)).save(Path(folder.path) / "checkpoint_000000001", {})
     return Path(folder.path)
 
 

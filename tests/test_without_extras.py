@@ -19,10 +19,8 @@ from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.knn import KNN
 from raysl.checkpoint import TrainState, load_backbone
 from raysl.components import ALIASES, resolve
-from raysl.data.batch import DataInfo
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.order import Order
-from raysl.methods.simclr import SimCLR
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.transforms.view import evaluation_recipe
 
@@ -37,7 +35,7 @@ size = config.data.image_size
 plan = TrainPlan.from_config(config, train.num_samples)
 order = Order(0, train.fingerprint, train.unit_sizes, plan.batch_size, plan.lanes, 64, True)
 loader = Loader(
-    train, SimCLR.views(config.method), order, config.data.mean, config.data.std, True, evaluation_recipe(size)
+    train, config.method.views.recipe(), order, config.data.mean, config.data.std, True, evaluation_recipe(size)
 )
 state = TrainState.create(Setup.of(config, train.num_samples, 10))
 metrics = fit(state, state.method, plan, LocalBatches(loader), reporter=LocalReporter("run"))

@@ -157,7 +157,7 @@ def _spread_queries(labels: np.ndarray) -> np.ndarray:
 
 
 def _views(loaded: Checkpoint, train: Split) -> ViewSample:
-    recipe = resolve("method", loaded.config.method.name).views(loaded.config.method)
+    recipe = resolve("method", loaded.config.method.name).views(loaded.setup)
     index = permutation(train.num_samples, 2)[:NUM_VIEWED]
     images = read_images(train, index).pictures[0].images
     views = recipe(images, index, loaded.config.seed, 0)

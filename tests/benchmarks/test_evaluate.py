@@ -55,7 +55,7 @@ def save(config: RunConfig, step: int) -> Path:
     folder = RunFolder.of(config)
     folder.claim(config)
     state = TrainState.create(Setup.of(replace(config, seed=step), 60, 10))
-    state.config, state.step = config, step
+    state.setup, state.step = replace(state.setup, config=config), step
     path = Path(folder.path) / f"checkpoint_{step:09d}"
     state.save(path, {})
     (Path(folder.path) / "metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.0}\n')

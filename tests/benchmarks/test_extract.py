@@ -28,7 +28,7 @@ def saved(tmp_path: Path) -> Path:
     """A checkpoint of a run on images with several labels each; its data is behind a URI with credentials."""
     dataset(tmp_path / "images")
     words = ["data=coco", f"data.path=file://{tmp_path}/images?token=SeCrEt", "data.image_size=8", "benchmarks=[]"]
-    state = TrainState.create(Setup.of(load_config("quickstart", [*SETTINGS, *words]), 3, 3))
+    state = TrainState.create(Setup.of(load_config("quickstart", [*SETTINGS, *words, "train.batch_size=3"]), 3, 3))
     folder = tmp_path / "run" / "checkpoint_000000000"
     state.save(folder, {})
     return folder

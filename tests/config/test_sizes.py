@@ -13,13 +13,14 @@ from tests.config.conftest import Write
 OWN = {slot: dict(names) for slot, names in ALIASES.items()}
 MINE = """
 from dataclasses import dataclass, field
-from raysl.methods.simclr import SimCLR, Views
+from raysl.methods.simclr import SimCLR
+from raysl.transforms.recipes import Crops
 
 class Mine(SimCLR):
     @dataclass(frozen=True, kw_only=True)
     class Config(SimCLR.Config):
         name: str = "mine"
-        views: Views = field(default_factory=lambda: Views(size=96))
+        views: Crops = field(default_factory=lambda: Crops(size=96))
 """
 
 

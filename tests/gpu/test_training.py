@@ -17,11 +17,11 @@ from raysl.config.load import load_config
 from raysl.data.order import Order
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.methods.method import StepOutput
-from raysl.methods.simclr import SimCLR, Views
 from raysl.schedule import Step
 from raysl.train import LocalReporter, NonFiniteLoss, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.stop import StopRequest
+from raysl.transforms.recipes import Crops
 from raysl.transforms.view import evaluation_recipe
 from tests.distributed import run_ranks
 from tests.gpu.marks import CUDA, on_gpu
@@ -36,7 +36,7 @@ def digits_loader(batch_size: int = 64) -> Loader:
     split = resolve("source", "digits")(config.data).required("train")
     return Loader(
         split=split,
-        recipe=SimCLR.views(SimCLR.Config(views=Views(size=16, affine_p=0.5, degrees=10))),
+        recipe=Crops(size=16, affine_p=0.5, degrees=10).recipe(),
         order=Order(0, split.fingerprint, split.unit_sizes, batch_size, 8, 64, True),
         mean=config.data.mean,
         std=config.data.std,

@@ -9,7 +9,7 @@ from raysl.methods.simclr import SimCLR
 from raysl.schedule import Step
 from raysl.speed.contenders import BareSimCLR
 from raysl.speed.step import default_names, measure_step, step_table
-from raysl.speed.workload import Workload, data_info
+from raysl.speed.workload import Workload, setup_of
 
 TINY = Workload(batch_size=4, image_size=16, depth=10, width=4, hidden_dim=8)
 
@@ -17,7 +17,7 @@ TINY = Workload(batch_size=4, image_size=16, depth=10, width=4, hidden_dim=8)
 def test_bare_and_raysl_train_the_same_network_with_the_same_loss(tmp_path: Path) -> None:
     config = TINY.config("x", tmp_path, num_steps=2, world=1, threads=1)
     bare = BareSimCLR(TINY)
-    method = SimCLR(config.method, bare.backbone, data_info(config))
+    method = SimCLR(setup_of(config), bare.backbone)
     method.projector.load_state_dict(bare.projector.state_dict())
     batch = TINY.batches(dist.rank())[0]
     out = method(batch, Step(0, 2, 2))

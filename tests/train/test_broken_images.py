@@ -15,18 +15,17 @@ from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.checkpoint_files import newest_whole
 from raysl.config.load import load_config
-from raysl.config.schema import RunConfig
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import RunFailed
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.storage import Folder
-from raysl.train import LocalReporter, TrainPlan, fit
+from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.folder.run_folder import RunFolder
-from raysl.train.prepare import prepare
+from raysl.train.prepare import Prepared, prepare
 from raysl.train.pretrain import _check_corrupt
 from tests.distributed import run_ranks
 from tests.train.problem import batches, problem
@@ -71,12 +70,11 @@ def test_one_percent_of_broken_images_is_trained_through_and_told_of(tmp_path: P
 def test_more_broken_images_than_allowed_stop_the_run_at_that_step_with_the_list(tmp_path: Path, folder: Path) -> None:
     words = ["data=image_folder", f"data.path={folder}", "train.batch_size=30", "train.log_every=1000st"]
     config = load_config("quickstart", [*SMALL, *words])
-    job = prepare(config)
-    state = TrainState.create(config, job.data)
-    plan = TrainPlan.from_config(config, job.setup.data.num_samples)
+    run = prepare(config)
+    state, plan = TrainState.create(run.setup), run.setup.plan
     found = CorruptLog()
     broken = CorruptImages(found, tmp_path, limit=1)
-    batches = LocalBatches(job.loader, corrupt=found)
+    batches = LocalBatches(run.loader, corrupt=found)
     metrics = fit(state, state.method, plan, batches, callbacks=[broken], reporter=LocalReporter(tmp_path))
     assert 0 < state.step < plan.total_steps
     assert metrics["corrupt_images"] >= 2
@@ -86,12 +84,13 @@ def test_more_broken_images_than_allowed_stop_the_run_at_that_step_with_the_list
     found = newest_whole(Folder(str(tmp_path)))
     assert found.step == state.step, "a checkpoint of that step remembers it, so that no start goes on"
     with pytest.raises(RunFailed, match=r"data\.max_corrupt allows 1: .* a larger data\.max_corrupt lets it go on"):
-        _check_corrupt(replace(job, config=_allowing(config, 1.5 / NUM)), RunFolder(str(tmp_path)), found)
-    _check_corrupt(replace(job, config=_allowing(config, 0.5)), RunFolder(str(tmp_path)), found)
+        _check_corrupt(_allowing(run, 1.5 / NUM), RunFolder(str(tmp_path)), found)
+    _check_corrupt(_allowing(run, 0.5), RunFolder(str(tmp_path)), found)
 
 
-def _allowing(config: RunConfig, share: float) -> RunConfig:
-    return replace(config, data=replace(config.data, max_corrupt=share))
+def _allowing(run: Prepared, share: float) -> Prepared:
+    config = replace(run.config, data=replace(run.config.data, max_corrupt=share))
+    return replace(run, setup=replace(run.setup, config=config))
 
 
 def _one_rank(logs: Path) -> tuple[int, str | None, list[str]]:
@@ -132,7 +131,7 @@ def test_what_is_odd_about_the_files_is_told_before_training(
         os.symlink(folder / f"{number // 2:03}.jpg", tmp_path / "usr" / f"{number}.jpg")
     words = [*SMALL, "data=image_folder", f"data.path={tmp_path}", "train.batch_size=20", "data.label_type=zero"]
     prepare(load_config("quickstart", words))
-    told = sorted(record.message for record in caplog.records if record.module == "parts")
+    told = sorted(record.message for record in caplog.records if record.module == "split_parts")
     assert len(told) == 2
     assert told[0].startswith("20 of the 40 images of ")
     assert told[1] == f"all 40 images are one class, 'usr'; did you mean data.path={tmp_path}/usr?"

@@ -10,7 +10,7 @@ import pytest
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.stream.loader import LocalBatches
-from raysl.train import LocalReporter, TrainPlan, fit
+from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
 from raysl.train.prepare import prepare
 from tests.faults import Faults
@@ -39,11 +39,10 @@ def events(run: Path) -> list[str]:
 
 def undisturbed(folder: Path, *words: str) -> None:
     """The same run in this process, without Ray: its checkpoints."""
-    job = prepare(load_config("quickstart", [*SMALL, *words]))
-    state = TrainState.create(job.config, job.data)
-    plan = TrainPlan.from_config(job.config, job.setup.data.num_samples)
-    batches = LocalBatches(replace(job.loader, augment_in_task=True))
-    fit(state, state.method, plan, batches, callbacks=[MetricsLog(folder)], reporter=LocalReporter(folder))
+    run = prepare(load_config("quickstart", [*SMALL, *words]))
+    state = TrainState.create(run.setup)
+    batches = LocalBatches(replace(run.loader, augment_in_task=True))
+    fit(state, state.method, run.setup.plan, batches, callbacks=[MetricsLog(folder)], reporter=LocalReporter(folder))
 
 
 def check_as_undisturbed(folder: Path, run: Path, starts: list[str], *words: str) -> None:

@@ -4,17 +4,21 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from raysl.checkpoint import TrainState, load_backbone
+from raysl.components import Classes
 from raysl.config.load import load_config
-from raysl.data.batch import Batch, DataInfo
+from raysl.data.batch import Batch
+from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.schedule import Step
-from raysl.train import LocalReporter, NonFiniteLoss, TrainPlan, fit
+from raysl.train import LocalReporter, NonFiniteLoss, fit
 from tests.train.runs import SMALL
 
 BAD_STEP = 13
@@ -71,7 +75,7 @@ def test_a_loss_that_is_no_number_ends_the_run_once_and_keeps_the_last_good_chec
 class _Destroyed(SimCLR):
     """Loses a weight in the sixth update, whose loss was fine."""
 
-    def after_update(self, step: Step) -> None:
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         if step.index == 5:
             next(self.parameters()).data.view(-1)[0] = float("inf")
 
@@ -79,10 +83,11 @@ class _Destroyed(SimCLR):
 def test_weights_that_an_update_destroyed_are_not_saved(tmp_path: Path) -> None:
     small = ["backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4"]
     train = ["train.batch_size=8", "train.epochs=3", "train.checkpoint_every=3st"]
-    config, data = load_config("quickstart", [*small, *train]), DataInfo(32, 0, 8)
-    state, plan = TrainState.create(config, data, method_class=_Destroyed), TrainPlan.from_config(config, 32)
+    config = load_config("quickstart", [*small, *train])
+    setup = Setup.of(config, 32)
+    state = TrainState.create(setup, classes=replace(Classes.of(config), method=_Destroyed))
     views = torch.randn(8, 2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     batches = [Batch({"global": views}, torch.arange(8), torch.zeros(8, dtype=torch.int64))]
     with pytest.raises(NonFiniteLoss, match="weights are not finite after step 5"):
-        fit(state, state.method, plan, batches, reporter=LocalReporter(tmp_path))
+        fit(state, state.method, setup.plan, batches, reporter=LocalReporter(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_000000003"]

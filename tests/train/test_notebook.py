@@ -17,7 +17,6 @@ from raysl.checkpoint import TrainState
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
-from raysl.methods.simclr import SimCLR
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.transforms import normalize
 from tests.train.problem import IMAGES, SMALL, batches, problem
@@ -47,10 +46,9 @@ def test_views_are_those_of_the_methods_recipe_by_seed_epoch_and_index() -> None
     config, pictures = settings("seed=3"), images()
     made = raysl.views(config, pictures, epoch=2)
     assert [len(batch) for batch in made] == [8, 8, 8]
-    assert isinstance(config.method, SimCLR.Config)
     for batch in made:
         own = [pictures[place] for place in batch.index.tolist()]
-        expected = SimCLR.views(config.method)(own, batch.index.numpy(), seed=3, epoch=2)["global"]
+        expected = config.method.views.recipe()(own, batch.index.numpy(), seed=3, epoch=2)["global"]
         assert torch.equal(batch.views["global"], normalize(expected, config.data.mean, config.data.std))
         assert batch.label.tolist() == [-1] * 8
 

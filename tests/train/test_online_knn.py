@@ -26,7 +26,7 @@ def measured(num_train: int, num_test: int) -> dict[str, float]:
     recipe = evaluation_recipe(16, 16)
     order = Order(seed=0, fingerprint="", unit_sizes=train.unit_sizes, batch_size=1, lanes=1, window=8, is_exact=True)
     loader = Loader(train, recipe, order, config.data.mean, config.data.std, False, recipe)
-    state = TrainState.create(Setup.of(config, num_train, 10))
+    state = TrainState.create(Setup.of(config, 64, 10))
     run = Run(state, TrainPlan.from_config(config, 64))
     OnlineKNN(loader, test, 10, Duration.parse("1ep")).on_epoch_end(run, Step(8, 8, 8))
     return dict(run.line)

@@ -30,8 +30,8 @@ from raysl.train.folder.dataset_note import DATASET_FILE
 from raysl.train.folder.disk import Disk
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.plan import TrainPlan
-from raysl.train.prepare import prepare
-from raysl.train.worker import Job, _callbacks, max_corrupt
+from raysl.train.prepare import Prepared, prepare
+from raysl.train.worker import _callbacks, max_corrupt
 from tests.train.runs import SMALL, finish, start
 
 STEP = 12  # in the second of 5 epochs of 8 steps
@@ -42,20 +42,22 @@ class Second:
     """A second start, after its checks.
 
     Args:
-        job: what the driver sends to the workers.
-        plan: of the run.
+        prepared: what the driver sends to the workers.
         folder: of the run.
         found: the checkpoint that it goes on from.
     """
 
-    job: Job
-    plan: TrainPlan
+    prepared: Prepared
     folder: RunFolder
     found: Found
 
     @property
     def config(self) -> RunConfig:
-        return self.job.config
+        return self.prepared.config
+
+    @property
+    def plan(self) -> TrainPlan:
+        return self.prepared.setup.plan
 
 
 def rate_of_expected(run: Second) -> str:
@@ -65,7 +67,7 @@ def rate_of_expected(run: Second) -> str:
 
 
 def knn_every(run: Second) -> list[str]:
-    callbacks = _callbacks(run.job, run.folder, Disk())
+    callbacks = _callbacks(run.prepared, run.folder, Disk())
     return [str(callback.every) for callback in callbacks if isinstance(callback, OnlineKNN)]
 
 
@@ -93,14 +95,15 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
     "train.checkpoint_every": (["train.checkpoint_every=9st"], lambda run: str(run.plan.checkpoint_every), "9st"),
     "train.keep_checkpoints": (["train.keep_checkpoints=9"], lambda run: run.config.train.keep_checkpoints, 9),
     "train.online_knn_every": (["train.online_knn_every=2ep"], knn_every, ["2ep"]),
+    "train.eval_every": (["train.eval_every=2ep"], lambda run: str(run.config.train.eval_every), "2ep"),
     "train.max_failures": (["train.max_failures=8"], lambda run: run.config.train.max_failures, 8),
     "train.expect": (
         ["train.expect={loss: [1, 2]}"],
         rate_of_expected,
         "train.expect: loss is 3, outside [1, 2]",
     ),
-    "data.augment_on": (["data.augment_on=task"], lambda run: run.job.loader.augment_in_task, True),
-    "data.max_corrupt": (["data.max_corrupt=0.5"], lambda run: max_corrupt(run.config, run.job.data), 128),
+    "data.augment_on": (["data.augment_on=task"], lambda run: run.prepared.loader.augment_in_task, True),
+    "data.max_corrupt": (["data.max_corrupt=0.5"], lambda run: max_corrupt(run.prepared.setup), 128),
     "data.changed": (["data.changed=accept"], lambda run: run.found.step, STEP),
     "data.buffer_gb": (["data.buffer_gb=0.5"], lambda run: run.config.data.buffer_gb, 0.5),
     "data.prefetch": (["data.prefetch=5"], lambda run: run.config.data.prefetch, 5),
@@ -152,10 +155,10 @@ def words(tmp_path: Path, *changes: str) -> list[str]:
 def first_start(tmp_path: Path, *changes: str) -> RunFolder:
     """A run that was cut off at step 12; nothing but the checks can read the settings in its checkpoint."""
     config = load_config("quickstart", words(tmp_path, *changes))
-    job, folder = prepare(config), RunFolder.of(config)
+    run, folder = prepare(config), RunFolder.of(config)
     folder.make()
-    begin(job, folder, TrainPlan.from_config(config, job.setup.data.num_samples))
-    state = TrainState.create(config, job.data)
+    begin(run, folder)
+    state = TrainState.create(run.setup)
     state.step = STEP
     checkpoint = Path(folder.path) / checkpoint_name(STEP)
     state.save(checkpoint, {"loss": 3.0})
@@ -167,11 +170,10 @@ def first_start(tmp_path: Path, *changes: str) -> RunFolder:
 
 def second_start(tmp_path: Path, *changes: str) -> Second:
     config = load_config("quickstart", words(tmp_path, *changes))
-    job, folder = prepare(config), RunFolder.of(config)
+    run, folder = prepare(config), RunFolder.of(config)
     folder.make()
-    plan = TrainPlan.from_config(config, job.setup.data.num_samples, config.train.workers, lanes=job.lanes)
-    found = begin(job, folder, plan)
-    return Second(ray.cloudpickle.loads(ray.cloudpickle.dumps(job)), plan, folder, found)
+    found = begin(run, folder)
+    return Second(ray.cloudpickle.loads(ray.cloudpickle.dumps(run)), folder, found)
 
 
 @pytest.mark.parametrize("setting", sorted(CHANGES))
@@ -192,7 +194,7 @@ def test_what_may_change_takes_effect_on_a_second_start(tmp_path: Path, setting:
     assert run.found.step == STEP
     assert used(run) == expected
     assert load_dumped(run.folder.read("run.yaml").decode()) == run.config, "the next start compares with this one"
-    state = TrainState.create(run.config, run.job.data, is_new=False)
+    state = TrainState.create(run.prepared.setup, is_new=False)
     state.load(Path(run.folder.path) / checkpoint_name(STEP))
     state.save(tmp_path / "next", {})
     assert load_dumped((tmp_path / "next" / "run.yaml").read_text()) == run.config, "what is saved has the new ones"

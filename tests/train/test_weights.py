@@ -18,14 +18,12 @@ from raysl.checkpoint_files import checkpoint_name, checkpoint_names
 from raysl.config.docs import annotate
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
-from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.backbone import Backbone
 from raysl.train.begin import begin
 from raysl.train.folder.run_folder import RunFolder
-from raysl.train.plan import TrainPlan
 from raysl.train.prepare import prepare
 from raysl.train.pretrain import pretrain
 from tests.test_trust import MINE, rewrite
@@ -41,8 +39,8 @@ class Taught(SimCLR):
     class Config(SimCLR.Config):
         """Those of SimCLR."""
 
-    def __init__(self, config: Config, backbone: Backbone, data: DataInfo) -> None:
-        super().__init__(config, backbone, data)
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
         self.teacher = copy.deepcopy(backbone)
 
 
@@ -76,10 +74,9 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor], prefix: str = "") ->
 
 def started(config: RunConfig) -> tuple[RunFolder, int]:
     """What the driver does before workers start; the run's folder and the step that it goes on from."""
-    job, folder = prepare(config), RunFolder.of(config)
+    run, folder = prepare(config), RunFolder.of(config)
     folder.make()
-    found = begin(job, folder, TrainPlan.from_config(config, job.setup.data.num_samples))
-    return folder, found.step
+    return folder, begin(run, folder).step
 
 
 def test_a_new_run_begins_with_all_weights_of_the_same_method(tmp_path: Path, source: Path) -> None:

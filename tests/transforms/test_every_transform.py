@@ -8,7 +8,6 @@ from torch import Tensor
 from raysl.transforms import (
     AutoAugment,
     Autocontrast,
-    BlockMask,
     CutMix,
     Equalize,
     Invert,
@@ -17,7 +16,6 @@ from raysl.transforms import (
     Posterize,
     RandAugment,
     RandomErasing,
-    RandomMask,
     RandomPhotometric,
     RandomResizedCrop,
     RandomRotation90,
@@ -33,14 +31,12 @@ from raysl.transforms import (
 TRANSFORMS = [
     AutoAugment(),
     Autocontrast(),
-    BlockMask(),
     Equalize(p=0.5),
     Invert(),
     Posterize(),
     RandAugment(num_ops=4),
     RandomErasing(p=0.5),
     RandomErasing(p=0.5, value="random"),
-    RandomMask(),
     RandomPhotometric(),
     RandomRotation90(),
     Sharpness(),
@@ -94,7 +90,7 @@ def test_images_are_not_written_to(transform: Transform, cuts) -> None:
     before = images.clone()
     out = transform.apply(images, drawn(transform, 20, 32))
     assert torch.equal(images, before)
-    assert torch.equal(out, before) is not transform.changes_pixels
+    assert not torch.equal(out, before)
 
 
 def test_a_recipe_of_all_gives_each_sample_its_own_views(cuts) -> None:

@@ -148,6 +148,11 @@ def described(part: Any) -> Part:
     return type(part).__name__, asdict(part)
 
 
+def parts_of(view: View) -> list[Any]:
+    """The transforms, and the mask behind them."""
+    return [*view.transforms, *([] if view.mask is None else [view.mask])]
+
+
 def test_every_recipe_is_compared_with_its_paper() -> None:
     assert set(PAPERS) == set(RECIPES)
 
@@ -156,7 +161,7 @@ def test_every_recipe_is_compared_with_its_paper() -> None:
 def test_a_recipe_has_the_crops_and_transforms_of_its_paper(name: str) -> None:
     recipe = RECIPES[name]()
     found = {
-        group: [(described(view.crop), [described(transform) for transform in view.transforms]) for view in views]
+        group: [(described(view.crop), [described(part) for part in parts_of(view)]) for view in views]
         for group, views in recipe.groups.items()
     }
     assert found == PAPERS[name]
@@ -321,7 +326,7 @@ def test_the_rotation_is_the_turn_that_the_pixels_show(cuts: Callable[..., list[
     recipe, images, index = small("rotnet"), cuts(40, 60, 80), np.arange(40)
     crops = recipe.crop(images, index, 0, 0)["global"][:, 0]
     views, extras = recipe(images, index, 0, 0)["global"][:, 0], extras_of(recipe, index, 0, 0)
-    assert extras.keys() == {"rotation"}
+    assert extras.keys() == {"global.rotation"}
     labels = extras["global.rotation"][:, 0].tolist()
     mirrored = 0
     for image, view, label in zip(crops, views, labels, strict=True):
@@ -357,7 +362,7 @@ def test_the_permutation_is_how_the_tiles_were_shuffled(cuts: Callable[..., list
     recipe, images, index = small("jigsaw"), cuts(12, 60, 80), np.arange(12)
     tiles, whole = recipe(images, index, 0, 0)["patches"], without_tiles(recipe)(images, index, 0, 0)["patches"]
     extras = extras_of(recipe, index, 0, 0)
-    assert extras.keys() == {"permutation"}
+    assert extras.keys() == {"patches.permutation"}
     rows = permutation_table(50)[extras["patches.permutation"][:, 0].numpy()]
     for row in range(12):
         found = cells_of(tiles[row], whole[row, 0])
@@ -388,10 +393,10 @@ def test_each_tile_of_pirl_has_colours_of_its_own() -> None:
 def test_mae_masks_three_quarters_of_the_patches_and_msn_some_of_the_anchors_alone() -> None:
     index = np.arange(200)
     mae, msn = (extras_of(small(name), index, 0, 0) for name in ("mae", "msn"))
-    assert mae.keys() == msn.keys() == {"mask"}
-    assert mae["mask"].shape == msn["mask"].shape == (200, 1, 8, 8)
-    assert mae["mask"].sum((1, 2, 3)).unique().tolist() == [48]
-    assert msn["mask"].sum((1, 2, 3)).unique().tolist() == [10]
+    assert mae.keys() == msn.keys() == {"global.mask"}
+    assert mae["global.mask"].shape == msn["global.mask"].shape == (200, 1, 8, 8)
+    assert mae["global.mask"].sum((1, 2, 3)).unique().tolist() == [48]
+    assert msn["global.mask"].sum((1, 2, 3)).unique().tolist() == [10]
     many = extras_of(RECIPES["msn"](mask_ratio=0.7), np.arange(20), 0, 0)["global.mask"]
     assert many.sum((1, 2, 3)).unique().tolist() == [137]  # of 196
 

@@ -103,7 +103,7 @@ def through(chain: View, crops: Tensor, params: list[dict[str, Tensor]], rows: s
 def test_augmenting_mixes_no_devices() -> None:
     """The meta device refuses CPU tensors just as a GPU does."""
     crops = {"global": torch.empty(NUM, 2, 3, 32, 32, dtype=torch.uint8, device="meta")}
-    views = everything(32).augment(crops, np.arange(NUM), 0, 0)
+    views = everything(32).augment(crops, np.arange(NUM), 0, 0).views
     assert views["global"].device.type == "meta"
 
 
@@ -111,8 +111,8 @@ def test_augmenting_mixes_no_devices() -> None:
 def test_a_gpu_makes_the_views_of_a_cpu_to_one_level(cuts) -> None:
     recipe, index = everything(96), np.arange(NUM)
     crops = recipe.crop(cuts(NUM, 120, 150), index, 0, 0)
-    there = recipe.augment({"global": crops["global"].cuda()}, index, 0, 0)["global"].cpu()
-    assert (there.int() - recipe.augment(crops, index, 0, 0)["global"].int()).abs().max() <= 1
+    there = recipe.augment({"global": crops["global"].cuda()}, index, 0, 0).views["global"].cpu()
+    assert (there.int() - recipe.augment(crops, index, 0, 0).views["global"].int()).abs().max() <= 1
 
 
 def test_crop_then_augment_is_the_whole_recipe(cuts) -> None:
@@ -121,7 +121,7 @@ def test_crop_then_augment_is_the_whole_recipe(cuts) -> None:
     strided = {name: group.transpose(0, 1).contiguous().transpose(0, 1) for name, group in crops.items()}
     whole = recipe(images, index, 0, 1)
     for given in (crops, strided):
-        augmented = recipe.augment(given, index, 0, 1)
+        augmented = recipe.augment(given, index, 0, 1).views
         for name in ("global", "local"):
             assert torch.equal(whole[name], augmented[name])
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from raysl.config.schema import BackboneConfig
 
@@ -60,10 +61,21 @@ class Backbone(nn.Module, ABC):
     @classmethod
     def info(cls, config: Any) -> BackboneInfo:
         """What the settings come to, from a network built without memory for its weights."""
-        with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), _Unfilled():
             network = cls(config)
         return BackboneInfo(network.feature_dim, network.patch_size, network.stage_widths)
 
     def no_decay(self) -> set[str]:
         """Names of parameters that get no weight decay, besides those of one dimension: tokens, position embeddings."""
         return set()
+
+
+class _Unfilled(TorchFunctionMode):
+    """Leaves out what writes into tensors: those of the meta device hold nothing, and torch would import its compiler,
+    which takes seconds, to draw numbers for them."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name.endswith("_") and not name.endswith("__"):
+            return args[0] if args else next(iter(kwargs.values()))
+        return func(*args, **(kwargs or {}))

@@ -101,7 +101,7 @@ def test_a_format_that_takes_much_memory_has_a_lower_limit() -> None:
 MEASURE = """
 import sys
 import numpy as np
-from raysl.data.decode.decode import images
+from raysl.data.decode import images
 from raysl.data.decode.decode import decode
 from raysl.data.stream.loader import Loader
 from raysl.data.order import Order

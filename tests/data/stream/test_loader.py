@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from raysl.data.decode import images as reading
 from raysl.data.decode.background import Color
-from raysl.data.decode.decode import images as reading
 from raysl.data.order import Order
 from raysl.data.split import Rows, Split, runs
 from raysl.data.stream import prefetch
@@ -122,7 +122,11 @@ def test_paired_sources_have_views_of_their_own(files: list[bytes]) -> None:
 
 
 def test_extras_are_the_same_wherever_views_are_augmented(files: list[bytes]) -> None:
-    for recipe, name in ((rotnet(32), "rotation"), (jigsaw(100, 63, 16), "permutation"), (ibot(32, 16, 1), "mask")):
+    for recipe, name in (
+        (rotnet(32), "global.rotation"),
+        (jigsaw(100, 63, 16), "patches.permutation"),
+        (ibot(32, 16, 1), "global.mask"),
+    ):
         loader = loader_of(Photographs(files), recipe)
         in_task, on_device = (
             next(LocalBatches(replace(loader, augment_in_task=on)).from_step(3)) for on in (True, False)
@@ -148,7 +152,7 @@ def test_a_thread_that_makes_batches_ahead_changes_no_bit(files: list[bytes], mo
         ahead = list(islice(LocalBatches(loader, threads=threads).from_step(0), 3))
         for one, other in zip(alone, ahead, strict=True):
             assert all(torch.equal(one.views[name], other.views[name]) for name in loader.recipe.groups)
-            assert torch.equal(one.extras["rotation"], other.extras["rotation"])
+            assert torch.equal(one.extras["global.rotation"], other.extras["global.rotation"])
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])

@@ -153,6 +153,22 @@ def test_plain_images_are_shared_out_in_dataset_order() -> None:
     assert torch.equal(torch.cat(index), torch.arange(100))
 
 
+@pytest.mark.parametrize("world", [1, 2])
+def test_plain_images_from_data_tasks_are_those_of_one_process(world: int) -> None:
+    loader = _loader(num=601)  # in blocks of up to 256, of 300 and 301 images for two ranks
+    share = _Share(world)
+
+    def plain(rank: int) -> list[Batch]:
+        return list(RayBatches(loader, 10, rank, world, CPU, share, task_cpus=1.0, prefetch=1).plain())
+
+    with ThreadPoolExecutor(world) as pool:
+        ranks = list(pool.map(plain, range(world)))
+    for rank, found in enumerate(ranks):
+        expected = list(loader.plain(rank, world, CPU))
+        for take in (lambda batch: batch.index, lambda batch: batch.label, lambda batch: batch.views["image"]):
+            assert torch.equal(torch.cat(list(map(take, found))), torch.cat(list(map(take, expected))))
+
+
 def test_a_stream_that_waits_for_its_consumer_leaves_the_cpu_alone() -> None:
     loader = _loader(num=2048, size=64, batch=64, lanes=64)
 
