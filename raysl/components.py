@@ -20,12 +20,14 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
         "mae": "raysl.methods.mae:MAE",
-        "rotnet": "raysl.methods.rotnet:RotNet",
         "moco": "raysl.methods.moco:MoCo",
         "npid": "raysl.methods.npid:NPID",
+        "rotnet": "raysl.methods.rotnet:RotNet",
         "simclr": "raysl.methods.simclr:SimCLR",
+        "swav": "raysl.methods.swav:SwAV",
     },
     "backbone": {
         "resnet": "raysl.nn.backbones.resnet:ResNet",

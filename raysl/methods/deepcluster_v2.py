@@ -1,0 +1,160 @@
+"""DeepCluster-v2: clusters of last epoch's embeddings are the classes of this epoch.
+
+Caron, Misra, Mairal, Goyal, Bojanowski and Joulin 2020, arXiv 2006.09882, section 4.1 and appendix D. Before each epoch
+spherical k-means runs over the embeddings that a memory bank kept of every image; in the epoch each view is classified
+by its cosines with the centroids, so that no layer of classes has to be learned anew.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Count, NotEmpty, Place, Temperature, Width, Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.hashing import hash_words
+from raysl.losses import at_least_fp32
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.heads import mlp
+from raysl.nn.kmeans import kmeans
+from raysl.nn.memory_bank import MemoryBank
+from raysl.nn.multi_crop import multi_crop
+from raysl.schedule import Step
+from raysl.transforms.recipes import MultiCrop
+
+UNKNOWN = -100
+"""Assignment of an image that no clustering has seen; it has no loss."""
+
+
+class DeepClusterV2(Method):
+    """Classification into clusters that are found anew before each epoch.
+
+    Attributes:
+        assignments: int64 [heads, N], each image's cluster.
+    """
+
+    logged = ("cluster_top1", *COLLAPSE)
+    assignments: Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "deepcluster_v2"
+        temperature: Temperature = 0.1
+        """Divides the cosines with the centroids (appendix D)."""
+        hidden_dim: Width = 2048
+        """Width of the projector's hidden layer."""
+        output_dim: Width = 128
+        """Width of embeddings and centroids."""
+        projector_norm: bool = False
+        """Batch normalisation in the projector; VISSL has none."""
+        clusters: Annotated[tuple[Count, ...], NotEmpty()] = (3000, 3000, 3000)
+        """Clusters of each clustering, whose losses are averaged (appendix D)."""
+        kmeans_iters: Annotated[int, Within(1, 1000)] = 10
+        """Rounds of k-means before an epoch."""
+        bank_crops: Annotated[tuple[Place, ...], NotEmpty()] = (0,)
+        """Views whose embeddings are kept, in a memory bank for each (4 * output_dim bytes an image, on every rank);
+        clusterings take the banks in turn. The paper's code has [0, 1]."""
+        views: MultiCrop = field(default_factory=lambda: MultiCrop(min_scale=0.08, num_local=0))
+        """Two crops drawn alike, SimCLR's (section 4.1); small ones may be added."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        config, num_samples = self.config, setup.data.num_samples
+        dims = [backbone.feature_dim, config.hidden_dim, config.output_dim]
+        self.projector = mlp(dims, norm=config.projector_norm)
+        banks = nn.ModuleList(MemoryBank(num_samples, config.output_dim) for _ in config.bank_crops)
+        self.banks = cast(Sequence[MemoryBank], banks)
+        for head, k in enumerate(config.clusters):
+            self.register_buffer(f"centroids_{head}", torch.zeros(k, config.output_dim))
+        self.register_buffer("assignments", torch.full((len(config.clusters), num_samples), UNKNOWN))
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse more clusters than images, and a bank of a view that is not made.
+
+        Raises:
+            ConfigError: with the numbers and what to set instead.
+        """
+        method, num_samples = setup.method, setup.data.num_samples
+        most, num_views = max(method.clusters), method.views.num + method.views.num_local
+        if most > num_samples:
+            raise ConfigError(
+                f"method.clusters has {most} for {num_samples} training images: k-means cannot find more clusters than "
+                f"images; set {num_samples} or fewer, better {max(1, num_samples // 10)}"
+            )
+        if max(method.bank_crops) >= num_views:
+            raise ConfigError(
+                f"method.bank_crops has {max(method.bank_crops)}, but views are numbered from 0 to {num_views - 1}; "
+                f"leave it out, or raise method.views.num to {max(method.bank_crops) + 1}"
+            )
+
+    def before_epoch(self, step: Step, batches: Callable[[], Iterator[Batch]]) -> None:
+        """Cluster all images by their embeddings in the banks, which the first time are filled before."""
+        if step.index == 0:
+            self._fill_banks(batches)
+        num_samples, rank, world = self.setup.data.num_samples, dist.rank(), dist.world()
+        own = slice(num_samples * rank // world, num_samples * (rank + 1) // world)
+        for head, k in enumerate(self.config.clusters):
+            rows = self.banks[head % len(self.banks)].bank[own]
+            seed = hash_words(self.setup.seed, step.index, head) >> 1
+            centroids, assigned = kmeans(rows, k, self.config.kmeans_iters, seed)
+            self._centroids(head).copy_(centroids)
+            self.assignments[head].copy_(dist.all_gather_ragged(assigned))
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Cross entropy of every view of this rank's images with its image's cluster, mean over views and heads."""
+        h = multi_crop(self.backbone, batch.views)  # [B, V, D]
+        z = self._embed(h.flatten(0, 1)).view(*h.shape[:2], -1)  # [B, V, P]
+        losses, hits = [], []
+        for head in range(len(self.config.clusters)):
+            clusters = self.assignments[head, batch.index][:, None].expand(z.shape[:2])  # [B, V]
+            with torch.autocast(z.device.type, enabled=False):
+                scores = z @ self._centroids(head).T  # [B, V, K]
+                losses.append(_cross_entropy(scores / self.config.temperature, clusters))
+            hits.append((scores.detach().argmax(dim=-1) == clusters).float().mean())
+        kept = torch.stack([z[:, crop].detach() for crop in self.config.bank_crops], dim=1)  # [B, banks, P]
+        metrics = {"cluster_top1": 100 * torch.stack(hits).mean(), **collapse(dist.all_gather(z[:, 0].detach()))}
+        return StepOutput(torch.stack(losses).mean(), metrics, {"z": kept})
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Put the embeddings of the batch in place of those that the banks hold of its images."""
+        index, z = dist.all_gather(batch.index), dist.all_gather(carry["z"])  # [N], [N, banks, P]
+        for number, bank in enumerate(self.banks):
+            bank.update(index, z[:, number], momentum=0.0)
+
+    @torch.no_grad()
+    def _fill_banks(self, batches: Callable[[], Iterator[Batch]]) -> None:
+        """Embed every image as it is. In evaluation mode, so that ranks may have uneven numbers of batches."""
+        self.eval()
+        found = [(batch.index, self._embed(self.backbone(batch.views["image"][:, 0]))) for batch in batches()]
+        self.train()
+        held = self.banks[0].bank
+        z = torch.cat([held[:0], *(rows.to(held) for _, rows in found)])  # a rank may have no images
+        index = torch.cat([self.assignments[0, :0], *(rows for rows, _ in found)])
+        index, z = dist.all_gather_ragged(index), dist.all_gather_ragged(z)
+        for bank in self.banks:
+            bank.update(index, z, momentum=0.0)
+
+    def _embed(self, h: Tensor) -> Tensor:
+        return F.normalize(at_least_fp32(self.projector(h)), dim=-1)
+
+    def _centroids(self, head: int) -> Tensor:
+        """[K, P]."""
+        return self.get_buffer(f"centroids_{head}")
+
+
+def _cross_entropy(logits: Tensor, clusters: Tensor) -> Tensor:
+    """Mean over all rows and views, also those without a cluster, which count 0: the same at any number of ranks."""
+    rows = F.cross_entropy(logits.flatten(0, 1), clusters.flatten(), ignore_index=UNKNOWN, reduction="none")
+    return rows.mean()

@@ -1,0 +1,175 @@
+"""SwAV: Unsupervised Learning of Visual Features by Contrasting Cluster Assignments.
+
+Caron, Misra, Mairal, Goyal, Bojanowski and Joulin 2020, arXiv 2006.09882. The large views of an image are assigned to
+prototypes, all prototypes being used equally over the batch; each other view, large or small, predicts the assignment.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Count, Length, NotEmpty, Place, Temperature, Width, Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32, swapped_prediction
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.heads import mlp
+from raysl.nn.multi_crop import multi_crop
+from raysl.nn.prototypes import Prototypes
+from raysl.nn.queue import Queue
+from raysl.nn.sinkhorn import sinkhorn
+from raysl.schedule import Duration, Step
+from raysl.transforms.recipes import MultiCrop
+
+
+class SwAV(Method):
+    """Swapped prediction of balanced assignments to prototypes."""
+
+    logged = ("swapped_top1", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "swav"
+        temperature: Temperature = 0.1
+        """Divides the scores of a prediction (section 3.1, eq. 2; appendix A)."""
+        epsilon: Annotated[float, Within(1e-3, 1e3)] = 0.05
+        """Divides the scores of an assignment: smaller is closer to one prototype an image (eq. 3)."""
+        sinkhorn_iters: Annotated[int, Within(0, 1000)] = 3
+        """Rounds of balancing the assignments over the batch (eq. 5); 0 leaves a softmax, which collapses."""
+        hidden_dim: Width = 2048
+        """Width of the projector's hidden layer (appendix A)."""
+        output_dim: Width = 128
+        """Width of embeddings and prototypes (appendix A)."""
+        projector_norm: bool = True
+        """Batch normalisation in front of the ReLU of the projector."""
+        prototypes: Annotated[tuple[Count, ...], NotEmpty()] = (3000,)
+        """Number of prototypes (appendix A); several numbers are heads of their own, whose losses are averaged."""
+        freeze_prototypes: Length = field(default=Duration.parse("313st"))
+        """How long the prototypes stay as they are drawn at the start (appendix A: the first epoch of batch 4096)."""
+        hard_until: Length = field(default=Duration.parse("0st"))
+        """How long an assignment is one prototype alone, before it is shared out over several (eq. 3)."""
+        queue_length: Place = 0
+        """Images whose newest embeddings are assigned together with the batch, a multiple of train.batch_size; for
+        small batches (section 3.1, "Working with small batches": 3840 for 256). 0: none."""
+        queue_from: Length = field(default=Duration.parse("15ep"))
+        """When embeddings begin to enter the queue (appendix A)."""
+        queue_start: Literal["full", "random"] = "full"
+        """When assignments begin to use the queue: once it is full of embeddings, as in the paper's code, or from
+        `queue_from` on with the random vectors that it begins with, as in VISSL."""
+        views: MultiCrop = field(default_factory=MultiCrop)
+        """Two large crops, which are assigned, and six small ones, drawn alike (appendix A)."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        config = self.config
+        dims = [backbone.feature_dim, config.hidden_dim, config.output_dim]
+        self.projector = mlp(dims, norm=config.projector_norm)
+        heads = nn.ModuleList(Prototypes(config.output_dim, num) for num in config.prototypes)
+        self.prototypes = cast(Sequence[Prototypes], heads)
+        self.queue: Queue | None = None
+        if config.queue_length:
+            self.queue = Queue(config.queue_length, config.views.num, config.output_dim)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse a single view, more prototypes than images, and a queue that holds part of a batch.
+
+        Raises:
+            ConfigError: with the numbers and what to set instead.
+        """
+        method, batch_size, num_samples = setup.method, setup.plan.batch_size, setup.data.num_samples
+        if method.views.num + method.views.num_local < 2:
+            raise ConfigError(
+                "method.views.num is 1 and method.views.num_local is 0; SwAV predicts the assignment of one view from "
+                "another: give 2 views, or small ones"
+            )
+        if max(method.prototypes) > num_samples:
+            raise ConfigError(
+                f"method.prototypes has {max(method.prototypes)} for {num_samples} training images, which cannot be "
+                f"shared out over so many; set {num_samples} or fewer, better {max(1, num_samples // 10)}"
+            )
+        rest = method.queue_length % batch_size
+        if rest:
+            below = method.queue_length - rest
+            raise ConfigError(
+                f"method.queue_length is {method.queue_length}, no multiple of train.batch_size {batch_size}; set "
+                f"{below} or {below + batch_size}" + ("" if below else " (0: no queue)")
+            )
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Eq. 2 and 6: each view's prediction of the assignments of the large views, mean over heads."""
+        h = multi_crop(self.backbone, batch.views)  # [B, V, D]
+        embeddings = at_least_fp32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
+        z = F.normalize(embeddings, dim=-1)  # [B, V, P]
+        assigned = range(batch.views["global"].shape[1])
+        losses, hits = [], []
+        for prototypes in self.prototypes:
+            with torch.autocast(z.device.type, enabled=False):
+                scores = prototypes(z)  # [B, V, K]
+            codes = torch.stack([self._codes(prototypes, scores[:, crop], crop, step) for crop in assigned], dim=1)
+            losses.append(swapped_prediction(scores, codes, assigned, self.config.temperature))
+            hits.append(_swapped_top1(scores, codes))
+        metrics = {
+            "swapped_top1": 100 * torch.stack(hits).mean(),
+            **collapse(dist.all_gather(z[:, 0].detach())),
+        }
+        return StepOutput(torch.stack(losses).mean(), metrics, {"z": z[:, : len(assigned)].detach()})
+
+    def after_backward(self, step: Step) -> None:
+        """Hold the prototypes for a while: without a gradient no decay and no momentum moves them either."""
+        if step.index < _steps(self.config.freeze_prototypes, step):
+            for prototypes in self.prototypes:
+                prototypes.weight.grad = None
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Bring the prototypes back to length 1, and put the batch into the queue."""
+        for prototypes in self.prototypes:
+            prototypes.normalise()
+        if self.queue is not None and self._takes_queue(step):
+            self.queue.push(dist.all_gather(carry["z"]))
+
+    @torch.no_grad()
+    def _codes(self, prototypes: Prototypes, scores: Tensor, crop: int, step: Step) -> Tensor:
+        """Assignments of one large view of this rank's images [B, K], balanced over the batch and the queue."""
+        config, extra, extra_mask = self.config, None, None
+        if self.queue is not None and self._takes_queue(step):
+            with torch.autocast(scores.device.type, enabled=False):
+                extra = prototypes(self.queue.keys[:, crop])  # [Q, K], of the prototypes as they are now
+            if config.queue_start == "full":
+                extra_mask = self.queue.is_filled().all().expand(len(extra))
+        is_hard = step.index < _steps(config.hard_until, step)
+        return sinkhorn(
+            scores,
+            config.epsilon,
+            config.sinkhorn_iters,
+            extra=extra,
+            extra_mask=extra_mask,
+            is_hard=is_hard,
+        )
+
+    def _takes_queue(self, step: Step) -> bool:
+        return step.index >= _steps(self.config.queue_from, step)
+
+
+def _steps(length: Duration, step: Step) -> int:
+    return length.steps(step.total, step.epoch_len)
+
+
+@torch.no_grad()
+def _swapped_top1(scores: Tensor, codes: Tensor) -> Tensor:
+    """Share of predictions whose first prototype is that of the assignment, an image's other views only."""
+    num_codes, num_views = codes.shape[1], scores.shape[1]
+    is_same = codes.argmax(dim=-1)[:, :, None] == scores.argmax(dim=-1)[:, None]  # [B, A, V]
+    is_self = torch.eye(num_codes, num_views, dtype=torch.bool, device=scores.device)
+    return is_same.masked_fill(is_self, False).float().mean() * (num_views / (num_views - 1))
