@@ -138,6 +138,13 @@ def test_check_refuses_what_has_nothing_to_compare(num_samples: int, num_views: 
         NPID.check(setup_of(num_samples, **{"views.num": num_views}))
 
 
+def test_the_projector_is_the_papers_linear_layer_unless_it_is_normalised() -> None:
+    shapes = {name: list(value.shape) for name, value in small_npid(projector_norm="false").projector.named_parameters()}
+    assert shapes == {"0.weight": [8, 8], "0.bias": [8]}
+    z = small_npid(projector_norm="true").projector(torch.randn(6, 8, dtype=torch.float64) + 5)
+    torch.testing.assert_close(z.mean(dim=0), torch.zeros(8, dtype=torch.float64), rtol=0, atol=1e-9)
+
+
 def test_check_accepts_two_images() -> None:
     NPID.check(setup_of(2))
 
