@@ -45,6 +45,9 @@ class NPID(Method):
         """Rows of the bank that an image is told from, drawn with replacement from all (section 3.2)."""
         momentum: Momentum = 0.5
         """Share of a row of the bank that an update keeps."""
+        projector_norm: bool = False
+        """Batch normalisation of the embeddings, without scale and shift, for small sets, where the direction that all
+        images share would outweigh what tells them apart; the paper has none."""
         loss: Literal["nce", "cross_entropy"] = "nce"
         """Noise-contrastive estimation (section 3.2), or the cross entropy of picking the image's row."""
         views: Crops = field(
@@ -56,7 +59,9 @@ class NPID(Method):
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
-        self.projector = nn.Linear(backbone.feature_dim, self.config.output_dim)
+        dim, has_norm = self.config.output_dim, self.config.projector_norm
+        norm: nn.Module = nn.BatchNorm1d(dim, affine=False) if has_norm else nn.Identity()
+        self.projector = nn.Sequential(nn.Linear(backbone.feature_dim, dim, bias=not has_norm), norm)
         self.bank = MemoryBank(setup.data.num_samples, self.config.output_dim)
         self.register_buffer("log_norm", torch.zeros(()))  # log Z, from the first step on
 

@@ -21,7 +21,8 @@ EPS = torch.finfo(torch.float32).eps
 
 def setup_of(num_samples: int = 9, **fields: Any) -> Setup:
     small = ["backbone.num_stages=2", "backbone.width=4", "train.batch_size=1"]
-    mine = {"output_dim": 8, "num_negatives": 20, "temperature": 0.3, **fields}
+    paper = {"loss": "nce", "projector_norm": "false"}
+    mine = {"output_dim": 8, "num_negatives": 20, "temperature": 0.3, **paper, **fields}
     words = [f"method.{name}={value}" for name, value in mine.items()]
     return Setup.of(load_config("digits/npid", [*small, *words]), num_samples)
 
@@ -136,6 +137,15 @@ def test_loss_and_gradient_are_finite_at_extremes(loss: str, temperature: float,
 def test_check_refuses_what_has_nothing_to_compare(num_samples: int, num_views: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         NPID.check(setup_of(num_samples, **{"views.num": num_views}))
+
+
+def test_the_projector_is_the_papers_linear_layer_unless_it_is_normalised() -> None:
+    shapes = {
+        name: list(value.shape) for name, value in small_npid(projector_norm="false").projector.named_parameters()
+    }
+    assert shapes == {"0.weight": [8, 8], "0.bias": [8]}
+    z = small_npid(projector_norm="true").projector(torch.randn(6, 8, dtype=torch.float64) + 5)
+    torch.testing.assert_close(z.mean(dim=0), torch.zeros(8, dtype=torch.float64), rtol=0, atol=1e-9)
 
 
 def test_check_accepts_two_images() -> None:
