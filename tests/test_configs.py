@@ -23,7 +23,7 @@ RUNS = [name for name in config_names() if name not in SWEEPS + FRAGMENTS]
 @pytest.mark.parametrize("name", RUNS)
 def test_a_step_of_every_config_has_a_finite_loss_and_gradient(name: str) -> None:
     config = load_config(name, ["backbone.depth=10", "backbone.width=4", "train.batch_size=4", "optim.warmup=1st"])
-    setup = Setup.of(config, num_samples=64, num_classes=10)
+    setup = Setup.of(config, num_samples=5000, num_classes=10)
     recipe = checked_views(setup, Classes.of(config))
     assert recipe.size == config.data.image_size
     index = torch.arange(4)

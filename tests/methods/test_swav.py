@@ -160,7 +160,7 @@ def test_prototypes_are_held_and_then_train_and_are_unit_vectors_always() -> Non
         for prototypes, weight in zip(method.prototypes, begun, strict=True):
             torch.testing.assert_close(prototypes.weight.norm(dim=1), torch.ones(len(weight), dtype=torch.float64))
             far = (prototypes.weight - weight).abs().max()
-            assert far < 1e-15 if index <= 2 else far > 1e-6
+            assert far < 1e-7 if index <= 2 else far > 1e-5
         updated(method, at(index), whole_batch(index))
 
 
@@ -201,7 +201,9 @@ def test_views_are_the_papers() -> None:
     assert [len(groups[name]) for name in ("global", "local")] == [2, 6]
     assert (groups["global"][0].crop.size, groups["global"][0].crop.scale) == (224, (0.14, 1.0))
     assert (groups["local"][0].crop.size, groups["local"][0].crop.scale) == (96, (0.05, 0.14))
-    assert groups["global"][0].transforms[1] == ColorJitter(p=0.8, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)
+    assert groups["global"][0].transforms[1] == ColorJitter(
+        p=0.8, brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2
+    )
     names = [type(transform).__name__ for transform in groups["local"][0].transforms]
     assert names == ["HorizontalFlip", "ColorJitter", "Grayscale", "GaussianBlur"]
 

@@ -17,7 +17,11 @@ class Means(nn.Module):
 
 
 def test_large_views_come_first_and_each_size_is_one_pass() -> None:
-    views = {"local": torch.randn(4, 3, 2, 5, 5), "mine": torch.randn(4, 1, 2, 9, 9), "global": torch.randn(4, 2, 2, 8, 8)}
+    views = {
+        "local": torch.randn(4, 3, 2, 5, 5),
+        "mine": torch.randn(4, 1, 2, 9, 9),
+        "global": torch.randn(4, 2, 2, 8, 8),
+    }
     network = Means()
     h = multi_crop(network, views)
     assert network.shapes == [[8, 2, 8, 8], [12, 2, 5, 5]]
