@@ -96,7 +96,7 @@ def test_before_the_first_epoch_every_image_is_embedded_as_it_is_and_clustered()
     method.before_epoch(START, plain)
     assert method.training
     assert all(torch.equal(method.get_buffer(name), value) for name, value in running.items())
-    z = unit_embeddings(method.eval(), plain_images())
+    z = unit_embeddings(method.eval(), plain_images()).detach()
     for bank in method.banks:
         torch.testing.assert_close(bank.bank, z, rtol=0, atol=1e-12)
     for head, k in enumerate((4, 3, 4)):
