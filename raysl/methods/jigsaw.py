@@ -47,9 +47,9 @@ class ShuffledTiles:
     size: SquareSide = 255
     """Side of the square, in pixels."""
     grid: Literal[2, 3] = 3
-    """Cells along each side of the square (section 4.1)."""
+    """Cells along each side of the square (section 3)."""
     tile_size: Annotated[int, Within(2, 5461)] = 64
-    """Side of the tile inside each cell, in pixels (section 4.1)."""
+    """Side of the tile inside each cell, in pixels (section 3)."""
     jitter: Annotated[int, Within(1, 5460)] = 21
     """Places of a tile along each axis of its cell, so that edges do not tell who is next to whom (section 4.2)."""
     num_permutations: Annotated[int, Within(2, 10_000)] = 2000
@@ -128,7 +128,7 @@ class Jigsaw(Method):
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Cross entropy of the orders of this rank's images (equation 1, with the classifier of section 4.2)."""
+        """Cross entropy of the orders of this rank's images (section 3)."""
         h, logits, orders = self._classified(batch)
         loss = F.cross_entropy(logits, orders)
         hits = 100 * (logits.argmax(dim=1) == orders).float().mean()

@@ -57,11 +57,11 @@ class RotNet(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
-        """The paper's method has no numbers of its own but the four turns (section 2.1)."""
+        """The paper's method has no numbers of its own but the four turns (section 2.2)."""
 
         name: str = "rotnet"
         views: TurnedCrops = field(default_factory=TurnedCrops)
-        """A crop, mirrored by half and turned (section 3.3)."""
+        """A crop, mirrored by half and turned (section 3.2)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
