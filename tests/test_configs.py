@@ -14,16 +14,11 @@ from raysl.methods.setup import Setup
 from raysl.sweep_space import load_sweep
 from raysl.train.prepare import checked_views
 from raysl.transforms import normalize
+from tests.methods.properties import TINY
 
 SWEEPS = [name for name in config_names() if name.startswith("sweep/")]
 FRAGMENTS = [name for name in config_names() if name.startswith("data/")]
 RUNS = [name for name in config_names() if name not in SWEEPS + FRAGMENTS]
-
-
-TINY = {
-    "resnet": ["backbone.depth=10", "backbone.width=4"],
-    "vit": ["backbone.depth=2", "backbone.width=12", "backbone.heads=3"],
-}
 
 
 @pytest.mark.parametrize("name", RUNS)

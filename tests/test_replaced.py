@@ -105,3 +105,8 @@ def test_credentials_are_not_told(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     path.write_text("base: simclr\ndata: {path: 's3://KEY:SeCrEt@bucket/images'}\n")
     (line,) = told(caplog, str(path), "data=parquet")
     assert "data.path=s3://***@bucket/images" in line
+
+
+def test_what_raysls_own_files_replace_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    load_config("digits/mae")
+    assert caplog.records == []

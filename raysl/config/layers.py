@@ -58,9 +58,14 @@ class Layers:
         is_new = any(keys == ("method",) for keys, _, _ in self.replaced)
         return None if is_new else next((size for size in reversed(sizes) if size is not None), None)
 
-    def dropped(self, tree: dict[str, Any]) -> Iterator[str]:
-        """A line for each component that was replaced, with those of its settings that the tree has no more."""
-        for keys, before, below in self.replaced:
+    def dropped(self, tree: dict[str, Any], first: int = 0) -> Iterator[str]:
+        """A line for each component that was replaced, with those of its settings that the tree has no more.
+
+        Args:
+            tree: the settings as they are used.
+            first: how many replacements, from the first on, nobody has to be told of.
+        """
+        for keys, before, below in self.replaced[first:]:
             node, key = find(tree, keys), ".".join(keys)
             gone = [
                 f"{'.'.join((key, *leaf))}={write_inline(redact_tree(value))}"

@@ -16,7 +16,7 @@ from raysl.components import only_own_components
 from raysl.config.build import from_dict, node_of
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import filled, find, put, settings_in
-from raysl.config.files import base_names, expanded, files_of, read
+from raysl.config.files import base_names, expanded, files_of, packaged_folder, read
 from raysl.config.layers import Layers, followed, linked, parse_overrides
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
@@ -47,13 +47,15 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     main = files[-1].path
     for base in base_names(changes.pop("base", None), "overrides"):
         files += [file for file in files_of(base) if file.path not in {f.path for f in files}]
-    layers = Layers()
+    layers, num_ours = Layers(), 0
     for file in files:  # a run does not inherit another's name
         layers.lay({k: v for k, v in file.values.items() if k != "name" or file.path == main}, file.path.parent)
+        if file.path.is_relative_to(packaged_folder()):  # what raysl's own files replace is no news to anybody
+            num_ours = len(layers.replaced)
     layers.lay(parse_overrides(selections), Path.cwd())
     layers.lay(changes, Path.cwd())
     tree = linked({"name": main.stem, **layers.values}, layers.size_of_views)
-    for line in layers.dropped(tree):
+    for line in layers.dropped(tree, num_ours):
         log.warning(line)
     return from_dict(_expanded(RunConfig, _interpolated(tree)))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from raysl.config.build import from_dict
 from raysl.config.docs import annotate
 from raysl.config.dump import dump, escape, to_dict, unescape, write, write_inline
-from raysl.config.files import read
+from raysl.config.files import expanded, read
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 
@@ -50,13 +50,15 @@ TREE = st.fixed_dictionaries(
     },
     optional={
         "seed": st.integers(0, 2**32 - 1),
-        "storage": TEXT.filter(str.strip),
+        "storage": TEXT.filter(lambda text: text.strip() and expanded(text) == text),  # as a loaded one is
         "benchmarks": st.dictionaries(
             KEY, st.fixed_dictionaries({"name": st.just("neighbours"), "k": st.integers()}), max_size=2
         ),
     },
 )
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(
+    max_examples=60, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @FEW

@@ -22,7 +22,7 @@ from raysl.train.prepare import Prepared, prepare
 
 METHODS = sorted(ALIASES["method"])
 SMALL = (
-    "data.limit=74",  # 4 batches of 16 and one of 10
+    "data.limit=58",  # 3 batches of 16 and one of 10
     "train.batch_size=16",
     "data.drop_last=false",
     "data.lanes=5",  # which neither 2 nor 3 ranks share evenly
@@ -35,13 +35,19 @@ SMALL = (
     "optim.warmup=2st",
     "train.online_knn_every=null",
 )
-STOPS = (3, 5, 8)
-"""Steps to go on from: inside the first epoch, at its end, inside the second."""
+TINY = {
+    "resnet": ("backbone.depth=10", "backbone.width=8"),
+    "vit": ("backbone.depth=2", "backbone.width=24", "backbone.heads=3"),
+}
+"""Settings of a small network of each kind."""
+STOPS = (2, 4, 7)
+"""Steps to go on from: inside the first epoch, at its end, at the last but one."""
 
 
 def small(name: str, *words: str) -> Prepared:
-    """A run of a method over 74 digits."""
-    run = prepare(load_config(f"digits/{name}", [*SMALL, *words]))
+    """A run of a method over 58 digits."""
+    network = load_config(f"digits/{name}").backbone.name
+    run = prepare(load_config(f"digits/{name}", [*SMALL, *TINY[network], *words]))
     loader = replace(run.loader, augment_in_task=True)
     plan = TrainPlan.from_config(run.config, run.setup.data.num_samples, dist.world(), lanes=run.setup.plan.lanes)
     return replace(run, loader=loader, setup=replace(run.setup, plan=plan))
