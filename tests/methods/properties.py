@@ -22,7 +22,7 @@ from raysl.train.prepare import Prepared, prepare
 
 METHODS = sorted(ALIASES["method"])
 SMALL = (
-    "data.limit=58",  # 3 batches of 16 and one of 10
+    "data.limit=62",  # 3 batches of 16 and one of 14
     "train.batch_size=16",
     "data.drop_last=false",
     "data.lanes=5",  # which neither 2 nor 3 ranks share evenly
@@ -45,7 +45,7 @@ STOPS = (2, 4, 7)
 
 
 def small(name: str, *words: str) -> Prepared:
-    """A run of a method over 58 digits."""
+    """A run of a method over 62 digits."""
     network = load_config(f"digits/{name}").backbone.name
     run = prepare(load_config(f"digits/{name}", [*SMALL, *TINY[network], *words]))
     loader = replace(run.loader, augment_in_task=True)
