@@ -48,7 +48,7 @@ def features(split):
     return FeatureSet(torch.cat(vectors), torch.cat([batch.label for batch in batches]))
 
 found = KNN(KNN.Config()).run(features(train), features(test), 10, seed=0)
-print(f"steps {state.step} loss {metrics['loss']:.3f} top1 {found['top1']:.1f}")
+print(f"steps {state.step} loss {metrics['loss']:.3f} {found[0].name} {found[0].value:.1f}")
 """
 
 

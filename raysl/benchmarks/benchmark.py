@@ -1,6 +1,7 @@
 """The shape of a benchmark on features."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -68,6 +69,45 @@ class FeatureSet:
             )
 
 
+@dataclass(frozen=True)
+class Metric:
+    """One number of a benchmark, and all that a table or a page needs to show it.
+
+    Args:
+        name: what programs call it, such as `5_shot`; in the results of a run it is `<benchmark>/<name>`.
+        value: in `unit`.
+        deviation: standard deviation of `value` over repeated draws, where there are any.
+        unit: such as `%` or `s`; may be empty.
+        title: what people call it, such as `Low-shot, 5 per class`; default: made of both names.
+        is_headline: whether it is among the numbers that open the page; others follow as far as there is room.
+        is_lower_better: whether a smaller value is the better one.
+    """
+
+    name: str
+    value: float
+    deviation: float | None = None
+    unit: str = "%"
+    title: str = ""
+    is_headline: bool = True
+    is_lower_better: bool = False
+
+
+def by_name(metrics: Sequence[Metric]) -> dict[str, Metric]:
+    """The metrics that a benchmark gave, by their names.
+
+    Raises:
+        ValueError: if they are something else, or two of one name.
+    """
+    if not isinstance(metrics, Sequence) or not all(isinstance(metric, Metric) for metric in metrics):
+        raise ValueError(f"run() gave {metrics!r}; return a list of Metric (raysl.benchmarks.benchmark)")
+    found = {metric.name: metric for metric in metrics}
+    if len(found) < len(metrics):
+        names = [metric.name for metric in metrics]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"run() gave the metric {twice!r} more than once; give each a name of its own")
+    return found
+
+
 class Benchmark(ABC):
     """A measure of features: a function of two labelled sets, with nothing kept between calls.
 
@@ -99,10 +139,10 @@ class Benchmark(ABC):
     @classmethod
     @abstractmethod
     def metrics(cls, config: Any, num_classes: int) -> list[str]:
-        """Names of the numbers that `run` gives with these settings, without the deviations `*_std`."""
+        """Names of the numbers that `run` gives with these settings."""
 
     @abstractmethod
-    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> dict[str, float]:
+    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> list[Metric]:
         """Measure.
 
         Args:
@@ -112,7 +152,7 @@ class Benchmark(ABC):
             seed: of all that is random.
 
         Returns:
-            Percentages, 0 to 100, by name.
+            The numbers, each name once; accuracies in percent, 0 to 100.
 
         Raises:
             ValueError: if the sets do not allow the measurement; the message says why.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
+from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled, Metric
 from raysl.config.ranges import Count, NotEmpty, Temperature
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
@@ -64,7 +64,7 @@ class KNN(Benchmark):
         tops = ("top1", "top5") if num_classes > 5 else ("top1",)
         return [f"{top}{suffix}" for suffix, top in product(_suffixes(config.k).values(), tops)]
 
-    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> dict[str, float]:
+    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> list[Metric]:
         """See `Benchmark.run`; nothing is random here."""
         train.check("train", num_classes)
         test.check("test", num_classes)
@@ -74,12 +74,14 @@ class KNN(Benchmark):
         ranked = knn_predict(
             train, test.features, num_classes, self.config.k, self.config.temperature, self.config.chunk_rows
         )
-        metrics: dict[str, float] = {}
+        metrics = []
         for k, suffix in _suffixes(self.config.k).items():
             is_hit = ranked[k] == test.labels[:, None]  # [N, min(5, K)]
-            metrics[f"top1{suffix}"] = _percent(is_hit[:, 0])
+            title, is_first = f"kNN, top-1, k = {k}", not suffix
+            metrics.append(Metric(f"top1{suffix}", _percent(is_hit[:, 0]), title=title, is_headline=is_first))
             if num_classes > 5:
-                metrics[f"top5{suffix}"] = _percent(is_hit.any(dim=1))
+                title = f"kNN, top-5, k = {k}"
+                metrics.append(Metric(f"top5{suffix}", _percent(is_hit.any(dim=1)), title=title, is_headline=False))
         return metrics
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
+from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled, Metric
 from raysl.config.ranges import Count, NotEmpty, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
@@ -25,8 +25,8 @@ class LowShot(Benchmark):
     """Accuracy of the nearest class mean of a few images, averaged over many draws of those images.
 
     Features have the mean of the (unlabelled) training set subtracted and are normalised; a test image gets the class
-    whose mean has the largest cosine. Every draw is measured on all test images. Metrics `1_shot`, the mean over draws,
-    and `1_shot_std`, their standard deviation. The draws are a function of the seed and the order of the training rows.
+    whose mean has the largest cosine. Every draw is measured on all test images. Metric `1_shot` is the mean over draws
+    with their standard deviation. The draws are a function of the seed and the order of the training rows.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ class LowShot(Benchmark):
         return list(dict.fromkeys(f"{shots}_shot" for shots in config.shots))
 
     @torch.no_grad()
-    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> dict[str, float]:
+    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> list[Metric]:
         """See `Benchmark.run`."""
         train.check("train", num_classes)
         test.check("test", num_classes)
@@ -80,12 +80,12 @@ class LowShot(Benchmark):
         mean = train.features.float().mean(dim=0)
         keys = F.normalize(train.features.float() - mean, dim=1)
         queries = F.normalize(test.features.float() - mean, dim=1)
-        metrics: dict[str, float] = {}
+        metrics = []
         for shots in dict.fromkeys(self.config.shots):
             parts = [_hits(keys, queries, test.labels, part) for part in _parts(picks[:, :, :shots], keys.shape[1])]
             accuracy = 100 * torch.cat(parts)  # [draws]
-            metrics[f"{shots}_shot"] = accuracy.mean().item()
-            metrics[f"{shots}_shot_std"] = accuracy.std(correction=0).item()
+            mean_and_spread = accuracy.mean().item(), accuracy.std(correction=0).item()
+            metrics.append(Metric(f"{shots}_shot", *mean_and_spread, title=f"Low-shot, {shots} per class"))
         return metrics
 
 

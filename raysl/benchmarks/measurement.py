@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from raysl.benchmarks.benchmark import Benchmark, FeatureSet
+from raysl.benchmarks.benchmark import Benchmark, FeatureSet, by_name
 from raysl.benchmarks.features import RawPixels, extract_sets
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.benchmarks.results import Basis, Result, Results, label_of
@@ -141,18 +141,22 @@ class Measurement:
         config = self.fitting.settings[key]
         measure: Benchmark = resolve("benchmark", config.name)(config)
         num_classes, seed = len(self.images.train.classes), self.loaded.config.seed
-        found = {name: measure.run(train[name], test[name], num_classes, seed) for name in train}
+        found = {name: by_name(measure.run(train[name], test[name], num_classes, seed)) for name in train}
+        rivals = {side: {name: metric.value for name, metric in found[side].items()} for side in found}
         return [
             Score(
                 benchmark=key,
-                metric=metric,
-                trained=value,
-                untrained=found["untrained"].get(metric),
-                pixels=found["pixels"].get(metric),
-                deviation=found["trained"].get(f"{metric}_std"),
+                metric=metric.name,
+                trained=metric.value,
+                untrained=rivals["untrained"].get(metric.name),
+                pixels=rivals["pixels"].get(metric.name),
+                deviation=metric.deviation,
+                unit=metric.unit,
+                title=metric.title,
+                is_headline=metric.is_headline,
+                is_lower_better=metric.is_lower_better,
             )
-            for metric, value in found["trained"].items()
-            if not metric.endswith("_std")
+            for metric in found["trained"].values()
         ]
 
     def _shown(self, kept: Mapping[str, Result], bases: Mapping[str, Basis]) -> list[Score]:
@@ -229,8 +233,10 @@ def _told(name: str, error: Exception) -> str:
 
 
 def _named(score: Score, name: str, special: str) -> Score:
-    """A score under the name of its result, with what is to be known of it."""
+    """A score under the name of its result, with what is to be known of it; special settings do not open the page."""
     notes = [special] if special else []
     if score.is_saturated:
         notes.append("raw pixels nearly solve this one already")
+    if special:
+        score = replace(score, title=f"{score.heading} ({special})", is_headline=False)
     return replace(score, benchmark=name, note="; ".join(notes))

@@ -14,12 +14,15 @@ Pixels = NDArray[np.uint8]
 
 FORMAT_VERSION = 1
 SATURATED = 97.0
-"""Percent from which kNN on raw pixels leaves no room to tell backbones apart."""
+"""Percent from which raw pixels leave no room to tell backbones apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One number of one benchmark, beside what needs no training. Accuracies are in percent."""
+    """One number of one benchmark, beside what needs no training.
+
+    What reports of older raysl do not say of a number is as the defaults have it.
+    """
 
     benchmark: str
     """Name of the benchmark, such as `low_shot`."""
@@ -33,14 +36,28 @@ class Score:
     """Of the raw pixels in place of features."""
     deviation: float | None = None
     """Standard deviation of `trained` over repeated draws."""
+    unit: str = "%"
+    """Of all of them; may be empty."""
+    title: str = ""
+    """What people call the number; see `heading`."""
+    is_headline: bool = True
+    """Whether it is among the numbers that open the page."""
+    is_lower_better: bool = False
+    """Whether a smaller value is the better one."""
     note: str = ""
     """What a reader should know about this number."""
 
     @property
     def is_saturated(self) -> bool:
-        """Whether raw pixels already solve kNN so well that it can hardly tell a good backbone from a poor one."""
-        is_knn_top1 = self.benchmark.partition("@")[0] == "knn" and self.metric.startswith("top1")
-        return is_knn_top1 and self.pixels is not None and self.pixels >= SATURATED
+        """Whether raw pixels are so good that this headline can hardly tell a good backbone from a poor one."""
+        is_share_of_hits = self.is_headline and self.unit == "%" and not self.is_lower_better
+        return is_share_of_hits and self.pixels is not None and self.pixels >= SATURATED
+
+    @property
+    def heading(self) -> str:
+        """The title, or one that is made of both names."""
+        words = f"{self.benchmark}, {self.metric}".replace("_", " ")
+        return self.title or words[:1].upper() + words[1:]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from raysl.report.contents import Score
+from raysl.report.summary import large
 
 INK, MUTED, GRID = "#010101", "#020202", "#030303"
 TRAINED, UNTRAINED, PIXELS = "#040404", "#050505", "#060606"
@@ -49,10 +50,17 @@ MAX_LABEL = 22
 COLUMNS = (("trained", TRAINED), ("untrained", UNTRAINED), ("pixels", PIXELS))
 
 
-def score_bars(scores: Sequence[Score], names: Sequence[str]) -> str:
-    """Horizontal bars in groups: for each score trained (with its deviation), untrained and raw pixels."""
+def score_bars(scores: Sequence[Score], headings: Sequence[str], name: str = "scores") -> str:
+    """Horizontal bars in groups: for each score trained (with its deviation), untrained and raw pixels.
+
+    Args:
+        scores: of one unit.
+        headings: a name for each.
+        name: of the drawing, unique on the page.
+    """
+    unit = scores[0].unit
     drawn = [(column, colour) for column, colour in COLUMNS if any(_is_drawn(score, column) for score in scores)]
-    figure = Figure(figsize=(5, 0.5 + len(scores) * (0.28 + 0.22 * len(drawn))))
+    figure = Figure(figsize=(5, 0.75 + len(scores) * (0.28 + 0.22 * len(drawn))))
     thickness = 0.78 / max(1, len(drawn))
     with drawing(figure) as axes:
         for group, score in enumerate(scores):
@@ -61,16 +69,17 @@ def score_bars(scores: Sequence[Score], names: Sequence[str]) -> str:
                     middle = group + (place - (len(drawn) - 1) / 2) * thickness
                     _bar(axes, middle, thickness * 0.88, score, column, colour)
         values = [_value(score, column) for score in scores for column, _ in drawn if _is_drawn(score, column)]
-        is_percent = all(0 <= value <= 100 for value in values)
+        is_percent = unit == "%" and all(0 <= value <= 100 for value in values)
         axes.set_xlim(min(0.0, *values, 0.0), 112 if is_percent else max(*values, 0.0, 1e-9) * 1.15)
         if is_percent:
             axes.set_xticks(range(0, 101, 25))
         axes.set_ylim(len(scores) - 0.45, -0.55)
-        axes.set_yticks(range(len(scores)), [_label(name) for name in names], fontsize=11)
+        axes.set_yticks(range(len(scores)), [_label(heading) for heading in headings], fontsize=11)
+        axes.set_xlabel(unit, color=MUTED, fontsize=10)
         axes.grid(axis="x", color=GRID, linewidth=0.8)
         axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.spines["bottom"].set_visible(False)
-        return to_svg(figure, "scores", "Bars of the scores: trained, untrained, raw pixels")
+        return to_svg(figure, name, f"Bars of the scores in {unit or 'numbers'}: trained, untrained, raw pixels")
 
 
 def _bar(axes: Axes, middle: float, thickness: float, score: Score, column: str, colour: str) -> None:
@@ -82,7 +91,7 @@ def _bar(axes: Axes, middle: float, thickness: float, score: Score, column: str,
         axes.errorbar(value, middle, xerr=deviation, color=INK, capsize=3, linewidth=1.4)
     weight = "bold" if column == "trained" else "normal"
     axes.annotate(
-        f"{value:.1f}",
+        large(value, score.unit),
         (max(0.0, value + deviation), middle),
         xytext=(5, 0),
         textcoords="offset points",

@@ -5,32 +5,43 @@ from collections.abc import Sequence
 
 from raysl.report.contents import Score
 
-HEADER = ("benchmark", "metric", "trained", "±", "untrained", "pixels")
-NUM_NAMES = 2
+NAMES = ("benchmark", "metric", "unit")
+NUMBERS = ("trained", "±", "untrained", "pixels")
 
 
 def score_table(scores: Sequence[Score]) -> str:
     """An aligned table, a line a score: names to the left, numbers to the right, no trailing spaces.
 
-    `±` is the standard deviation of `trained`. Columns that no score fills are left out; no scores, no text.
+    `±` is the standard deviation of `trained`. Columns that no score fills are left out, and the units where all are
+    percent; no scores, no text.
     """
     if not scores:
         return ""
-    rows = [
-        (score.benchmark, score.metric, *map(number, (score.trained, score.deviation, score.untrained, score.pixels)))
-        for score in scores
+    has_units = any(score.unit != "%" for score in scores)
+    rows = [_cells(score, score.unit if has_units else "") for score in scores]
+    columns = [
+        (title, *cells) for title, cells in zip(NAMES + NUMBERS, zip(*rows, strict=True), strict=True) if any(cells)
     ]
-    columns = [(title, *cells) for title, cells in zip(HEADER, zip(*rows, strict=True), strict=True) if any(cells)]
     widths = [max(map(len, column)) for column in columns]
     header, *body = zip(*columns, strict=True)
-    return "\n".join(_line(cells, widths) for cells in (header, ["-" * width for width in widths], *body))
+    num_names = sum(title in NAMES for title in header)
+    return "\n".join(_line(cells, widths, num_names) for cells in (header, ["-" * width for width in widths], *body))
 
 
-def number(value: float | None) -> str:
-    """Two decimals; nothing for None, `nan` or `inf` as they are."""
+def number(value: float | None, unit: str = "%") -> str:
+    """Two decimals of a percentage, else three digits; nothing for None, `nan` or `inf` as they are."""
     if value is None:
         return ""
-    return f"{value:.2f}" if math.isfinite(value) else str(float(value))
+    if not math.isfinite(value):
+        return str(float(value))
+    return f"{value:.2f}" if unit == "%" else readable(value)
+
+
+def large(value: float | None, unit: str = "%") -> str:
+    """For large type: one decimal of a percentage, else three digits; a dash where there is no number."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    return f"{value:.1f}" if unit == "%" else readable(value)
 
 
 def readable(value: float) -> str:
@@ -38,10 +49,15 @@ def readable(value: float) -> str:
     return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+def _cells(score: Score, unit: str) -> tuple[str, ...]:
+    values = (score.trained, score.deviation, score.untrained, score.pixels)
+    return score.benchmark, score.metric, unit, *(number(value, score.unit) for value in values)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], num_names: int) -> str:
     """Names to the left, numbers to the right."""
     padded = [
-        cell.ljust(width) if column < NUM_NAMES else cell.rjust(width)
+        cell.ljust(width) if column < num_names else cell.rjust(width)
         for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
     ]
     return "  ".join(padded).rstrip()

@@ -25,7 +25,7 @@ SMALL = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "me
 FRAGILE = """
 from dataclasses import dataclass
 from pathlib import Path
-from raysl.benchmarks.benchmark import Benchmark
+from raysl.benchmarks.benchmark import Benchmark, Metric
 from raysl.config.schema import BenchmarkConfig
 
 class Fragile(Benchmark):
@@ -38,7 +38,8 @@ class Fragile(Benchmark):
         return ["length"]
 
     def run(self, train, test, num_classes, seed):
-        return {"length": float(len(Path(self.config.needs).read_text()))}
+        num = len(Path(self.config.needs).read_text())
+        return [Metric("length", num / 4, 0.5, unit="s", title="Time to read it", is_lower_better=True)]
 """
 
 
@@ -89,7 +90,11 @@ def test_one_that_fails_costs_no_other_its_result_and_the_next_start_measures_wh
 
     (tmp_path / "needed").write_text("12345")
     done = pretrain(config)
-    assert done.metrics["fragile/length"] == 5.0
+    assert done.metrics["fragile/length"] == 1.25
+    assert done.metrics["fragile/length/deviation"] == 0.5
+    text = (run / "report.html").read_text()
+    assert '<h3>Time to read it</h3><div class="big">1.25<small> s ± 0.5</small></div>' in text
+    assert "<h3>kNN, top-1, k = 20</h3>" in text
     assert {"knn/top1", "low_shot/1_shot/untrained"} <= set(done.metrics)
     second = stamps(run)
     assert {name: second[name] for name in ("low_shot", "knn")} == {name: first[name] for name in ("low_shot", "knn")}

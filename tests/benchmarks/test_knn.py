@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from sklearn.neighbors import KNeighborsClassifier
 
-from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.benchmark import FeatureSet, Metric, by_name
 from raysl.benchmarks.knn import KNN, knn_predict
 from raysl.errors import ConfigError
 
@@ -43,11 +43,17 @@ def test_knn_equals_a_slow_loop(k: int, temperature: float) -> None:
     assert predicted.tolist() == [slow_knn(train, query, 4, k, temperature) for query in test.features]
 
 
+def knn_of(train: FeatureSet, test: FeatureSet, num_classes: int, *ks: int) -> dict[str, float]:
+    """Values of the metrics by name."""
+    found = by_name(KNN(KNN.Config(k=ks)).run(train, test, num_classes, seed=0))
+    return {name: metric.value for name, metric in found.items()}
+
+
 def test_knn_equals_sklearn_on_digits() -> None:
     train, test = digits()
     reference = KNeighborsClassifier(20, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.07))
     score = reference.fit(train.features.numpy(), train.labels).score(test.features.numpy(), test.labels)
-    metrics = KNN(KNN.Config()).run(train, test, num_classes=10, seed=0)
+    metrics = knn_of(train, test, 10, 20)
     assert metrics["top1"] == pytest.approx(100 * score)
     assert metrics["top1"] == pytest.approx(97.5, abs=0.3)
     assert metrics["top1"] < metrics["top5"] <= 100
@@ -71,31 +77,54 @@ def test_lengths_of_features_do_not_matter_and_small_temperatures_do_not_overflo
 
 def test_several_k_are_measured_each_as_if_alone() -> None:
     train, test = random_set(60, seed=0, num_classes=7), random_set(40, seed=1, num_classes=7)
-    both = KNN(KNN.Config(k=(20, 1))).run(train, test, 7, seed=0)
+    both, alone = knn_of(train, test, 7, 20, 1), knn_of(train, test, 7, 1)
     assert set(both) == {"top1", "top5", "top1_k1", "top5_k1"}
-    alone = KNN(KNN.Config(k=(1,))).run(train, test, 7, seed=0)
     assert (both["top1_k1"], both["top5_k1"]) == (alone["top1"], alone["top5"])
+
+
+def test_titles_tell_the_numbers_apart_and_the_first_top1_leads() -> None:
+    train, test = random_set(60, seed=0, num_classes=7), random_set(40, seed=1, num_classes=7)
+    metrics = KNN(KNN.Config(k=(20, 1))).run(train, test, 7, seed=0)
+    assert [(metric.name, metric.title, metric.unit, metric.is_headline) for metric in metrics] == [
+        ("top1", "kNN, top-1, k = 20", "%", True),
+        ("top5", "kNN, top-5, k = 20", "%", False),
+        ("top1_k1", "kNN, top-1, k = 1", "%", False),
+        ("top5_k1", "kNN, top-5, k = 1", "%", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ({"top1": 5.0}, r"gave \{'top1': 5.0\}; return a list of Metric"),
+        ([5.0], "return a list of Metric"),
+        ([Metric("map", 1.0), Metric("map", 2.0)], "'map' more than once"),
+    ],
+)
+def test_what_is_no_list_of_metrics_is_refused(metrics: list[Metric], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        by_name(metrics)
 
 
 def test_a_class_without_a_vote_is_no_hit() -> None:
     train, test = random_set(60, seed=0, num_classes=7), random_set(40, seed=1, num_classes=7)
     ranked = knn_predict(train, test.features, 7, (1,))[1]
     assert torch.equal(ranked[:, 1:], torch.full((40, 4), -1))
-    metrics = KNN(KNN.Config(k=(1,))).run(train, test, 7, seed=0)
+    metrics = knn_of(train, test, 7, 1)
     assert metrics["top5"] == metrics["top1"]
 
 
 def test_top5_needs_more_than_five_classes() -> None:
     train, test = random_set(40, seed=0), random_set(20, seed=1)
-    assert set(KNN(KNN.Config()).run(train, test, num_classes=4, seed=0)) == {"top1"}
+    assert set(knn_of(train, test, 4, 20)) == {"top1"}
 
 
 def test_more_neighbours_than_images_is_said(caplog: pytest.LogCaptureFixture) -> None:
     train, test = random_set(8, seed=0), random_set(5, seed=1)
     with caplog.at_level(logging.WARNING):
-        metrics = KNN(KNN.Config(k=(20,))).run(train, test, 4, seed=0)
+        metrics = knn_of(train, test, 4, 20)
     assert "k=20 is more than the 8 training images" in caplog.text
-    assert metrics == KNN(KNN.Config(k=(8,))).run(train, test, 4, seed=0)
+    assert metrics == knn_of(train, test, 4, 8)
 
 
 @pytest.mark.parametrize("fields", [{"k": ()}, {"k": (0,)}, {"temperature": 0.0}])

@@ -3,7 +3,7 @@ import torch
 from torch.nn import functional as F
 
 from raysl.benchmarks import low_shot
-from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.benchmark import FeatureSet, Metric, by_name
 from raysl.benchmarks.low_shot import LowShot, draw_shots
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
@@ -27,19 +27,22 @@ def test_low_shot_equals_a_slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(low_shot, "MEMORY", 100)  # one draw at a time
     monkeypatch.setattr(low_shot, "CHUNK_ROWS", 7)
     train, test = random_set(60, seed=0), random_set(30, seed=1)
-    metrics = LowShot(LowShot.Config(shots=(1, 3), draws=6)).run(train, test, num_classes=4, seed=5)
+    metrics = by_name(LowShot(LowShot.Config(shots=(1, 3), draws=6)).run(train, test, num_classes=4, seed=5))
     for shots in (1, 3):
         slow = torch.tensor(slow_low_shot(train, test, draw_shots(train.labels, 4, shots, 6, seed=5)))
-        assert metrics[f"{shots}_shot"] == pytest.approx(slow.mean().item(), rel=1e-5)
-        assert metrics[f"{shots}_shot_std"] == pytest.approx(slow.std(correction=0).item(), rel=1e-5)
+        value, deviation = (pytest.approx(number.item(), rel=1e-5) for number in (slow.mean(), slow.std(correction=0)))
+        title = f"Low-shot, {shots} per class"
+        assert metrics[f"{shots}_shot"] == Metric(f"{shots}_shot", value, deviation, "%", title)
 
 
 def test_raw_digits_have_their_known_accuracy() -> None:
     train, test = digits()
-    metrics = LowShot(LowShot.Config()).run(train, test, num_classes=10, seed=0)
-    assert metrics["1_shot"] == pytest.approx(65.4, abs=1)
-    assert metrics["5_shot"] == pytest.approx(83.2, abs=1)
-    assert metrics["5_shot_std"] < metrics["1_shot_std"] < 8
+    one, five = LowShot(LowShot.Config()).run(train, test, num_classes=10, seed=0)
+    assert one.value == pytest.approx(65.4, abs=1)
+    assert five.value == pytest.approx(83.2, abs=1)
+    assert one.deviation is not None
+    assert five.deviation is not None
+    assert five.deviation < one.deviation < 8
 
 
 def test_draws_hold_each_class_without_repeats() -> None:

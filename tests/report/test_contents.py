@@ -18,6 +18,21 @@ def test_a_report_comes_back_from_json_without_its_pictures(tmp_path: Path) -> N
     assert load_report_json(tmp_path / "report.json") == replace(report, **dict.fromkeys(PICTURES))
 
 
+def test_a_report_of_older_raysl_comes_back(tmp_path: Path) -> None:
+    content = json.loads(report_json(example()))
+    for score in content["scores"]:
+        for name in ("unit", "title", "is_headline", "is_lower_better"):
+            del score[name]
+    (tmp_path / "report.json").write_text(json.dumps(content))
+    report = load_report_json(tmp_path / "report.json")
+    assert report.metrics == example().metrics
+    assert [(score.heading, score.unit) for score in report.scores] == [
+        ("Low shot, 5 shot", "%"),
+        ("Knn, top1", "%"),
+        ("Linear, top1", "%"),
+    ]
+
+
 def test_metrics_are_flat_and_hold_only_what_was_measured() -> None:
     assert json.loads(report_json(example()))["metrics"] == {
         "low_shot/5_shot": 90.1,

@@ -163,9 +163,9 @@ def test_both_files_are_written_and_small(tmp_path: Path) -> None:
 
 
 def test_saturated_pixels_are_named_and_others_are_not(full: str) -> None:
-    assert "Raw pixels alone reach 98.1 % kNN top-1" in Outline(full).text
-    assert "Go by the low-shot numbers." in Outline(full).text
-    top5 = Score(benchmark="knn", metric="top5", trained=99.0, untrained=98.0, pixels=99.9)
+    assert "Raw pixels alone reach 98.1 % (kNN, top-1, k = 20)" in Outline(full).text
+    assert "Go by: Low-shot, 5 per class; Linear, top1." in Outline(full).text
+    top5 = Score(benchmark="knn", metric="top5", trained=99.0, untrained=98.0, pixels=99.9, is_headline=False)
     assert Outline(page(example(scores=[top5, *SCORES]))).text.count("99.9 %") == 0, "top-5 is near 100 soon"
     fair = [replace(score, pixels=96.9) for score in SCORES]
     assert "Raw pixels alone" not in page(example(scores=fair, embeddings=None))
@@ -174,20 +174,43 @@ def test_saturated_pixels_are_named_and_others_are_not(full: str) -> None:
 def test_cards_name_the_gain_over_the_untrained_network_and_then_over_pixels(full: str) -> None:
     text = Outline(full).text
     assert "Low-shot, 5 per class90.1 % ± 0.8+19.7 vs untrained+12.6 vs raw pixels" in text
-    assert "kNN, top-197.4 %+4.4 vs untrained−0.7 vs raw pixels" in text
+    assert "kNN, top-1, k = 2097.4 %+4.4 vs untrained−0.7 vs raw pixels" in text
 
 
-def test_top1_leads_what_pixels_solve_and_other_settings_come_behind() -> None:
-    def score(benchmark: str, metric: str, pixels: float = 50.0) -> Score:
-        return Score(benchmark=benchmark, metric=metric, trained=60.0, untrained=40.0, pixels=pixels)
+def test_headlines_lead_what_pixels_solve_behind_them_and_others_last() -> None:
+    def score(title: str, is_headline: bool, pixels: float = 50.0) -> Score:
+        names = {"benchmark": "any", "metric": title, "title": title}
+        return Score(**names, trained=60.0, untrained=40.0, pixels=pixels, is_headline=is_headline)
 
-    low_shot = [score("low_shot", "1_shot"), score("low_shot", "5_shot")]
-    knn = [score("knn", "top5"), score("knn", "top1_k200"), score("knn", "top1"), score("knn@1f3a2c", "top1")]
-    few = ["Low-shot, 1 per class", "Low-shot, 5 per class"]
-    assert card_titles([*low_shot, *knn]) == ["kNN, top-1", *few, "kNN, top-5"]
-    solved = [replace(item, pixels=98.0) for item in knn]
-    assert card_titles([*low_shot, *solved]) == [*few, "kNN, top-1", "kNN, top-5"]
-    assert "kNN, top-1, k = 200" in Outline(page(example(scores=knn))).text
+    further, solved, first, second = score("d", False), score("c", True, 98.0), score("a", True), score("b", True)
+    assert card_titles([further, solved, first, second]) == ["a", "b", "c", "d"]
+    assert card_titles([further, solved]) == ["c", "d"]
+
+
+def test_a_number_has_its_own_title_and_unit() -> None:
+    time = {"benchmark": "mine", "metric": "search", "title": "Search of <all> images", "unit": "s"}
+    score = Score(**time, trained=0.0312, untrained=0.0501, pixels=0.02, deviation=0.004, is_lower_better=True)
+    full = page(example(scores=[*SCORES, score], embeddings=None))
+    text = Outline(full).text
+    assert "Search of <all> images0.0312 s ± 0.004−0.0189 s vs untrained+0.0112 s vs raw pixels" in text
+    assert '<div class="gain untrained better">−0.0189 s' in full
+    assert '<div class="gain pixels worse">+0.0112 s' in full
+    assert "mine/searchs0.03120.0040.05010.02" in text, "the table"
+    assert re.findall(r'aria-label="Bars of the scores in (.*?):', full) == ["%", "s"]
+
+
+def test_two_of_one_title_are_told_apart() -> None:
+    one = Score(benchmark="knn", metric="top1", title="kNN", trained=1.0)
+    assert card_titles([one, replace(one, benchmark="cold")]) == ["kNN (knn)", "kNN (cold)"]
+
+
+def test_numbers_without_a_title_go_by_their_names() -> None:
+    assert card_titles([Score(benchmark="low_shot", metric="5_shot", trained=1.0)]) == ["Low shot, 5 shot"]
+
+
+def test_the_own_task_on_held_out_images_has_its_curve(full: str) -> None:
+    assert "Heldout rotation top1last 71.5" in Outline(full).text
+    assert 'aria-label="Heldout rotation top1 over the steps of training"' in full
 
 
 def card_titles(scores: list[Score]) -> list[str]:

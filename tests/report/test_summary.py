@@ -25,5 +25,17 @@ def test_columns_that_no_score_fills_are_left_out() -> None:
     )
 
 
+def test_units_have_a_column_where_one_is_not_percent() -> None:
+    score = Score(benchmark="mine", metric="search", trained=0.03125, deviation=12.0, unit="s")
+    assert score_table([SCORES[0], score]) == "\n".join(
+        [
+            "benchmark  metric  unit  trained     ±  untrained  pixels",
+            "---------  ------  ----  -------  ----  ---------  ------",
+            "low_shot   5_shot  %       90.10  0.80      70.40   77.50",
+            "mine       search  s      0.0312    12",
+        ]
+    )
+
+
 def test_no_scores_make_no_table() -> None:
     assert score_table([]) == ""

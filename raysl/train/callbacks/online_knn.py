@@ -3,7 +3,7 @@
 import torch
 
 from raysl import dist
-from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.benchmark import FeatureSet, by_name
 from raysl.benchmarks.knn import KNN
 from raysl.data.source import Split
 from raysl.data.sources.subset import even_share
@@ -44,7 +44,8 @@ class OnlineKNN(Callback):
         train = self._features(backbone, self.loader.split, MOST_TRAIN, run.state.device)
         test = self._features(backbone, self.test, MOST_TEST, run.state.device)
         backbone.train(was_training)
-        run.log({"knn_top1": KNN(KNN.Config()).run(train, test, self.num_classes, seed=0)["top1"]})
+        metrics = by_name(KNN(KNN.Config()).run(train, test, self.num_classes, seed=0))
+        run.log({"knn_top1": metrics["top1"].value})
 
     @torch.no_grad()
     def _features(self, backbone: Backbone, split: Split, most: int, device: torch.device) -> FeatureSet:

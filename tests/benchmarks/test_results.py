@@ -1,0 +1,29 @@
+"""Results that are kept."""
+
+import json
+from pathlib import Path
+
+from raysl.benchmarks.results import Basis, Result, Results
+from raysl.report.contents import Score
+from raysl.storage import Folder
+
+BASIS = Basis(step=2, weights="", settings={"k": [20]}, train="a", test="b")
+SCORE = Score(
+    benchmark="mine", metric="search", trained=0.5, unit="s", title="Search", is_headline=False, is_lower_better=True
+)
+
+
+def test_titles_and_units_are_kept(tmp_path: Path) -> None:
+    result = Result("mine", BASIS, [SCORE])
+    Results(Folder(str(tmp_path))).keep(result, "digits")
+    assert Results(Folder(str(tmp_path))).load() == {"mine": result}
+
+
+def test_results_of_older_raysl_still_count(tmp_path: Path) -> None:
+    Results(Folder(str(tmp_path))).keep(Result("knn", BASIS, [SCORE]), "digits")
+    content = json.loads((tmp_path / "knn.json").read_text())
+    for name in ("unit", "title", "is_headline", "is_lower_better"):
+        del content["scores"][0][name]
+    (tmp_path / "knn.json").write_text(json.dumps(content))
+    old = Results(Folder(str(tmp_path))).load()["knn"]
+    assert old == Result("knn", BASIS, [Score(benchmark="mine", metric="search", trained=0.5)])
