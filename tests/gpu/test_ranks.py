@@ -11,12 +11,13 @@ from raysl.nn.batch_norm import convert_sync_batch_norm, norm_statistics
 from raysl.schedule import Step
 from tests.distributed import run_ranks
 from tests.gpu.marks import CUDA, on_gpu
-from tests.methods.test_simclr import SHARES, small_simclr, whole_batch
+from tests.methods.test_simclr import small_simclr, whole_batch
 from tests.train.problem import problem
 
 pytestmark = on_gpu
 
 COUNTS = {2: [3, 2], 3: [2, 0, 3]}
+SHARES = {2: {"even": [3, 3], "uneven": [5, 1]}, 3: {"even": [2, 2, 2], "uneven": [3, 1, 2]}}
 STEP = Step(0, 10, 5)
 
 
