@@ -80,6 +80,7 @@ CLAIMS = {
             "test_evaluate.py::test_one_that_fails_costs_no_other_its_result_and_the_next_start_measures_what_is_missing",
             "test_evaluate.py::test_results_add_up_and_belong_to_their_checkpoint_settings_and_images",
             "test_extract.py::test_other_images_are_extracted_to_a_file_of_their_own",
+            "test_page.py::test_a_number_has_its_own_title_and_unit",
         ),
     },
     "transforms.md": {

@@ -49,11 +49,11 @@ with heeding() as signals, signals.saving(lambda: True):
     print("saved", flush=True)
 """
 HANGS = """
-import hashlib, subprocess, sys
+import hashlib, subprocess, sys, threading
 from raysl.signals import heeding
 with heeding():
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
-    print("ready", child.pid, flush=True)
+    threading.Timer(1.0, print, ("ready", child.pid), {"flush": True}).start()  # the main thread hashes by then
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes in which no handler of Python's is called
 """
 

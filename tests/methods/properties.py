@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ SMALL = (
     "train.uneven=true",
     "train.epochs=2",
     "train.log_every=1st",
+    "train.checkpoint_every=1st",
     "train.keep_checkpoints=100",
     "train.precision=fp32",
     "benchmarks={}",
@@ -40,14 +41,15 @@ TINY = {
     "vit": ("backbone.depth=2", "backbone.width=24", "backbone.heads=3"),
 }
 """Settings of a small network of each kind."""
-STOPS = (2, 4, 7)
-"""Steps to go on from: inside the first epoch, at its end, at the last but one."""
+STOPS = (2, 4)
+"""Steps to go on from: inside the first epoch, and at its end."""
 
 
-def small(name: str, *words: str) -> Prepared:
+@cache
+def small(name: str) -> Prepared:
     """A run of a method over 62 digits."""
     network = load_config(f"digits/{name}").backbone.name
-    run = prepare(load_config(f"digits/{name}", [*SMALL, *TINY[network], *words]))
+    run = prepare(load_config(f"digits/{name}", [*SMALL, *TINY[network]]))
     loader = replace(run.loader, augment_in_task=True)
     plan = TrainPlan.from_config(run.config, run.setup.data.num_samples, dist.world(), lanes=run.setup.plan.lanes)
     return replace(run, loader=loader, setup=replace(run.setup, plan=plan))
@@ -76,7 +78,7 @@ def _double(batch: Batch) -> Batch:
 def exact_steps(name: str) -> dict[str, Any]:
     """Two epochs in float64: the gradients of each step, and all that a checkpoint keeps at the end."""
     torch.set_num_threads(1)
-    run = small(name, "train.checkpoint_every=100ep")
+    run = small(name)
     state = TrainState.create(run.setup, classes=run.classes)
     state.method.double()
     begun = _copies(state)
@@ -99,7 +101,7 @@ def restarted(name: str, folder: str) -> dict[int, list[str]]:
     """For each stop, the names of tensors whose bits are others than those of the run that went through."""
     torch.set_num_threads(1)
     path = Path(folder, f"{name}-{dist.world()}")
-    run = small(name, "train.checkpoint_every=1st")
+    run = small(name)
     through = _trained(run, TrainState.create(run.setup, classes=run.classes), LocalReporter(path, keep=100))
     differing = {}
     for stop in STOPS:
