@@ -20,7 +20,7 @@ MARGIN = 8.0
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
-@pytest.fixture(scope="module", params=[2, 3], ids=lambda world: f"{world} ranks")
+@pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)], ids=lambda world: f"{world} ranks")
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return run_ranks(request.param, on_ranks, str(tmp_path_factory.mktemp("restarts")), timeout=300.0)
 

@@ -65,7 +65,7 @@ def test_the_notebook_page_runs_as_printed_and_does_not_start_ray(tmp_path: Path
     done = subprocess.run([sys.executable, "-c", check], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "torch.Size([8, " in done.stdout
-    assert (tmp_path / "runs" / "notebook" / "checkpoint_000000020" / "backbone.safetensors").exists()
+    assert (tmp_path / "runs" / "notebook" / "checkpoint_000000008" / "backbone.safetensors").exists()
 
 
 def test_stopped_and_resumed_equals_uninterrupted_bit_for_bit(tmp_path: Path) -> None:
