@@ -62,4 +62,4 @@ def test_the_command_of_a_guide_runs_as_printed(guide: str, tmp_path: Path) -> N
         [sys.executable, "-m", "raysl", *words], cwd=tmp_path, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr
-    assert "low-shot" in done.stdout
+    assert "low_shot" in done.stdout

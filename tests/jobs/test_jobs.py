@@ -106,7 +106,9 @@ def test_a_job_trains_with_the_shipped_raysl_and_its_log_ends_with_the_run(head:
     job = head.submit("short", *words)
     assert job.ended() == 0, job.log
     run = tmp_path / "short"
-    assert job.log.splitlines()[-1].split() == ["run", str(run)]
+    *_, place, note = job.log.splitlines()
+    assert place.split() == ["run", str(run)]
+    assert note.startswith("note        --low-resource")
     (checkpoint,) = run.glob("checkpoint_0*")
     assert _meta(checkpoint)["step"] == 30
     assert _meta(checkpoint)["raysl"] == "shipped"
