@@ -72,6 +72,10 @@ class Duration:
         """This length in updates, rounded to the nearest one."""
         return round(self.length(total, epoch_len))
 
+    def is_over(self, step: Step) -> bool:
+        """Whether this length of time from the start of training is over at `step`."""
+        return step.index >= self.steps(step.total, step.epoch_len)
+
     def is_due(self, step: Step) -> bool:
         """Whether a multiple of this length (at least one step) ends at `step`, the point after an update."""
         return step.index % max(1, self.steps(step.total, step.epoch_len)) == 0

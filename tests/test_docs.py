@@ -86,7 +86,11 @@ def told_of(doc: str) -> str:
 
 @pytest.mark.parametrize("doc", COMING)
 def test_settings_named_to_those_who_come_from_elsewhere_exist(doc: str) -> None:
-    loaded = (["data.path=."], ["data.path=.", "optim=sgd"], ["data={name: torchvision, dataset: CIFAR10, root: .}"])
+    loaded = (
+        ["data.path=.", "optim=sgd"],
+        ["data.path=.", "backbone=vit"],
+        ["data={name: torchvision, dataset: CIFAR10, root: .}"],
+    )
     methods = [["data.path=.", f"method={name}"] for name in ALIASES["method"]]
     known = {key for words in (*loaded, *methods) for key, _, _ in describe(raysl.load_config("simclr", words))}
     known |= {

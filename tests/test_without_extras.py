@@ -22,7 +22,7 @@ from raysl.components import ALIASES, resolve
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.order import Order
 from raysl.train import LocalReporter, TrainPlan, fit
-from raysl.transforms.view import evaluation_recipe
+from raysl.transforms.view_recipe import evaluation_recipe
 
 for slot, names in ALIASES.items():
     for name in names:

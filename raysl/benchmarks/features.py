@@ -28,7 +28,8 @@ from raysl.data.decode.images import cut_images
 from raysl.data.source import SPLITS, Split
 from raysl.errors import ConfigError
 from raysl.storage import Folder
-from raysl.transforms.view import evaluation_recipe, normalize
+from raysl.transforms.functional import normalize
+from raysl.transforms.view_recipe import evaluation_recipe
 
 log = logging.getLogger("raysl")
 

@@ -1,12 +1,15 @@
 """`raysl speed`: how fast raysl is on this machine."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from raysl.cli.arguments import Verbose, set_up
 from raysl.errors import ConfigError
+
+Numbers = dict[str, Any]
 
 app = typer.Typer(help="Measure how fast raysl is on this machine.", no_args_is_help=True)
 
@@ -24,13 +27,9 @@ def run_speed_step(
 ) -> None:
     """Compare raysl's loop, alone and on Ray Train, with a bare torch loop on the same CPUs."""
     set_up(verbose)
-    from raysl.speed.numbers import check_writable, write
     from raysl.speed.step import measure_step, step_table
 
-    check_writable(json_file)
-    numbers = measure_step(repeats=repeats, steps=steps)
-    write(json_file, numbers)
-    typer.echo(step_table(numbers))
+    _tell(json_file, lambda: measure_step(repeats=repeats, steps=steps), step_table)
 
 
 @app.command("start")
@@ -41,13 +40,9 @@ def run_speed_start(
 ) -> None:
     """Time from `raysl pretrain` to its first training step, and say where the seconds go."""
     set_up(verbose)
-    from raysl.speed.numbers import check_writable, write
     from raysl.speed.start import measure_start, start_table
 
-    check_writable(json_file)
-    numbers = measure_start(repeats=repeats)
-    write(json_file, numbers)
-    typer.echo(start_table(numbers))
+    _tell(json_file, lambda: measure_start(repeats=repeats), start_table)
 
 
 @app.command("recovery")
@@ -58,13 +53,9 @@ def run_speed_recovery(
 ) -> None:
     """Time what a run loses when its training worker is killed, and when its driver is. Linux only."""
     set_up(verbose)
-    from raysl.speed.numbers import check_writable, write
     from raysl.speed.recovery import measure_recovery, recovery_table
 
-    check_writable(json_file)
-    numbers = measure_recovery(repeats=repeats)
-    write(json_file, numbers)
-    typer.echo(recovery_table(numbers))
+    _tell(json_file, lambda: measure_recovery(repeats=repeats), recovery_table)
 
 
 @app.command("pipeline")
@@ -78,17 +69,17 @@ def run_speed_pipeline(
 ) -> None:
     """Compare the way from encoded images to views with torchvision's and lightly's, on the same CPUs."""
     set_up(verbose)
-    from raysl.speed.numbers import check_writable, write
     from raysl.speed.pictures import STORED
     from raysl.speed.pipeline import measure_pipeline, pipeline_table
 
     if size is not None and size not in STORED:
         raise ConfigError(f"--size {size}: there are pictures for {' and '.join(map(str, STORED))}")
-    check_writable(json_file)
     sizes = tuple(STORED) if size is None else (size,)
-    numbers = measure_pipeline(sizes=sizes, repeats=repeats, seconds=seconds, threads=threads)
-    write(json_file, numbers)
-    typer.echo(pipeline_table(numbers))
+    _tell(
+        json_file,
+        lambda: measure_pipeline(sizes=sizes, repeats=repeats, seconds=seconds, threads=threads),
+        pipeline_table,
+    )
 
 
 @app.command("order")
@@ -100,13 +91,21 @@ def run_speed_order(
 ) -> None:
     """Simulate the sample order of a large run: memory of a process, seconds to its first batch."""
     set_up(verbose)
-    from raysl.speed.numbers import check_writable, write
     from raysl.speed.order import OrderTask, measure_order, order_table
 
-    check_writable(json_file)
     task = OrderTask(rows=rows, world=world, lanes=world, batch_size=32 * world)
     if rows < task.batch_size:
         raise ConfigError(f"--rows {rows} do not fill a batch of {task.batch_size} (32 for each of {world} workers)")
-    numbers = measure_order(task, ranks=sorted({0, world // 2, world - 1}))
+    _tell(json_file, lambda: measure_order(task, ranks=sorted({0, world // 2, world - 1})), order_table)
+
+
+def _tell(
+    json_file: Path | None, measure: Callable[[], dict[str, Any]], table: Callable[[dict[str, Any]], str]
+) -> None:
+    """Measure, once it is known that the numbers can be written; write and show them."""
+    from raysl.speed.numbers import check_writable, write
+
+    check_writable(json_file)
+    numbers = measure()
     write(json_file, numbers)
-    typer.echo(order_table(numbers))
+    typer.echo(table(numbers))

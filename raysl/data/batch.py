@@ -70,10 +70,15 @@ class Batch:
         index = self.index.cpu().numpy() if self.host_index is None else self.host_index
         return SampleRandom(self.seed, self.epoch, np.asarray(index, np.int64), _ROWS).at(crc32(slot.encode()))
 
-    def shared(self, slot: str) -> SampleRandom:
-        """Numbers that the whole global batch shares, a function of (seed, step, slot), as those of one row."""
+    def shared(self, slot: str, num_rows: int = 1) -> SampleRandom:
+        """Numbers that the whole global batch shares, a function of (seed, step, slot).
+
+        Args:
+            slot: what they are for; another one has other numbers.
+            num_rows: how often they are given, once for each row that asks for them.
+        """
         key = hash_words(self.seed, self.step)
-        return SampleRandom(key, 0, np.zeros(1, np.int64), _SHARED).at(crc32(slot.encode()))
+        return SampleRandom(key, 0, np.zeros(num_rows, np.int64), _SHARED).at(crc32(slot.encode()))
 
 
 @dataclass(frozen=True)

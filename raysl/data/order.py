@@ -78,7 +78,7 @@ class Order:
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Int64s:
         """Sample indices of one rank's rows of the global batch at a step, counted from the start of the run."""
         epoch, in_epoch = divmod(step, self.epoch_len)
-        lanes = rank_lanes(self.lanes, rank, world)
+        lanes = rank_share(self.lanes, rank, world)
         num_rows = self.batch_rows(step)
         if self.is_exact:
             key = self._key(_SAMPLES, epoch)
@@ -90,14 +90,14 @@ class Order:
 
     def lanes_of(self, step: int, rank: int = 0, world: int = 1) -> Int64s:
         """The lane of each row of `batch(step, rank, world)`."""
-        own = rank_lanes(self.lanes, rank, world)
+        own = rank_share(self.lanes, rank, world)
         num_rows = self.batch_rows(step)
         counts = [self._slot(lane + 1, num_rows) - self._slot(lane, num_rows) for lane in own]
         return np.repeat(np.arange(own.start, own.stop), counts)
 
     def num_rows(self, rank: int, world: int) -> int:
         """Rows of each whole global batch that a rank holds."""
-        lanes = rank_lanes(self.lanes, rank, world)
+        lanes = rank_share(self.lanes, rank, world)
         return self._slot(lanes.stop, self.batch_size) - self._slot(lanes.start, self.batch_size)
 
     def _slot(self, lane: int, num_rows: int) -> int:
@@ -175,9 +175,9 @@ def epoch_length(num_samples: int, batch_size: int, drop_last: bool) -> int:
     return num_samples // batch_size if drop_last else -(-num_samples // batch_size)
 
 
-def rank_lanes(lanes: int, rank: int, world: int) -> range:
-    """The lanes of a rank: those from rank*L/W to (rank+1)*L/W, rounded down."""
-    return range(rank * lanes // world, (rank + 1) * lanes // world)
+def rank_share(num: int, rank: int, world: int) -> range:
+    """A rank's part of `num` lanes, rows or images: those from rank*num/W to (rank+1)*num/W, rounded down."""
+    return range(rank * num // world, (rank + 1) * num // world)
 
 
 def default_lanes(batch_size: int) -> int:

@@ -17,6 +17,7 @@ from raysl import dist
 from raysl.config.ranges import Count, NotEmpty, Place, Temperature, Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
+from raysl.data.order import rank_share
 from raysl.errors import ConfigError
 from raysl.hashing import hash_words
 from raysl.losses import at_least_fp32
@@ -103,10 +104,9 @@ class DeepClusterV2(Method):
         """Cluster all images by their embeddings in the banks, which the first time are filled before."""
         if step.index == 0:
             self._fill_banks(batches)
-        num_samples, rank, world = self.setup.data.num_samples, dist.rank(), dist.world()
-        own = slice(num_samples * rank // world, num_samples * (rank + 1) // world)
+        own = rank_share(self.setup.data.num_samples, dist.rank(), dist.world())
         for head, k in enumerate(self.config.clusters):
-            rows = self.banks[head % len(self.banks)].bank[own]
+            rows = self.banks[head % len(self.banks)].bank[own.start : own.stop]
             seed = hash_words(self.setup.seed, step.index, head) >> 1
             centroids, assigned = kmeans(rows, k, self.config.kmeans_iters, seed)
             self._centroids(head).copy_(centroids)

@@ -29,7 +29,8 @@ from raysl.transforms.permutations import permutation_table
 from raysl.transforms.photometric import Grayscale
 from raysl.transforms.tiles import Tiles
 from raysl.transforms.transform import Transform
-from raysl.transforms.view import View, ViewRecipe
+from raysl.transforms.view import View
+from raysl.transforms.view_recipe import ViewRecipe
 
 SquareSide = Annotated[int, Within(6, 16_384)]
 

@@ -25,7 +25,7 @@ from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.schedule import Step
 from raysl.transforms.masking import RandomMask
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view import ViewRecipe
+from raysl.transforms.view_recipe import ViewRecipe
 
 
 class MAE(Method):

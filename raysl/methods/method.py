@@ -12,7 +12,7 @@ from raysl.data.batch import Batch
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.schedule import Step
-from raysl.transforms.view import ViewRecipe
+from raysl.transforms.view_recipe import ViewRecipe
 
 
 @dataclass

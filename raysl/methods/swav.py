@@ -128,7 +128,7 @@ class SwAV(Method):
 
     def after_backward(self, step: Step) -> None:
         """Hold the prototypes for a while: without a gradient no decay and no momentum moves them either."""
-        if step.index < _steps(self.config.freeze_prototypes, step):
+        if not self.config.freeze_prototypes.is_over(step):
             for prototypes in self.prototypes:
                 prototypes.weight.grad = None
 
@@ -148,7 +148,7 @@ class SwAV(Method):
                 extra = prototypes(self.queue.keys[:, crop])  # [Q, K], of the prototypes as they are now
             if config.queue_start == "full":
                 extra_mask = self.queue.is_filled().all().expand(len(extra))
-        is_hard = step.index < _steps(config.hard_until, step)
+        is_hard = not config.hard_until.is_over(step)
         return sinkhorn(
             scores,
             config.epsilon,
@@ -159,11 +159,8 @@ class SwAV(Method):
         )
 
     def _takes_queue(self, step: Step) -> bool:
-        return step.index >= _steps(self.config.queue_from, step)
-
-
-def _steps(length: Duration, step: Step) -> int:
-    return length.steps(step.total, step.epoch_len)
+        starts: Duration = self.config.queue_from
+        return starts.is_over(step)
 
 
 @torch.no_grad()

@@ -64,11 +64,6 @@ class Queue(nn.Module):
         self.pointer.copy_((self.pointer + num_rows) % length)
         self.num_filled.copy_((self.num_filled + num_rows).clamp(max=length))
 
-    def newest_first(self) -> Tensor:
-        """A copy of the rows [length, *shape] from the newest to the oldest."""
-        ages = torch.arange(1, len(self.keys) + 1, device=self.keys.device)
-        return self.keys[(self.pointer - ages) % len(self.keys)]
-
     def is_filled(self) -> Tensor:
         """Which of `keys` were pushed, bool [length]; the others are still random."""
         return torch.arange(len(self.keys), device=self.keys.device) < self.num_filled

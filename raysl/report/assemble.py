@@ -27,7 +27,7 @@ from raysl.hashing import permutation
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, RunReport, ViewSample
 from raysl.report.page import write_report
 from raysl.storage import Folder, outlast
-from raysl.transforms.view import evaluation_recipe
+from raysl.transforms.view_recipe import evaluation_recipe
 
 MOST_POINTS = 1000
 NUM_QUERIES, NUM_NEIGHBOURS = 10, 8

@@ -9,7 +9,8 @@ import numpy as np
 from raysl.report.html import table
 from raysl.transforms.tiles import Tiles
 from raysl.transforms.transform import Transform
-from raysl.transforms.view import View, ViewRecipe
+from raysl.transforms.view import View
+from raysl.transforms.view_recipe import ViewRecipe
 
 HEAD = "<th>group</th><th>output</th><th>view</th><th>crop</th><th>transforms, in order</th>"
 ALWAYS_SHOWN = ("p", "brightness", "contrast", "saturation", "hue", "patch_size", "ratio", "ratios")

@@ -8,9 +8,9 @@ from raysl.components import Classes, resolve
 from raysl.config.load import load_config
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.data.source import Split
-from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
-from raysl.transforms.view import ViewRecipe
+from raysl.train.prepare import views_of
+from raysl.transforms.view_recipe import ViewRecipe
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,8 @@ def requested(name: str, overrides: Sequence[str]) -> ViewRequest:
     """
     config = load_config(name, overrides)
     split: Split = resolve("source", config.data.name)(config.data).required("train")
-    classes, setup = Classes.of(config), _setup(config, split)
-    try:
-        recipe: ViewRecipe = classes.method.views(setup)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(f"method.views: {error}") from error
+    classes = Classes.of(config)
+    recipe = views_of(_setup(config, split), classes)
     about = next(iter((inspect.getdoc(classes.method) or "").splitlines()), "")
     return ViewRequest(config.name, f"method {config.method.name}", about, recipe, config.data, split, config.seed)
 

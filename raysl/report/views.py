@@ -14,7 +14,7 @@ from raysl.report.style import VIEWS_STYLE
 from raysl.report.view_pictures import ViewPicture
 from raysl.report.view_request import ViewRequest, requested
 from raysl.report.view_samples import GroupPictures, SampleViews, StoredImage, sample_views
-from raysl.transforms.view import ViewRecipe
+from raysl.transforms.view_recipe import ViewRecipe
 
 STORED = 116
 """Longer side of a stored image on the page, in pixels."""

@@ -35,7 +35,7 @@ from raysl.speed.pictures import read_pictures
 from raysl.speed.turns import join
 from raysl.transforms.photometric import blur_kernel_size
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view import evaluation_recipe
+from raysl.transforms.view_recipe import evaluation_recipe
 
 MEAN, STD = DataConfig.mean, DataConfig.std
 BUFFER_BYTES = 512 << 20  # what may wait in Ray's object store between turns: used up in a part of the warm-up
@@ -190,7 +190,7 @@ STREAMS: dict[str, Callable[[StreamTask], Iterator[Any]]] = {
 def parts_of_local(task: StreamTask, num_batches: int) -> dict[str, float]:
     """Microseconds that an image spends in each part of `raysl_local`, on one thread."""
     from raysl.data.decode.images import read_images
-    from raysl.transforms.view import normalize
+    from raysl.transforms.functional import normalize
 
     loader = _loader(task)
     spent = dict.fromkeys(("order", "read and decode", "crop", "augment", "normalise"), 0.0)

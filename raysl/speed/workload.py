@@ -16,8 +16,8 @@ from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.sgd import SGD
 from raysl.schedule import Duration
+from raysl.transforms.functional import normalize
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view import normalize
 
 NUM_BATCHES = 2
 

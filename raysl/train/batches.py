@@ -14,7 +14,7 @@ from raysl.data.order import Order
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.train.plan import TrainPlan
-from raysl.transforms.view import ViewRecipe
+from raysl.transforms.view_recipe import ViewRecipe
 
 log = logging.getLogger("raysl")
 

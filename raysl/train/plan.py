@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from raysl.config.schema import OptimConfig, RunConfig
-from raysl.data.order import Order, default_lanes, epoch_length, rank_lanes
+from raysl.data.order import Order, default_lanes, epoch_length, rank_share
 from raysl.data.source import Split
 from raysl.errors import ConfigError
 from raysl.optim.course import check_phases
@@ -158,6 +158,6 @@ class TrainPlan:
 @cache
 def _shares(num_rows: int, lanes: int, world: int) -> tuple[int, ...]:
     """How many of the rows of a global batch each rank holds."""
-    cuts = [rank_lanes(lanes, rank, world) for rank in range(world)]
+    cuts = [rank_share(lanes, rank, world) for rank in range(world)]
     place = [lane * num_rows // lanes for lane in range(lanes + 1)]
     return tuple(place[cut.stop] - place[cut.start] for cut in cuts)

@@ -13,7 +13,7 @@ from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.train.expected import check_expected_names, course_warning
 from raysl.train.plan import TrainPlan
-from raysl.transforms.view import ViewRecipe, evaluation_recipe
+from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 log = logging.getLogger("raysl")
 
@@ -87,6 +87,15 @@ def checked_views(setup: Setup, classes: Classes) -> ViewRecipe:
         ConfigError: if it has, or there are no such views.
     """
     classes.method.check(setup)
+    return views_of(setup, classes)
+
+
+def views_of(setup: Setup, classes: Classes) -> ViewRecipe:
+    """The views that a method asks for.
+
+    Raises:
+        ConfigError: if its settings make none.
+    """
     try:
         recipe: ViewRecipe = classes.method.views(setup)
     except ConfigError:

@@ -7,6 +7,7 @@ from raysl.transforms.auto_augment import AutoAugment
 from raysl.transforms.color import Autocontrast, Equalize, Invert, Posterize, RandomPhotometric, Sharpness, ToLab
 from raysl.transforms.crop import Canvas, CenterCrop, Crop, RandomCrop, RandomResizedCrop
 from raysl.transforms.erasing import RandomErasing
+from raysl.transforms.functional import normalize
 from raysl.transforms.geometric import Affine, HorizontalFlip
 from raysl.transforms.masking import BlockMask, RandomMask
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
@@ -17,7 +18,8 @@ from raysl.transforms.random import SampleRandom
 from raysl.transforms.rotation import RandomRotation90
 from raysl.transforms.tiles import Tiles
 from raysl.transforms.transform import Transform
-from raysl.transforms.view import View, ViewRecipe, evaluation_recipe, normalize
+from raysl.transforms.view import View
+from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 __all__ = [
     "Affine",

@@ -2,7 +2,7 @@
 
 A lane is read by one process whatever the number of processes, so the pairs are the same at any number of them. What
 is drawn belongs to a sample, or to a step where the batch shares one draw: that is the choice of the caller's
-`SampleRandom`, `one_for_all` makes the latter.
+`SampleRandom`: `Batch.random` or `Batch.shared`.
 """
 
 from abc import ABC, abstractmethod
@@ -12,12 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.hashing import hash_words
 from raysl.transforms.boxes import inside_boxes
 from raysl.transforms.random import Floats, Ints, SampleRandom
 from raysl.transforms.transform import check_probability
-
-MIX = 0x6D6978  # what the key of `one_for_all` is for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +26,7 @@ class Mix(ABC):
         """Draw the partners and shares of `len(random)` images.
 
         Args:
-            random: of the samples, or `one_for_all`.
+            random: of the samples, or one draw for all of them (`Batch.shared`).
             lanes: int64 [B], the lane of each row of the batch.
             size: height and width of the images.
 
@@ -123,11 +120,6 @@ class MixupOrCutMix(Mix):
         pasted = self.cutmix.draw(random, lanes, size)
         lam = torch.where(is_cut, pasted["lam"], torch.where(is_mixed, blended["lam"], 1.0))
         return {"partner": blended["partner"], "lam": lam, "box": pasted["box"] * is_cut[:, None]}
-
-
-def one_for_all(seed: int, step: int, num_rows: int) -> SampleRandom:
-    """The same numbers for each of `num_rows` rows, a function of the run's seed and the training step."""
-    return SampleRandom(hash_words(MIX, seed), step, np.zeros(num_rows, dtype=np.int64), 0)
 
 
 def lane_partners(lanes: Ints) -> Ints:

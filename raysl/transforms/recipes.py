@@ -12,7 +12,8 @@ from raysl.transforms.geometric import Affine, HorizontalFlip
 from raysl.transforms.masking import Mask
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
 from raysl.transforms.transform import Transform
-from raysl.transforms.view import View, ViewRecipe
+from raysl.transforms.view import View
+from raysl.transforms.view_recipe import ViewRecipe
 
 NumViews = Annotated[int, Within(1, 64)]
 NumLocal = Annotated[int, Within(0, 64)]

@@ -11,7 +11,7 @@ from raysl.data.batch import Batch
 from raysl.data.order import Order
 from raysl.data.sources.synthetic import Synthetic
 from raysl.data.stream.loader import Loader, LocalBatches
-from raysl.transforms.view import evaluation_recipe
+from raysl.transforms.view_recipe import evaluation_recipe
 
 NUM_STEPS = 5  # of 4 in an epoch
 

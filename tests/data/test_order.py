@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysl.data.order import Order, default_lanes, rank_lanes
+from raysl.data.order import Order, default_lanes, rank_share
 from raysl.hashing import permutation
 
 
@@ -98,7 +98,7 @@ def test_permutation_holds_each_place_once(key: int, n: int) -> None:
 
 @given(st.integers(1, 200), st.integers(1, 20))
 def test_lanes_are_shared_out_whole_and_as_evenly_as_can_be(lanes: int, world: int) -> None:
-    parts = [rank_lanes(lanes, rank, world) for rank in range(world)]
+    parts = [rank_share(lanes, rank, world) for rank in range(world)]
     assert [lane for part in parts for lane in part] == list(range(lanes))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

@@ -22,7 +22,7 @@ from raysl.train import LocalReporter, NonFiniteLoss, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.stop import StopRequest
 from raysl.transforms.recipes import Crops
-from raysl.transforms.view import evaluation_recipe
+from raysl.transforms.view_recipe import evaluation_recipe
 from tests.distributed import run_ranks
 from tests.gpu.marks import CUDA, on_gpu
 from tests.train.problem import StopAt, batches, differing, problem, tensors_of

@@ -20,7 +20,7 @@ from raysl.transforms import (
     normalize,
     recipes,
 )
-from raysl.transforms.view import ViewRecipe
+from raysl.transforms.view_recipe import ViewRecipe
 from tests.gpu.marks import CUDA, on_gpu
 from tests.transforms.test_every_transform import TRANSFORMS
 from tests.transforms.test_kernels import COMPILED

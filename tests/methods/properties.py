@@ -3,7 +3,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ TINY = {
     "vit": ("backbone.depth=2", "backbone.width=24", "backbone.heads=3"),
 }
 """Settings of a small network of each kind."""
-STOPS = (2, 4)
-"""Steps to go on from: inside the first epoch, and at its end."""
+STOPS = (2, 4, 7)
+"""Steps to go on from: inside the first epoch, at its end, and before the last step."""
 
 
 @cache
@@ -121,16 +121,6 @@ def _trained(run: Prepared, state: TrainState, reporter: LocalReporter) -> dict[
     return kept
 
 
-def all_exact_steps() -> dict[str, Any]:
-    """`exact_steps` of every method."""
-    return {name: exact_steps(name) for name in METHODS}
-
-
-def all_restarted(folder: str) -> dict[str, dict[int, list[str]]]:
-    """`restarted` of every method."""
-    return {name: partial(restarted, folder=folder)(name) for name in METHODS}
-
-
-def on_ranks(folder: str) -> tuple[dict[str, Any], dict[str, dict[int, list[str]]] | None]:
-    """Both on the ranks that are there; the restarts on two alone."""
-    return all_exact_steps(), all_restarted(folder) if dist.world() == 2 else None
+def on_ranks(names: list[str], folder: str) -> tuple[dict[str, Any], dict[str, dict[int, list[str]]]]:
+    """`exact_steps` and `restarted` of methods, on the ranks that are there."""
+    return {name: exact_steps(name) for name in names}, {name: restarted(name, folder) for name in names}

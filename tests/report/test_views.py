@@ -28,7 +28,8 @@ from raysl.report.views import views_page, write_views
 from raysl.transforms.crop import CenterCrop
 from raysl.transforms.recipes import Crops, MultiCrop
 from raysl.transforms.tiles import Tiles
-from raysl.transforms.view import View, ViewRecipe, evaluation_recipe
+from raysl.transforms.view import View
+from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 from tests.report.test_page import HOSTILE, Outline
 from tests.transforms.papers import RECIPES, extras_of
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import ray
+import yaml
 
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
@@ -131,6 +132,8 @@ def test_a_run_that_has_not_saved_a_step_may_have_any_length(tmp_path: Path) -> 
     folder = RunFolder.of(config_of(tmp_path))
     for epochs in (5, 9, 3):
         folder.claim(config_of(tmp_path, f"train.epochs={epochs}"), folder.newest())
+        stored = yaml.safe_load((Path(folder.path) / "run.yaml").read_text())
+        assert stored["train"]["epochs"] == epochs
 
 
 def test_the_length_of_older_checkpoints_is_that_of_the_last_start(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Run
 from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.plan import TrainPlan
-from raysl.transforms.view import evaluation_recipe
+from raysl.transforms.view_recipe import evaluation_recipe
 from tests.distributed import run_ranks
 
 SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")

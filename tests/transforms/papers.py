@@ -24,7 +24,8 @@ from raysl.transforms.random import Ints
 from raysl.transforms.rotation import RandomRotation90
 from raysl.transforms.tiles import Tiles
 from raysl.transforms.transform import Transform
-from raysl.transforms.view import View, ViewRecipe
+from raysl.transforms.view import View
+from raysl.transforms.view_recipe import ViewRecipe
 
 Scale = Areas
 NumLocal = Annotated[int, Within(0, 64)]

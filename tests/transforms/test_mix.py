@@ -7,7 +7,8 @@ from scipy.stats import beta as beta_distribution
 from scipy.stats import kstest
 from torch import Tensor
 
-from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix, lane_partners, one_for_all
+from raysl.data.batch import Batch
+from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix, lane_partners
 from raysl.transforms.random import SampleRandom
 
 NUM = 20_000
@@ -110,13 +111,18 @@ def test_what_is_drawn_belongs_to_the_sample_wherever_it_is() -> None:
         assert torch.equal(part[name], whole[name][30:])
 
 
+def shared(step: int, num_rows: int) -> SampleRandom:
+    none = torch.empty(0, dtype=torch.int64)
+    return Batch({}, none, none, step=step).shared("mix", num_rows)
+
+
 def test_one_draw_for_all_is_that_of_the_step() -> None:
     mix = MixupOrCutMix()
-    params = [mix.draw(one_for_all(0, step, num), np.zeros(num, dtype=np.int64), (32, 32)) for step, num in TWO_RANKS]
+    params = [mix.draw(shared(step, num), np.zeros(num, dtype=np.int64), (32, 32)) for step, num in TWO_RANKS]
     assert len(params[0]["lam"].unique()) == 1
     assert params[0]["lam"][0] == params[1]["lam"][0]
     assert torch.equal(params[0]["box"][0], params[1]["box"][0])
-    steps = [mix.draw(one_for_all(0, step, 2), LANES[:2], (32, 32))["lam"][0].item() for step in range(20)]
+    steps = [mix.draw(shared(step, 2), LANES[:2], (32, 32))["lam"][0].item() for step in range(20)]
     assert len(set(steps)) > 15
 
 

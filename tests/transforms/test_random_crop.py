@@ -8,7 +8,8 @@ from torch import Tensor
 
 from raysl.transforms.crop import Canvas, RandomCrop
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.view import View, ViewRecipe
+from raysl.transforms.view import View
+from raysl.transforms.view_recipe import ViewRecipe
 
 
 @pytest.mark.parametrize("shape", [(100, 150), (151, 90), (64, 64)])

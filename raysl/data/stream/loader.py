@@ -14,11 +14,12 @@ from raysl.data.batch import Batch
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.decode.decode import can_reduce, image_size
 from raysl.data.decode.images import Cut, Pictures, cut_images
-from raysl.data.order import Order
+from raysl.data.order import Order, rank_share
 from raysl.data.source import Rows, Split
 from raysl.data.stream.prefetch import batches_for
 from raysl.hashing import Int64s, hash_words
-from raysl.transforms.view import Augmented, ViewRecipe, normalize
+from raysl.transforms.functional import normalize
+from raysl.transforms.view_recipe import Augmented, ViewRecipe
 
 log = logging.getLogger("raysl")
 
@@ -105,7 +106,7 @@ class Loader:
 
     def plain(self, rank: int, world: int, device: torch.device) -> Iterator[Batch]:
         """A rank's share of the training images without augmentation, in dataset order, as the group "image"."""
-        share = plain_share(self.split.num_samples, rank, world)
+        share = rank_share(self.split.num_samples, rank, world)
         return self.plain_batches(self.split, share.start, share.stop, device)
 
     def plain_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
@@ -246,11 +247,6 @@ class LocalBatches:
                     ahead.append(pool.submit(self.loader.load, step + len(ahead), self.rank, self.world))
                 yield ahead.popleft().result()
                 step += 1
-
-
-def plain_share(num_samples: int, rank: int, world: int) -> range:
-    """A rank's part of the images in dataset order."""
-    return range(num_samples * rank // world, num_samples * (rank + 1) // world)
 
 
 def _moved(values: Tensor, device: torch.device) -> Tensor:

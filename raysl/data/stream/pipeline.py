@@ -17,9 +17,10 @@ import torch
 
 from raysl.data.batch import Batch
 from raysl.data.decode.corrupt import CorruptLog
+from raysl.data.order import rank_share
 from raysl.data.stream.blocks import Blocks, Numpy, batches_of, to_columns
 from raysl.data.stream.execution import COLUMN, dealt_blocks
-from raysl.data.stream.loader import PLAIN_ROWS, Loaded, Loader, plain_share
+from raysl.data.stream.loader import PLAIN_ROWS, Loaded, Loader
 from raysl.data.stream.prefetch import batches_for
 from raysl.memory import keep_freed_memory
 
@@ -170,7 +171,7 @@ class Plain:
         keep_freed_memory()
         (number,) = block[COLUMN].tolist()
         turn, rank = divmod(number, self.world)
-        share = plain_share(self.loader.split.num_samples, rank, self.world)
+        share = rank_share(self.loader.split.num_samples, rank, self.world)
         first, end = (share.start + len(share) * place // self.num_blocks for place in (turn, turn + 1))
         loaded = self.loader.load_plain(self.loader.split, first, end)
         return to_columns(loaded, [turn], [end - first], -(-self._most // self.num_blocks))

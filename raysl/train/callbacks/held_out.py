@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from raysl import dist
+from raysl.data.order import rank_share
 from raysl.data.source import Split
-from raysl.data.stream.loader import Loader, plain_share
+from raysl.data.stream.loader import Loader
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
 
@@ -42,7 +43,7 @@ class HeldOut(Callback):
     @torch.no_grad()
     def _means(self, run: Run) -> dict[str, float]:
         method, device, num = run.state.method, run.state.device, self.test.num_samples
-        share = plain_share(num, dist.rank(), dist.world())
+        share = rank_share(num, dist.rank(), dist.world())
         names = type(method).evaluated
         sums = torch.zeros(len(names), dtype=torch.float64, device=device)
         for batch in self.loader.seen_batches(self.test, share.start, share.stop, device):

@@ -5,6 +5,7 @@ import torch
 from raysl import dist
 from raysl.benchmarks.benchmark import FeatureSet, by_name
 from raysl.benchmarks.knn import KNN
+from raysl.data.order import rank_share
 from raysl.data.source import Split
 from raysl.data.sources.subset import even_share
 from raysl.data.stream.loader import Loader
@@ -49,11 +50,11 @@ class OnlineKNN(Callback):
 
     @torch.no_grad()
     def _features(self, backbone: Backbone, split: Split, most: int, device: torch.device) -> FeatureSet:
-        share = even_share(split, most)
-        first, end = (share.num_samples * place // dist.world() for place in (dist.rank(), dist.rank() + 1))
+        images = even_share(split, most)
+        own = rank_share(images.num_samples, dist.rank(), dist.world())
         features = [torch.empty(0, backbone.feature_dim, device=device)]  # a rank may be left without images
         labels = [torch.empty(0, dtype=torch.int64, device=device)]
-        for batch in self.loader.plain_batches(share, first, end, device):
+        for batch in self.loader.plain_batches(images, own.start, own.stop, device):
             features.append(backbone(batch.views["image"][:, 0]).float())
             labels.append(batch.label)
         return FeatureSet(dist.all_gather(torch.cat(features)), dist.all_gather(torch.cat(labels)))

@@ -107,7 +107,7 @@ from raysl.data.stream.loader import Loader
 from raysl.data.order import Order
 from raysl.data.split import Rows, Split, runs
 from tests.transforms.papers import RECIPES
-from raysl.transforms.view import evaluation_recipe
+from raysl.transforms.view_recipe import evaluation_recipe
 
 class Same(Split):
     classes, is_random_access, unit_sizes, fingerprint = (), True, runs(24), "same"

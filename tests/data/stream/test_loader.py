@@ -18,7 +18,7 @@ from raysl.data.stream import prefetch
 from raysl.data.stream.loader import LARGE_BYTES, Loader, LocalBatches
 from raysl.hashing import Int64s
 from raysl.transforms import HorizontalFlip, RandomResizedCrop, View, ViewRecipe
-from raysl.transforms.view import evaluation_recipe
+from raysl.transforms.view_recipe import evaluation_recipe
 from tests.transforms.papers import ibot, jigsaw, rotnet
 
 CPU = torch.device("cpu")

@@ -22,7 +22,7 @@ from raysl.data.stream import pipeline, prefetch
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.stream.pipeline import RayBatches
 from raysl.transforms import ColorJitter, HorizontalFlip, RandomResizedCrop, View, ViewRecipe
-from raysl.transforms.view import evaluation_recipe
+from raysl.transforms.view_recipe import evaluation_recipe
 
 CPU = torch.device("cpu")
 STORE_BYTES = 80 * 1024**2
