@@ -3,7 +3,7 @@
 A paper's numbers stand as defaults in its method's file. Images are normalised after the last transform.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from raysl.config.ranges import Amount, Area, Areas, Factors, Share, Side, ViewSide, Within
@@ -97,6 +97,34 @@ class Crops:
             (self.solarize_p, Solarize(p=self.solarize_p)),
         ]
         return tuple(transform for acts, transform in chain if acts > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsymmetricCrops(Crops):
+    """Views of which every second one is blurred and solarised as often as the other is not. BYOL's by default (Grill
+    et al. 2020, appendix B, table 6); with `MultiCrop` as a further base class, the large views of multi-crop."""
+
+    jitter: tuple[Amount, Amount, Amount, Annotated[float, Within(0, 0.5)]] = (0.4, 0.4, 0.2, 0.1)
+    """Colour jitter of brightness, contrast, saturation and hue at strength 1."""
+    blur_p: Share = 1.0
+    """Probability of a Gaussian blur of the first view."""
+    second_blur_p: Share = 0.1
+    """Probability of a Gaussian blur of the second view."""
+    solarize_p: Share = 0.0
+    """Probability of inverting the values above a half in the first view."""
+    second_solarize_p: Share = 0.2
+    """Probability of inverting the values above a half in the second view."""
+
+    def recipe(self, mask: Mask | None = None) -> ViewRecipe:
+        """The same groups; in "global" the first, third, ... view are drawn one way, the second, fourth, ... the other.
+
+        Raises:
+            ValueError: if the settings make no view.
+        """
+        groups = super().recipe(mask).groups
+        chain = replace(self, blur_p=self.second_blur_p, solarize_p=self.second_solarize_p)._chain()
+        views = (replace(view, transforms=chain) if n % 2 else view for n, view in enumerate(groups["global"]))
+        return ViewRecipe(groups | {"global": tuple(views)})
 
 
 @dataclass(frozen=True, kw_only=True)

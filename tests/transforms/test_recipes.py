@@ -5,7 +5,7 @@ the operations.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
 from raysl.transforms import Affine, HorizontalFlip, SampleRandom, Transform, View, ViewRecipe, permutation_table
-from raysl.transforms.recipes import Crops, MultiCrop
+from raysl.transforms.recipes import AsymmetricCrops, Crops, MultiCrop
 from tests.transforms.papers import RECIPES, extras_of
 
 Part = tuple[str, dict[str, Any]]  # a class and all of its settings
@@ -193,12 +193,26 @@ def test_multi_crop_variants_keep_their_scales() -> None:
     ("made", "paper"),
     [
         (Crops(), RECIPES["simclr"]()),
+        (AsymmetricCrops(), RECIPES["byol"]()),
         (MultiCrop(), RECIPES["swav"]()),
         (MultiCrop(min_scale=0.08, num_local=0), RECIPES["deepcluster_v2"]()),
     ],
 )
 def test_shared_recipes_come_to_the_views_of_papers(made: Crops, paper: ViewRecipe) -> None:
     assert made.recipe() == paper
+
+
+def test_asymmetric_crops_alternate_and_are_the_large_ones_of_multi_crop() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Mixed(AsymmetricCrops, MultiCrop):
+        pass
+
+    first, second = RECIPES["byol"]().groups["global"]
+    assert AsymmetricCrops(num=3).recipe().groups == {"global": (first, second, first)}
+    assert AsymmetricCrops(num=1).recipe().groups == {"global": (first,)}
+    mixed = Mixed(num_local=3).recipe().groups
+    assert mixed["global"] == (first, second)
+    assert [(view.crop.size, view.transforms) for view in mixed["local"]] == [(96, first.transforms)] * 3
 
 
 def test_recipes_leave_out_what_can_never_act() -> None:
