@@ -5,7 +5,15 @@ None reads a number from its tensors or picks by a mask, so that nobody has to w
 """
 
 from raysl.losses.clustering import swapped_prediction
-from raysl.losses.contrastive import bank_cross_entropy, contrastive_accuracy, info_nce, nce, nce_log_norm, nt_xent
+from raysl.losses.contrastive import (
+    bank_cross_entropy,
+    contrastive_accuracy,
+    info_nce,
+    nce,
+    nce_log_norm,
+    nt_xent,
+    sup_con,
+)
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_mse, patchify
 
@@ -19,5 +27,6 @@ __all__ = [
     "nce_log_norm",
     "nt_xent",
     "patchify",
+    "sup_con",
     "swapped_prediction",
 ]

@@ -31,6 +31,38 @@ def nt_xent(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1) ->
         return _over_positives(terms)
 
 
+def sup_con(z: Tensor, z_all: Tensor, rows: Tensor, labels: Tensor, temperature: float = 0.1) -> Tensor:
+    """Contrast in which all views of a class are positives (SupCon, Khosla et al. 2020, arXiv 2004.11362, eq. 2).
+
+    L_out: the sum over positives is outside of the logarithm. Every view is an anchor i, which adds -1/|P(i)| times the
+    sum over p in P(i) of log(exp(z_i . z_p / T) / sum over a in A(i) of exp(z_i . z_a / T)). A(i) are all other views
+    of the batch, P(i) those of them with the label of i; where an image has none, -1, the other views of it alone. Mean
+    over images and anchors.
+
+    Args:
+        z: embeddings of this rank's images [B, V, D], V >= 2; of any length, they are normalised here.
+        z_all: embeddings of the whole batch [N, V, D], this rank's among them.
+        rows: int64 [B], the places of this rank's images in `z_all`.
+        labels: int64 [N], of the images of the whole batch; -1 where there is none.
+        temperature: above 0.
+
+    Raises:
+        ValueError: if there are fewer than two views.
+    """
+    num_images, num_views, _ = z_all.shape
+    if num_views < 2:
+        raise ValueError(f"contrast needs two views at least, got {num_views}")
+    with torch.autocast(z.device.type, enabled=False):
+        logits = torch.einsum("bvd,nwd->bvnw", _unit(z), _unit(z_all)) / temperature  # [B, V, N, V]
+        is_own = rows[:, None] == torch.arange(num_images, device=rows.device)  # [B, N]
+        is_self = is_own[:, None, :, None] & torch.eye(num_views, dtype=torch.bool, device=z.device)[:, None]
+        is_class = (labels[rows, None] == labels) & (labels >= 0)  # [B, N]
+        is_positive = (is_own | is_class)[:, None, :, None] & ~is_self  # [B, V, N, V]
+        log_sums = torch.logsumexp(logits.masked_fill(is_self, -torch.inf), dim=(2, 3), keepdim=True)  # [B, V, 1, 1]
+        terms = (log_sums - logits).masked_fill(~is_positive, 0.0)  # [B, V, N, V]
+        return (terms.sum(dim=(2, 3)) / is_positive.sum(dim=(2, 3))).mean()
+
+
 @torch.no_grad()
 def contrastive_accuracy(z: Tensor, z_all: Tensor, rows: Tensor) -> Tensor:
     """Share of (anchor, positive) pairs that are closer than the anchor and each of its negatives; see `nt_xent`."""
