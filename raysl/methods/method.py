@@ -11,6 +11,7 @@ from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.drop_path import draws_of
 from raysl.schedule import Step
 from raysl.transforms.view_recipe import ViewRecipe
 
@@ -77,8 +78,9 @@ class Method(nn.Module, ABC):
         """
 
     def forward(self, batch: Batch, step: Step) -> StepOutput:
-        """`training_step`, where DDP's hooks see it."""
-        return self.training_step(batch, step)
+        """`training_step`, where DDP's hooks see it; what networks draw belongs to the samples (`nn.drop_path`)."""
+        with draws_of(batch):
+            return self.training_step(batch, step)
 
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
         """How well the method's own task is done on held-out images, seen as in training: a value for each row [B], by

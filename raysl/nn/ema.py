@@ -7,6 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from raysl.nn.drop_path import DropPath
+
 BufferRule = Literal["own", "copy", "ema"]
 
 
@@ -18,7 +20,8 @@ class Teacher(nn.Module):
     `convert_sync_batch_norm`, in one or both. A student may hold more than its teacher (BYOL's predictor).
 
     A network in several parts is given as one: `Teacher(nn.Sequential(backbone, projector))`, and so at each update.
-    Like any module it is in training mode while the method is; call `eval()` on it in a step where the paper does.
+    Like any module it is in training mode while the method is; call `eval()` on it in a step where the paper does. It
+    leaves out no layers, whatever the student's drop path (DINO, arXiv 2104.14294, and all since).
     """
 
     def __init__(self, student: nn.Module, buffers: BufferRule = "own") -> None:
@@ -37,6 +40,9 @@ class Teacher(nn.Module):
         if buffers not in ("own", "copy", "ema"):
             raise ValueError(f"buffers is {buffers!r}; it is one of 'own', 'copy', 'ema'")
         self.module = copy_of(student)
+        for module in self.module.modules():
+            if isinstance(module, DropPath):
+                module.rate = 0.0
         self._rule = buffers
 
     @torch.no_grad()

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from raysl.nn.drop_path import DropPath
+
 
 class Attention(nn.Module):
     """Self-attention with several heads, fused: [B, T, D] to [B, T, D].
@@ -55,30 +57,6 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
-class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016, arXiv 1603.09382): in training, a sample is left out at this rate.
-
-    Others are scaled by 1 / (1 - rate), so that the mean stays. torch's generator of the device draws, which the
-    training loop seeds at every step.
-    """
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The input [B, ...] with whole samples set to 0."""
-        if not self.training or self.rate == 0:
-            return x
-        keep = 1 - self.rate
-        is_kept = torch.rand(len(x), *[1] * (x.dim() - 1), device=x.device) < keep
-        return x * (is_kept / keep).to(x.dtype)
-
-    def extra_repr(self) -> str:
-        """The rate, where the module is printed."""
-        return f"rate={self.rate:g}"
-
-
 class Block(nn.Module):
     """Attention and an MLP, each behind a layer norm and added to its input: [B, T, D] to [B, T, D].
 
@@ -88,20 +66,27 @@ class Block(nn.Module):
         qkv_bias: whether queries, keys and values have a bias.
         layer_scale: first value of the factors of both branches; None: no factors.
         drop_path: rate at which a sample goes round a branch in training, each branch for itself.
+        number: of the block in its network.
     """
 
     def __init__(
-        self, width: int, heads: int, qkv_bias: bool = True, layer_scale: float | None = None, drop_path: float = 0.0
+        self,
+        width: int,
+        heads: int,
+        qkv_bias: bool = True,
+        layer_scale: float | None = None,
+        drop_path: float = 0.0,
+        number: int = 0,
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=1e-6)
         self.attn = Attention(width, heads, qkv_bias)
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
-        self.drop_path1 = DropPath(drop_path)
+        self.drop_path1 = DropPath(drop_path, 2 * number)
         self.norm2 = nn.LayerNorm(width, eps=1e-6)
         self.mlp = Mlp(width)
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
-        self.drop_path2 = DropPath(drop_path)
+        self.drop_path2 = DropPath(drop_path, 2 * number + 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """The output of the block."""

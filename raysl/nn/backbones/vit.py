@@ -95,7 +95,9 @@ class ViT(TokenBackbone):
         self.reg_token = nn.Parameter(torch.empty(1, config.num_registers, width)) if config.num_registers else None
         self.mask_token = nn.Parameter(torch.empty(1, 1, width)) if config.mask_token else None
         rates = [config.drop_path * number / max(depth - 1, 1) for number in range(depth)]
-        self.blocks = nn.ModuleList(Block(width, heads, config.qkv_bias, config.layer_scale, rate) for rate in rates)
+        self.blocks = nn.ModuleList(
+            Block(width, heads, config.qkv_bias, config.layer_scale, rate, number) for number, rate in enumerate(rates)
+        )
         self.norm = nn.LayerNorm(width, eps=1e-6)
         init_linear(self)
         for own in self.parameters(recurse=False):
