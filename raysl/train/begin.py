@@ -8,8 +8,11 @@ from pathlib import Path
 import torch
 
 from raysl.checkpoint import TrainState, check_resumable
-from raysl.checkpoint_files import Found, checkpoint_name, read_meta, upload
+from raysl.checkpoint_files import STATE_FILE, Found, checkpoint_name, local_copy, read_meta, upload
+from raysl.checkpoint_tensors import load_tensors
 from raysl.checkpoint_weights import told
+from raysl.data.batch import DataInfo
+from raysl.errors import ConfigError
 from raysl.storage import outlast
 from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
 from raysl.train.folder.run_folder import RunFolder
@@ -28,11 +31,14 @@ def begin(run: Prepared, folder: RunFolder) -> Found:
 
     Raises:
         ConfigError: if the folder is another run's, the dataset has changed, the run has become shorter, or longer
-            without a word, the checkpoint is of another method, or the weights do not fit.
+            without a word, the checkpoint is of another method or keeps something of other images, or the weights do
+            not fit.
     """
     config, found = run.config, folder.newest()
     first = _first_state(run) if found.name is None and config.method.weights is not None else None
     folder.claim(config, found)
+    if config.data.changed == "accept":
+        _check_rows(run, folder, found)
     found = claim_dataset(folder, config, DatasetNote.of(run.loader.split, run.setup.plan.epoch_len), found)
     if found.name is not None:
         check_resumable(found.meta, folder.uri_of(found.name), config)
@@ -42,6 +48,22 @@ def begin(run: Prepared, folder: RunFolder) -> Found:
 def _first_state(run: Prepared) -> TrainState:
     with torch.random.fork_rng(devices=[]):
         return TrainState.create(run.setup, "cpu", run.classes)
+
+
+def _check_rows(run: Prepared, folder: RunFolder, found: Found) -> None:
+    """Refuse another number of images to a method that keeps something of each of them, before anything is changed."""
+    now = run.setup.data.num_samples
+    if found.name is None or (before := DataInfo.stored(found.meta["data"]).num_samples) == now:
+        return
+    with local_copy(folder.uri_of(found.name), [STATE_FILE]) as copy:
+        kept = load_tensors(copy / STATE_FILE)["method"]
+    for name, value in _first_state(run).method.state_dict().items():
+        if name in kept and kept[name].shape != value.shape:
+            raise ConfigError(
+                f"{run.config.method.name} keeps something of each image ({name} {list(kept[name].shape)}): it cannot "
+                f"go on with {now:,} images in place of {before:,}; bring back the old ones, or start another name= "
+                f"from these weights by method.weights={folder.uri}"
+            )
 
 
 def _store(folder: RunFolder, state: TrainState) -> Found:

@@ -23,6 +23,7 @@ from raysl.config.fields import group_of, settings_of
 from raysl.config.load import load_config, load_dumped
 from raysl.config.schema import RunConfig, is_may_change
 from raysl.errors import ConfigError, RunFailed
+from raysl.methods.setup import Setup
 from raysl.train.begin import begin
 from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.expected import check_expected
@@ -250,3 +251,19 @@ def test_a_run_goes_on_as_its_second_start_says(tmp_path: Path) -> None:
 def test_a_setting_of_no_benchmark_is_refused_with_the_way_to_write_it(names: list[str] | None, way: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"'k=[3]': of which benchmark? write {way}")):
         load_benchmarks(load_config("quickstart"), names, ["k=[3]"])
+
+
+def test_other_images_are_refused_to_a_method_that_keeps_something_of_each(tmp_path: Path) -> None:
+    small = ["backbone.depth=10", "backbone.width=8", f"storage={tmp_path}", "name=bank", "data.limit=200"]
+    config = load_config("digits/npid", [*small, "train.batch_size=16", "data.changed=accept"])
+    run, folder = prepare(config), RunFolder.of(config)
+    folder.make()
+    begin(run, folder)
+    of_190 = json.dumps(json.loads(folder.read(DATASET_FILE)) | {"num_samples": 190}).encode()
+    folder.write(DATASET_FILE, of_190)
+    state = TrainState.create(Setup.of(config, 190, 10))
+    state.step = 11
+    state.save(Path(folder.path) / checkpoint_name(11), {"loss": 3.0})
+    with pytest.raises(ConfigError, match=r"npid keeps .*bank \[190, .* it cannot .* 200 images in place of 190"):
+        begin(run, folder)
+    assert folder.read(DATASET_FILE) == of_190
