@@ -24,10 +24,12 @@ ALIASES: dict[str, dict[str, str]] = {
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
         "mae": "raysl.methods.mae:MAE",
         "moco": "raysl.methods.moco:MoCo",
+        "msn": "raysl.methods.msn:MSN",
         "npid": "raysl.methods.npid:NPID",
         "rotnet": "raysl.methods.rotnet:RotNet",
         "simclr": "raysl.methods.simclr:SimCLR",
         "swav": "raysl.methods.swav:SwAV",
+        "swav_momentum": "raysl.methods.swav_momentum:SwAVMomentum",
     },
     "backbone": {
         "resnet": "raysl.nn.backbones.resnet:ResNet",

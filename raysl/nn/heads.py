@@ -1,17 +1,21 @@
 """Small networks on top of a backbone: projectors and predictors."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 from torch import nn
 
 
-def mlp(dims: Sequence[int], norm: bool = False) -> nn.Sequential:
-    """Linear layers with ReLU between them; the last one is plain.
+def mlp(
+    dims: Sequence[int], norm: bool = False, activation: Callable[[], nn.Module] = partial(nn.ReLU, inplace=True)
+) -> nn.Sequential:
+    """Linear layers with an activation between them; the last one is plain.
 
     Args:
         dims: widths from input to output, at least two; [2048, 2048, 128] is SimCLR's projector.
-        norm: batch normalisation before every ReLU; the linear layer in front of it then has no bias.
+        norm: batch normalisation before every activation; the linear layer in front of it then has no bias.
+        activation: makes what follows each layer but the last; default: ReLU.
 
     Raises:
         ValueError: if fewer than two widths are given.
@@ -23,5 +27,5 @@ def mlp(dims: Sequence[int], norm: bool = False) -> nn.Sequential:
         layers.append(nn.Linear(before, after, bias=not norm))
         if norm:
             layers.append(nn.BatchNorm1d(after))
-        layers.append(nn.ReLU(inplace=True))
+        layers.append(activation())
     return nn.Sequential(*layers, nn.Linear(dims[-2], dims[-1]))

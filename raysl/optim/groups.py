@@ -9,7 +9,10 @@ Besides `params`, a group of `Method.param_groups` may have
 * settings of the optimizer, such as `momentum`, other than the configured ones
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from raysl.config.schema import OptimConfig
 
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
     from raysl.methods.method import Method
 
 
-def split_groups(method: "Method", optim: OptimConfig) -> list[dict[str, Any]]:
+def split_groups(method: "Method", optim: OptimConfig, keep: Iterable[nn.Parameter] = ()) -> list[dict[str, Any]]:
     """Groups of the parameters that train: those that decay, and those that do not.
 
-    The latter, which get no layer-wise scaling either, are what `method.backbone.no_decay` names and, with
+    The latter, which get no layer-wise scaling either, are `keep`, what `method.backbone.no_decay` names and, with
     `optim.exclude_norm_and_bias`, parameters of one dimension or none (biases, scales and shifts of normalisation).
     Empty groups are left out.
 
@@ -32,7 +35,7 @@ def split_groups(method: "Method", optim: OptimConfig) -> list[dict[str, Any]]:
         raise ValueError(
             f"{type(method.backbone).__name__}.no_decay() names {unknown[0]!r}, which is no parameter of it"
         )
-    kept = {id(named[name]) for name in method.backbone.no_decay()}
+    kept = {id(named[name]) for name in method.backbone.no_decay()} | {id(parameter) for parameter in keep}
     trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
     kept |= {id(parameter) for parameter in trained if optim.exclude_norm_and_bias and parameter.ndim <= 1}
     decaying = [parameter for parameter in trained if id(parameter) not in kept]

@@ -1,0 +1,196 @@
+"""MSN: Masked Siamese Networks for Label-Efficient Learning.
+
+Assran, Caron, Misra, Bojanowski, Bordes, Vincent, Joulin, Rabbat and Ballas 2022, arXiv 2204.07141. A ViT that sees part
+of the patches of an image, or a small crop of it, predicts the prototypes that a teacher assigns to another view which
+it sees whole. The mean prediction over the batch is kept spread over all prototypes.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Amount, Count, Momentum, Share, Temperature, Width, Within
+from raysl.config.schema import MethodConfig, OptimConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.attention import init_linear
+from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.ema import Teacher
+from raysl.nn.heads import mlp
+from raysl.nn.sinkhorn import sinkhorn
+from raysl.schedule import Step, linear
+from raysl.transforms.masking import RandomMask
+from raysl.transforms.recipes import MultiCrop
+from raysl.transforms.view_recipe import ViewRecipe
+
+
+class MSN(Method):
+    """Prototypes of a whole view, predicted from masked ones."""
+
+    logged = ("anchor_top1", "mean_entropy", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The settings of the paper's ViT-S/16 on ImageNet."""
+
+        name: str = "msn"
+        temperature: Temperature = 0.1
+        """Divides the cosines of an anchor with the prototypes (section 3, "tau")."""
+        sharpening: Annotated[float, Within(1e-3, 1)] = 0.25
+        """Times the temperature is what divides the cosines of a target, whose assignment so is surer (section 3)."""
+        mask_ratio: Annotated[float, Within(0, 1, below=True)] = 0.15
+        """Share of the patches of an anchor that are dropped (section 5 and appendix): 0.15 for ViT-S/16, more for
+        larger networks, up to 0.7 for ViT-L/7."""
+        prototypes: Count = 1024
+        """Number of prototypes, which are trained (section 5)."""
+        entropy_weight: Amount = 1.0
+        """Weight lambda of the entropy of the mean prediction, which is to be large (section 3, eq. 1)."""
+        sinkhorn_iters: Annotated[int, Within(0, 1000)] = 3
+        """Rounds of balancing the assignments over the batch, which make the weight lambda a matter of little care
+        (section 3); 0 for none."""
+        momentum: Momentum = 0.996
+        """Share of the teacher that the first update keeps (appendix)."""
+        momentum_end: Share = 1.0
+        """Share of it that an update keeps at the end of the run, along a straight line (appendix)."""
+        hidden_dim: Width = 2048
+        """Width of the projector's two hidden layers, with batch normalisation (appendix)."""
+        output_dim: Width = 256
+        """Width of embeddings and prototypes (appendix)."""
+        views: MultiCrop = field(
+            default_factory=lambda: MultiCrop(
+                min_scale=0.3, num_local=10, local_scale=(0.05, 0.3), jitter_strength=0.5
+            )
+        )
+        """The target, one masked anchor of its size and ten small ones that are seen whole, "focal" masks (section 3);
+        all drawn alike, as in the authors' code."""
+
+    backbone: TokenBackbone
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        if not isinstance(backbone, TokenBackbone):
+            raise TypeError(f"{type(backbone).__name__} has a patch_size, and is no TokenBackbone; derive it from that")
+        super().__init__(setup, backbone)
+        config = self.config
+        num_patches = (config.views.size // backbone.patch_size) ** 2
+        self.num_visible = num_patches - _mask(setup).num_masked(num_patches)
+        dims = [backbone.token_dim, config.hidden_dim, config.hidden_dim, config.output_dim]
+        self.projector = mlp(dims, norm=True, activation=nn.GELU)
+        init_linear(self.projector)
+        bound = 1 / math.sqrt(config.output_dim)
+        self.prototypes = nn.Parameter(torch.empty(config.prototypes, config.output_dim).uniform_(-bound, bound))
+        self.teacher = Teacher(self.backbone)
+        self.teacher_projector = Teacher(self.projector)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse backbones without patches, patches that do not cover a view or are all masked, and a target without
+        an anchor.
+
+        Raises:
+            ConfigError: with the numbers and what to set instead.
+        """
+        config, patch_size = setup.method, setup.backbone.patch_size
+        if patch_size is None:
+            raise ConfigError(
+                f"backbone {setup.config.backbone.name!r} has no patches, of which MSN drops some; "
+                "set backbone=vit, or another TokenBackbone"
+            )
+        sides = {"size": config.views.size} | ({"local_size": config.views.local_size} if config.views.num_local else {})
+        for name, side in sides.items():
+            if rest := side % patch_size:
+                ways = [str(near) for near in (side - rest, side - rest + patch_size) if near]
+                raise ConfigError(
+                    f"views of {side} pixels are not covered by patches of {patch_size}; "
+                    f"set method.views.{name}={' or '.join(ways)}, or another backbone.patch_size"
+                )
+        if config.views.num < 2:
+            raise ConfigError(
+                f"method.views.num is {config.views.num}; MSN takes a target and at least one masked anchor: set it to 2"
+            )
+        num_patches = (config.views.size // patch_size) ** 2
+        if _mask(setup).num_masked(num_patches) == num_patches:
+            raise ConfigError(
+                f"method.mask_ratio={config.mask_ratio:g} drops all {num_patches} patches of an anchor; "
+                "take a smaller ratio, or smaller patches"
+            )
+
+    @classmethod
+    def views(cls, setup: Setup) -> ViewRecipe:
+        """The views of `Config.views`, large ones with a mask."""
+        views: MultiCrop = setup.method.views
+        return views.recipe(_mask(setup))
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Equation 1: cross entropy of the anchors with their target, less the entropy of their mean."""
+        config = self.config
+        z = self._anchors(batch)  # [B, A, D]
+        target = self._target(batch.views["global"][:, 0])  # [B, D]
+        with torch.autocast(z.device.type, enabled=False):
+            prototypes = F.normalize(at_least_fp32(self.prototypes), dim=-1)  # [K, D]
+            log_p = torch.log_softmax(z @ prototypes.T / config.temperature, dim=-1)  # [B, A, K]
+            q = self._assigned(target @ prototypes.detach().T)  # [B, K]
+        cross_entropy = -(q[:, None] * log_p).sum(dim=-1).mean()
+        mean = dist.all_gather(log_p.exp().mean(dim=1)).mean(dim=0)  # [K], over all anchors of all ranks
+        entropy = -(mean * mean.clamp_min(torch.finfo(mean.dtype).tiny).log()).sum()
+        loss = cross_entropy + config.entropy_weight * (math.log(config.prototypes) - entropy)
+        metrics = {
+            "anchor_top1": 100 * (log_p.argmax(dim=-1) == q.argmax(dim=-1)[:, None]).float().mean(),
+            "mean_entropy": entropy.detach(),
+            **collapse(dist.all_gather(z[:, 0].detach())),
+        }
+        return StepOutput(loss, metrics)
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """The teacher follows."""
+        momentum = linear(step.progress, self.config.momentum, self.config.momentum_end)
+        self.teacher.update(self.backbone, momentum)
+        self.teacher_projector.update(self.projector, momentum)
+
+    def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
+        """As of all methods, with prototypes that do not decay (authors' code)."""
+        from raysl.optim.groups import split_groups
+
+        return split_groups(self, optim, keep=[self.prototypes])
+
+    def export(self) -> Backbone:
+        """The teacher, which the paper evaluates."""
+        return cast(Backbone, self.teacher.module)
+
+    def _anchors(self, batch: Batch) -> Tensor:
+        """Embeddings of the anchors [B, A, D], of length 1: masked ones, then small ones, each size through the
+        network by itself."""
+        views, masks = batch.views["global"][:, 1:], batch.extras["global.mask"][:, 1:]  # [B, M, C, H, W]
+        keep = visible_places(masks.flatten(0, 1), self.num_visible)  # [B*M, k]
+        groups = [(views.shape[:2], self.backbone.visible_tokens(views.flatten(0, 1), keep))]
+        if "local" in batch.views:
+            small = batch.views["local"]
+            groups.append((small.shape[:2], self.backbone.tokens(small.flatten(0, 1))))
+        z = [self.projector(tokens[:, 0]).unflatten(0, rows) for rows, tokens in groups]  # of the class token
+        return F.normalize(at_least_fp32(torch.cat(z, dim=1)), dim=-1)
+
+    @torch.no_grad()
+    def _target(self, images: Tensor) -> Tensor:
+        """The teacher's embeddings of whole views [B, D], of length 1."""
+        tokens = cast(TokenBackbone, self.teacher.module).tokens(images)
+        return F.normalize(at_least_fp32(self.teacher_projector(tokens[:, 0])), dim=-1)
+
+    @torch.no_grad()
+    def _assigned(self, scores: Tensor) -> Tensor:
+        """Sharpened assignments of targets [B, K], balanced over the batch of all ranks where that is asked for."""
+        log_q = torch.log_softmax(scores / (self.config.sharpening * self.config.temperature), dim=-1)
+        return sinkhorn(log_q, 1.0, self.config.sinkhorn_iters)
+
+
+def _mask(setup: Setup) -> RandomMask:
+    """The mask of each large view; `check` has seen to it that there are patches."""
+    assert setup.backbone.patch_size is not None
+    return RandomMask(patch_size=setup.backbone.patch_size, ratio=setup.method.mask_ratio)
