@@ -20,6 +20,8 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "clusterfit": "raysl.methods.clusterfit:ClusterFit",
+        "deepcluster": "raysl.methods.deepcluster:DeepCluster",
         "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
         "mae": "raysl.methods.mae:MAE",

@@ -34,7 +34,6 @@ from raysl.transforms.view_recipe import evaluation_recipe
 log = logging.getLogger("raysl")
 
 CHUNK_ROWS = 512
-PIXELS_SIDE = 32
 
 Numpy = dict[str, np.ndarray]
 
@@ -54,15 +53,6 @@ class Features:
     labels: Tensor
     index: Tensor
     path: str
-
-
-class RawPixels(nn.Module):
-    """The image itself as a feature vector, shrunk to at most 32 pixels a side: what a backbone has to beat."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """[B, 3, H, W] to [B, 3 * side * side]."""
-        side = min(PIXELS_SIDE, images.shape[-1])
-        return nn.functional.adaptive_avg_pool2d(images, side).flatten(1)
 
 
 def extract(

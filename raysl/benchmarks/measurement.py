@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, by_name
-from raysl.benchmarks.features import RawPixels, extract_sets
+from raysl.benchmarks.features import extract_sets
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.benchmarks.results import Basis, Result, Results, label_of
 from raysl.checkpoint import Checkpoint
@@ -17,6 +17,7 @@ from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.data.source import Split
 from raysl.data.sources.subset import even_share
 from raysl.errors import RunFailed
+from raysl.nn.pixels import RawPixels
 from raysl.redact import bare_uri, redact
 from raysl.report.contents import RunReport, Score, flat_metrics, parse_report_json
 from raysl.storage import Folder, outlast

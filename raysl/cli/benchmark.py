@@ -1,4 +1,4 @@
-"""`raysl benchmark` and `raysl extract`: what a checkpoint is worth."""
+"""`raysl benchmark`, `raysl extract` and `raysl cluster`: what a checkpoint is worth, and what it sees."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,6 +64,34 @@ def run_extract(
         features = extract(checkpoint, split=split, out=out, trust_code=trust_code, overrides=arguments or [])
     rows, width = features.features.shape
     typer.echo(f"features    {redact_uri(features.path)} ({rows:,} rows of {width})")
+
+
+def run_cluster(
+    checkpoint: Checkpoint,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[key=value ...]",
+            help="k=16000 clusters, iters=50 rounds of k-means, pca_dim=256, seed=0, and other images, such as "
+            "data=parquet data.path=/b; default: those of the run.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="Parquet file to write; default: beside the checkpoint.")] = None,
+    trust_code: TrustCode = False,
+    verbose: Verbose = False,
+) -> None:
+    """Cluster training images by a checkpoint's features, for ClusterFit to learn from."""
+    set_up(verbose)
+    with _measuring("no clusters were written"):
+        from raysl.benchmarks.clusters import cluster_images
+
+        found = cluster_images(checkpoint, arguments or [], out, trust_code)
+    sizes = found.assignments.clusters.bincount(minlength=found.assignments.num_clusters)
+    typer.echo(
+        f"clusters    {redact_uri(found.path)} ({len(found.assignments.clusters):,} images in {len(sizes):,} clusters "
+        f"of {int(sizes.min()):,} to {int(sizes.max()):,})"
+    )
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -89,8 +90,15 @@ class DataInfo:
     num_classes: int
     eval_size: int
     """Side of the square images that benchmarks and users of the backbone feed, `data.image_size`, in pixels."""
+    fingerprint: str = ""
+    """Changes when the training images do; empty: not known, as of a list of batches."""
 
     @classmethod
-    def stored(cls, note: dict[str, int]) -> "DataInfo":
+    def stored(cls, note: dict[str, Any]) -> "DataInfo":
         """What a checkpoint's `meta.json` says; the first ones call the size `image_size`."""
-        return cls(note["num_samples"], note["num_classes"], note.get("eval_size", note.get("image_size", 0)))
+        return cls(
+            note["num_samples"],
+            note["num_classes"],
+            note.get("eval_size", note.get("image_size", 0)),
+            note.get("fingerprint", ""),
+        )

@@ -14,12 +14,16 @@ from raysl.losses.contrastive import (
     nt_xent,
     sup_con,
 )
+from raysl.losses.clustering import UNKNOWN, cluster_cross_entropy, swapped_prediction
+from raysl.losses.contrastive import bank_cross_entropy, contrastive_accuracy, info_nce, nce, nce_log_norm, nt_xent
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_mse, patchify
 
 __all__ = [
+    "UNKNOWN",
     "at_least_fp32",
     "bank_cross_entropy",
+    "cluster_cross_entropy",
     "contrastive_accuracy",
     "info_nce",
     "masked_patch_mse",

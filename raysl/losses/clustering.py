@@ -4,8 +4,35 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from raysl.losses.precision import at_least_fp32
+
+UNKNOWN = -100
+"""Cluster of an image that no clustering has seen; it has no loss."""
+
+
+def cluster_cross_entropy(logits: Tensor, clusters: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Cross entropy with clusters as classes, mean over all rows, also those of cluster `UNKNOWN`, which count 0: so it
+    is the same mean at any number of ranks.
+
+    Args:
+        logits: [..., K].
+        clusters: int64 [...], of 0 to K - 1, or `UNKNOWN`.
+        weights: factors of the rows' losses [...]; default: 1.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+    """
+    if logits.shape[:-1] != clusters.shape or (weights is not None and weights.shape != clusters.shape):
+        raise ValueError(
+            f"logits {list(logits.shape)}, clusters {list(clusters.shape)} and weights "
+            f"{None if weights is None else list(weights.shape)} must be [..., K], [...] and [...]"
+        )
+    with torch.autocast(logits.device.type, enabled=False):
+        flat = at_least_fp32(logits).flatten(0, -2)  # [n, K]
+        rows = F.cross_entropy(flat, clusters.flatten(), ignore_index=UNKNOWN, reduction="none")
+        return (rows if weights is None else rows * weights.flatten().to(rows.dtype)).mean()
 
 
 def swapped_prediction(scores: Tensor, codes: Tensor, crops: Sequence[int], temperature: float = 0.1) -> Tensor:

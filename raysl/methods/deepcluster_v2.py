@@ -5,7 +5,7 @@ spherical k-means runs over the embeddings that a memory bank kept of every imag
 by its cosines with the centroids, so that no layer of classes has to be learned anew.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, cast
 
@@ -20,7 +20,8 @@ from raysl.data.batch import Batch
 from raysl.data.order import rank_share
 from raysl.errors import ConfigError
 from raysl.hashing import hash_words
-from raysl.losses import at_least_fp32
+from raysl.losses import UNKNOWN, at_least_fp32, cluster_cross_entropy
+from raysl.methods.clusters import Batches, check_clusters, embed_all
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -31,9 +32,6 @@ from raysl.nn.memory_bank import MemoryBank
 from raysl.nn.multi_crop import multi_crop
 from raysl.schedule import Step
 from raysl.transforms.recipes import MultiCrop
-
-UNKNOWN = -100
-"""Assignment of an image that no clustering has seen; it has no loss."""
 
 
 class DeepClusterV2(Method):
@@ -87,20 +85,16 @@ class DeepClusterV2(Method):
         Raises:
             ConfigError: with the numbers and what to set instead.
         """
-        method, num_samples = setup.method, setup.data.num_samples
-        most, num_views = max(method.clusters), method.views.num + method.views.num_local
-        if most > num_samples:
-            raise ConfigError(
-                f"method.clusters has {most} for {num_samples} training images: k-means cannot find more clusters than "
-                f"images; set {num_samples} or fewer, better {max(1, num_samples // 10)}"
-            )
+        method = setup.method
+        num_views = method.views.num + method.views.num_local
+        check_clusters(max(method.clusters), setup.data.num_samples)
         if max(method.bank_crops) >= num_views:
             raise ConfigError(
                 f"method.bank_crops has {max(method.bank_crops)}, but views are numbered from 0 to {num_views - 1}; "
                 f"leave it out, or raise method.views.num to {max(method.bank_crops) + 1}"
             )
 
-    def before_epoch(self, step: Step, batches: Callable[[], Iterator[Batch]]) -> None:
+    def before_epoch(self, step: Step, batches: Batches) -> None:
         """Cluster all images by their embeddings in the banks, which the first time are filled before."""
         if step.index == 0:
             self._fill_banks(batches)
@@ -121,7 +115,7 @@ class DeepClusterV2(Method):
             clusters = self.assignments[head, batch.index][:, None].expand(z.shape[:2])  # [B, V]
             with torch.autocast(z.device.type, enabled=False):
                 scores = z @ self._centroids(head).T  # [B, V, K]
-                losses.append(_cross_entropy(scores / self.config.temperature, clusters))
+                losses.append(cluster_cross_entropy(scores / self.config.temperature, clusters))
             hits.append((scores.detach().argmax(dim=-1) == clusters).float().mean())
         kept = torch.stack([z[:, crop].detach() for crop in self.config.bank_crops], dim=1)  # [B, banks, P]
         metrics = {"cluster_top1": 100 * torch.stack(hits).mean(), **collapse(dist.all_gather(z[:, 0].detach()))}
@@ -133,15 +127,11 @@ class DeepClusterV2(Method):
         for number, bank in enumerate(self.banks):
             bank.update(index, z[:, number], momentum=0.0)
 
-    @torch.no_grad()
-    def _fill_banks(self, batches: Callable[[], Iterator[Batch]]) -> None:
+    def _fill_banks(self, batches: Batches) -> None:
         """Embed every image as it is. In evaluation mode, so that ranks may have uneven numbers of batches."""
         self.eval()
-        found = [(batch.index, self._embed(self.backbone(batch.views["image"][:, 0]))) for batch in batches()]
+        index, z = embed_all(lambda images: self._embed(self.backbone(images)), batches, self.assignments.device)
         self.train()
-        held = self.banks[0].bank
-        z = torch.cat([held[:0], *(rows.to(held) for _, rows in found)])  # a rank may have no images
-        index = torch.cat([self.assignments[0, :0], *(rows for rows, _ in found)])
         index, z = dist.all_gather_ragged(index), dist.all_gather_ragged(z)
         for bank in self.banks:
             bank.update(index, z, momentum=0.0)
@@ -152,9 +142,3 @@ class DeepClusterV2(Method):
     def _centroids(self, head: int) -> Tensor:
         """[K, P]."""
         return self.get_buffer(f"centroids_{head}")
-
-
-def _cross_entropy(logits: Tensor, clusters: Tensor) -> Tensor:
-    """Mean over all rows and views, also those without a cluster, which count 0: the same at any number of ranks."""
-    rows = F.cross_entropy(logits.flatten(0, 1), clusters.flatten(), ignore_index=UNKNOWN, reduction="none")
-    return rows.mean()

@@ -66,9 +66,7 @@ class MSN(Method):
         output_dim: Width = 256
         """Width of embeddings and prototypes (appendix)."""
         views: MultiCrop = field(
-            default_factory=lambda: MultiCrop(
-                min_scale=0.3, num_local=10, local_scale=(0.05, 0.3), jitter_strength=0.5
-            )
+            default_factory=lambda: MultiCrop(min_scale=0.3, num_local=10, local_scale=(0.05, 0.3), jitter_strength=0.5)
         )
         """The target, one masked anchor of its size and ten small ones that are seen whole, "focal" masks (section 3);
         all drawn alike, as in the authors' code."""
@@ -104,7 +102,9 @@ class MSN(Method):
                 f"backbone {setup.config.backbone.name!r} has no patches, of which MSN drops some; "
                 "set backbone=vit, or another TokenBackbone"
             )
-        sides = {"size": config.views.size} | ({"local_size": config.views.local_size} if config.views.num_local else {})
+        sides = {"size": config.views.size} | (
+            {"local_size": config.views.local_size} if config.views.num_local else {}
+        )
         for name, side in sides.items():
             if rest := side % patch_size:
                 ways = [str(near) for near in (side - rest, side - rest + patch_size) if near]

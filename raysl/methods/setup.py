@@ -47,6 +47,7 @@ class Setup:
         *,
         plan: "TrainPlan | None" = None,
         backbone_class: type[Backbone] | None = None,
+        fingerprint: str = "",
     ) -> "Setup":
         """The setup of a run over so many images.
 
@@ -56,6 +57,7 @@ class Setup:
             num_classes: of their labels; 0 where they have none.
             plan: default: that of the ranks that are there.
             backbone_class: resolved already, for a name that is not known here.
+            fingerprint: of the training images, where it is known.
 
         Raises:
             ConfigError: if the plan or the backbone cannot be made of these settings.
@@ -65,5 +67,5 @@ class Setup:
 
         plan = plan or TrainPlan.from_config(config, num_samples, dist.world())
         found: type[Backbone] = backbone_class or resolve("backbone", config.backbone.name)
-        data = DataInfo(num_samples, num_classes, config.data.image_size)
+        data = DataInfo(num_samples, num_classes, config.data.image_size, fingerprint)
         return cls(config, found.info(config.backbone), data, plan)

@@ -6,10 +6,10 @@ from itertools import pairwise
 
 from torch import nn
 
+RELU = partial(nn.ReLU, inplace=True)
 
-def mlp(
-    dims: Sequence[int], norm: bool = False, activation: Callable[[], nn.Module] = partial(nn.ReLU, inplace=True)
-) -> nn.Sequential:
+
+def mlp(dims: Sequence[int], norm: bool = False, activation: Callable[[], nn.Module] = RELU) -> nn.Sequential:
     """Linear layers with an activation between them; the last one is plain.
 
     Args:

@@ -58,7 +58,14 @@ def prepare(config: RunConfig) -> Prepared:
     if not config.train.uneven:
         plan.check_even()
     num_classes = len(train.classes)
-    setup = Setup.of(config, train.num_samples, num_classes, plan=plan, backbone_class=classes.backbone)
+    setup = Setup.of(
+        config,
+        train.num_samples,
+        num_classes,
+        plan=plan,
+        backbone_class=classes.backbone,
+        fingerprint=train.fingerprint,
+    )
     recipe = checked_views(setup, classes)
     has_online_knn, has_held_out = _checked_measures(setup, classes, train, test)
     if warning := course_warning(plan):

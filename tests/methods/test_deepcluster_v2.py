@@ -9,7 +9,8 @@ from torch.nn import functional as F
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.deepcluster_v2 import UNKNOWN, DeepClusterV2
+from raysl.losses import UNKNOWN
+from raysl.methods.deepcluster_v2 import DeepClusterV2
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
 from raysl.schedule import Step

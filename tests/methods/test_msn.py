@@ -119,7 +119,9 @@ def test_anchors_predict_the_sharpened_target_and_are_spread_on_average(weight: 
 def test_what_is_masked_is_not_seen_and_the_target_is_seen_whole() -> None:
     method, batch = small_msn(), whole_batch()
     before = method(batch, at(0)).loss
-    hidden = batch.extras["global.mask"].repeat_interleave(4, 2).repeat_interleave(4, 3)[:, :, None]  # [6, 2, 1, 16, 16]
+    hidden = (
+        batch.extras["global.mask"].repeat_interleave(4, 2).repeat_interleave(4, 3)[:, :, None]
+    )  # [6, 2, 1, 16, 16]
     for view, is_seen in ((1, False), (0, True)):
         pixels = batch.views["global"].clone()
         pixels[:, view] = torch.where(hidden[:, view], 9.0, pixels[:, view])

@@ -108,7 +108,8 @@ def _at_epoch_start(folder: RunFolder, config: RunConfig, now: DatasetNote, foun
         tensors = load_tensors(copy / STATE_FILE)
         save_tensors({**tensors, "step": step}, copy / STATE_FILE)
         meta = {key: value for key, value in found.meta.items() if key not in ("format", "files")}
-        seal(copy, {**meta, "step": step, "data": asdict(replace(data, num_samples=now.num_samples))})
+        data = replace(data, num_samples=now.num_samples, fingerprint=now.fingerprint)
+        seal(copy, {**meta, "step": step, "data": asdict(data)})
         upload(copy, folder, name)
     for other in checkpoint_names(folder):
         if other != name:

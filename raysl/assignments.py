@@ -1,0 +1,83 @@
+"""Clusters of the images of a dataset, in a Parquet file: what `raysl cluster` writes and ClusterFit learns from."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from raysl.addresses import cut, open_uri, telling
+from raysl.errors import ConfigError
+from raysl.storage import Folder
+
+_NOTE = b"raysl"
+"""Key of what the file says besides its columns."""
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """Each image's cluster.
+
+    Args:
+        clusters: int64 [N], in dataset order, of 0 to num_clusters - 1.
+        num_clusters: K.
+        fingerprint: of the images.
+        checkpoint: whose features were clustered.
+    """
+
+    clusters: Tensor
+    num_clusters: int
+    fingerprint: str
+    checkpoint: str
+
+    def check(self, num_samples: int, fingerprint: str) -> None:
+        """Refuse to use the clusters for other images.
+
+        Args:
+            num_samples: of the images.
+            fingerprint: of them; empty: not known.
+
+        Raises:
+            ConfigError: if these are others.
+        """
+        if len(self.clusters) != num_samples or fingerprint not in ("", self.fingerprint):
+            raise ConfigError(
+                f"the clusters are of {len(self.clusters)} images with the fingerprint {self.fingerprint!r}, and the "
+                f"run has {num_samples} with {fingerprint or 'an unknown one'!r}; cluster the images of the run: "
+                f"raysl cluster --checkpoint {self.checkpoint} data.path=..."
+            )
+
+    def write(self, path: str) -> None:
+        """Write the columns index and cluster, and the rest as a note in the file.
+
+        Raises:
+            StorageError: if the file cannot be written.
+        """
+        note = {key: getattr(self, key) for key in ("num_clusters", "fingerprint", "checkpoint")}
+        clusters = self.clusters.cpu().numpy()
+        table = pa.table({"index": np.arange(len(clusters)), "cluster": clusters})
+        parent, name = cut(path)
+        folder = Folder(parent or ".")
+        folder.make()
+        with folder.system.open_output_stream(f"{folder.path}/{name}") as stream:
+            pq.write_table(table.replace_schema_metadata({_NOTE: json.dumps(note)}), stream)
+
+
+def read_assignments(uri: str) -> Assignments:
+    """The clusters in a file at a local path or a URI.
+
+    Raises:
+        ConfigError: if there is none, or it is another kind of file.
+    """
+    system, path = open_uri(uri)
+    with telling("read", uri):
+        table = pq.read_table(path, filesystem=system)
+    note = json.loads((table.schema.metadata or {}).get(_NOTE, b"{}"))
+    if "num_clusters" not in note or {"index", "cluster"} - set(table.column_names):
+        raise ConfigError(f"{uri} has no clusters of images; raysl cluster --checkpoint RUN writes such a file")
+    order = np.argsort(table["index"].to_numpy())
+    clusters = torch.from_numpy(table["cluster"].to_numpy()[order].astype(np.int64))
+    return Assignments(clusters, note["num_clusters"], note["fingerprint"], note["checkpoint"])

@@ -1,0 +1,93 @@
+"""Clusters of a dataset by a checkpoint's features, to disk: the first half of ClusterFit (arXiv 1912.03330)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+
+from raysl.addresses import join
+from raysl.assignments import Assignments
+from raysl.benchmarks.features import extract_sets
+from raysl.benchmarks.settings import dataset_tag, load_data
+from raysl.checkpoint import load_checkpoint
+from raysl.components import resolve
+from raysl.config.build import node_of
+from raysl.config.layers import parse_overrides
+from raysl.config.ranges import Count, Seed, Width, Within
+from raysl.errors import ConfigError
+from raysl.methods.clusters import feature_clusters
+from raysl.redact import redact_uri
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clustering:
+    """Settings of a clustering."""
+
+    k: Count = 16_000
+    """Number of clusters."""
+    iters: Annotated[int, Within(1, 1000)] = 50
+    """Rounds of k-means."""
+    pca_dim: Width | None = None
+    """Principal components of the features that are whitened and clustered. Default: the features as they are."""
+    seed: Seed = 0
+    """Of the images whose features k-means begins with."""
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """What came of it.
+
+    Args:
+        assignments: each training image's cluster.
+        path: the file that holds the same.
+    """
+
+    assignments: Assignments
+    path: str
+
+
+def cluster_images(
+    checkpoint: str, overrides: Sequence[str] = (), out: str | None = None, trust_code: bool = False
+) -> Clustered:
+    """Cluster the training images of a dataset by the features that a checkpoint's backbone has of them.
+
+    The features, brought to length 1, are held in this process's memory, and k-means runs here, on a GPU where there
+    is one.
+
+    Args:
+        checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
+        overrides: settings of `Clustering`, such as `k=1000`, and of other images than the run's, such as
+            `data.path=/b`.
+        out: Parquet file to write; default: `clusters_<k>.parquet` beside the checkpoint, and for images that are not
+            the run's `clusters_<dataset>_<k>.parquet`.
+        trust_code: whether components that the checkpoint names may be code that is not raysl's.
+
+    Raises:
+        ConfigError: if a setting is wrong, there are fewer images than clusters, or the checkpoint or the images cannot
+            be read.
+    """
+    of_data = [word for word in overrides if word.startswith(("data.", "data="))]
+    words = parse_overrides([word for word in overrides if word not in of_data])
+    settings = node_of(Clustering, words, "cluster")
+    loaded = load_checkpoint(checkpoint, trust_code)
+    data = load_data(loaded.config, of_data) if of_data else loaded.config.data
+    images = resolve("source", data.name)(data).required("train")
+    _check(settings, images.num_samples, loaded.backbone.feature_dim)
+    features = extract_sets({"features": loaded.backbone}, images, data)["features"].features
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = features.to(device)
+    clusters = feature_clusters(rows, settings.k, settings.iters, settings.seed, settings.pca_dim).cpu()
+    tag = dataset_tag(data, loaded.config.data)
+    path = out or join(loaded.uri, f"clusters_{f'{tag}_' if tag else ''}{settings.k}.parquet")
+    found = Assignments(clusters, settings.k, images.fingerprint, redact_uri(loaded.uri))
+    found.write(path)
+    return Clustered(found, path)
+
+
+def _check(settings: Clustering, num_samples: int, feature_dim: int) -> None:
+    """Refuse what could not be done, before features are computed."""
+    if settings.k > num_samples:
+        raise ConfigError(f"k={settings.k} is more than the {num_samples} images; set k={num_samples} or less")
+    if settings.pca_dim is not None and settings.pca_dim > feature_dim:
+        raise ConfigError(f"pca_dim={settings.pca_dim} is more than the features' {feature_dim}; set less, or none")

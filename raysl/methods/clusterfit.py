@@ -1,0 +1,164 @@
+"""ClusterFit: Improving Generalization of Visual Representations.
+
+Yan, Misra, Gupta, Ghadiyaram and Mahajan 2019, arXiv 1912.03330. k-means clusters the features that a pre-trained
+network has of all images; a new network then learns, from random weights, to tell which cluster an image is in.
+
+The clusters come from `raysl cluster`, as a file, or are found in front of the first step with the backbone of another
+run. Without either they are those of the pixels of shrunk images: that is no ClusterFit of the paper, whose gain lies in
+the pre-trained network, and serves trials.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from raysl import dist
+from raysl.addresses import absolute
+from raysl.assignments import read_assignments
+from raysl.config.ranges import Count, Location, Width, Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.hashing import hash_words
+from raysl.losses import UNKNOWN, cluster_cross_entropy
+from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, feature_clusters
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.pixels import PIXELS_SIDE, RawPixels
+from raysl.schedule import Step
+from raysl.transforms.recipes import Crops
+
+log = logging.getLogger("raysl")
+
+
+class ClusterFit(Method):
+    """Classification into clusters of another network's features.
+
+    Attributes:
+        assignments: int64 [N], each image's cluster.
+    """
+
+    logged = ("cluster_top1", *COLLAPSE)
+    assignments: Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The settings of VISSL's model of RotNet's clusters on ImageNet."""
+
+        name: str = "clusterfit"
+        teacher: Location | None = None
+        """Run or checkpoint of raysl, a path or a URI that all workers can read, whose backbone's features of the
+        run's images are clustered in front of the first step (section 3, "cluster")."""
+        assignments: Location | None = None
+        """File of `raysl cluster` with the clusters of the run's images, in place of a teacher."""
+        clusters: Count = 16_000
+        """Number of clusters (VISSL; section 5.3 tries 100 to 35 000)."""
+        kmeans_iters: Annotated[int, Within(1, 1000)] = 50
+        """Rounds of k-means (VISSL)."""
+        pca_dim: Width | None = None
+        """Principal components of the features that are whitened and clustered. Default: the features as they are."""
+        views: Crops = field(
+            default_factory=lambda: Crops(num=1, jitter=(0.4, 0.4, 0.4, 0.2), jitter_p=1.0, grayscale_p=0.0, blur_p=0.0)
+        )
+        """One crop, mirrored by half, with colours (VISSL)."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            for name in ("teacher", "assignments"):  # workers, and a second start, may be in another directory
+                if (where := getattr(self, name)) is not None:
+                    object.__setattr__(self, name, absolute(where))
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        self.classifier = nn.Linear(backbone.feature_dim, self.config.clusters)
+        self.register_buffer("assignments", torch.full((setup.data.num_samples,), UNKNOWN))
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse more clusters than images, two sources of clusters, and clusters of other images or another number.
+
+        Raises:
+            ConfigError: with the values and what to set instead.
+        """
+        config = setup.method
+        check_clusters(config.clusters, setup.data.num_samples)
+        if config.teacher is not None and config.assignments is not None:
+            raise ConfigError(
+                "method.teacher and method.assignments are both set, and either gives the clusters; leave one out"
+            )
+        if config.assignments is not None:
+            found = read_assignments(config.assignments)
+            found.check(setup.data.num_samples, setup.data.fingerprint)
+            if found.num_clusters != config.clusters:
+                raise ConfigError(
+                    f"method.clusters is {config.clusters}, and {config.assignments} has {found.num_clusters}; "
+                    f"set method.clusters={found.num_clusters}"
+                )
+        elif config.teacher is not None:
+            _check_teacher(setup)
+        else:
+            log.warning(
+                "method.teacher and method.assignments are not set: the clusters are those of pixels. ClusterFit "
+                "learns from a pre-trained network; give method.teacher=RUN"
+            )
+            _check_pca_dim(setup, 3 * min(PIXELS_SIDE, setup.data.eval_size) ** 2)
+
+    def before_epoch(self, step: Step, batches: Batches) -> None:
+        """Take or find the clusters, once."""
+        if step.index > 0:
+            return
+        if self.config.assignments is not None:
+            self.assignments.copy_(read_assignments(self.config.assignments).clusters)
+            return
+        teacher = _teacher(self.config).to(self.assignments.device).eval()
+        index, h = embed_all(lambda images: teacher(images.float()), batches, self.assignments.device)
+        seed = hash_words(self.setup.seed, step.index) >> 1
+        config = self.config
+        assign(self.assignments, index, feature_clusters(h, config.clusters, config.kmeans_iters, seed, config.pca_dim))
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Cross entropy of this rank's images with their clusters (section 3, "fit")."""
+        views = batch.views["global"]  # [B, V, C, H, W]
+        h = self.backbone(views.flatten(0, 1))  # [B*V, D]
+        logits = self.classifier(h).unflatten(0, views.shape[:2])  # [B, V, K]
+        clusters = self.assignments[batch.index][:, None].expand(views.shape[:2])  # [B, V]
+        metrics = {
+            "cluster_top1": 100 * (logits.argmax(dim=-1) == clusters).float().mean(),
+            **collapse(dist.all_gather(h.detach().unflatten(0, views.shape[:2])[:, 0])),
+        }
+        return StepOutput(cluster_cross_entropy(logits, clusters), metrics)
+
+
+def _teacher(config: ClusterFit.Config) -> nn.Module:
+    """What the clustered features are made by."""
+    from raysl.checkpoint import load_backbone
+
+    return RawPixels() if config.teacher is None else load_backbone(config.teacher)
+
+
+def _check_teacher(setup: Setup) -> None:
+    """Refuse a teacher that cannot be read, that saw images normalised in another way, or has too few features."""
+    from raysl.checkpoint import load_checkpoint
+
+    try:
+        teacher = load_checkpoint(setup.method.teacher)
+    except ConfigError as error:
+        raise ConfigError(f"method.teacher: {error}") from error
+    theirs, ours = teacher.config.data, setup.config.data
+    if (theirs.mean, theirs.std) != (ours.mean, ours.std):
+        raise ConfigError(
+            f"data.mean and data.std are {list(ours.mean)} and {list(ours.std)}, and those of method.teacher "
+            f"{list(theirs.mean)} and {list(theirs.std)}; set them alike, or give the file of raysl cluster as "
+            "method.assignments"
+        )
+    _check_pca_dim(setup, teacher.backbone.feature_dim)
+
+
+def _check_pca_dim(setup: Setup, width: int) -> None:
+    if setup.method.pca_dim is not None and setup.method.pca_dim > width:
+        raise ConfigError(f"method.pca_dim is {setup.method.pca_dim}, and features have {width}; set less, or none")

@@ -1,0 +1,123 @@
+"""DeepCluster: Deep Clustering for Unsupervised Learning of Visual Features.
+
+Caron, Bojanowski, Joulin and Douze 2018, arXiv 1807.05520. Before each epoch k-means runs over the features of all
+images; in the epoch a fresh linear classifier and the backbone learn to tell which cluster an image is in.
+
+One departure: the paper draws images so that all clusters are seen equally often (section 3.3, "trivial
+parametrization"). The order of images here is one and the same for all methods, so each image is seen once an epoch and
+its loss is weighed by N / (K * size of its cluster) instead, K counting clusters that are not empty: in expectation the
+same gradient. Nor are there the paper's Sobel filters in front of the network, which make its input grey edges.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from raysl import dist
+from raysl.config.ranges import Count, Width, Within
+from raysl.config.schema import MethodConfig, OptimConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.hashing import hash_words
+from raysl.losses import UNKNOWN, cluster_cross_entropy
+from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, feature_clusters
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.optim.groups import split_groups
+from raysl.schedule import Step
+from raysl.transforms.recipes import Crops
+
+
+class DeepCluster(Method):
+    """Classification into clusters that are found anew before each epoch, by a classifier that begins anew.
+
+    Attributes:
+        assignments: int64 [N], each image's cluster.
+        sizes: int64 [K], images in each cluster.
+    """
+
+    logged = ("cluster_top1", "largest_cluster", *COLLAPSE)
+    assignments: Tensor
+    sizes: Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "deepcluster"
+        clusters: Count = 10_000
+        """Number of clusters (section 4.1, figure 2c)."""
+        kmeans_iters: Annotated[int, Within(1, 1000)] = 20
+        """Rounds of k-means before an epoch (authors' code)."""
+        pca_dim: Width = 256
+        """Principal components of the features that are whitened and clustered, at most as many as the features have
+        (section 3.4, "optimization")."""
+        views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
+        """One crop, mirrored by half, without colours (section 3.4)."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        clusters = self.config.clusters
+        self.classifier = nn.Linear(backbone.feature_dim, clusters)
+        self.register_buffer("assignments", torch.full((setup.data.num_samples,), UNKNOWN))
+        self.register_buffer("sizes", torch.zeros(clusters, dtype=torch.int64))
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse more clusters than images, and more principal components than features.
+
+        Raises:
+            ConfigError: with the numbers and what to set instead.
+        """
+        pca_dim, feature_dim = setup.method.pca_dim, setup.backbone.feature_dim
+        check_clusters(setup.method.clusters, setup.data.num_samples)
+        if pca_dim > feature_dim:
+            raise ConfigError(
+                f"method.pca_dim is {pca_dim}, and the backbone's features have {feature_dim} dimensions; "
+                f"set it to {feature_dim} or less"
+            )
+
+    def before_epoch(self, step: Step, batches: Batches) -> None:
+        """Cluster all images by their whitened features of length 1 (section 3.4), and reset the classifier."""
+        self.eval()
+        index, h = embed_all(self.backbone, batches, self.assignments.device)  # [n], [n, D]
+        self.train()
+        config, seed = self.config, hash_words(self.setup.seed, step.index) >> 1
+        assign(self.assignments, index, feature_clusters(h, config.clusters, config.kmeans_iters, seed, config.pca_dim))
+        known = self.assignments[self.assignments != UNKNOWN]
+        self.sizes.copy_(torch.bincount(known, minlength=self.config.clusters))
+        nn.init.normal_(self.classifier.weight, std=0.01)
+        nn.init.zeros_(self.classifier.bias)
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Equation 1 of this rank's images, clusters weighing alike."""
+        views = batch.views["global"]  # [B, V, C, H, W]
+        h = self.backbone(views.flatten(0, 1))  # [B*V, D]
+        logits = self.classifier(h).unflatten(0, views.shape[:2])  # [B, V, K]
+        clusters = self.assignments[batch.index][:, None].expand(views.shape[:2])  # [B, V]
+        loss = cluster_cross_entropy(logits, clusters, self._weights()[clusters.clamp_min(0)])
+        metrics = {
+            "cluster_top1": 100 * (logits.argmax(dim=-1) == clusters).float().mean(),
+            "largest_cluster": 100 * self.sizes.max() / self.sizes.sum(),
+            **collapse(dist.all_gather(h.detach().unflatten(0, views.shape[:2])[:, 0])),
+        }
+        return StepOutput(loss, metrics)
+
+    def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
+        """As of all methods; the classifier, which begins anew with each epoch, without momentum (authors' code)."""
+        head = {id(parameter) for parameter in self.classifier.parameters()}
+        groups = []
+        for group in split_groups(self, optim):
+            own = [parameter for parameter in group["params"] if id(parameter) in head]
+            others = [parameter for parameter in group["params"] if id(parameter) not in head]
+            groups += [{**group, "params": others}, {**group, "params": own, "momentum": 0.0}]
+        return [group for group in groups if group["params"]]
+
+    def _weights(self) -> Tensor:
+        """Of an image of each cluster in the loss [K]: N / (K' * size), for K' clusters that have any."""
+        num_used = (self.sizes > 0).sum()
+        return self.sizes.sum() / (num_used * self.sizes).clamp_min(1)
