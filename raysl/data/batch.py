@@ -96,9 +96,5 @@ class DataInfo:
     @classmethod
     def stored(cls, note: dict[str, Any]) -> "DataInfo":
         """What a checkpoint's `meta.json` says; the first ones call the size `image_size`."""
-        return cls(
-            note["num_samples"],
-            note["num_classes"],
-            note.get("eval_size", note.get("image_size", 0)),
-            note.get("fingerprint", ""),
-        )
+        eval_size = note.get("eval_size", note.get("image_size", 0))
+        return cls(note["num_samples"], note["num_classes"], eval_size, note.get("fingerprint", ""))

@@ -4,7 +4,7 @@ Yan, Misra, Gupta, Ghadiyaram and Mahajan 2019, arXiv 1912.03330. k-means cluste
 network has of all images; a new network then learns, from random weights, to tell which cluster an image is in.
 
 The clusters come from `raysl cluster`, as a file, or are found in front of the first step with the backbone of another
-run. Without either they are those of the pixels of shrunk images: that is no ClusterFit of the paper, whose gain lies in
+run. Without either they are those of the pixels of shrunk images: that is not the paper's ClusterFit, which gains by
 the pre-trained network, and serves trials.
 """
 

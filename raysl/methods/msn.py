@@ -1,8 +1,8 @@
 """MSN: Masked Siamese Networks for Label-Efficient Learning.
 
-Assran, Caron, Misra, Bojanowski, Bordes, Vincent, Joulin, Rabbat and Ballas 2022, arXiv 2204.07141. A ViT that sees part
-of the patches of an image, or a small crop of it, predicts the prototypes that a teacher assigns to another view which
-it sees whole. The mean prediction over the batch is kept spread over all prototypes.
+Assran, Caron, Misra, Bojanowski, Bordes, Vincent, Joulin, Rabbat and Ballas 2022, arXiv 2204.07141. A ViT that sees
+some patches of an image, or a small crop of it, predicts the prototypes that a teacher assigns to another view, which it
+sees whole. The mean prediction over the batch is kept spread over all prototypes.
 """
 
 import math
@@ -114,7 +114,7 @@ class MSN(Method):
                 )
         if config.views.num < 2:
             raise ConfigError(
-                f"method.views.num is {config.views.num}; MSN takes a target and at least one masked anchor: set it to 2"
+                f"method.views.num is {config.views.num}; MSN takes a target and a masked anchor or more: set it to 2"
             )
         num_patches = (config.views.size // patch_size) ** 2
         if _mask(setup).num_masked(num_patches) == num_patches:

@@ -2,6 +2,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.nn import functional as F
@@ -127,7 +129,7 @@ def test_check_refuses_clusters_of_other_images_or_another_number(file: str) -> 
 
 
 def test_check_refuses_what_cannot_work(teacher: str, file: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="method.clusters has 15 for 14 training images"):
+    with pytest.raises(ConfigError, match=r"method\.clusters has 15 for 14 training images"):
         ClusterFit.check(setup_of(clusters=15))
     with pytest.raises(ConfigError, match=r"both set, .* leave one out"):
         ClusterFit.check(setup_of(teacher=teacher, assignments=file))
@@ -137,9 +139,6 @@ def test_check_refuses_what_cannot_work(teacher: str, file: str, tmp_path: Path)
         ClusterFit.check(setup_of(teacher=teacher, words=("data.mean=[0.5,0.5,0.5]",)))
     with pytest.raises(ConfigError, match=r"method\.pca_dim is 5, and features have 4"):
         ClusterFit.check(setup_of(teacher=teacher, pca_dim=5))
+    pq.write_table(pa.table({"index": [0]}), tmp_path / "other.parquet")
     with pytest.raises(ConfigError, match="raysl cluster --checkpoint RUN writes such a file"):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        pq.write_table(pa.table({"index": [0]}), tmp_path / "other.parquet")
         ClusterFit.check(setup_of(assignments=tmp_path / "other.parquet"))
