@@ -1,8 +1,8 @@
 """MSN: Masked Siamese Networks for Label-Efficient Learning.
 
 Assran, Caron, Misra, Bojanowski, Bordes, Vincent, Joulin, Rabbat and Ballas 2022, arXiv 2204.07141. A ViT that sees
-some patches of an image, or a small crop of it, predicts the prototypes that a teacher assigns to another view, which it
-sees whole. The mean prediction over the batch is kept spread over all prototypes.
+some patches of an image, or a small crop of it, predicts the prototypes that a teacher assigns to another view, seen
+whole. The mean prediction over the batch is kept spread over all prototypes.
 """
 
 import math
