@@ -268,9 +268,9 @@ def test_benchmark_refuses(refused: Refused, run: RunFolder, words: str, message
     assert re.fullmatch(message, refused(f"benchmark {words}"))
 
 
-def test_benchmark_and_extract_refuse_another_format(refused: Refused, run: RunFolder) -> None:
+def test_benchmark_extract_and_cluster_refuse_another_format(refused: Refused, run: RunFolder) -> None:
     edit_meta(run, format=99)
-    for command in ("benchmark", "extract"):
+    for command in ("benchmark", "extract", "cluster"):
         assert "has checkpoint format 99" in refused(f"{command} --checkpoint runs/old")
 
 

@@ -134,7 +134,7 @@ def test_damaged_settings_are_told() -> None:
         load_dumped("[1, 2]")
 
 
-@pytest.mark.parametrize("command", ["benchmark", "extract"])
+@pytest.mark.parametrize("command", ["benchmark", "extract", "cluster"])
 def test_the_command_line_refuses_and_says_what_to_write(
     saved: Path,
     mine: str,

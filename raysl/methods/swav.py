@@ -109,10 +109,23 @@ class SwAV(Method):
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Eq. 2 and 6: each view's prediction of the assignments of the large views, mean over heads."""
-        z = self._embed(batch.views)  # [B, V, P]
-        scores = scores_of(self.prototypes, z)
-        num_large = batch.views["global"].shape[1]
-        return self._swapped(z, scores, z[:, :num_large], [each[:, :num_large] for each in scores], step)
+        h = multi_crop(self.backbone, batch.views)  # [B, V, D]
+        embeddings = at_least_fp32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
+        z = F.normalize(embeddings, dim=-1)  # [B, V, P]
+        large = self._large(batch.views["global"], z, step)  # [B, A, P]
+        assigned = range(large.shape[1])
+        losses, hits = [], []
+        for prototypes, assigning in zip(self.prototypes, self._assigning(), strict=True):
+            with torch.autocast(z.device.type, enabled=False):
+                scores = prototypes(z)  # [B, V, K]
+            codes = torch.stack([self._codes(assigning, large[:, crop], crop, step) for crop in assigned], dim=1)
+            losses.append(swapped_prediction(scores, codes, assigned, self.config.temperature))
+            hits.append(_swapped_top1(scores, codes))
+        metrics = {
+            "swapped_top1": 100 * torch.stack(hits).mean(),
+            **collapse(dist.all_gather(z[:, 0].detach())),
+        }
+        return StepOutput(torch.stack(losses).mean(), metrics, {"z": large})
 
     def after_backward(self, step: Step) -> None:
         """Hold the prototypes for a while: without a gradient no decay and no momentum moves them either."""
@@ -127,41 +140,31 @@ class SwAV(Method):
         if self.queue is not None and self._takes_queue(step):
             self.queue.push(dist.all_gather(carry["z"]))
 
-    def _embed(self, views: dict[str, Tensor]) -> Tensor:
-        """Embeddings of length 1 of all views [B, V, P]."""
-        h = multi_crop(self.backbone, views)  # [B, V, D]
-        return F.normalize(at_least_fp32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2])), dim=-1)
+    def _large(self, views: Tensor, z: Tensor, step: Step) -> Tensor:
+        """Embeddings of the large views that are assigned, and queued, [B, A, P].
 
-    def _swapped(
-        self, z: Tensor, scores: Sequence[Tensor], to_assign: Tensor, to_code: Sequence[Tensor], step: Step
-    ) -> StepOutput:
-        """The loss, given what is assigned: the embeddings of the large views [B, A, P], with their scores
-        [B, A, K] by head; those embeddings are carried to the queue."""
-        assigned = range(to_assign.shape[1])
-        losses, hits = [], []
-        for head, (predicted, coded) in enumerate(zip(scores, to_code, strict=True)):
-            codes = torch.stack([self._codes(head, coded[:, crop], crop, step) for crop in assigned], dim=1)
-            losses.append(swapped_prediction(predicted, codes, assigned, self.config.temperature))
-            hits.append(_swapped_top1(predicted, codes))
-        metrics = {
-            "swapped_top1": 100 * torch.stack(hits).mean(),
-            **collapse(dist.all_gather(z[:, 0].detach())),
-        }
-        return StepOutput(torch.stack(losses).mean(), metrics, {"z": to_assign.detach()})
+        Args:
+            views: the large ones [B, A, C, H, W].
+            z: embeddings of all views [B, V, P].
+            step: where training is.
+        """
+        return z[:, : views.shape[1]].detach()
 
     def _assigning(self) -> Sequence[Prototypes]:
-        """The prototypes that codes are made with, by head."""
+        """The prototypes that they are assigned to, of each head."""
         return self.prototypes
 
     @torch.no_grad()
-    def _codes(self, head: int, scores: Tensor, crop: int, step: Step) -> Tensor:
-        """Assignments of one large view of this rank's images [B, K], balanced over the batch and the queue."""
+    def _codes(self, prototypes: Prototypes, z: Tensor, crop: int, step: Step) -> Tensor:
+        """Assignments [B, K] of one large view of this rank's images, z [B, P], balanced over the batch and the
+        queue."""
         config, extra, extra_mask = self.config, None, None
-        if self.queue is not None and self._takes_queue(step):
-            with torch.autocast(scores.device.type, enabled=False):
-                extra = self._assigning()[head](self.queue.keys[:, crop])  # [Q, K], of the prototypes as they are now
-            if config.queue_start == "full":
-                extra_mask = self.queue.is_filled().all().expand(len(extra))
+        with torch.autocast(z.device.type, enabled=False):
+            scores = prototypes(z)  # [B, K]
+            if self.queue is not None and self._takes_queue(step):
+                extra = prototypes(self.queue.keys[:, crop])  # [Q, K], of the prototypes as they are now
+                if config.queue_start == "full":
+                    extra_mask = self.queue.is_filled().all().expand(len(extra))
         is_hard = not config.hard_until.is_over(step)
         return sinkhorn(
             scores,
@@ -175,12 +178,6 @@ class SwAV(Method):
     def _takes_queue(self, step: Step) -> bool:
         starts: Duration = self.config.queue_from
         return starts.is_over(step)
-
-
-def scores_of(heads: Sequence[Prototypes], z: Tensor) -> list[Tensor]:
-    """Scores of embeddings [..., P] against the prototypes of each head, [..., K] each, in the type of the former."""
-    with torch.autocast(z.device.type, enabled=False):
-        return [prototypes(z) for prototypes in heads]
 
 
 @torch.no_grad()

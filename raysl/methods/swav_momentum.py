@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl.config.ranges import Length, Momentum
 from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32
-from raysl.methods.method import StepOutput
 from raysl.methods.setup import Setup
-from raysl.methods.swav import SwAV, scores_of
+from raysl.methods.swav import SwAV
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.ema import Teacher
 from raysl.nn.multi_crop import multi_crop
@@ -46,15 +44,6 @@ class SwAVMomentum(SwAV):
         self.teacher = Teacher(self._student(), buffers="copy")
         self.teacher_prototypes = Teacher(self._heads())
 
-    def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """SwAV's eq. 2 and 6, with codes of the teacher's scores of its own embeddings of the large views."""
-        z = self._embed(batch.views)  # [B, V, P]
-        self.teacher.train(not self.config.eval_from.is_over(step))
-        with torch.no_grad():
-            k = F.normalize(at_least_fp32(multi_crop(self.teacher, {"global": batch.views["global"]})), dim=-1)
-            to_code = scores_of(self._assigning(), k)
-        return self._swapped(z, scores_of(self.prototypes, z), k, to_code, step)
-
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
         """What SwAV does, the queue holding the teacher's embeddings; then the teacher follows, and its prototypes are
         brought back to length 1, too."""
@@ -63,6 +52,10 @@ class SwAVMomentum(SwAV):
         self.teacher_prototypes.update(self._heads(), self.config.momentum)
         for prototypes in self._assigning():
             prototypes.normalise()
+
+    def _large(self, views: Tensor, z: Tensor, step: Step) -> Tensor:
+        self.teacher.train(not self.config.eval_from.is_over(step))
+        return F.normalize(at_least_fp32(multi_crop(self.teacher, {"global": views})), dim=-1)
 
     def _assigning(self) -> Sequence[Prototypes]:
         return cast(Sequence[Prototypes], self.teacher_prototypes.module)
