@@ -25,7 +25,7 @@ RUNS = [name for name in config_names() if name not in SWEEPS + FRAGMENTS]
 def test_a_step_of_every_config_has_a_finite_loss_and_gradient(name: str) -> None:
     small = TINY[load_config(name).backbone.name]
     config = load_config(name, [*small, "train.batch_size=4"])
-    setup = Setup.of(config, num_samples=5000, num_classes=10)
+    setup = Setup.of(config, num_samples=20_000, num_classes=10)
     recipe = checked_views(setup, Classes.of(config))
     is_cut = next(iter(recipe.groups.values()))[0].tiles is not None
     assert recipe.size == config.data.image_size or is_cut

@@ -29,7 +29,8 @@ class Clustering:
     iters: Annotated[int, Within(1, 1000)] = 50
     """Rounds of k-means."""
     pca_dim: Width | None = None
-    """Principal components of the features that are whitened and clustered. Default: the features as they are."""
+    """Principal components of the features that are whitened and clustered, all where the features have fewer. Default:
+    the features as they are."""
     seed: Seed = 0
     """Of the images whose features k-means begins with."""
 
@@ -73,7 +74,10 @@ def cluster_images(
     loaded = load_checkpoint(checkpoint, trust_code)
     data = load_data(loaded.config, of_data) if of_data else loaded.config.data
     images = resolve("source", data.name)(data).required("train")
-    _check(settings, images.num_samples, loaded.backbone.feature_dim)
+    if settings.k > images.num_samples:
+        raise ConfigError(
+            f"k={settings.k} is more than the {images.num_samples} images; set {images.num_samples} or less"
+        )
     features = extract_sets({"features": loaded.backbone}, images, data)["features"].features
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = features.to(device)
@@ -83,11 +87,3 @@ def cluster_images(
     found = Assignments(clusters, settings.k, images.fingerprint, redact_uri(loaded.uri))
     found.write(path)
     return Clustered(found, path)
-
-
-def _check(settings: Clustering, num_samples: int, feature_dim: int) -> None:
-    """Refuse what could not be done, before features are computed."""
-    if settings.k > num_samples:
-        raise ConfigError(f"k={settings.k} is more than the {num_samples} images; set k={num_samples} or less")
-    if settings.pca_dim is not None and settings.pca_dim > feature_dim:
-        raise ConfigError(f"pca_dim={settings.pca_dim} is more than the features' {feature_dim}; set less, or none")

@@ -29,7 +29,7 @@ from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
-from raysl.nn.pixels import PIXELS_SIDE, RawPixels
+from raysl.nn.pixels import RawPixels
 from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
@@ -61,7 +61,8 @@ class ClusterFit(Method):
         kmeans_iters: Annotated[int, Within(1, 1000)] = 50
         """Rounds of k-means (VISSL)."""
         pca_dim: Width | None = None
-        """Principal components of the features that are whitened and clustered. Default: the features as they are."""
+        """Principal components of the features that are whitened and clustered, all where the features have fewer.
+        Default: the features as they are."""
         views: Crops = field(
             default_factory=lambda: Crops(num=1, jitter=(0.4, 0.4, 0.4, 0.2), jitter_p=1.0, grayscale_p=0.0, blur_p=0.0)
         )
@@ -106,7 +107,6 @@ class ClusterFit(Method):
                 "method.teacher and method.assignments are not set: the clusters are those of pixels. ClusterFit "
                 "learns from a pre-trained network; give method.teacher=RUN"
             )
-            _check_pca_dim(setup, 3 * min(PIXELS_SIDE, setup.data.eval_size) ** 2)
 
     def before_epoch(self, step: Step, batches: Batches) -> None:
         """Take or find the clusters, once."""
@@ -142,23 +142,17 @@ def _teacher(config: ClusterFit.Config) -> nn.Module:
 
 
 def _check_teacher(setup: Setup) -> None:
-    """Refuse a teacher that cannot be read, that saw images normalised in another way, or has too few features."""
+    """Refuse a teacher that cannot be read, or saw images normalised in another way"""
     from raysl.checkpoint import load_checkpoint
 
     try:
-        teacher = load_checkpoint(setup.method.teacher)
+        theirs = load_checkpoint(setup.method.teacher).config.data
     except ConfigError as error:
         raise ConfigError(f"method.teacher: {error}") from error
-    theirs, ours = teacher.config.data, setup.config.data
+    ours = setup.config.data
     if (theirs.mean, theirs.std) != (ours.mean, ours.std):
         raise ConfigError(
             f"data.mean and data.std are {list(ours.mean)} and {list(ours.std)}, and those of method.teacher "
             f"{list(theirs.mean)} and {list(theirs.std)}; set them alike, or give the file of raysl cluster as "
             "method.assignments"
         )
-    _check_pca_dim(setup, teacher.backbone.feature_dim)
-
-
-def _check_pca_dim(setup: Setup, width: int) -> None:
-    if setup.method.pca_dim is not None and setup.method.pca_dim > width:
-        raise ConfigError(f"method.pca_dim is {setup.method.pca_dim}, and features have {width}; set less, or none")

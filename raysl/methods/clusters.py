@@ -51,13 +51,14 @@ def feature_clusters(features: Tensor, k: int, num_iters: int, seed: int, pca_di
         k: number of clusters.
         num_iters: rounds of k-means.
         seed: of the rows that it begins with.
-        pca_dim: principal components to whiten in front of it; None: the features as they are.
+        pca_dim: principal components to whiten in front of it, all where the features have fewer; None: the features
+            as they are.
 
     Raises:
         ConfigError: if there are fewer rows than clusters.
-        ValueError: if a row is not finite, or there are not so many components.
+        ValueError: if a row is not finite.
     """
-    rows = features if pca_dim is None else whitened(features, pca_dim)  # [n, P]
+    rows = features if pca_dim is None else whitened(features, min(pca_dim, features.shape[1]))  # [n, P]
     return kmeans(F.normalize(rows, dim=1), k, num_iters, seed, spherical=False, empty="split")[1]
 
 

@@ -19,7 +19,6 @@ from raysl import dist
 from raysl.config.ranges import Count, Width, Within
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.hashing import hash_words
 from raysl.losses import UNKNOWN, cluster_cross_entropy
 from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, feature_clusters
@@ -54,7 +53,7 @@ class DeepCluster(Method):
         kmeans_iters: Annotated[int, Within(1, 1000)] = 20
         """Rounds of k-means before an epoch (authors' code)."""
         pca_dim: Width = 256
-        """Principal components of the features that are whitened and clustered, at most as many as the features have
+        """Principal components of the features that are whitened and clustered, all where the features have fewer
         (section 3.4, "optimization")."""
         views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
         """One crop, mirrored by half, without colours (section 3.4)."""
@@ -68,18 +67,12 @@ class DeepCluster(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse more clusters than images, and more principal components than features.
+        """Refuse more clusters than images.
 
         Raises:
             ConfigError: with the numbers and what to set instead.
         """
-        pca_dim, feature_dim = setup.method.pca_dim, setup.backbone.feature_dim
         check_clusters(setup.method.clusters, setup.data.num_samples)
-        if pca_dim > feature_dim:
-            raise ConfigError(
-                f"method.pca_dim is {pca_dim}, and the backbone's features have {feature_dim} dimensions; "
-                f"set it to {feature_dim} or less"
-            )
 
     def before_epoch(self, step: Step, batches: Batches) -> None:
         """Cluster all images by their whitened features of length 1 (section 3.4), and reset the classifier."""

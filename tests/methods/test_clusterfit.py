@@ -137,8 +137,6 @@ def test_check_refuses_what_cannot_work(teacher: str, file: str, tmp_path: Path)
         ClusterFit.check(setup_of(teacher=tmp_path / "nothing"))
     with pytest.raises(ConfigError, match=r"data\.mean and data\.std are \[0\.5, 0\.5, 0\.5\]"):
         ClusterFit.check(setup_of(teacher=teacher, words=("data.mean=[0.5,0.5,0.5]",)))
-    with pytest.raises(ConfigError, match=r"method\.pca_dim is 5, and features have 4"):
-        ClusterFit.check(setup_of(teacher=teacher, pca_dim=5))
     pq.write_table(pa.table({"index": [0]}), tmp_path / "other.parquet")
     with pytest.raises(ConfigError, match="raysl cluster --checkpoint RUN writes such a file"):
         ClusterFit.check(setup_of(assignments=tmp_path / "other.parquet"))
