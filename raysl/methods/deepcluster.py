@@ -60,7 +60,7 @@ class DeepCluster(Method):
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
-        clusters = self.config.clusters
+        clusters: int = self.config.clusters
         self.classifier = nn.Linear(backbone.feature_dim, clusters)
         self.register_buffer("assignments", torch.full((setup.data.num_samples,), UNKNOWN))
         self.register_buffer("sizes", torch.zeros(clusters, dtype=torch.int64))
@@ -82,7 +82,7 @@ class DeepCluster(Method):
         config, seed = self.config, hash_words(self.setup.seed, step.index) >> 1
         assign(self.assignments, index, feature_clusters(h, config.clusters, config.kmeans_iters, seed, config.pca_dim))
         known = self.assignments[self.assignments != UNKNOWN]
-        self.sizes.copy_(torch.bincount(known, minlength=self.config.clusters))
+        self.sizes.copy_(torch.bincount(known, minlength=config.clusters))
         nn.init.normal_(self.classifier.weight, std=0.01)
         nn.init.zeros_(self.classifier.bias)
 
@@ -112,5 +112,5 @@ class DeepCluster(Method):
 
     def _weights(self) -> Tensor:
         """Of an image of each cluster in the loss [K]: N / (K' * size), for K' clusters that have any."""
-        num_used = (self.sizes > 0).sum()
-        return self.sizes.sum() / (num_used * self.sizes).clamp_min(1)
+        sizes = self.sizes.double()
+        return sizes.sum() / ((sizes > 0).sum() * sizes).clamp_min(1)
