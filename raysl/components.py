@@ -20,6 +20,7 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "byol": "raysl.methods.byol:BYOL",
         "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
         "mae": "raysl.methods.mae:MAE",
@@ -27,6 +28,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "npid": "raysl.methods.npid:NPID",
         "rotnet": "raysl.methods.rotnet:RotNet",
         "simclr": "raysl.methods.simclr:SimCLR",
+        "simsiam": "raysl.methods.simsiam:SimSiam",
         "swav": "raysl.methods.swav:SwAV",
     },
     "backbone": {
