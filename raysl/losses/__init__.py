@@ -14,7 +14,6 @@ from raysl.losses.contrastive import (
     nt_xent,
     sup_con,
 )
-from raysl.losses.contrastive import bank_cross_entropy, contrastive_accuracy, info_nce, nce, nce_log_norm, nt_xent
 from raysl.losses.cosine import negative_cosine
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_mse, patchify

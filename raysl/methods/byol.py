@@ -62,7 +62,9 @@ class BYOL(Method):
         """
         method, batch_size = setup.method, setup.plan.batch_size
         if method.views.num != 2:
-            raise ConfigError(f"method.views.num is {method.views.num}; BYOL predicts one view from another: set it to 2")
+            raise ConfigError(
+                f"method.views.num is {method.views.num}; BYOL predicts one view from another: set it to 2"
+            )
         if batch_size < 2:
             raise ConfigError(
                 f"train.batch_size is {batch_size}; the projector normalises over the batch: at least 2, better 256"
