@@ -1,4 +1,3 @@
-import math
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ def whole_batch() -> Batch:
 
 
 def cosine_of(one: Tensor, other: Tensor) -> Tensor:
-    return (one * other).sum() / math.sqrt(float((one * one).sum() * (other * other).sum()))
+    return (one * other).sum() / ((one * one).sum() * (other * other).sum()).sqrt()
 
 
 def test_loss_is_equation_4() -> None:
