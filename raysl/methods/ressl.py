@@ -109,7 +109,7 @@ class ReSSL(Method):
         """Algorithm 1: the cross entropy between the teacher's relations and the student's."""
         strong, weak = batch.views["global"], batch.views["weak"][:, 0]  # [B, V, C, H, W], [B, C, H, W]
         h = self.backbone(strong.flatten(0, 1))  # [B*V, H]
-        z = F.normalize(at_least_fp32(self.projector(h)), dim=-1).unflatten(0, strong.shape[:2])  # [B, V, D]
+        z = F.normalize(at_least_fp32(self.projector(h).unflatten(0, strong.shape[:2])), dim=-1)  # [B, V, D]
         z_teacher = F.normalize(at_least_fp32(self.teacher(weak)), dim=-1)  # [B, D], without gradients
         with torch.autocast(z.device.type, enabled=False):
             keys = self.queue.keys.to(z.dtype)  # [Q, D]
