@@ -14,6 +14,7 @@ from raysl.losses.contrastive import (
     nt_xent,
     sup_con,
 )
+from raysl.losses.cosine import negative_cosine
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_mse, patchify
 
@@ -27,6 +28,7 @@ __all__ = [
     "masked_patch_mse",
     "nce",
     "nce_log_norm",
+    "negative_cosine",
     "nt_xent",
     "patchify",
     "sup_con",

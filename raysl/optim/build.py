@@ -15,7 +15,15 @@ from raysl.schedule import Step
 if TYPE_CHECKING:
     from raysl.methods.method import Method
 
-_OF_THE_PROGRAM = ("lr_scale", "weight_decay_scale", "weight_decay", "layer_scaling", "foreach", "fused")
+_OF_THE_PROGRAM = (
+    "lr_scale",
+    "is_lr_constant",
+    "weight_decay_scale",
+    "weight_decay",
+    "layer_scaling",
+    "foreach",
+    "fused",
+)
 """Keys of a group that say what is done with it here; all others may be state of the optimizer."""
 
 
@@ -43,11 +51,13 @@ def build_optimizer(method: "Method", optim: OptimConfig, optimizer_class: type[
 def set_schedules(optimizer: Optimizer, optim: OptimConfig, step: Step, batch_size: int) -> None:
     """Give every group of parameters its learning rate and weight decay of the update that starts at `step`.
 
-    Each is the schedule's value times the group's `lr_scale` or `weight_decay_scale`.
+    Each is the schedule's value, or the peak where a group has `is_lr_constant`, times the group's `lr_scale` or
+    `weight_decay_scale`.
     """
     lr, weight_decay = lr_at(optim, step, batch_size), weight_decay_at(optim, step)
+    peak = peak_lr(optim, batch_size)
     for group in optimizer.param_groups:
-        group["lr"] = lr * group["lr_scale"]
+        group["lr"] = (peak if group["is_lr_constant"] else lr) * group["lr_scale"]
         if group["weight_decay_scale"] is not None:
             group["weight_decay"] = weight_decay * group["weight_decay_scale"]
 

@@ -3,6 +3,7 @@
 Besides `params`, a group of `Method.param_groups` may have
 
 * `lr_scale` (1): factor of the scheduled learning rate
+* `is_lr_constant` (False): the peak of the learning rate all along, times `lr_scale`, in place of the schedule
 * `weight_decay_scale` (1): factor of the scheduled weight decay, 0 for none
 * `weight_decay`: one of its own in place of that, which no schedule changes
 * `layer_scaling` (True): whether LARS and LARC bring its updates to a share of the weights' norm
@@ -61,5 +62,5 @@ def complete_groups(groups: list[dict[str, Any]], optim: OptimConfig) -> list[di
         if "weight_decay" not in group:
             scale = group.get("weight_decay_scale", 1.0)
             decay = {"weight_decay_scale": scale, "weight_decay": optim.weight_decay * scale}
-        done.append({"lr_scale": 1.0, "layer_scaling": True, **group, **decay})
+        done.append({"lr_scale": 1.0, "is_lr_constant": False, "layer_scaling": True, **group, **decay})
     return done

@@ -108,3 +108,12 @@ def test_mlp_has_relu_between_layers_and_a_plain_last_one() -> None:
     assert mlp([4, 8, 2])(torch.zeros(3, 4)).shape == (3, 2)
     with pytest.raises(ValueError, match="at least an input and an output"):
         mlp([4])
+
+
+def test_mlp_may_end_with_batch_normalisation() -> None:
+    for kind, has_scale in (("plain", False), ("affine", True)):
+        *_, linear, last = mlp([4, 8, 2], norm=True, output_norm=kind)
+        assert isinstance(last, torch.nn.BatchNorm1d)
+        assert (linear.bias is None, last.affine) == (True, has_scale)
+    made = mlp([4, 8, 2], output_norm="plain")(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)))
+    torch.testing.assert_close(made.mean(0), torch.zeros(2), atol=1e-6, rtol=0)

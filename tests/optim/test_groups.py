@@ -87,6 +87,17 @@ def test_scales_of_groups_stay_through_steps(config: type[OptimConfig]) -> None:
         optimizer.step()
 
 
+def test_a_group_may_keep_the_peak_from_the_first_step_of_a_warm_up_on() -> None:
+    optim = SGD.Config(lr=0.5, warmup=Duration.parse("10st"))
+    optimizer = build_optimizer(Probe(("backbone", {}), ("head", {"is_lr_constant": True, "lr_scale": 0.1})), optim)
+    for index in (0, 10, 15, 20):
+        step = Step(index, 20, 5)
+        set_schedules(optimizer, optim, step, batch_size=512)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        assert rates == pytest.approx([lr_at(optim, step, 512), 0.1])
+    assert rates[0] == pytest.approx(0.0)
+
+
 def test_what_is_excluded_stays_without_decay_as_that_grows() -> None:
     optim = AdamW.Config(**COURSE, **DECAY)
     optimizer = build_optimizer(Probe(), optim)
@@ -108,7 +119,7 @@ def test_a_state_without_scales_takes_those_of_the_method(config: type[OptimConf
     update(whole, first, 0)
     saved = deepcopy(first.state_dict())
     for group in saved["param_groups"]:
-        del group["lr_scale"], group["weight_decay_scale"], group["layer_scaling"]
+        del group["lr_scale"], group["is_lr_constant"], group["weight_decay_scale"], group["layer_scaling"]
         group["kept"] = "by the optimizer"
     second.load_state_dict(saved)
     again.load_state_dict(whole.state_dict())

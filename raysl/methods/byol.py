@@ -1,0 +1,104 @@
+"""BYOL: Bootstrap Your Own Latent, A New Approach to Self-Supervised Learning.
+
+Grill, Strub, Altché, Tallec, Richemond et al. 2020, arXiv 2006.07733. From one view of an image the online network
+predicts what a target network makes of the other view. The target is a slow average of the online network: there are no
+negatives.
+"""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from raysl import dist
+from raysl.config.ranges import Momentum, Share, Width
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import negative_cosine
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.ema import Teacher
+from raysl.nn.heads import mlp
+from raysl.schedule import Step, cosine
+from raysl.transforms.recipes import AsymmetricCrops
+
+
+class BYOL(Method):
+    """Prediction of a slow copy's projection of the other view."""
+
+    logged = ("agreement", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "byol"
+        hidden_dim: Width = 4096
+        """Width of the hidden layers of projector and predictor (section 3.2)."""
+        output_dim: Width = 256
+        """Width of projections and predictions (section 3.2)."""
+        momentum: Momentum = 0.996
+        """Share of the target that the first update keeps, tau base (section 3.2; 0.99 for 300 epochs and fewer)."""
+        final_momentum: Share = 1.0
+        """The same at the end of the run, which it nears along half a cosine (section 3.2)."""
+        views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
+        """Two crops, the first always blurred, the second rarely but at times solarised (appendix B, table 6)."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        hidden_dim, output_dim = self.config.hidden_dim, self.config.output_dim
+        self.projector = mlp([backbone.feature_dim, hidden_dim, output_dim], norm=True)
+        self.predictor = mlp([output_dim, hidden_dim, output_dim], norm=True)
+        self.teacher = Teacher(self._student())
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse other numbers of views than two, a batch that has no statistics, and a target that runs ahead.
+
+        Raises:
+            ConfigError: with the value and what to set instead.
+        """
+        method, batch_size = setup.method, setup.plan.batch_size
+        if method.views.num != 2:
+            raise ConfigError(
+                f"method.views.num is {method.views.num}; BYOL predicts one view from another: set it to 2"
+            )
+        if batch_size < 2:
+            raise ConfigError(
+                f"train.batch_size is {batch_size}; the projector normalises over the batch: at least 2, better 256"
+            )
+        if method.final_momentum < method.momentum:
+            raise ConfigError(
+                f"method.final_momentum is {method.final_momentum} and method.momentum {method.momentum}: the target "
+                f"is to slow down; give {method.momentum} or more, 1 in the paper"
+            )
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Eq. 2 for the one view's prediction of the other, and the same with the views exchanged, summed."""
+        first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
+        z_first, z_second = self._projected(first), self._projected(second)  # [B, D]
+        p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
+        target_first, target_second = self.teacher(first), self.teacher(second)  # [B, D], without gradients
+        loss = _squared_distance(p_first, target_second) + _squared_distance(p_second, target_first)
+        metrics = {"agreement": 1 - loss.detach() / 4, **collapse(dist.all_gather(z_first.detach()))}
+        return StepOutput(loss, metrics)
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Eq. 1: let the target follow, ever more slowly."""
+        momentum = cosine(step.progress, self.config.momentum, self.config.final_momentum)
+        self.teacher.update(self._student(), momentum)
+
+    def _projected(self, images: Tensor) -> Tensor:
+        """Projections of one view, which is normalised for itself, as in the paper's code."""
+        z: Tensor = self.projector(self.backbone(images))
+        return z
+
+    def _student(self) -> nn.Sequential:
+        return nn.Sequential(self.backbone, self.projector)
+
+
+def _squared_distance(p: Tensor, target: Tensor) -> Tensor:
+    """Eq. 2, mean over rows: of unit vectors, so that it is 2 - 2 cos(p, target)."""
+    return 2 + 2 * negative_cosine(p, target)

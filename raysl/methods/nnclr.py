@@ -1,0 +1,120 @@
+"""NNCLR: With a Little Help from My Friends, Nearest-Neighbor Contrastive Learning of Visual Representations.
+
+Dwibedi, Aytar, Tompson, Sermanet and Zisserman 2021, arXiv 2104.14548. In place of a view's own embedding its nearest
+neighbour among those of earlier images is to find the other view, so that positives are other images of the same kind.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Count, Temperature, Width
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.heads import mlp
+from raysl.nn.queue import Queue
+from raysl.schedule import Step
+from raysl.transforms.recipes import AsymmetricCrops
+
+
+class NNCLR(Method):
+    """Contrast of nearest neighbours in a support set against the whole global batch."""
+
+    logged = ("contrastive_top1", "neighbor_cosine", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "nnclr"
+        temperature: Temperature = 0.1
+        """Divides the cosines (section 3)."""
+        queue_size: Count = 98304
+        """Embeddings in the support set (section 3, "Implementation details")."""
+        hidden_dims: tuple[Width, ...] = (2048, 2048)
+        """Widths of the projector's hidden layers (section 3, "Implementation details")."""
+        output_dim: Width = 256
+        """Width of embeddings and predictions (section 3)."""
+        predictor_dim: Width = 4096
+        """Width of the predictor's hidden layer (section 3)."""
+        views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
+        """Two crops, distorted as BYOL's."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        config = self.config
+        dims = [backbone.feature_dim, *config.hidden_dims, config.output_dim]
+        self.projector = mlp(dims, norm=True, output_norm="affine")
+        self.predictor = mlp([config.output_dim, config.predictor_dim, config.output_dim], norm=True)
+        self.queue = Queue(config.queue_size, config.output_dim)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse other numbers of views than two, a batch without negatives, and a support set that no batch fits in.
+
+        Raises:
+            ConfigError: with the values and what to set instead.
+        """
+        method, batch_size = setup.method, setup.plan.batch_size
+        if method.views.num != 2:
+            raise ConfigError(f"method.views.num is {method.views.num}; NNCLR contrasts two views: set it to 2")
+        if batch_size < 2:
+            raise ConfigError(f"train.batch_size is {batch_size}; NNCLR contrasts images: at least 2, better 256")
+        if method.queue_size < batch_size:
+            raise ConfigError(
+                f"method.queue_size is {method.queue_size} and train.batch_size {batch_size}: embeddings would leave "
+                f"before they were anybody's neighbour; give {batch_size} or more, better 16 batches"
+            )
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Eq. 3, half for the neighbours of each view against the predictions from the other one."""
+        first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
+        z_first, z_second = self._projected(first), self._projected(second)  # [B, D]
+        p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
+        nn_first, nn_second = self._neighbors(z_first), self._neighbors(z_second)  # [B, D], without gradients
+        one_way, top1 = self._contrast(nn_first, p_second)
+        other_way, other_top1 = self._contrast(nn_second, p_first)
+        z = at_least_fp32(z_first.detach())
+        metrics = {
+            "contrastive_top1": 50 * (top1 + other_top1),
+            "neighbor_cosine": F.cosine_similarity(nn_first, z, dim=-1).mean(),
+            **collapse(dist.all_gather(z)),
+        }
+        return StepOutput(one_way / 2 + other_way / 2, metrics, {"z": z})
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Put the first views of all ranks into the support set."""
+        self.queue.push(dist.all_gather(carry["z"]))
+
+    @torch.no_grad()
+    def _neighbors(self, z: Tensor) -> Tensor:
+        """Eq. 4: of the support set, the row that is nearest to each embedding, [B, D]; all are of length 1."""
+        with torch.autocast(z.device.type, enabled=False):
+            z = at_least_fp32(z)
+            nearest = (z @ self.queue.keys.to(z.dtype).T).argmax(dim=1)  # [B], of Q
+            return self.queue.keys.index_select(0, nearest)
+
+    def _contrast(self, neighbors: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
+        """Eq. 3, mean over this rank's neighbours: each is to pick its own image's prediction among all of the batch.
+
+        Also the share of those that do.
+        """
+        everyone, own = dist.all_gather(at_least_fp32(p)), dist.own_rows(p)  # [N, D], [B]
+        with torch.autocast(p.device.type, enabled=False):
+            logits = neighbors.to(everyone.dtype) @ F.normalize(everyone, dim=-1).T / self.config.temperature  # [B, N]
+            hits = logits.detach().argmax(dim=1) == own
+            return F.cross_entropy(logits, own), hits.float().mean()
+
+    def _projected(self, images: Tensor) -> Tensor:
+        """Projections of one view, which is normalised for itself."""
+        z: Tensor = self.projector(self.backbone(images))
+        return z

@@ -1,0 +1,130 @@
+"""ReSSL: Relational Self-Supervised Learning with Weak Augmentation.
+
+Zheng, You, Wang, Qian, Zhang, Wang and Xu 2021, arXiv 2107.09282. How similar a strongly distorted view is to each of a
+queue of other images is to agree with how similar a teacher finds the same image, which it sees hardly distorted.
+"""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Count, Momentum, Share, Temperature, Width
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.ema import Teacher
+from raysl.nn.heads import mlp
+from raysl.nn.queue import Queue
+from raysl.schedule import Step
+from raysl.transforms.masking import Mask
+from raysl.transforms.recipes import Crops, NumViews
+from raysl.transforms.view_recipe import ViewRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeakAndStrongCrops(Crops):
+    """A crop that is mirrored at times and no more, in the group "weak"; crops with all distortions in "global"."""
+
+    num: NumViews = 1
+    """Strongly distorted views of each image."""
+    weak_affine_p: Share = 0.0
+    """Probability of the affine map of the weak view; the paper has none."""
+
+    def recipe(self, mask: Mask | None = None) -> ViewRecipe:
+        """The groups "weak" and "global".
+
+        Raises:
+            ValueError: if the settings make no view.
+        """
+        plain = replace(self, affine_p=self.weak_affine_p, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0, solarize_p=0.0)
+        weak = plain._view(self.size, (self.min_scale, 1.0))
+        return ViewRecipe({"weak": (weak,)} | super().recipe(mask).groups)
+
+
+class ReSSL(Method):
+    """Agreement of relations to a queue of other images."""
+
+    logged = ("neighbor_top1", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "ressl"
+        temperature: Temperature = 0.1
+        """Divides the student's cosines, tau s (section 4)."""
+        teacher_temperature: Temperature = 0.04
+        """Divides the teacher's cosines, tau t: below the student's, so that its relations are sharper (section 3)."""
+        hidden_dim: Width = 4096
+        """Width of the projector's hidden layer (section 4)."""
+        output_dim: Width = 512
+        """Width of the embeddings (section 4)."""
+        projector_norm: bool = True
+        """Batch normalisation in front of the ReLU of the projector."""
+        queue_size: Count = 131072
+        """The teacher's embeddings that views are compared with (section 4)."""
+        momentum: Momentum = 0.999
+        """Share of the teacher that an update keeps (section 4)."""
+        views: WeakAndStrongCrops = field(
+            default_factory=lambda: WeakAndStrongCrops(min_scale=0.2, jitter=(0.4, 0.4, 0.4, 0.1))
+        )
+        """A crop for the teacher, and one with colours and blur for the student (section 3, "Weak augmentation")."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        config = self.config
+        self.projector = mlp([backbone.feature_dim, config.hidden_dim, config.output_dim], norm=config.projector_norm)
+        self.teacher = Teacher(self._student())
+        self.queue = Queue(config.queue_size, config.output_dim)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse a teacher that is less sure than its student, and a queue that no batch fits in.
+
+        Raises:
+            ConfigError: with the values and what to set instead.
+        """
+        method, batch_size = setup.method, setup.plan.batch_size
+        if method.teacher_temperature >= method.temperature:
+            raise ConfigError(
+                f"method.teacher_temperature is {method.teacher_temperature} and method.temperature "
+                f"{method.temperature}; the teacher's relations are to be the sharper ones: set it below, 0.04 in the "
+                "paper"
+            )
+        if method.queue_size < batch_size:
+            raise ConfigError(
+                f"method.queue_size is {method.queue_size} and train.batch_size {batch_size}: embeddings would leave "
+                f"before they were compared; give {batch_size} or more, better 16 batches"
+            )
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Algorithm 1: the cross entropy between the teacher's relations and the student's."""
+        strong, weak = batch.views["global"], batch.views["weak"][:, 0]  # [B, V, C, H, W], [B, C, H, W]
+        h = self.backbone(strong.flatten(0, 1))  # [B*V, H]
+        z = F.normalize(at_least_fp32(self.projector(h).unflatten(0, strong.shape[:2])), dim=-1)  # [B, V, D]
+        z_teacher = F.normalize(at_least_fp32(self.teacher(weak)), dim=-1)  # [B, D], without gradients
+        with torch.autocast(z.device.type, enabled=False):
+            keys = self.queue.keys.to(z.dtype)  # [Q, D]
+            student, teacher = z @ keys.T, (z_teacher @ keys.T)[:, None]  # [B, V, Q], [B, 1, Q]
+            relations = F.softmax(teacher / self.config.teacher_temperature, dim=-1)
+            log_student = F.log_softmax(student / self.config.temperature, dim=-1)
+            loss = -(relations * log_student).sum(dim=-1).mean()
+        hits = student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)  # [B, V]
+        metrics = {"neighbor_top1": 100 * hits.float().mean(), **collapse(dist.all_gather(z[:, 0].detach()))}
+        return StepOutput(loss, metrics, {"z": z_teacher})
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Let the teacher follow, and queue its embeddings of all ranks."""
+        self.teacher.update(self._student(), self.config.momentum)
+        self.queue.push(dist.all_gather(carry["z"]))
+
+    def _student(self) -> nn.Sequential:
+        return nn.Sequential(self.backbone, self.projector)

@@ -1,0 +1,99 @@
+"""SimSiam: Exploring Simple Siamese Representation Learning.
+
+Chen and He 2020, arXiv 2011.10566. One network sees both views of an image, and a predictor on one side is to agree
+with the projection on the other, through which no gradient flows. That stop alone prevents collapse: there are no
+negatives and no slow copy.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from torch import Tensor
+
+from raysl import dist
+from raysl.config.ranges import NotEmpty, Width
+from raysl.config.schema import MethodConfig, OptimConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import negative_cosine
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.heads import mlp
+from raysl.optim.groups import split_groups
+from raysl.schedule import Step
+from raysl.transforms.recipes import Crops
+
+
+class SimSiam(Method):
+    """Agreement of a prediction with the other view's projection, held still."""
+
+    logged = ("agreement", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "simsiam"
+        hidden_dims: Annotated[tuple[Width, ...], NotEmpty()] = (2048, 2048)
+        """Widths of the projector's hidden layers (section 3, "Baseline settings"); [2048] on CIFAR (appendix D)."""
+        output_dim: Width = 2048
+        """Width of projections and predictions (section 3)."""
+        predictor_dim: Width = 512
+        """Width of the predictor's hidden layer, a bottleneck (section 3; section 4.3 and appendix B)."""
+        constant_predictor_lr: bool = True
+        """Let the predictor learn at the peak of the rate all along, while that of all else falls (section 4.2, table
+        1c)."""
+        views: Crops = field(default_factory=lambda: Crops(min_scale=0.2, jitter=(0.4, 0.4, 0.4, 0.1)))
+        """Two crops drawn alike (appendix A, "Data augmentation")."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        config = self.config
+        dims = [backbone.feature_dim, *config.hidden_dims, config.output_dim]
+        self.projector = mlp(dims, norm=True, output_norm="plain")
+        self.predictor = mlp([config.output_dim, config.predictor_dim, config.output_dim], norm=True)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse other numbers of views than two, and a batch that has no statistics.
+
+        Raises:
+            ConfigError: with the value and what to set instead.
+        """
+        num_views, batch_size = setup.method.views.num, setup.plan.batch_size
+        if num_views != 2:
+            raise ConfigError(f"method.views.num is {num_views}; SimSiam compares two views: set it to 2")
+        if batch_size < 2:
+            raise ConfigError(
+                f"train.batch_size is {batch_size}; the projector normalises over the batch: at least 2, better 256"
+            )
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Eq. 4: half the sum of both directions, each without a gradient into what is predicted (algorithm 1)."""
+        first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
+        z_first, z_second = self._projected(first), self._projected(second)  # [B, D]
+        p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
+        one_way = negative_cosine(p_first, z_second.detach())  # eq. 3
+        other_way = negative_cosine(p_second, z_first.detach())
+        loss = one_way / 2 + other_way / 2
+        return StepOutput(loss, {"agreement": -loss.detach(), **collapse(dist.all_gather(z_first.detach()))})
+
+    def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
+        """The usual groups, each parted into the predictor's parameters, whose rate is constant, and the others."""
+        groups = split_groups(self, optim)
+        if not self.config.constant_predictor_lr:
+            return groups
+        predictor = {id(parameter) for parameter in self.predictor.parameters()}
+        parted = []
+        for group in groups:
+            for is_constant in (False, True):
+                params = [parameter for parameter in group["params"] if (id(parameter) in predictor) == is_constant]
+                parted.append({**group, "params": params, "is_lr_constant": is_constant})
+        return [group for group in parted if group["params"]]
+
+    def _projected(self, images: Tensor) -> Tensor:
+        """Projections of one view, which is normalised for itself, as in the paper's code."""
+        z: Tensor = self.projector(self.backbone(images))
+        return z
