@@ -21,6 +21,9 @@ from raysl.errors import ConfigError
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
         "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",
+        "dino": "raysl.methods.dino:DINO",
+        "dino_v2": "raysl.methods.dino_v2:DINOv2",
+        "ibot": "raysl.methods.ibot:IBOT",
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
         "mae": "raysl.methods.mae:MAE",
         "moco": "raysl.methods.moco:MoCo",

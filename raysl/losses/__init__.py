@@ -14,15 +14,20 @@ from raysl.losses.contrastive import (
     nt_xent,
     sup_con,
 )
+from raysl.losses.clustering import masked_prediction, swapped_prediction
+from raysl.losses.contrastive import bank_cross_entropy, contrastive_accuracy, info_nce, nce, nce_log_norm, nt_xent
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_mse, patchify
+from raysl.losses.spread import koleo
 
 __all__ = [
     "at_least_fp32",
     "bank_cross_entropy",
     "contrastive_accuracy",
     "info_nce",
+    "koleo",
     "masked_patch_mse",
+    "masked_prediction",
     "nce",
     "nce_log_norm",
     "nt_xent",
