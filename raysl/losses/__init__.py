@@ -4,7 +4,7 @@ Where a loss compares this rank's rows with "the batch", the batch is an argumen
 None reads a number from its tensors or picks by a mask, so that nobody has to wait for a GPU.
 """
 
-from raysl.losses.clustering import swapped_prediction
+from raysl.losses.clustering import masked_prediction, swapped_prediction
 from raysl.losses.contrastive import (
     bank_cross_entropy,
     contrastive_accuracy,
@@ -14,8 +14,6 @@ from raysl.losses.contrastive import (
     nt_xent,
     sup_con,
 )
-from raysl.losses.clustering import masked_prediction, swapped_prediction
-from raysl.losses.contrastive import bank_cross_entropy, contrastive_accuracy, info_nce, nce, nce_log_norm, nt_xent
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_mse, patchify
 from raysl.losses.spread import koleo

@@ -40,7 +40,7 @@ def swapped_prediction(scores: Tensor, codes: Tensor, crops: Sequence[int], temp
 
 
 def masked_prediction(scores: Tensor, codes: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
-    """Cross entropy of what is predicted for masked patches with their codes (iBOT, arXiv 2111.07832, eq. 2).
+    """Cross entropy of what is predicted for masked patches with their codes (iBOT, arXiv 2111.07832, eq. 3).
 
     Mean over the masked patches of a view, then over views and images: a view without any counts, with 0. So an image
     weighs the same whatever the others' masks are.

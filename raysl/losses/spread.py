@@ -9,7 +9,7 @@ from raysl.losses.precision import at_least_fp32
 
 def koleo(z: Tensor, z_all: Tensor, rows: Tensor) -> Tensor:
     """Kozachenko-Leonenko estimate of the entropy, with its sign changed (KoLeo, Sablayrolles et al. 2018, arXiv
-    1806.03198, section 3.2; DINOv2, Oquab et al. 2023, arXiv 2304.07193, section 4).
+    1806.03198; DINOv2, Oquab et al. 2023, arXiv 2304.07193, section 4).
 
     The mean of -log of the distance to the nearest other embedding of the batch; 1e-8 is added to a distance, so that
     equal embeddings cost 18.4. Gradients flow into both ends of a distance.

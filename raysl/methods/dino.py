@@ -52,7 +52,7 @@ class DINO(Method):
         momentum_end: Share = 1.0
         """The same at the end of the run, reached along half a cosine (section 3.1)."""
         centre_momentum: Momentum = 0.9
-        """Share of the centre that an update keeps (eq. 4; appendix D)."""
+        """Share of the centre that an update keeps (eq. 4, and the authors' code)."""
         freeze_last_layer: Length = field(default=Duration.parse("1ep"))
         """How long the prototypes stay as they are drawn at the start (the authors' code)."""
         head: HeadConfig = field(default_factory=HeadConfig)

@@ -39,7 +39,8 @@ class DINOv2(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
-        """The paper's settings, and the authors' for ImageNet where the paper has none."""
+        """The paper's settings of a ViT-L/14 that is trained from scratch; where it names none, those of the authors'
+        code for that."""
 
         name: str = "dino_v2"
         class_weight: Amount = 1.0
@@ -55,25 +56,29 @@ class DINOv2(Method):
         sinkhorn_iters: Annotated[int, Within(0, 1000)] = 3
         """Rounds of balancing assignments (section 4, "Sinkhorn-Knopp centering"); 0 leaves a softmax."""
         temperature: Temperature = 0.1
-        """Divides the student's scores (DINO's)."""
+        """Divides the student's scores (the authors' code; DINO's)."""
         teacher_temp: Temperature = 0.07
         """Divides the teacher's scores, after its warm-up (the authors' code)."""
         teacher_temp_start: Temperature = 0.04
         """The same at the first step (the authors' code)."""
-        teacher_temp_warmup: Length = field(default=Duration.parse("30%"))
-        """How long it rises, along a straight line (the authors' code: 30 epochs of 100)."""
-        momentum: Share = 0.992
-        """Share of the teacher that the first update keeps (the authors' code; 0.994 for ViT-L/14 and larger)."""
+        teacher_temp_warmup: Length = field(default=Duration.parse("37500st"))
+        """How long it rises, along a straight line (the authors' code: 30 epochs of 1250 updates)."""
+        momentum: Share = 0.994
+        """Share of the teacher that the first update keeps (the authors' code)."""
         momentum_end: Share = 1.0
         """The same at the end of the run, reached along half a cosine (the authors' code)."""
-        freeze_last_layer: Length = field(default=Duration.parse("1%"))
-        """How long the prototypes stay as they are drawn at the start (the authors' code: an epoch of 100)."""
-        head: HeadConfig = field(default_factory=lambda: HeadConfig(norm_last_layer=False))
+        freeze_last_layer: Length = field(default=Duration.parse("1250st"))
+        """How long the prototypes stay as they are drawn at the start (the authors' code)."""
+        head: HeadConfig = field(
+            default_factory=lambda: HeadConfig(num_prototypes=131_072, bottleneck_dim=384, norm_last_layer=False)
+        )
         """The projector of class tokens (the authors' code)."""
-        patch_head: HeadConfig = field(default_factory=lambda: HeadConfig(norm_last_layer=False))
+        patch_head: HeadConfig = field(
+            default_factory=lambda: HeadConfig(num_prototypes=131_072, norm_last_layer=False)
+        )
         """The projector of patches (section 4, "Untying head weights between both objectives")."""
         views: AsymmetricMultiCrop = field(
-            default_factory=lambda: AsymmetricMultiCrop(min_scale=0.32, local_scale=(0.05, 0.32))
+            default_factory=lambda: AsymmetricMultiCrop(min_scale=0.32, local_size=98, local_scale=(0.05, 0.32))
         )
         """Two large crops, masked for the student, and eight small ones (the authors' code)."""
 
@@ -162,7 +167,5 @@ class DINOv2(Method):
         told = self.teacher_head(h)  # [B, G, K]
         told_patches = self.teacher_patch_head(at_places(patches, places))  # [B, G, M, P]
         codes = sinkhorn(told.flatten(0, 1), temp, config.sinkhorn_iters)
-        patch_codes = sinkhorn(
-            told_patches.flatten(0, 2), temp, config.sinkhorn_iters, mask=is_masked.flatten()
-        )
+        patch_codes = sinkhorn(told_patches.flatten(0, 2), temp, config.sinkhorn_iters, mask=is_masked.flatten())
         return codes.view_as(told), patch_codes.view_as(told_patches)

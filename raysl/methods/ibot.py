@@ -41,43 +41,43 @@ class IBOT(Method):
 
         name: str = "ibot"
         class_weight: Amount = 1.0
-        """Factor of the loss of class tokens (section 3.2)."""
+        """Factor of the loss of class tokens (section 3.2: both losses are summed as they are)."""
         patch_weight: Amount = 1.0
         """Factor of the loss of masked patches (section 3.2)."""
         mask_share: Annotated[tuple[Share, Share], Rising()] = (0.1, 0.5)
-        """Range of the masked share of a large view's patches; half of the views stay whole (section 4,
-        "Pre-Training Setup")."""
+        """Range of the masked share of a large view's patches; half of the views stay whole (section
+        3.2, "Pre-Training Setup")."""
         mask_aspect: Factors = (0.3, 1 / 0.3)
         """Range of height / width of a masked block, even in its logarithm (BEiT's, which the paper takes)."""
         temperature: Temperature = 0.1
-        """Divides the student's scores (appendix A; DINO's)."""
+        """Divides the student's scores (the authors' code; DINO's)."""
         teacher_temp: Temperature = 0.07
-        """Divides the teacher's centred scores of class tokens, after the warm-up (appendix A)."""
+        """Divides the teacher's centred scores of class tokens, after the warm-up (the authors' code)."""
         patch_teacher_temp: Temperature = 0.07
-        """The same of patches (appendix A)."""
+        """The same of patches (the authors' code)."""
         teacher_temp_start: Temperature = 0.04
-        """Both at the first step (appendix A)."""
+        """Both at the first step (the authors' code)."""
         teacher_temp_warmup: Length = field(default=Duration.parse("30ep"))
-        """How long they rise, along a straight line (appendix A)."""
+        """How long they rise, along a straight line (the authors' code)."""
         momentum: Share = 0.996
         """Share of the teacher that the first update keeps (DINO's)."""
         momentum_end: Share = 1.0
         """The same at the end of the run, reached along half a cosine (DINO's)."""
         centre_momentum: Momentum = 0.9
-        """Share of the centre of class tokens that an update keeps (appendix A)."""
+        """Share of the centre of class tokens that an update keeps (the authors' code)."""
         patch_centre_momentum: Momentum = 0.9
-        """The same of patches (appendix A)."""
+        """The same of patches (the authors' code)."""
         freeze_last_layer: Length = field(default=Duration.parse("1ep"))
         """How long the prototypes stay as they are drawn at the start (the authors' code)."""
         shared_head: bool = True
-        """One projector for class tokens and patches (section 3.2; appendix, "Sharing strategy"); else one for each, of
+        """One projector for class tokens and patches (section 3.1); else one for each, of
         the same settings."""
         head: HeadConfig = field(default_factory=lambda: HeadConfig(num_prototypes=8192))
-        """The projector (section 4, "Pre-Training Setup")."""
+        """The projector (section 3.2, "Architecture")."""
         views: AsymmetricMultiCrop = field(
             default_factory=lambda: AsymmetricMultiCrop(min_scale=0.25, num_local=10, local_scale=(0.05, 0.25))
         )
-        """Two large crops, masked for the student, and ten small ones (section 4; the authors' command)."""
+        """Two large crops, masked for the student, and ten small ones (section 3.2; the authors' command)."""
 
     backbone: TokenBackbone
 
@@ -108,7 +108,7 @@ class IBOT(Method):
         return views.recipe(block_mask(setup, "iBOT"))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """The sum of the loss of class tokens and that of masked patches (section 3.2; algorithm 1)."""
+        """The sum of the loss of class tokens and that of masked patches (section 3; algorithm 1)."""
         config, mask = self.config, batch.extras["global.mask"]  # [B, G, h, w]
         places, is_masked = masked_places(mask, self.num_masked)  # [B, G, M]
         h, patches = token_crops(self.backbone, batch.views, mask)  # [B, V, D], [B, G, N, D]
@@ -121,8 +121,8 @@ class IBOT(Method):
             at_places(told_patches, places), self._warmed(step, config.patch_teacher_temp)
         )  # [B, G, M, K]
 
-        class_loss = swapped_prediction(scores, codes, range(codes.shape[1]), config.temperature)  # eq. 3
-        patch_loss = masked_prediction(patch_scores, patch_codes, is_masked, config.temperature)  # eq. 2
+        class_loss = swapped_prediction(scores, codes, range(codes.shape[1]), config.temperature)  # eq. 2
+        patch_loss = masked_prediction(patch_scores, patch_codes, is_masked, config.temperature)  # eq. 3
         loss = config.class_weight * class_loss + config.patch_weight * patch_loss
         metrics = {
             "class_loss": class_loss.detach(),

@@ -1,4 +1,4 @@
-"""DINO's projector (Caron et al. 2021, arXiv 2104.14294, section 3.2), which iBOT and DINOv2 took over."""
+"""DINO's projector (Caron et al. 2021, arXiv 2104.14294, section 3.1), which iBOT and DINOv2 took over."""
 
 from dataclasses import dataclass
 from itertools import pairwise

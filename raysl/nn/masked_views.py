@@ -6,9 +6,7 @@ from torch import Tensor
 from raysl.nn.backbones.backbone import TokenBackbone, visible_places
 
 
-def token_crops(
-    network: TokenBackbone, views: dict[str, Tensor], mask: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def token_crops(network: TokenBackbone, views: dict[str, Tensor], mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Class tokens of an image's large views and then its small ones, [B, V, D], and the patches of the large ones,
     [B, G, N, D]: one pass for each size.
 
