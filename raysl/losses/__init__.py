@@ -5,6 +5,7 @@ None reads a number from its tensors or picks by a mask, so that nobody has to w
 """
 
 from raysl.losses.clustering import UNKNOWN, cluster_cross_entropy, swapped_prediction
+from raysl.losses.clustering import masked_prediction, swapped_prediction
 from raysl.losses.contrastive import (
     bank_cross_entropy,
     contrastive_accuracy,
@@ -17,6 +18,7 @@ from raysl.losses.contrastive import (
 from raysl.losses.cosine import negative_cosine
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_mse, patchify
+from raysl.losses.spread import koleo
 
 __all__ = [
     "UNKNOWN",
@@ -25,7 +27,9 @@ __all__ = [
     "cluster_cross_entropy",
     "contrastive_accuracy",
     "info_nce",
+    "koleo",
     "masked_patch_mse",
+    "masked_prediction",
     "nce",
     "nce_log_norm",
     "negative_cosine",

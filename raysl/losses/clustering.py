@@ -64,3 +64,30 @@ def swapped_prediction(scores: Tensor, codes: Tensor, crops: Sequence[int], temp
             torch.cat([terms[:, place, :crop], terms[:, place, crop + 1 :]], dim=1) for place, crop in enumerate(crops)
         ]
         return torch.stack(others).mean()
+
+
+def masked_prediction(scores: Tensor, codes: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
+    """Cross entropy of what is predicted for masked patches with their codes (iBOT, arXiv 2111.07832, eq. 3).
+
+    Mean over the masked patches of a view, then over views and images: a view without any counts, with 0. So an image
+    weighs the same whatever the others' masks are.
+
+    Args:
+        scores: of M patches of each view, [..., M, K].
+        codes: assignments, each summing to 1, [..., M, K]; no gradient flows into them.
+        mask: bool [..., M], which of the M patches are masked.
+        temperature: divides the scores, above 0.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+    """
+    if scores.shape != codes.shape or scores.shape[:-1] != mask.shape:
+        raise ValueError(
+            f"scores {list(scores.shape)}, codes {list(codes.shape)} and mask {list(mask.shape)} must be [..., M, K], "
+            "[..., M, K] and [..., M]"
+        )
+    with torch.autocast(scores.device.type, enabled=False):
+        log_p = torch.log_softmax(at_least_fp32(scores) / temperature, dim=-1)
+        terms = -(codes.detach().to(log_p.dtype) * log_p).sum(dim=-1)  # [..., M]
+        weights = mask.to(terms.dtype)
+        return ((terms * weights).sum(dim=-1) / weights.sum(dim=-1).clamp(min=1)).mean()

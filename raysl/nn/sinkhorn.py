@@ -13,6 +13,7 @@ def sinkhorn(
     epsilon: float = 0.05,
     num_iters: int = 3,
     *,
+    mask: Tensor | None = None,
     extra: Tensor | None = None,
     extra_mask: Tensor | None = None,
     is_hard: bool = False,
@@ -28,6 +29,8 @@ def sinkhorn(
         scores: cosines with the prototypes [B, K], with any B on each rank, also 0.
         epsilon: smoothness, above 0; less makes codes more certain.
         num_iters: 0 is a plain softmax.
+        mask: bool [B], which of this rank's rows count; the others get codes that are of no use, and are of no matter
+            to those that count. All by default.
         extra: scores of further rows [Q, K] that are the same on every rank and count once, such as SwAV's queue.
         extra_mask: bool [Q], which of them count (`Queue.is_filled`); all by default.
         is_hard: give the largest entry of each code as 1 and the others as 0.
@@ -38,15 +41,13 @@ def sinkhorn(
     with torch.autocast(scores.device.type, enabled=False):
         own = _logits(scores, epsilon)  # [B, K]
         shared = own[:0] if extra is None else _logits(extra, epsilon).to(own.dtype)  # [Q, K]
-        hidden = shared.new_zeros(len(shared))  # [Q]
-        if extra_mask is not None:
-            hidden = hidden.masked_fill(~extra_mask, -torch.inf)
+        hidden, hidden_shared = _hidden(own, mask), _hidden(shared, extra_mask)  # [B, 1], [Q, 1]
         by_prototype = own.new_zeros(own.shape[1])  # [K]
-        by_row, by_shared = own.new_zeros(len(own), 1), hidden[:, None]  # [B, 1], [Q, 1]
+        by_row, by_shared = hidden, hidden_shared
         for _ in range(num_iters):
             by_prototype = -_log_sum_over_ranks(own + by_row, shared + by_shared)
-            by_row = -torch.logsumexp(own + by_prototype, dim=1, keepdim=True)
-            by_shared = hidden[:, None] - torch.logsumexp(shared + by_prototype, dim=1, keepdim=True)
+            by_row = hidden - torch.logsumexp(own + by_prototype, dim=1, keepdim=True)
+            by_shared = hidden_shared - torch.logsumexp(shared + by_prototype, dim=1, keepdim=True)
         logits = own + by_prototype
         if is_hard:
             return torch.zeros_like(logits).scatter_(1, logits.argmax(dim=1, keepdim=True), 1.0)
@@ -59,11 +60,18 @@ def _logits(scores: Tensor, epsilon: float) -> Tensor:
     return logits.clamp(-most, most)
 
 
+def _hidden(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Minus infinity for rows [n, K] that do not count, and 0 for those that do [n, 1]."""
+    zeros = rows.new_zeros(len(rows), 1)
+    return zeros if mask is None else zeros.masked_fill(~mask[:, None], -torch.inf)
+
+
 def _log_sum_over_ranks(own: Tensor, shared: Tensor) -> Tensor:
-    """log of the sum of exp over the rows of all ranks and, once, the shared ones, [K]."""
+    """log of the sum of exp over the rows of all ranks and, once, the shared ones, [K]; 0 where none of them count."""
     most = -dist.all_least(-torch.maximum(_largest(own), _largest(shared)))
+    most = torch.where(most.isneginf(), 0.0, most)
     total = dist.all_sum((own - most).exp().sum(dim=0)) + (shared - most).exp().sum(dim=0)
-    return most + total.log()
+    return torch.where(total > 0, most + total.log(), 0.0)
 
 
 def _largest(rows: Tensor) -> Tensor:

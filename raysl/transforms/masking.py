@@ -68,6 +68,10 @@ class BlockMask(Mask):
         target = (height * width * share + 1e-9).astype(np.int64)  # [B]
         return torch.from_numpy(self._grow(random, target, height, width))
 
+    def most_masked(self, num_patches: int) -> int:
+        """How many of so many patches are masked at most."""
+        return int(num_patches * max(mean + spread for mean, spread in self.ratios) + 1e-9)
+
     def _grow(self, random: SampleRandom, target: Ints, height: int, width: int) -> Masks:
         """Masks bool [B, height, width] of at most `target` [B] patches.
 

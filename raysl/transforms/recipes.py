@@ -149,3 +149,29 @@ class MultiCrop(Crops):
         groups = super().recipe(mask).groups
         local = (self._view(self.local_size, self.local_scale),) * self.num_local
         return ViewRecipe(groups | ({"local": local} if local else {}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsymmetricMultiCrop(AsymmetricCrops, MultiCrop):
+    """Large views as `AsymmetricCrops` has them, and small ones that are blurred by half. DINO's by default (Caron et
+    al. 2021, and the authors' code)."""
+
+    min_scale: Area = 0.4
+    """Smallest area of a large view as a share of the image."""
+    num_local: NumLocal = 8
+    """Small views of each image."""
+    local_scale: Areas = (0.05, 0.4)
+    """Areas of small views as shares of the image."""
+    local_blur_p: Share = 0.5
+    """Probability of a Gaussian blur of a small view, which is never solarised."""
+
+    def recipe(self, mask: Mask | None = None) -> ViewRecipe:
+        """The groups "global", masked where a mask is given, and "local".
+
+        Raises:
+            ValueError: if the settings make no view.
+        """
+        groups = super().recipe(mask).groups
+        chain = replace(self, blur_p=self.local_blur_p, solarize_p=0.0)._chain()
+        local = tuple(replace(view, transforms=chain) for view in groups.get("local", ()))
+        return ViewRecipe(groups | ({"local": local} if local else {}))

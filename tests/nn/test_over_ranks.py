@@ -55,6 +55,7 @@ def coded() -> dict[str, Tensor]:
         "extra": sinkhorn(own(scores), extra=extra),
         "masked": sinkhorn(own(scores), extra=extra, extra_mask=mask),
         "hard": sinkhorn(own(scores), extra=extra, is_hard=True),
+        "own mask": sinkhorn(own(scores), mask=own(numbers(7, seed=3)) > 0),
     }
 
 

@@ -43,6 +43,13 @@ def test_further_rows_count_as_if_they_were_the_ranks_own() -> None:
     torch.testing.assert_close(alone, sinkhorn(scores), rtol=1e-12, atol=1e-15)
 
 
+def test_rows_that_do_not_count_are_of_no_matter_to_others() -> None:
+    scores = scores_of(9)
+    mask = torch.tensor([True, False, True, True, False, False, True, True, True])
+    torch.testing.assert_close(sinkhorn(scores, mask=mask)[mask], sinkhorn(scores[mask]), rtol=1e-12, atol=1e-15)
+    assert sinkhorn(scores.float(), mask=torch.zeros_like(mask)).isfinite().all()
+
+
 def test_each_code_sums_to_one_and_prototypes_are_used_equally() -> None:
     codes = sinkhorn(scores_of(12), 0.3, num_iters=200)
     torch.testing.assert_close(codes.sum(dim=1), torch.ones(12).double())

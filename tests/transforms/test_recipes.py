@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
 from raysl.transforms import Affine, HorizontalFlip, SampleRandom, Transform, View, ViewRecipe, permutation_table
-from raysl.transforms.recipes import AsymmetricCrops, Crops, MultiCrop
+from raysl.transforms.recipes import AsymmetricCrops, AsymmetricMultiCrop, Crops, MultiCrop
 from tests.transforms.papers import RECIPES, extras_of
 
 Part = tuple[str, dict[str, Any]]  # a class and all of its settings
@@ -194,6 +194,8 @@ def test_multi_crop_variants_keep_their_scales() -> None:
     [
         (Crops(), RECIPES["simclr"]()),
         (AsymmetricCrops(), RECIPES["byol"]()),
+        (AsymmetricMultiCrop(), RECIPES["dino"]()),
+        (AsymmetricMultiCrop(num_local=0), RECIPES["dino"](num_local=0)),
         (MultiCrop(), RECIPES["swav"]()),
         (MultiCrop(min_scale=0.08, num_local=0), RECIPES["deepcluster_v2"]()),
     ],

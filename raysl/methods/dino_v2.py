@@ -1,0 +1,171 @@
+"""DINOv2: Learning Robust Visual Features without Supervision.
+
+Oquab et al. 2023, arXiv 2304.07193. DINO on class tokens and iBOT on masked patches, each with a projector of its own;
+assignments are balanced over the batch by Sinkhorn-Knopp instead of centred, and KoLeo spreads the class tokens out.
+Registers (Darcet, Oquab, Mairal and Bojanowski 2024, arXiv 2309.16588) are those of the backbone.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+import torch
+from torch import Tensor
+
+from raysl import dist
+from raysl.config.ranges import Amount, Factors, Length, Rising, Share, Temperature, Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import koleo, masked_prediction, swapped_prediction
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.patches import token_backbone
+from raysl.methods.self_distillation import block_mask, check_block_masks, check_views, most_masked
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.dino_head import DINOHead, HeadConfig
+from raysl.nn.ema import Teacher
+from raysl.nn.masked_views import at_places, masked_places, token_crops
+from raysl.nn.sinkhorn import sinkhorn
+from raysl.schedule import Duration, Step, cosine, linear_over
+from raysl.transforms.recipes import AsymmetricMultiCrop
+from raysl.transforms.view_recipe import ViewRecipe
+
+
+class DINOv2(Method):
+    """Self-distillation of class tokens and masked patches, balanced and spread out."""
+
+    logged = ("class_loss", "patch_loss", "koleo", "teacher_entropy", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's settings of a ViT-L/14 that is trained from scratch; where it names none, those of the authors'
+        code for that."""
+
+        name: str = "dino_v2"
+        class_weight: Amount = 1.0
+        """Factor of the loss of class tokens (the authors' code)."""
+        patch_weight: Amount = 1.0
+        """Factor of the loss of masked patches (the authors' code)."""
+        koleo_weight: Amount = 0.1
+        """Factor of KoLeo, which is summed over the large views (the authors' code)."""
+        mask_share: Annotated[tuple[Share, Share], Rising()] = (0.1, 0.5)
+        """Range of the masked share of a large view's patches; half of the views stay whole (the authors' code)."""
+        mask_aspect: Factors = (0.3, 1 / 0.3)
+        """Range of height / width of a masked block, even in its logarithm (iBOT's)."""
+        sinkhorn_iters: Annotated[int, Within(0, 1000)] = 3
+        """Rounds of balancing assignments (section 4, "Sinkhorn-Knopp centering"); 0 leaves a softmax."""
+        temperature: Temperature = 0.1
+        """Divides the student's scores (the authors' code; DINO's)."""
+        teacher_temp: Temperature = 0.07
+        """Divides the teacher's scores, after its warm-up (the authors' code)."""
+        teacher_temp_start: Temperature = 0.04
+        """The same at the first step (the authors' code)."""
+        teacher_temp_warmup: Length = field(default=Duration.parse("37500st"))
+        """How long it rises, along a straight line (the authors' code: 30 epochs of 1250 updates)."""
+        momentum: Share = 0.994
+        """Share of the teacher that the first update keeps (the authors' code)."""
+        momentum_end: Share = 1.0
+        """The same at the end of the run, reached along half a cosine (the authors' code)."""
+        freeze_last_layer: Length = field(default=Duration.parse("1250st"))
+        """How long the prototypes stay as they are drawn at the start (the authors' code)."""
+        head: HeadConfig = field(
+            default_factory=lambda: HeadConfig(num_prototypes=131_072, bottleneck_dim=384, norm_last_layer=False)
+        )
+        """The projector of class tokens (the authors' code)."""
+        patch_head: HeadConfig = field(
+            default_factory=lambda: HeadConfig(num_prototypes=131_072, norm_last_layer=False)
+        )
+        """The projector of patches (section 4, "Untying head weights between both objectives")."""
+        views: AsymmetricMultiCrop = field(
+            default_factory=lambda: AsymmetricMultiCrop(min_scale=0.32, local_size=98, local_scale=(0.05, 0.32))
+        )
+        """Two large crops, masked for the student, and eight small ones (the authors' code)."""
+
+    backbone: TokenBackbone
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, token_backbone(backbone))
+        dim = self.backbone.token_dim
+        self.num_masked = most_masked(setup, "DINOv2")
+        self.head, self.patch_head = DINOHead(dim, self.config.head), DINOHead(dim, self.config.patch_head)
+        self.teacher = Teacher(backbone)
+        self.teacher_head, self.teacher_patch_head = Teacher(self.head), Teacher(self.patch_head)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse backbones without patches or a token for masked ones, a single view, masks that cannot be, and a batch
+        in which an image has no neighbour.
+
+        Raises:
+            ConfigError: with the numbers and what to set instead.
+        """
+        check_views(setup, "DINOv2")
+        check_block_masks(setup, "DINOv2")
+        if setup.plan.batch_size < 2:
+            raise ConfigError(
+                f"train.batch_size is {setup.plan.batch_size}; KoLeo takes the distance to another image, and DINOv2 "
+                "balances assignments over the batch: at least 2, better 1024"
+            )
+
+    @classmethod
+    def views(cls, setup: Setup) -> ViewRecipe:
+        """The views of `Config.views`, the large ones each with its mask."""
+        views: AsymmetricMultiCrop = setup.method.views
+        return views.recipe(block_mask(setup, "DINOv2"))
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """The image-level and the patch-level objective, and KoLeo over the whole global batch (section 4)."""
+        config, large = self.config, batch.views["global"]  # [B, G, C, H, W]
+        mask = batch.extras["global.mask"]  # [B, G, h, w]
+        places, is_masked = masked_places(mask, self.num_masked)  # [B, G, M]
+        h, patches = token_crops(self.backbone, batch.views, mask)  # [B, V, D], [B, G, N, D]
+        scores = self.head(h)  # [B, V, K]
+        patch_scores = self.patch_head(at_places(patches, places))  # [B, G, M, P]
+        codes, patch_codes = self._codes(large, places, is_masked, step)  # [B, G, K], [B, G, M, P]
+
+        class_loss = swapped_prediction(scores, codes, range(codes.shape[1]), config.temperature)
+        patch_loss = masked_prediction(patch_scores, patch_codes, is_masked, config.temperature)
+        h_all, rows = dist.all_gather(h[:, : large.shape[1]]), dist.own_rows(h)  # [N, G, D], [B]
+        views = range(large.shape[1])
+        spread = torch.stack([koleo(h[:, view], h_all[:, view], rows) for view in views]).sum()
+        loss = config.class_weight * class_loss + config.patch_weight * patch_loss + config.koleo_weight * spread
+        metrics = {
+            "class_loss": class_loss.detach(),
+            "patch_loss": patch_loss.detach(),
+            "koleo": spread.detach(),
+            "teacher_entropy": torch.special.entr(codes).sum(dim=-1).mean(),
+            **collapse(h_all[:, 0].detach()),
+        }
+        return StepOutput(loss, metrics)
+
+    def after_backward(self, step: Step) -> None:
+        """Hold the prototypes for a while."""
+        if not self.config.freeze_last_layer.is_over(step):
+            self.head.hold_last()
+            self.patch_head.hold_last()
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Let the teacher follow."""
+        momentum = cosine(step.progress, self.config.momentum, self.config.momentum_end)
+        self.teacher.update(self.backbone, momentum)
+        self.teacher_head.update(self.head, momentum)
+        self.teacher_patch_head.update(self.patch_head, momentum)
+
+    def export(self) -> Backbone:
+        """The teacher, as the paper evaluates."""
+        return cast(Backbone, self.teacher.module)
+
+    @torch.no_grad()
+    def _codes(self, images: Tensor, places: Tensor, is_masked: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+        """What the teacher, which sees large views [B, G, C, H, W] whole, assigns to class tokens [B, G, K] and to
+        patches [B, G, M, P]: the former balanced over all large views, the latter over all masked patches of all ranks.
+        """
+        config = self.config
+        temp = linear_over(step, config.teacher_temp_warmup, config.teacher_temp_start, config.teacher_temp)
+        h, patches = token_crops(cast(TokenBackbone, self.teacher.module), {"global": images})
+        told = self.teacher_head(h)  # [B, G, K]
+        told_patches = self.teacher_patch_head(at_places(patches, places))  # [B, G, M, P]
+        codes = sinkhorn(told.flatten(0, 1), temp, config.sinkhorn_iters)
+        patch_codes = sinkhorn(told_patches.flatten(0, 2), temp, config.sinkhorn_iters, mask=is_masked.flatten())
+        return codes.view_as(told), patch_codes.view_as(told_patches)

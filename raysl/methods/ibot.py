@@ -1,0 +1,163 @@
+"""iBOT: Image BERT Pre-Training with Online Tokenizer.
+
+Zhou, Wei, Wang, Shen, Xie, Yuille and Kong 2021, arXiv 2111.07832. DINO, and the same for patches: a student that sees
+a view with blocks of patches masked predicts what a teacher, which sees it whole, says of each masked patch.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, cast
+
+import torch
+from torch import Tensor
+
+from raysl import dist
+from raysl.config.ranges import Amount, Factors, Length, Momentum, Rising, Share, Temperature
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.losses import masked_prediction, swapped_prediction
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.patches import token_backbone
+from raysl.methods.self_distillation import block_mask, check_block_masks, check_views, most_masked
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.nn.centre import Centre
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.dino_head import DINOHead, HeadConfig
+from raysl.nn.ema import Teacher
+from raysl.nn.masked_views import at_places, masked_places, token_crops
+from raysl.schedule import Duration, Step, cosine, linear_over
+from raysl.transforms.recipes import AsymmetricMultiCrop
+from raysl.transforms.view_recipe import ViewRecipe
+
+
+class IBOT(Method):
+    """Self-distillation of class tokens and of masked patches."""
+
+    logged = ("class_loss", "patch_loss", "teacher_entropy", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "ibot"
+        class_weight: Amount = 1.0
+        """Factor of the loss of class tokens (section 3.2: both losses are summed as they are)."""
+        patch_weight: Amount = 1.0
+        """Factor of the loss of masked patches (section 3.2)."""
+        mask_share: Annotated[tuple[Share, Share], Rising()] = (0.1, 0.5)
+        """Range of the masked share of a large view's patches; half of the views stay whole (section
+        3.2, "Pre-Training Setup")."""
+        mask_aspect: Factors = (0.3, 1 / 0.3)
+        """Range of height / width of a masked block, even in its logarithm (BEiT's, which the paper takes)."""
+        temperature: Temperature = 0.1
+        """Divides the student's scores (the authors' code; DINO's)."""
+        teacher_temp: Temperature = 0.07
+        """Divides the teacher's centred scores of class tokens, after the warm-up (the authors' code)."""
+        patch_teacher_temp: Temperature = 0.07
+        """The same of patches (the authors' code)."""
+        teacher_temp_start: Temperature = 0.04
+        """Both at the first step (the authors' code)."""
+        teacher_temp_warmup: Length = field(default=Duration.parse("30ep"))
+        """How long they rise, along a straight line (the authors' code)."""
+        momentum: Share = 0.996
+        """Share of the teacher that the first update keeps (DINO's)."""
+        momentum_end: Share = 1.0
+        """The same at the end of the run, reached along half a cosine (DINO's)."""
+        centre_momentum: Momentum = 0.9
+        """Share of the centre of class tokens that an update keeps (the authors' code)."""
+        patch_centre_momentum: Momentum = 0.9
+        """The same of patches (the authors' code)."""
+        freeze_last_layer: Length = field(default=Duration.parse("1ep"))
+        """How long the prototypes stay as they are drawn at the start (the authors' code)."""
+        shared_head: bool = True
+        """One projector for class tokens and patches (section 3.1); else one for each, of
+        the same settings."""
+        head: HeadConfig = field(default_factory=lambda: HeadConfig(num_prototypes=8192))
+        """The projector (section 3.2, "Architecture")."""
+        views: AsymmetricMultiCrop = field(
+            default_factory=lambda: AsymmetricMultiCrop(min_scale=0.25, num_local=10, local_scale=(0.05, 0.25))
+        )
+        """Two large crops, masked for the student, and ten small ones (section 3.2; the authors' command)."""
+
+    backbone: TokenBackbone
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, token_backbone(backbone))
+        config, dim = self.config, self.backbone.token_dim
+        self.num_masked = most_masked(setup, "iBOT")
+        self.head = DINOHead(dim, config.head)
+        self.patch_head = None if config.shared_head else DINOHead(dim, config.head)
+        self.teacher, self.teacher_head = Teacher(backbone), Teacher(self.head)
+        self.teacher_patch_head = None if self.patch_head is None else Teacher(self.patch_head)
+        self.centre, self.patch_centre = (Centre(config.head.num_prototypes) for _ in range(2))
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse backbones without patches or a token for masked ones, a single view, and masks that cannot be.
+
+        Raises:
+            ConfigError: with the numbers and what to set instead.
+        """
+        check_views(setup, "iBOT")
+        check_block_masks(setup, "iBOT")
+
+    @classmethod
+    def views(cls, setup: Setup) -> ViewRecipe:
+        """The views of `Config.views`, the large ones each with its mask."""
+        views: AsymmetricMultiCrop = setup.method.views
+        return views.recipe(block_mask(setup, "iBOT"))
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """The sum of the loss of class tokens and that of masked patches (section 3; algorithm 1)."""
+        config, mask = self.config, batch.extras["global.mask"]  # [B, G, h, w]
+        places, is_masked = masked_places(mask, self.num_masked)  # [B, G, M]
+        h, patches = token_crops(self.backbone, batch.views, mask)  # [B, V, D], [B, G, N, D]
+        scores = self.head(h)  # [B, V, K]
+        patch_scores = (self.patch_head or self.head)(at_places(patches, places))  # [B, G, M, K]
+
+        told, told_patches = self._teacher_scores(batch.views["global"])  # [B, G, K], [B, G, N, K]
+        codes = self.centre(told, self._warmed(step, config.teacher_temp))
+        patch_codes = self.patch_centre(
+            at_places(told_patches, places), self._warmed(step, config.patch_teacher_temp)
+        )  # [B, G, M, K]
+
+        class_loss = swapped_prediction(scores, codes, range(codes.shape[1]), config.temperature)  # eq. 2
+        patch_loss = masked_prediction(patch_scores, patch_codes, is_masked, config.temperature)  # eq. 3
+        loss = config.class_weight * class_loss + config.patch_weight * patch_loss
+        metrics = {
+            "class_loss": class_loss.detach(),
+            "patch_loss": patch_loss.detach(),
+            "teacher_entropy": torch.special.entr(codes).sum(dim=-1).mean(),
+            **collapse(dist.all_gather(h[:, 0].detach())),
+        }
+        return StepOutput(loss, metrics, {"scores": told.mean(dim=1), "patch_scores": told_patches.mean(dim=(1, 2))})
+
+    def after_backward(self, step: Step) -> None:
+        """Hold the prototypes for a while."""
+        if not self.config.freeze_last_layer.is_over(step):
+            for head in (self.head, self.patch_head):
+                if head is not None:
+                    head.hold_last()
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Move the centres of class tokens and of all patches, masked or not, and let the teacher follow."""
+        self.centre.update(carry["scores"], self.config.centre_momentum)
+        self.patch_centre.update(carry["patch_scores"], self.config.patch_centre_momentum)
+        momentum = cosine(step.progress, self.config.momentum, self.config.momentum_end)
+        self.teacher.update(self.backbone, momentum)
+        self.teacher_head.update(self.head, momentum)
+        if self.patch_head is not None and self.teacher_patch_head is not None:
+            self.teacher_patch_head.update(self.patch_head, momentum)
+
+    def export(self) -> Backbone:
+        """The teacher, as the paper evaluates."""
+        return cast(Backbone, self.teacher.module)
+
+    @torch.no_grad()
+    def _teacher_scores(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, G, K] and [B, G, N, K] of large views [B, G, C, H, W], whole ones."""
+        h, patches = token_crops(cast(TokenBackbone, self.teacher.module), {"global": images})
+        return self.teacher_head(h), (self.teacher_patch_head or self.teacher_head)(patches)
+
+    def _warmed(self, step: Step, temperature: float) -> float:
+        return linear_over(step, self.config.teacher_temp_warmup, self.config.teacher_temp_start, temperature)

@@ -1,0 +1,67 @@
+"""What DINO, iBOT and DINOv2 ask of their views, and refuse before a process starts."""
+
+from raysl.errors import ConfigError
+from raysl.methods.patches import grid_side, need_mask_token, patch_size_of
+from raysl.methods.setup import Setup
+from raysl.transforms.masking import BlockMask
+
+
+def check_views(setup: Setup, title: str) -> None:
+    """Refuse a single view.
+
+    Args:
+        setup: of the run.
+        title: what the method is called.
+
+    Raises:
+        ConfigError: with what to set instead.
+    """
+    views = setup.method.views
+    if views.num + views.num_local < 2:
+        raise ConfigError(
+            f"method.views.num is 1 and method.views.num_local is 0; {title} predicts what the teacher says of one "
+            "view from another: give 2 views, or small ones"
+        )
+
+
+def block_mask(setup: Setup, title: str) -> BlockMask:
+    """The mask of each large view: none for half of them, else blocks that hide a share in `method.mask_share`.
+
+    Args:
+        setup: of the run.
+        title: what the method is called.
+
+    Raises:
+        ConfigError: if the backbone has no patches.
+    """
+    low, high = setup.method.mask_share
+    ratios = ((0.0, 0.0), ((low + high) / 2, (high - low) / 2))
+    return BlockMask(patch_size=patch_size_of(setup, title), ratios=ratios, aspect=setup.method.mask_aspect)
+
+
+def most_masked(setup: Setup, title: str) -> int:
+    """Patches of a large view that are masked at most; the arguments are those of `block_mask`."""
+    return block_mask(setup, title).most_masked(grid_side(setup, title) ** 2)
+
+
+def check_block_masks(setup: Setup, title: str) -> None:
+    """Refuse backbones without patches or a token for masked ones, views that patches do not cover, and masks that hide
+    nothing; the arguments are those of `block_mask`.
+
+    Raises:
+        ConfigError: with the numbers and what to set instead.
+    """
+    side, patch_size = grid_side(setup, title), patch_size_of(setup, title)
+    need_mask_token(setup, title)
+    local, rest = setup.method.views.local_size, setup.method.views.local_size % patch_size
+    if setup.method.views.num_local and rest:
+        ways = [str(size) for size in (local - rest, local - rest + patch_size) if size >= patch_size]
+        raise ConfigError(
+            f"small views of {local} pixels are not covered by patches of {patch_size}; "
+            f"set method.views.local_size={' or '.join(ways)}, or method.views.num_local=0"
+        )
+    if most_masked(setup, title) < 1:
+        raise ConfigError(
+            f"method.mask_share={list(setup.method.mask_share)} masks none of the {side**2} patches of a large view; "
+            "give larger shares, or smaller patches"
+        )
