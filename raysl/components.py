@@ -20,13 +20,17 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "dcl": "raysl.methods.dcl:DCL",
         "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
         "mae": "raysl.methods.mae:MAE",
         "moco": "raysl.methods.moco:MoCo",
         "npid": "raysl.methods.npid:NPID",
+        "npid_plus": "raysl.methods.npid_plus:NPIDPlus",
+        "pirl": "raysl.methods.pirl:PIRL",
         "rotnet": "raysl.methods.rotnet:RotNet",
         "simclr": "raysl.methods.simclr:SimCLR",
+        "supcon": "raysl.methods.supcon:SupCon",
         "swav": "raysl.methods.swav:SwAV",
     },
     "backbone": {

@@ -8,10 +8,12 @@ from raysl.losses.clustering import swapped_prediction
 from raysl.losses.contrastive import (
     bank_cross_entropy,
     contrastive_accuracy,
+    dcl,
     info_nce,
     nce,
     nce_log_norm,
     nt_xent,
+    self_normalised_nce,
     sup_con,
 )
 from raysl.losses.precision import at_least_fp32
@@ -21,12 +23,14 @@ __all__ = [
     "at_least_fp32",
     "bank_cross_entropy",
     "contrastive_accuracy",
+    "dcl",
     "info_nce",
     "masked_patch_mse",
     "nce",
     "nce_log_norm",
     "nt_xent",
     "patchify",
+    "self_normalised_nce",
     "sup_con",
     "swapped_prediction",
 ]
