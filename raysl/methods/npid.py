@@ -6,7 +6,7 @@ memory bank remembers it: noise-contrastive estimation tells the image's row fro
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from raysl.transforms.recipes import Crops
 class NPID(Method):
     """Recognition of each image among others in a memory bank."""
 
-    logged = ("contrastive_top1", *COLLAPSE)
+    logged: ClassVar[tuple[str, ...]] = ("contrastive_top1", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
