@@ -9,10 +9,12 @@ from raysl.losses.clustering import masked_prediction, swapped_prediction
 from raysl.losses.contrastive import (
     bank_cross_entropy,
     contrastive_accuracy,
+    dcl,
     info_nce,
     nce,
     nce_log_norm,
     nt_xent,
+    self_normalised_nce,
     sup_con,
 )
 from raysl.losses.cosine import negative_cosine
@@ -26,6 +28,7 @@ __all__ = [
     "bank_cross_entropy",
     "cluster_cross_entropy",
     "contrastive_accuracy",
+    "dcl",
     "info_nce",
     "koleo",
     "masked_patch_mse",
@@ -35,6 +38,7 @@ __all__ = [
     "negative_cosine",
     "nt_xent",
     "patchify",
+    "self_normalised_nce",
     "sup_con",
     "swapped_prediction",
 ]

@@ -63,6 +63,27 @@ def sup_con(z: Tensor, z_all: Tensor, rows: Tensor, labels: Tensor, temperature:
         return (terms.sum(dim=(2, 3)) / is_positive.sum(dim=(2, 3))).mean()
 
 
+def dcl(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1, sigma: float | None = None) -> Tensor:
+    """Decoupled contrast: `nt_xent` without the positive in its denominator (DCL, Yeh et al. 2021, arXiv 2110.06848,
+    eq. 5 and 6).
+
+    Each positive adds -w * z_i . z_p / T + log of the sum of exp(z_i . z_a / T) over all views a of other images. With
+    `sigma` (DCLW) w is 2 - exp(z_i . z_p / sigma) / E[exp(z_i . z_p / sigma)], the mean over the batch's images at the
+    same two views, so that pairs that are far apart weigh more; gradients flow through it. Arguments are those of
+    `nt_xent`.
+    """
+    with torch.autocast(z.device.type, enabled=False):
+        positives, negatives = _pairs(z, z_all, rows)  # [B, V, V], [B, V, N*V]
+        against = torch.logsumexp(negatives / temperature, dim=-1, keepdim=True)  # [B, V, 1]
+        weights: Tensor | float = 1.0
+        if sigma is not None:
+            z_all = _unit(z_all)
+            concentrations = torch.einsum("nvd,nwd->nvw", z_all, z_all) / sigma  # [N, V, V]
+            log_means = torch.logsumexp(concentrations, dim=0) - math.log(len(z_all))  # [V, V]
+            weights = 2 - (positives / sigma - log_means).exp()  # [B, V, V]
+        return _over_positives(against - weights * positives / temperature)
+
+
 @torch.no_grad()
 def contrastive_accuracy(z: Tensor, z_all: Tensor, rows: Tensor) -> Tensor:
     """Share of (anchor, positive) pairs that are closer than the anchor and each of its negatives; see `nt_xent`."""
@@ -106,8 +127,7 @@ def nce(z: Tensor, rows: Tensor, log_norm: Tensor, num_samples: int, temperature
     Raises:
         ValueError: if there are no noise rows.
     """
-    if rows.shape[1] < 2:
-        raise ValueError(f"rows {list(rows.shape)} hold no noise; give [B, 1 + K, D] with K of at least 1")
+    _check_noise(rows)
     with torch.autocast(z.device.type, enabled=False):
         log_p = _bank_logits(z, rows, temperature) - log_norm  # [B, 1 + K]
         noise = (rows.shape[1] - 1) / num_samples
@@ -115,6 +135,22 @@ def nce(z: Tensor, rows: Tensor, log_norm: Tensor, num_samples: int, temperature
         positive = -F.logsigmoid(log_p[:, 0] - log_noise)  # [B]
         negatives = (log_noise - math.log(noise)) - F.logsigmoid(log_noise - log_p[:, 1:])  # [B, K]
         return (positive + negatives.sum(dim=1)).mean()
+
+
+def self_normalised_nce(z: Tensor, rows: Tensor, temperature: float = 0.07) -> Tensor:
+    """`nce` with Z estimated from each image's own noise rows (PIRL, Misra and van der Maaten 2019, arXiv 1912.01991,
+    eq. 3 and 4), in place of a constant.
+
+    h(w) = exp(w . z / T) / (exp(w . z / T) + sum over noise rows n of exp(n . z / T)); -log h(own row) - sum over noise
+    rows of log(1 - h(n)). Mean over images. Gradients flow through all of it. Arguments and errors are those of `nce`.
+    """
+    _check_noise(rows)
+    with torch.autocast(z.device.type, enabled=False):
+        logits = _bank_logits(z, rows, temperature)  # [B, 1 + K]
+        noise = torch.logsumexp(logits[:, 1:], dim=1, keepdim=True)  # [B, 1]
+        positive = -F.logsigmoid(logits[:, :1] - noise)  # [B, 1]
+        negatives = -F.logsigmoid(noise - logits[:, 1:])  # [B, K]
+        return (positive + negatives.sum(dim=1, keepdim=True)).mean()
 
 
 @torch.no_grad()
@@ -150,6 +186,11 @@ def _pairs(z: Tensor, z_all: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     positives = cosines[own, :, rows]  # [B, V, V]
     is_own = (rows[:, None] == torch.arange(num_images, device=rows.device))[:, None, :, None]  # [B, 1, N, 1]
     return positives, cosines.masked_fill(is_own, -torch.inf).flatten(2)
+
+
+def _check_noise(rows: Tensor) -> None:
+    if rows.shape[1] < 2:
+        raise ValueError(f"rows {list(rows.shape)} hold no noise; give [B, 1 + K, D] with K of at least 1")
 
 
 def _bank_logits(z: Tensor, rows: Tensor, temperature: float) -> Tensor:

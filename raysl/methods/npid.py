@@ -6,7 +6,7 @@ memory bank remembers it: noise-contrastive estimation tells the image's row fro
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from raysl.config.ranges import Count, Momentum, Temperature, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.losses import at_least_fp32, bank_cross_entropy, nce, nce_log_norm
+from raysl.losses import at_least_fp32, bank_cross_entropy, nce, nce_log_norm, self_normalised_nce
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -30,7 +30,7 @@ from raysl.transforms.recipes import Crops
 class NPID(Method):
     """Recognition of each image among others in a memory bank."""
 
-    logged = ("contrastive_top1", *COLLAPSE)
+    logged: ClassVar[tuple[str, ...]] = ("contrastive_top1", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
@@ -48,8 +48,9 @@ class NPID(Method):
         projector_norm: bool = False
         """Batch normalisation of the embeddings, without scale and shift, for small sets, where the direction that all
         images share would outweigh what tells them apart; the paper has none."""
-        loss: Literal["nce", "cross_entropy"] = "nce"
-        """Noise-contrastive estimation (section 3.2), or the cross entropy of picking the image's row."""
+        loss: Literal["nce", "self_normalised", "cross_entropy"] = "nce"
+        """Noise-contrastive estimation with a constant Z out of the first batch (section 3.2), the same with Z out of
+        each image's own negatives, or the cross entropy of picking the image's row."""
         views: Crops = field(
             default_factory=lambda: Crops(num=1, jitter=(0.4, 0.4, 0.4, 0.4), jitter_p=1.0, grayscale_p=0.0, blur_p=0.0)
         )
@@ -59,9 +60,7 @@ class NPID(Method):
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
-        dim, has_norm = self.config.output_dim, self.config.projector_norm
-        norm: nn.Module = nn.BatchNorm1d(dim, affine=False) if has_norm else nn.Identity()
-        self.projector = nn.Sequential(nn.Linear(backbone.feature_dim, dim, bias=not has_norm), norm)
+        self.projector = self._head(backbone.feature_dim)
         self.bank = MemoryBank(setup.data.num_samples, self.config.output_dim)
         self.register_buffer("log_norm", torch.zeros(()))  # log Z, from the first step on
 
@@ -74,21 +73,25 @@ class NPID(Method):
         """
         num_samples, num_views = setup.data.num_samples, setup.method.views.num
         if num_samples < 2:
-            raise ConfigError(f"there is {num_samples} training image; NPID tells images apart: give at least 2")
+            raise ConfigError(
+                f"there is {num_samples} training image; {cls.__name__} tells images apart: give at least 2"
+            )
         if num_views != 1:
-            raise ConfigError(f"method.views.num is {num_views}; NPID compares one view with its memory: set it to 1")
+            raise ConfigError(
+                f"method.views.num is {num_views}; {cls.__name__} compares one view with its memory: set it to 1"
+            )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """NCE of this rank's images against rows of the bank (section 3.2, eq. 4 to 8)."""
         z = at_least_fp32(self.projector(self.backbone(batch.views["global"][:, 0])))  # [B, D]
-        picked = torch.cat([batch.index[:, None], self._negatives(batch)], dim=1)  # [B, 1 + K]
+        picked = self._picked(batch, "npid.negatives")  # [B, 1 + K]
         rows = self.bank.rows(picked)  # [B, 1 + K, D]
         carry = {"z": z.detach()}
         if step.index == 0:
             carry["log_norms"] = nce_log_norm(z, rows, len(self.bank.bank), self.config.temperature)  # [B]
         loss = self._loss(z, rows, self._mean_norm(carry) if step.index == 0 else self.log_norm)
         metrics = {
-            "contrastive_top1": 100 * _accuracy(z, rows, picked),
+            "contrastive_top1": 100 * self._accuracy(z, rows, picked),
             **collapse(dist.all_gather(z.detach())),
         }
         return StepOutput(loss, metrics, carry)
@@ -99,15 +102,25 @@ class NPID(Method):
             self.log_norm.copy_(self._mean_norm(carry))
         self.bank.update(dist.all_gather(batch.index), dist.all_gather(carry["z"]), self.config.momentum)
 
-    def _negatives(self, batch: Batch) -> Tensor:
-        """Sample indices [B, K], each image's own draw; its own index may be among them."""
-        drawn = batch.random("npid.negatives").uniforms(self.config.num_negatives, 0.0, len(self.bank.bank))
-        return torch.from_numpy(drawn.astype(np.int64)).to(batch.index.device, non_blocking=True)
+    def _head(self, width: int) -> nn.Sequential:
+        """A linear layer to embeddings (section 4), perhaps normalised."""
+        dim, has_norm = self.config.output_dim, self.config.projector_norm
+        norm: nn.Module = nn.BatchNorm1d(dim, affine=False) if has_norm else nn.Identity()
+        return nn.Sequential(nn.Linear(width, dim, bias=not has_norm), norm)
+
+    def _picked(self, batch: Batch, slot: str) -> Tensor:
+        """Sample indices [B, 1 + K]: each image's own, and its own draw of all, which may have its own among them."""
+        drawn = batch.random(slot).uniforms(self.config.num_negatives, 0.0, len(self.bank.bank))
+        negatives = torch.from_numpy(drawn.astype(np.int64)).to(batch.index.device, non_blocking=True)
+        return torch.cat([batch.index[:, None], negatives], dim=1)
 
     def _loss(self, z: Tensor, rows: Tensor, log_norm: Tensor) -> Tensor:
+        temperature = self.config.temperature
         if self.config.loss == "cross_entropy":
-            return bank_cross_entropy(z, rows, self.config.temperature)
-        return nce(z, rows, log_norm, len(self.bank.bank), self.config.temperature)
+            return bank_cross_entropy(z, rows, temperature)
+        if self.config.loss == "self_normalised":
+            return self_normalised_nce(z, rows, temperature)
+        return nce(z, rows, log_norm, len(self.bank.bank), temperature)
 
     @staticmethod
     def _mean_norm(carry: dict[str, Tensor]) -> Tensor:
@@ -115,11 +128,11 @@ class NPID(Method):
         found = dist.all_gather(carry["log_norms"])  # [N]
         return torch.logsumexp(found, dim=0) - math.log(len(found))
 
-
-@torch.no_grad()
-def _accuracy(z: Tensor, rows: Tensor, picked: Tensor) -> Tensor:
-    """Share of images nearer to their own row than to each drawn row of another image."""
-    with torch.autocast(z.device.type, enabled=False):
-        scores = torch.einsum("bkd,bd->bk", rows.to(z.dtype), z)  # [B, 1 + K], times the length of z
-        others = scores[:, 1:].masked_fill(picked[:, 1:] == picked[:, :1], -torch.inf)
-        return (scores[:, 0] > others.amax(dim=1)).float().mean()
+    @staticmethod
+    @torch.no_grad()
+    def _accuracy(z: Tensor, rows: Tensor, picked: Tensor) -> Tensor:
+        """Share of images nearer to their own row than to each drawn row of another image."""
+        with torch.autocast(z.device.type, enabled=False):
+            scores = torch.einsum("bkd,bd->bk", rows.to(z.dtype), z)  # [B, 1 + K], times the length of z
+            others = scores[:, 1:].masked_fill(picked[:, 1:] == picked[:, :1], -torch.inf)
+            return (scores[:, 0] > others.amax(dim=1)).float().mean()

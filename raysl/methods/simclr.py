@@ -1,10 +1,13 @@
 """SimCLR: A Simple Framework for Contrastive Learning of Visual Representations.
 
 Chen, Kornblith, Norouzi and Hinton 2020, arXiv 2002.05709. Two random views of an image attract each other and repel
-those of every other image in the batch: backbone, a two-layer projector, and a cross entropy over cosines.
+those of every other image in the batch: backbone, a two-layer projector, and a cross entropy over cosines. With more
+views, also small ones (`configs/simclr_multicrop.yaml`), each attracts all others of its image.
 """
 
 from dataclasses import dataclass, field
+
+from torch import Tensor
 
 from raysl import dist
 from raysl.config.ranges import Temperature, Width
@@ -17,8 +20,9 @@ from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
+from raysl.nn.multi_crop import multi_crop
 from raysl.schedule import Step
-from raysl.transforms.recipes import Crops
+from raysl.transforms.recipes import MultiCrop
 
 
 class SimCLR(Method):
@@ -39,7 +43,7 @@ class SimCLR(Method):
         """Width of the embeddings that the loss compares (section 4.2, figure 8)."""
         projector_norm: bool = False
         """Batch normalisation in the projector; the paper has none."""
-        views: Crops = field(default_factory=Crops)
+        views: MultiCrop = field(default_factory=lambda: MultiCrop(min_scale=0.08, num_local=0))
         """Two crops drawn alike, with the colours and the blur of section 3 and appendix A."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
@@ -54,21 +58,27 @@ class SimCLR(Method):
         Raises:
             ConfigError: with the value and what to set instead.
         """
-        batch_size, num_views = setup.plan.batch_size, setup.method.views.num
+        batch_size, views = setup.plan.batch_size, setup.method.views
         if batch_size < 2:
-            raise ConfigError(f"train.batch_size is {batch_size}; SimCLR contrasts images: at least 2, better 256")
-        if num_views < 2:
-            raise ConfigError(f"method.views.num is {num_views}; SimCLR pulls views of an image together: at least 2")
+            raise ConfigError(
+                f"train.batch_size is {batch_size}; {cls.__name__} contrasts images: at least 2, better 256"
+            )
+        if views.num + views.num_local < 2:
+            raise ConfigError(
+                f"method.views.num is {views.num}; {cls.__name__} pulls views of an image together: at least 2"
+            )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """NT-Xent of this rank's images against the whole global batch, algorithm 1."""
-        views = batch.views["global"]  # [B, V, C, H, W]
-        h = self.backbone(views.flatten(0, 1))  # [B*V, D]
-        z = at_least_fp32(self.projector(h).unflatten(0, views.shape[:2]))  # [B, V, P]
+        """The loss of this rank's images against the whole global batch, algorithm 1."""
+        h = multi_crop(self.backbone, batch.views)  # [B, V, D]
+        z = at_least_fp32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2]))  # [B, V, P]
         z_all, rows = dist.all_gather(z), dist.own_rows(z)  # [N, V, P], [B]
-        loss = nt_xent(z, z_all, rows, self.config.temperature)
         metrics = {
             "contrastive_top1": 100 * contrastive_accuracy(z, z_all, rows),
             **collapse(z_all.flatten(0, 1)),
         }
-        return StepOutput(loss, metrics)
+        return StepOutput(self._loss(z, z_all, rows, batch), metrics)
+
+    def _loss(self, z: Tensor, z_all: Tensor, rows: Tensor, batch: Batch) -> Tensor:
+        """NT-Xent, equation 1."""
+        return nt_xent(z, z_all, rows, self.config.temperature)

@@ -1,6 +1,6 @@
 """What every contender trains: SimCLR on a few batches made beforehand, so that only the steps are measured."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +17,7 @@ from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.sgd import SGD
 from raysl.schedule import Duration
 from raysl.transforms.functional import normalize
-from raysl.transforms.recipes import Crops
+from raysl.transforms.recipes import MultiCrop
 
 NUM_BATCHES = 2
 
@@ -46,13 +46,18 @@ class Workload:
         """Settings of the network."""
         return ResNet.Config(depth=self.depth, width=self.width, stem="cifar")
 
+    @property
+    def views(self) -> MultiCrop:
+        """SimCLR's, of this size."""
+        return replace(SimCLR.Config().views, size=self.image_size)
+
     def config(self, name: str, storage: Path, num_steps: int, world: int, threads: int) -> RunConfig:
         """A run of `num_steps` that saves at its end and logs as often as by default."""
         batch_size = self.batch_size * world
         return RunConfig(
             name=name,
             storage=str(storage),
-            method=SimCLR.Config(hidden_dim=self.hidden_dim, views=Crops(size=self.image_size)),
+            method=SimCLR.Config(hidden_dim=self.hidden_dim, views=self.views),
             backbone=self.backbone,
             data=Synthetic.Config(image_size=self.image_size, num_train=batch_size * num_steps),
             optim=SGD.Config(lr=self.lr, lr_scaling="none", schedule="constant", warmup=Duration(0, "st")),
@@ -65,7 +70,7 @@ class Workload:
         """The batches of one process: a function of its rank."""
         config = Synthetic.Config(image_size=self.image_size)
         split = Synthetic(config).required("train")
-        recipe = Crops(size=self.image_size).recipe()
+        recipe = self.views.recipe()
         made = []
         for number in range(NUM_BATCHES):
             first = (rank * NUM_BATCHES + number) * self.batch_size

@@ -76,12 +76,6 @@ class Crops:
     def _chain(self) -> tuple[Transform, ...]:
         """The transforms in order; what can never act is left out."""
         is_map = any((self.degrees, self.translate, self.shear, self.scale != (1.0, 1.0)))
-        brightness, contrast, saturation, hue = (self.jitter_strength * amount for amount in self.jitter)
-        jitter = ColorJitter(p=self.jitter_p, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
-        colors: list[tuple[float, Transform]] = [
-            (self.jitter_p * self.jitter_strength * any(self.jitter), jitter),
-            (self.grayscale_p, Grayscale(p=self.grayscale_p)),
-        ]
         affine = Affine(
             p=self.affine_p,
             degrees=self.degrees,
@@ -92,11 +86,21 @@ class Crops:
         chain: list[tuple[float, Transform]] = [
             (self.flip, HorizontalFlip(p=self.flip)),
             (self.affine_p * is_map, affine),
-            *(reversed(colors) if self.grayscale_first else colors),
+            *self._colors(),
             (self.blur_p, GaussianBlur(p=self.blur_p, sigma=self.blur_sigma, kernel_size=None)),
             (self.solarize_p, Solarize(p=self.solarize_p)),
         ]
         return tuple(transform for acts, transform in chain if acts > 0)
+
+    def _colors(self) -> list[tuple[float, Transform]]:
+        """The transforms of colours in order, each with a number above 0 where it may act."""
+        brightness, contrast, saturation, hue = (self.jitter_strength * amount for amount in self.jitter)
+        jitter = ColorJitter(p=self.jitter_p, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
+        colors: list[tuple[float, Transform]] = [
+            (self.jitter_p * self.jitter_strength * any(self.jitter), jitter),
+            (self.grayscale_p, Grayscale(p=self.grayscale_p)),
+        ]
+        return colors[::-1] if self.grayscale_first else colors
 
 
 @dataclass(frozen=True, kw_only=True)

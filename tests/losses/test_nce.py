@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.losses import info_nce, nce, nce_log_norm
+from raysl.losses import info_nce, nce, nce_log_norm, self_normalised_nce
 
 EPS = torch.finfo(torch.float32).eps
 
@@ -79,6 +79,27 @@ def test_gradients_of_nce_agree_with_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda own: nce(own, rows, log_norm, 20, 0.2), (z,))
 
 
+@pytest.mark.parametrize("temperature", [0.07, 0.5])
+def test_self_normalised_nce_equals_a_slow_loop(temperature: float) -> None:
+    z, rows = numbers(4, 5), units(4, 7, 5, seed=1)
+    total = 0.0
+    for own, vectors in zip(F.normalize(z, dim=-1), rows, strict=True):
+        near, *far = [math.exp((w @ own).item() / temperature) for w in vectors]
+        total += math.log(near / (near + sum(far))) + sum(math.log(1 - other / (other + sum(far))) for other in far)
+    assert self_normalised_nce(z, rows, temperature).item() == pytest.approx(-total / 4, rel=1e-12)
+
+
+def test_self_normalised_nce_is_nce_with_the_constant_of_an_images_own_noise() -> None:
+    z, rows = numbers(1, 5), units(1, 7, 5, seed=1)
+    log_norm = nce_log_norm(z, rows[:, 1:], 50, 0.2)  # the mean over 6 noise rows, times 50
+    torch.testing.assert_close(self_normalised_nce(z, rows, 0.2), nce(z, rows, log_norm[0], 50, 0.2), rtol=1e-5, atol=0)
+
+
+def test_gradients_of_self_normalised_nce_agree_with_finite_differences() -> None:
+    z, rows = numbers(3, 4).requires_grad_(), units(3, 5, 4, seed=1)
+    assert torch.autograd.gradcheck(lambda own: self_normalised_nce(own, rows, 0.2), (z,))
+
+
 @pytest.mark.parametrize("temperature", [1e-3, 0.07, 100.0])
 @pytest.mark.parametrize("kind", ["random", "collapsed", "zero", "huge"])
 def test_contrast_is_finite_in_value_and_gradient(kind: str, temperature: float) -> None:
@@ -88,7 +109,12 @@ def test_contrast_is_finite_in_value_and_gradient(kind: str, temperature: float)
     others = units(6, 5, seed=1, dtype=torch.float32) if kind == "random" else F.normalize(torch.ones(6, 5), dim=1)
     rows = others.expand(4, 6, 5)
     log_norm = torch.logsumexp(nce_log_norm(z, rows, 30, temperature), 0) - math.log(4)
-    for loss in (info_nce(z, z.detach(), others, temperature), nce(z, rows, log_norm, 30, temperature)):
+    losses = (
+        info_nce(z, z.detach(), others, temperature),
+        nce(z, rows, log_norm, 30, temperature),
+        self_normalised_nce(z, rows, temperature),
+    )
+    for loss in losses:
         (grad,) = torch.autograd.grad(loss, z)
         assert loss.isfinite()
         assert grad.isfinite().all()
@@ -98,8 +124,13 @@ def test_contrast_is_computed_in_fp32_at_the_least() -> None:
     q, queue, rows = numbers(4, 5).bfloat16(), units(6, 5).bfloat16(), units(4, 6, 5).bfloat16()
     log_norm = torch.tensor(3.0)
     with torch.autocast("cpu", torch.bfloat16):
-        low = info_nce(q, q, queue, 0.1), nce(q, rows, log_norm, 30)
-    high = info_nce(q.float(), q.float(), queue.float(), 0.1), nce(q.float(), rows.float(), log_norm, 30)
+        low = info_nce(q, q, queue, 0.1), nce(q, rows, log_norm, 30), self_normalised_nce(q, rows)
+    wide, wide_rows = q.float(), rows.float()
+    high = (
+        info_nce(wide, wide, queue.float(), 0.1),
+        nce(wide, wide_rows, log_norm, 30),
+        self_normalised_nce(wide, wide_rows),
+    )
     for ours, theirs in zip(low, high, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
@@ -107,3 +138,5 @@ def test_contrast_is_computed_in_fp32_at_the_least() -> None:
 def test_nce_without_noise_is_refused() -> None:
     with pytest.raises(ValueError, match=r"rows \[2, 1, 3\] hold no noise"):
         nce(torch.ones(2, 3), torch.ones(2, 1, 3), torch.tensor(0.0), 5)
+    with pytest.raises(ValueError, match=r"rows \[2, 1, 3\] hold no noise"):
+        self_normalised_nce(torch.ones(2, 3), torch.ones(2, 1, 3))

@@ -96,10 +96,10 @@ def test_after_an_update_the_bank_remembers_half_of_each_embedding() -> None:
 
 def test_negatives_come_from_all_images_and_belong_to_their_own() -> None:
     method = small_npid(num_negatives=500)
-    picked = method._negatives(batch_of(4, 0, 7))
-    assert picked.shape == (3, 500)
+    own, picked = method._picked(batch_of(4, 0, 7), "npid.negatives").split([1, 500], dim=1)
+    assert own.flatten().tolist() == [4, 0, 7]
     assert set(picked.flatten().tolist()) == set(range(9))
-    assert torch.equal(method._negatives(batch_of(7))[0], picked[2])
+    assert torch.equal(method._picked(batch_of(7), "npid.negatives")[0, 1:], picked[2])
     assert not torch.equal(picked[0], picked[1])
 
 
@@ -111,10 +111,20 @@ def test_an_images_own_row_among_the_negatives_does_not_count_against_it() -> No
         assert method(batch, FIRST).metrics["contrastive_top1"] == 100
         method.bank.bank[batch.index] = -z
         assert method(batch, FIRST).metrics["contrastive_top1"] == 0
-    assert (method._negatives(batch) == batch.index[:, None]).any(dim=1).all()
+    assert (method._picked(batch, "npid.negatives")[:, 1:] == batch.index[:, None]).any(dim=1).all()
 
 
-@pytest.mark.parametrize("loss", ["nce", "cross_entropy"])
+def test_self_normalised_nce_takes_the_constant_from_an_images_own_negatives() -> None:
+    method, batch = small_npid(loss="self_normalised"), batch_of(4, 0, 7)
+    exps, _ = by_hand(method, batch)
+    expected = 0.0
+    for own, *others in exps:
+        total = sum(others)
+        expected -= math.log(own / (own + total)) + sum(math.log(total / (other + total)) for other in others)
+    assert method(batch, FIRST).loss.item() == pytest.approx(expected / 3, rel=1e-9)
+
+
+@pytest.mark.parametrize("loss", ["nce", "self_normalised", "cross_entropy"])
 @pytest.mark.parametrize("temperature", [1e-4, 1e4])
 @pytest.mark.parametrize("is_collapsed", [False, True])
 def test_loss_and_gradient_are_finite_at_extremes(loss: str, temperature: float, is_collapsed: bool) -> None:

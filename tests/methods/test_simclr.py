@@ -119,3 +119,39 @@ def test_every_parameter_gets_a_gradient() -> None:
 
 def _is_zero(grad: Tensor | None) -> bool:
     return grad is None or grad.abs().max().item() == 0
+
+
+def multi_crop_batch() -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    large = torch.randn(6, 2, 3, 8, 8, dtype=torch.float64, generator=generator)
+    small = torch.randn(6, 3, 3, 6, 6, dtype=torch.float64, generator=generator)
+    return Batch({"global": large, "local": small}, torch.arange(6), torch.full((6,), -1))
+
+
+def test_each_of_an_images_views_attracts_all_others_and_repels_those_of_all_other_images() -> None:
+    method, batch = small_simclr(temperature=0.2).double(), multi_crop_batch()
+    out = method(batch, STEP)
+    groups = [batch.views["global"], batch.views["local"]]  # batch norm sees each size for itself
+    h = torch.cat([method.backbone(group.flatten(0, 1)).unflatten(0, group.shape[:2]) for group in groups], dim=1)
+    z = F.normalize(method.projector(h), dim=-1)  # [6, 5, D]
+    terms = []
+    for image in range(6):
+        others = torch.cat([z[:image], z[image + 1 :]]).flatten(0, 1)
+        for anchor in range(5):
+            far = (others @ z[image, anchor] / 0.2).exp().sum()
+            near = [(z[image, view] @ z[image, anchor] / 0.2).exp() for view in range(5) if view != anchor]
+            terms += [-(weight / (weight + far)).log() for weight in near]
+    torch.testing.assert_close(out.loss, torch.stack(terms).mean(), rtol=1e-9, atol=0)
+
+
+def test_one_large_view_and_a_small_one_are_enough() -> None:
+    SimCLR.check(setup_of(2, **{"views.num": 1, "views.num_local": 1}))
+
+
+def test_small_views_are_made_where_they_are_asked_for() -> None:
+    groups = load_config("simclr_multicrop").method.views.recipe().groups
+    assert [(name, len(views), views[0].crop.size, views[0].crop.scale) for name, views in groups.items()] == [
+        ("global", 2, 224, (0.14, 1.0)),
+        ("local", 6, 96, (0.05, 0.14)),
+    ]
+    assert groups["local"][0].transforms == groups["global"][0].transforms
