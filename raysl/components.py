@@ -27,6 +27,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "npid": "raysl.methods.npid:NPID",
         "rotnet": "raysl.methods.rotnet:RotNet",
         "simclr": "raysl.methods.simclr:SimCLR",
+        "simmim": "raysl.methods.simmim:SimMIM",
         "swav": "raysl.methods.swav:SwAV",
     },
     "backbone": {

@@ -15,13 +15,14 @@ from raysl.losses.contrastive import (
     sup_con,
 )
 from raysl.losses.precision import at_least_fp32
-from raysl.losses.reconstruction import masked_patch_mse, patchify
+from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify
 
 __all__ = [
     "at_least_fp32",
     "bank_cross_entropy",
     "contrastive_accuracy",
     "info_nce",
+    "masked_patch_l1",
     "masked_patch_mse",
     "nce",
     "nce_log_norm",

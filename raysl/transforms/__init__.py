@@ -9,7 +9,7 @@ from raysl.transforms.crop import Canvas, CenterCrop, Crop, RandomCrop, RandomRe
 from raysl.transforms.erasing import RandomErasing
 from raysl.transforms.functional import normalize
 from raysl.transforms.geometric import Affine, HorizontalFlip
-from raysl.transforms.masking import BlockMask, RandomMask
+from raysl.transforms.masking import BlockMask, RandomMask, UnitMask
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
 from raysl.transforms.permutations import permutation_table
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
@@ -52,6 +52,7 @@ __all__ = [
     "Tiles",
     "ToLab",
     "Transform",
+    "UnitMask",
     "View",
     "ViewRecipe",
     "evaluation_recipe",
