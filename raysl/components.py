@@ -20,10 +20,13 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "data2vec": "raysl.methods.data2vec:Data2Vec",
         "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",
+        "ijepa": "raysl.methods.ijepa:IJEPA",
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
         "mae": "raysl.methods.mae:MAE",
         "moco": "raysl.methods.moco:MoCo",
+        "moco_v3": "raysl.methods.moco_v3:MoCoV3",
         "npid": "raysl.methods.npid:NPID",
         "rotnet": "raysl.methods.rotnet:RotNet",
         "simclr": "raysl.methods.simclr:SimCLR",

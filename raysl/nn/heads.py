@@ -2,16 +2,21 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
 from torch import nn
 
 
-def mlp(dims: Sequence[int], norm: bool = False) -> nn.Sequential:
-    """Linear layers with ReLU between them; the last one is plain.
+def mlp(
+    dims: Sequence[int], norm: bool = False, output_norm: Literal["none", "plain", "affine"] = "none"
+) -> nn.Sequential:
+    """Linear layers with ReLU between them, and none after the last.
 
     Args:
         dims: widths from input to output, at least two; [2048, 2048, 128] is SimCLR's projector.
         norm: batch normalisation before every ReLU; the linear layer in front of it then has no bias.
+        output_norm: batch normalisation after the last layer, which then has no bias either; "plain" without a scale
+            and a shift of its own, "affine" with them.
 
     Raises:
         ValueError: if fewer than two widths are given.
@@ -24,4 +29,7 @@ def mlp(dims: Sequence[int], norm: bool = False) -> nn.Sequential:
         if norm:
             layers.append(nn.BatchNorm1d(after))
         layers.append(nn.ReLU(inplace=True))
-    return nn.Sequential(*layers, nn.Linear(dims[-2], dims[-1]))
+    layers.append(nn.Linear(dims[-2], dims[-1], bias=output_norm == "none"))
+    if output_norm != "none":
+        layers.append(nn.BatchNorm1d(dims[-1], affine=output_norm == "affine"))
+    return nn.Sequential(*layers)

@@ -39,6 +39,10 @@ class Mask(ABC):
             ValueError: if patches do not cover the views exactly.
         """
 
+    def extras(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        """All that the method is told, [B, ...] by name: the masks of `draw`, whose arguments these are, as "mask"."""
+        return {"mask": self.draw(random, size)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockMask(Mask):
