@@ -35,7 +35,7 @@ def masked_patch_mse(predictions: Tensor, patches: Tensor, mask: Tensor, is_norm
 
 
 def masked_patch_l1(predictions: Tensor, patches: Tensor, mask: Tensor) -> Tensor:
-    """Absolute error of predicted pixels on masked patches (SimMIM, Xie et al. 2021, arXiv 2111.09886, eq. 1).
+    """Absolute error of predicted pixels on masked patches (SimMIM, Xie et al. 2021, arXiv 2111.09886, section 3.4).
 
     Mean over the values of a patch, the masked patches of an image, and images, with the arguments of
     `masked_patch_mse`. Pixels are compared as they are.

@@ -46,15 +46,15 @@ class Data2Vec(Method):
         num_layers: Count = 6
         """K, how many of the teacher's last blocks make the targets (section 4.1)."""
         beta: Amount = 2.0
-        """Error at which the loss turns from a square into a straight line (section 3.4 and 4.1)."""
+        """Error at which the loss turns from a square into a straight line (sections 3.4 and 4.1)."""
         momentum: Momentum = 0.9998
-        """Share of the teacher that an update keeps, tau_e (section 3.2 and 4.1)."""
+        """Share of the teacher that an update keeps, tau_e (sections 3.3 and 4.1)."""
         momentum_start: Momentum = 0.9998
         """That share at the first step, tau_0; vision has one share all along (section 4.1)."""
         momentum_warmup: Length = field(default=Duration.parse("0ep"))
-        """How long the share rises along a straight line, tau_n (section 3.2)."""
+        """How long the share rises along a straight line, tau_n (section 3.3)."""
         shares_embedding: bool = True
-        """Give the teacher the student's patch and position embeddings as they are (section 3.2); the authors' vision
+        """Give the teacher the student's patch and position embeddings as they are (section 3.3); the authors' vision
         code averages them like all others."""
         is_renormalised: bool = False
         """Normalise the mean of the layers once more, as the authors' vision code does."""
@@ -118,7 +118,7 @@ class Data2Vec(Method):
 
     @torch.no_grad()
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """Let the teacher follow (section 3.2)."""
+        """Let the teacher follow (section 3.3, "Teacher parameterization")."""
         config = self.config
         momentum = linear_over(step, config.momentum_warmup, config.momentum_start, config.momentum)
         self.teacher.update(self.backbone, momentum)

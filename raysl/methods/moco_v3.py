@@ -39,25 +39,25 @@ class MoCoV3(Method):
 
         name: str = "moco_v3"
         temperature: Temperature = 0.2
-        """Divides the cosines (section 4.1; the authors' code has 1 for ResNet-50)."""
+        """Divides the cosines (section 5, "Loss"; the authors' code has 1 for ResNet-50)."""
         projector_layers: Annotated[int, Within(1, 16)] = 3
-        """Linear layers of the projector (section 4.1, "MLP heads"; 2 for ResNet-50 in the authors' code)."""
+        """Linear layers of the projector (section 5, "MLP heads"; 2 for ResNet-50 in the authors' code)."""
         hidden_dim: Width = 4096
-        """Width of the hidden layers of projector and predictor (section 4.1)."""
+        """Width of the hidden layers of projector and predictor (section 5, "MLP heads")."""
         output_dim: Width = 256
-        """Width of queries and keys (section 4.1)."""
+        """Width of queries and keys (section 5, "MLP heads")."""
         predictor_norm: bool = True
-        """Normalise the predictor's output over the batch, like that of all other layers (section 4.1); the authors'
-        code does not for ResNet-50."""
+        """Normalise the predictor's output over the batch, like that of all other layers (section 5, "MLP heads"); the
+        authors' code does not for ResNet-50."""
         momentum: Share = 0.99
-        """Share of the teacher that the first update keeps (section 4.1)."""
+        """Share of the teacher that the first update keeps (section 6.1, "Momentum encoder")."""
         momentum_end: Share = 1.0
-        """That share at the end, reached along half a cosine (section 4.1)."""
+        """That share at the end, reached along half a cosine (the authors' code)."""
         freeze_patches: bool | None = None
         """Leave the map from patches to tokens as it begins (section 4.2, "A trick"). Default: where the backbone has
         patches."""
         views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
-        """Two crops as BYOL's, of which the one is always blurred and the other solarised at times (section 4.1)."""
+        """Two crops as BYOL's, of which the one is always blurred and the other solarised at times (section 5)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -103,7 +103,7 @@ class MoCoV3(Method):
         return StepOutput(loss_first + loss_second, metrics)
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """Let the teacher follow, ever more slowly (section 4.1)."""
+        """Let the teacher follow, ever more slowly (algorithm 1)."""
         momentum = cosine(step.progress, self.config.momentum, self.config.momentum_end)
         self.teacher.update(self._student(), momentum)
 

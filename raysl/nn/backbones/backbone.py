@@ -84,8 +84,8 @@ class Backbone(nn.Module, ABC):
 class TokenBackbone(Backbone):
     """A backbone that sees an image as patches, and has a token for each of them.
 
-    In front of those are `num_prefix_tokens` others, the class token first. Patches count row by row. `patch_embed` maps
-    them to tokens.
+    In front of those are `num_prefix_tokens` others, the class token first. Patches count row by row. `patch_embed`
+    maps them to tokens.
     """
 
     patch_embed: nn.Module
