@@ -21,6 +21,7 @@ from raysl.losses.cosine import negative_cosine
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_mse, patchify
 from raysl.losses.spread import koleo
+from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify
 
 __all__ = [
     "UNKNOWN",
@@ -31,6 +32,7 @@ __all__ = [
     "dcl",
     "info_nce",
     "koleo",
+    "masked_patch_l1",
     "masked_patch_mse",
     "masked_prediction",
     "nce",

@@ -22,11 +22,7 @@ def masked_patch_mse(predictions: Tensor, patches: Tensor, mask: Tensor, is_norm
     Raises:
         ValueError: if the shapes do not fit, or a patch has one value and is to be normalised.
     """
-    if predictions.shape != patches.shape or mask.shape != patches.shape[:2]:
-        raise ValueError(
-            f"predictions {list(predictions.shape)}, patches {list(patches.shape)} and mask {list(mask.shape)} must be "
-            "[B, L, P], [B, L, P] and [B, L]"
-        )
+    _check_shapes(predictions, patches, mask)
     if is_normalised and patches.shape[2] < 2:
         raise ValueError("a patch of one value has no variance to normalise by; give patches of at least two")
     with torch.autocast(predictions.device.type, enabled=False):
@@ -35,8 +31,22 @@ def masked_patch_mse(predictions: Tensor, patches: Tensor, mask: Tensor, is_norm
             var, mean = torch.var_mean(target, dim=-1, correction=1, keepdim=True)
             target = (target - mean) / (var + 1e-6).sqrt()
         errors = (at_least_fp32(predictions) - target).square().mean(dim=-1)  # [B, L]
-        masked = mask.to(errors.dtype)
-        return ((errors * masked).sum(dim=1) / masked.sum(dim=1).clamp(min=1)).mean()
+        return _over_masked(errors, mask)
+
+
+def masked_patch_l1(predictions: Tensor, patches: Tensor, mask: Tensor) -> Tensor:
+    """Absolute error of predicted pixels on masked patches (SimMIM, Xie et al. 2021, arXiv 2111.09886, section 3.4).
+
+    Mean over the values of a patch, the masked patches of an image, and images, with the arguments of
+    `masked_patch_mse`. Pixels are compared as they are.
+
+    Raises:
+        ValueError: if the shapes do not fit.
+    """
+    _check_shapes(predictions, patches, mask)
+    with torch.autocast(predictions.device.type, enabled=False):
+        errors = (at_least_fp32(predictions) - at_least_fp32(patches.detach())).abs().mean(dim=-1)  # [B, L]
+        return _over_masked(errors, mask)
 
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:
@@ -50,3 +60,17 @@ def patchify(images: Tensor, patch_size: int) -> Tensor:
         raise ValueError(f"patches of {patch_size} pixels do not fill images of {height} x {width}")
     grid = images.reshape(batch, channels, height // patch_size, patch_size, width // patch_size, patch_size)
     return grid.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, patch_size**2 * channels)  # from [B, C, h, p, w, p]
+
+
+def _check_shapes(predictions: Tensor, patches: Tensor, mask: Tensor) -> None:
+    if predictions.shape != patches.shape or mask.shape != patches.shape[:2]:
+        raise ValueError(
+            f"predictions {list(predictions.shape)}, patches {list(patches.shape)} and mask {list(mask.shape)} must be "
+            "[B, L, P], [B, L, P] and [B, L]"
+        )
+
+
+def _over_masked(errors: Tensor, mask: Tensor) -> Tensor:
+    """Mean over images of the mean error [B, L] of the masked patches of each; an image without any adds 0."""
+    masked = mask.to(errors.dtype)
+    return ((errors * masked).sum(dim=1) / masked.sum(dim=1).clamp(min=1)).mean()

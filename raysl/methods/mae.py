@@ -17,6 +17,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Method, StepOutput
+from raysl.methods.patches import grid_side, patch_size_of, token_backbone
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.attention import Block, init_linear
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
@@ -56,12 +57,10 @@ class MAE(Method):
     backbone: TokenBackbone
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        if not isinstance(backbone, TokenBackbone):
-            raise TypeError(f"{type(backbone).__name__} has a patch_size, and is no TokenBackbone; derive it from that")
-        super().__init__(setup, backbone)
-        num_patches = (self.config.views.size // backbone.patch_size) ** 2
+        super().__init__(setup, token_backbone(backbone))
+        num_patches = (self.config.views.size // self.backbone.patch_size) ** 2
         self.num_visible = num_patches - _mask(setup).num_masked(num_patches)
-        self.decoder = Decoder(self.config, backbone)
+        self.decoder = Decoder(self.config, self.backbone)
 
     @classmethod
     def check(cls, setup: Setup) -> None:
@@ -71,20 +70,7 @@ class MAE(Method):
         Raises:
             ConfigError: with the numbers and what to set instead.
         """
-        config, patch_size = setup.method, setup.backbone.patch_size
-        if patch_size is None:
-            raise ConfigError(
-                f"backbone {setup.config.backbone.name!r} has no patches, of which MAE shows some to it; "
-                "set backbone=vit, or another TokenBackbone"
-            )
-        size, rest = config.views.size, config.views.size % patch_size
-        if rest or size < patch_size:
-            ways = [str(side) for side in (size - rest, size - rest + patch_size) if side >= patch_size]
-            raise ConfigError(
-                f"views of {size} pixels are not covered by patches of {patch_size}; "
-                f"set method.views.size={' or '.join(ways)}, or another backbone.patch_size"
-            )
-        num_patches = (size // patch_size) ** 2
+        config, num_patches = setup.method, grid_side(setup, "MAE") ** 2
         num_masked = _mask(setup).num_masked(num_patches)
         if not 0 < num_masked < num_patches:
             raise ConfigError(
@@ -162,6 +148,5 @@ class Decoder(nn.Module):
 
 
 def _mask(setup: Setup) -> RandomMask:
-    """The mask of each view; `check` has seen to it that there are patches."""
-    assert setup.backbone.patch_size is not None
-    return RandomMask(patch_size=setup.backbone.patch_size, ratio=setup.method.mask_ratio)
+    """The mask of each view."""
+    return RandomMask(patch_size=patch_size_of(setup, "MAE"), ratio=setup.method.mask_ratio)

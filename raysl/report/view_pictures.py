@@ -71,6 +71,8 @@ def _captions(tiles: Tiles | None, extras: dict[str, Tensor]) -> list[str]:
     for name, value in extras.items():
         if name == "mask":
             lines.append(f"{int(value.sum())} of {value.numel()} patches masked")
+        elif name == "targets":
+            lines.append(f"patches to predict: {', '.join(map(str, value.flatten(1).sum(dim=1).tolist()))}")
         elif name == "rotation":
             lines.append(f"rotation {90 * int(value)}°")
         elif name == "permutation" and tiles is not None:

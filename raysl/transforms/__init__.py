@@ -9,8 +9,9 @@ from raysl.transforms.crop import Canvas, CenterCrop, Crop, RandomCrop, RandomRe
 from raysl.transforms.erasing import RandomErasing
 from raysl.transforms.functional import normalize
 from raysl.transforms.geometric import Affine, HorizontalFlip
-from raysl.transforms.masking import BlockMask, RandomMask
+from raysl.transforms.masking import BlockMask, RandomMask, UnitMask
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
+from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.permutations import permutation_table
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
 from raysl.transforms.rand_augment import RandAugment
@@ -38,6 +39,7 @@ __all__ = [
     "Invert",
     "Mixup",
     "MixupOrCutMix",
+    "MultiBlockMask",
     "Posterize",
     "RandAugment",
     "RandomCrop",
@@ -52,6 +54,7 @@ __all__ = [
     "Tiles",
     "ToLab",
     "Transform",
+    "UnitMask",
     "View",
     "ViewRecipe",
     "evaluation_recipe",

@@ -39,6 +39,10 @@ class Mask(ABC):
             ValueError: if patches do not cover the views exactly.
         """
 
+    def extras(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        """All that the method is told, [B, ...] by name: the masks of `draw`, whose arguments these are, as "mask"."""
+        return {"mask": self.draw(random, size)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class BlockMask(Mask):
@@ -131,6 +135,34 @@ class RandomMask(Mask):
     def num_masked(self, num_patches: int) -> int:
         """How many of so many patches are masked."""
         return round(num_patches * self.ratio)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitMask(Mask):
+    """Mask squares of several patches, the same number of them in every image (SimMIM, Xie et al. 2022)."""
+
+    unit_size: int = 32
+    """Side of such a square in pixels, a multiple of `patch_size`."""
+    ratio: float = 0.6
+    """Share of the squares that are masked, in [0, 1], up to the next whole number."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.ratio <= 1.0:
+            raise ValueError(f"ratio={self.ratio} is no share of the squares; give a number in [0, 1]")
+        if self.unit_size < 1 or self.unit_size % self.patch_size:
+            raise ValueError(
+                f"unit_size={self.unit_size} is no multiple of patch_size={self.patch_size}; take one that is"
+            )
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
+        height, width = grid_of(size, self.unit_size)
+        mask = random.permutation(height * width) < self.num_masked(height * width)
+        fold = self.unit_size // self.patch_size
+        return torch.from_numpy(mask.reshape(-1, height, width).repeat(fold, axis=1).repeat(fold, axis=2))
+
+    def num_masked(self, num_squares: int) -> int:
+        """How many of so many squares are masked."""
+        return math.ceil(num_squares * self.ratio - 1e-9)
 
 
 def grid_of(size: tuple[int, int], patch_size: int) -> tuple[int, int]:

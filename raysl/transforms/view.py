@@ -112,7 +112,7 @@ class View:
             found |= self.tiles.extras(tiles)
         if self.mask is not None:
             stream = random.at(crc32(type(self.mask).__name__.encode())).at(0)
-            found["mask"] = self.mask.draw(stream, (self.crop.size, self.crop.size))
+            found |= self.mask.extras(stream, (self.crop.size, self.crop.size))
         return found
 
 

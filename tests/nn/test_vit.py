@@ -305,3 +305,14 @@ def test_half_precision_keeps_the_residuals_in_fp32() -> None:
         found = network.tokens(images, mask)
     assert inner.dtype == torch.float32
     torch.testing.assert_close(found.float(), network.tokens(images, mask), rtol=0.1, atol=0.1)
+
+
+def test_visible_tokens_are_the_same_where_others_fill_them_up() -> None:
+    network = ViT(ViT.Config(size="nano", patch_size=4, image_size=16, num_registers=2)).double()
+    images = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    keep = torch.tensor([[1, 5, 9, 0, 15], [2, 3, 4, 6, 7]])
+    is_visible = torch.tensor([[True, True, True, False, False], [True] * 5])
+    found = network.visible_tokens(images, keep, is_visible)
+    alone = network.visible_tokens(images[:1], keep[:1, :3])
+    torch.testing.assert_close(found[:1, :6], alone, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found[1:], network.visible_tokens(images[1:], keep[1:]), rtol=1e-12, atol=1e-12)

@@ -55,6 +55,14 @@ TRANSFORMS = {
         "test_masking.py::test_a_random_mask_has_an_exact_share",
         "test_masking.py::test_a_random_mask_takes_each_patch_and_each_pair_as_often",
     ),
+    "UnitMask": (
+        "test_masking.py::test_a_unit_mask_takes_whole_squares_of_patches_each_as_often",
+        "test_masking.py::test_simmims_mask_hides_30_of_49_squares_as_the_authors_code_does",
+    ),
+    "MultiBlockMask": (
+        "test_multi_block.py::test_blocks_are_rectangles_within_their_ranges",
+        "test_multi_block.py::test_a_context_is_a_square_less_the_targets",
+    ),
     "Mixup": (
         "test_mix.py::test_images_are_mixed_as_by_hand",
         "test_mix.py::test_mixup_shares_have_the_beta_distribution",

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl.transforms.masking import BlockMask, RandomMask
+from raysl.transforms.masking import BlockMask, Mask, RandomMask, UnitMask
 from raysl.transforms.random import SampleRandom
 
 NUM = 20_000
@@ -17,7 +17,7 @@ def draws(num: int = NUM) -> SampleRandom:
     return SampleRandom(0, 0, np.arange(num), 0).at(1)
 
 
-def masks(transform: BlockMask | RandomMask, num: int = NUM, size: tuple[int, int] = (224, 224)) -> Tensor:
+def masks(transform: Mask, num: int = NUM, size: tuple[int, int] = (224, 224)) -> Tensor:
     """bool [num, H/P, W/P]."""
     return transform.draw(draws(num), size)
 
@@ -106,7 +106,19 @@ def test_a_random_mask_takes_each_patch_and_each_pair_as_often() -> None:
     assert (together - pairs).abs().max() < 5 * 0.5 / NUM**0.5
 
 
-@pytest.mark.parametrize("transform", [BlockMask(ratios=((0.3, 0.2),)), RandomMask()])
+def test_a_unit_mask_takes_whole_squares_of_patches_each_as_often() -> None:
+    found = masks(UnitMask(patch_size=8, unit_size=16, ratio=0.55), NUM, (64, 32))  # 2 x 4 squares, of which 5
+    squares = found.view(NUM, 4, 2, 2, 2).transpose(2, 3)  # [NUM, 4, 2, patches down, across]
+    assert torch.equal(squares.any(dim=4).any(dim=3), squares.all(dim=4).all(dim=3))
+    assert set(found.sum(dim=(1, 2)).tolist()) == {5 * 4}
+    assert (found.double().mean(dim=0) - 5 / 8).abs().max() < 5 * 0.5 / NUM**0.5
+
+
+def test_simmims_mask_hides_30_of_49_squares_as_the_authors_code_does() -> None:
+    assert set(masks(UnitMask(), 20).sum(dim=(1, 2)).tolist()) == {30 * 4}
+
+
+@pytest.mark.parametrize("transform", [BlockMask(ratios=((0.3, 0.2),)), RandomMask(), UnitMask()])
 def test_a_mask_does_not_depend_on_its_batch(transform) -> None:
     together = masks(transform, 30)
     assert not torch.equal(together[0], together[1])
@@ -122,6 +134,8 @@ def test_a_mask_does_not_depend_on_its_batch(transform) -> None:
         (lambda: BlockMask(ratios=((0.3, 0.4),)), "0.4"),
         (lambda: BlockMask(aspect=(0.0, 1.0)), "aspect"),
         (lambda: RandomMask(ratio=75), "ratio=75"),
+        (lambda: UnitMask(ratio=75), "ratio=75"),
+        (lambda: UnitMask(unit_size=24), "unit_size=24 is no multiple of patch_size=16"),
         (lambda: masks(RandomMask(), 1, (224, 100)), "does not divide images of 224x100"),
         (lambda: masks(BlockMask(patch_size=15), 1), "patch_size=15"),
     ],

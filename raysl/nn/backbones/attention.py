@@ -22,12 +22,14 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.proj = nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """What each token takes from all tokens."""
+    def forward(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
+        """What each token takes from all tokens, or from those that `is_key`, bool [B, T], tells; of each row one at
+        least."""
         batch, num_tokens, width = x.shape
         qkv = self.qkv(x).view(batch, num_tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # [3, B, heads, T, d]
         q, k, v = qkv.unbind(0)
-        out = F.scaled_dot_product_attention(q, k, v)  # [B, heads, T, d]
+        mask = None if is_key is None else is_key[:, None, None, :]  # [B, 1, 1, T]
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # [B, heads, T, d]
         return self.proj(out.transpose(1, 2).reshape(batch, num_tokens, width))  # type: ignore[no-any-return]
 
 
@@ -88,9 +90,9 @@ class Block(nn.Module):
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
         self.drop_path2 = DropPath(drop_path, 2 * number + 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The output of the block."""
-        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x))))
+    def forward(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
+        """The output of the block; tokens that are not `is_key`, bool [B, T], are seen by no other."""
+        x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), is_key)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))  # type: ignore[no-any-return]
 
 

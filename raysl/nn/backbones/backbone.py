@@ -84,9 +84,11 @@ class Backbone(nn.Module, ABC):
 class TokenBackbone(Backbone):
     """A backbone that sees an image as patches, and has a token for each of them.
 
-    In front of those are `num_prefix_tokens` others, the class token first. Patches count row by row.
+    In front of those are `num_prefix_tokens` others, the class token first. Patches count row by row. `patch_embed`
+    maps them to tokens.
     """
 
+    patch_embed: nn.Module
     patch_size: int
     token_dim: int
     num_prefix_tokens: int
@@ -105,12 +107,14 @@ class TokenBackbone(Backbone):
         """
 
     @abstractmethod
-    def visible_tokens(self, images: Tensor, keep: Tensor) -> Tensor:
+    def visible_tokens(self, images: Tensor, keep: Tensor, is_visible: Tensor | None = None) -> Tensor:
         """Tokens of some patches, which see no others [B, num_prefix_tokens + K, token_dim].
 
         Args:
             images: normalised images [B, 3, h * patch_size, w * patch_size].
             keep: int64 [B, K], the places of each image's visible patches in h*w, as `visible_places` gives them.
+            is_visible: bool [B, K], false where images with fewer visible patches are filled up to K: no token sees
+                those, and what stands in their places means nothing. Default: all are visible.
 
         Raises:
             ValueError: if patches do not cover the images exactly.
@@ -139,8 +143,9 @@ def visible_places(mask: Tensor, num_visible: int) -> Tensor:
     """Places of the patches that are not masked, int64 [B, num_visible], rising; nobody waits for a GPU.
 
     Args:
-        mask: bool [B, h, w] with the same number of patches left in every image, as `RandomMask` makes them.
-        num_visible: that number. The mask is not read to check it: with a larger one, masked patches follow.
+        mask: bool [B, h, w], with the same number of patches left in every image as `RandomMask` makes them, or with
+            fewer.
+        num_visible: that number. The mask is not read to check it: where fewer are left, masked patches follow.
     """
     return mask.flatten(1).byte().argsort(dim=1, stable=True)[:, :num_visible]
 

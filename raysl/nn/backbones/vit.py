@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from raysl.config.ranges import Positive, Side, Width, Within
 from raysl.config.schema import BackboneConfig
@@ -123,12 +124,13 @@ class ViT(TokenBackbone):
         """All tokens behind the last layer norm [B, num_prefix_tokens + h*w, D], see `TokenBackbone`."""
         return self._encoded(self._placed(images, mask))
 
-    def visible_tokens(self, images: Tensor, keep: Tensor) -> Tensor:
+    def visible_tokens(self, images: Tensor, keep: Tensor, is_visible: Tensor | None = None) -> Tensor:
         """Tokens of some patches behind the last layer norm [B, num_prefix_tokens + K, D], see `TokenBackbone`."""
         x = self._placed(images)
         patches = x[:, self.num_prefix_tokens :]
         kept = patches.gather(1, keep[:, :, None].expand(-1, -1, self.token_dim))  # [B, K, D]
-        return self._encoded(torch.cat([x[:, : self.num_prefix_tokens], kept], dim=1))
+        is_key = None if is_visible is None else F.pad(is_visible, (self.num_prefix_tokens, 0), value=True)
+        return self._encoded(torch.cat([x[:, : self.num_prefix_tokens], kept], dim=1), is_key)
 
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Inner features by name, in the order asked for; nothing is computed beyond the deepest one.
@@ -179,9 +181,9 @@ class ViT(TokenBackbone):
             )
         return torch.where(mask.flatten(1)[:, :, None], self.mask_token, patches)
 
-    def _encoded(self, x: Tensor) -> Tensor:
+    def _encoded(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
         for block in self.blocks:
-            x = block(x)
+            x = block(x, is_key)
         return self.norm(x)  # type: ignore[no-any-return]
 
     def _pooled(self, tokens: Tensor, kind: str) -> Tensor:

@@ -1,0 +1,197 @@
+"""I-JEPA: Self-Supervised Learning from Images with a Joint-Embedding Predictive Architecture.
+
+Assran, Duval, Misra, Bojanowski, Vincent, Rabbat, LeCun and Ballas 2023, arXiv 2301.08243. From a large part of an
+image, the context, a narrow ViT predicts what a slow copy of the backbone makes of several blocks of it.
+
+The authors' code cuts the contexts and the blocks of a batch to the fewest patches among them, so that an image's loss
+depends on which others it is with. Here each keeps its own, and attention is told which patches are there; block sizes
+are drawn for each block instead of once a batch. The paper's ViT has no class token: here it is another token of the
+context, which is not handed to the predictor.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Areas, Factors, Place, Share, Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.patches import grid_side, patch_size_of, token_backbone
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.attention import Block, init_linear
+from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
+from raysl.nn.backbones.positions import sincos_positions
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.ema import Teacher
+from raysl.schedule import Step, linear
+from raysl.transforms.multi_block import MultiBlockMask
+from raysl.transforms.recipes import Crops
+from raysl.transforms.view_recipe import ViewRecipe
+
+
+class IJEPA(Method):
+    """A teacher's patches in blocks of an image, from the rest of it."""
+
+    logged = ("target_std", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings, with the predictor of ViT-B/16."""
+
+        name: str = "ijepa"
+        num_targets: Annotated[int, Within(1, 64)] = 4
+        """M, the blocks to predict (section 3, "Targets")."""
+        target_scale: Areas = (0.15, 0.2)
+        """Range of the share of the patches in a block (section 3, "Targets")."""
+        target_aspect: Factors = (0.75, 1.5)
+        """Range of height / width of a block (section 3, "Targets")."""
+        context_scale: Areas = (0.85, 1.0)
+        """Range of the share of the patches in the context, before the blocks are taken from it (section 3,
+        "Context")."""
+        min_context: Place = 10
+        """Patches that a context should keep, or all blocks are drawn anew (the authors' code)."""
+        predictor_width: Annotated[int, Within(4, 65_536)] = 384
+        """Channels of a token in the predictor, a multiple of 4 and of its heads (appendix A.1)."""
+        predictor_depth: Annotated[int, Within(1, 1000)] = 6
+        """Blocks of the predictor; 12 for ViT-L and larger (appendix A.1)."""
+        predictor_heads: Annotated[int, Within(1, 1024)] = 12
+        """Heads of each attention in the predictor: those of the backbone (appendix A.1)."""
+        loss: Literal["l2", "smooth_l1"] = "l2"
+        """Distance of a prediction: squared (section 3, "Loss"), or a straight line from an error of 1 on (the authors'
+        code)."""
+        momentum: Share = 0.996
+        """Share of the teacher that the first update keeps (appendix A.1)."""
+        momentum_end: Share = 1.0
+        """That share at the end, reached along a straight line (appendix A.1)."""
+        views: Crops = field(
+            default_factory=lambda: Crops(num=1, min_scale=0.3, flip=0.0, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0)
+        )
+        """One crop and nothing else (the authors' code)."""
+
+    backbone: TokenBackbone
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, token_backbone(backbone))
+        size = self.config.views.size
+        self.num_context, self.num_target = _mask(setup).most((size, size))
+        self.predictor = Predictor(self.config, self.backbone)
+        self.teacher = Teacher(self.backbone)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse backbones without patches, views too small for a context, and predictors that cannot be.
+
+        Raises:
+            ConfigError: with the numbers and what to set instead.
+        """
+        config, side = setup.method, grid_side(setup, "I-JEPA")
+        most, _ = _mask(setup).most((config.views.size, config.views.size))
+        if most < max(config.min_context, 1):
+            raise ConfigError(
+                f"a context has {most} of the {side**2} patches of a view at most, and method.min_context is "
+                f"{config.min_context}; take a smaller backbone.patch_size, smaller method.target_scale, or fewer"
+            )
+        width, heads = config.predictor_width, config.predictor_heads
+        if width % 4 or width % heads:
+            raise ConfigError(
+                f"method.predictor_width is {width}, and has to be a multiple of 4, for the positions, and of "
+                f"method.predictor_heads={heads}; try predictor_heads=4 predictor_width={max(width // 4 * 4, 4)}"
+            )
+
+    @classmethod
+    def views(cls, setup: Setup) -> ViewRecipe:
+        """The views of `Config.views`, each with its context and targets."""
+        views: Crops = setup.method.views
+        return views.recipe(_mask(setup))
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Mean distance of predictions and targets, over all patches of all blocks of the batch (section 3)."""
+        images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
+        hidden = batch.extras["global.mask"].flatten(0, 1).flatten(1)  # [B*V, L]
+        blocks = batch.extras["global.targets"].flatten(0, 1).flatten(2)  # [B*V, M, L]
+        s = self._targets(images)  # [B*V, L, D]
+        keep = visible_places(hidden, self.num_context)  # [B*V, K]
+        is_context = ~hidden.gather(1, keep)  # [B*V, K]
+        context = self.backbone.visible_tokens(images, keep, is_context)[:, self.backbone.num_prefix_tokens :]
+        wanted = visible_places(~blocks.flatten(0, 1), self.num_target).view(*blocks.shape[:2], -1)  # [B*V, M, T]
+        is_wanted = blocks.gather(2, wanted)  # [B*V, M, T]
+        predictions = at_least_fp32(self.predictor(context, keep, is_context, wanted, is_wanted))  # [B*V, M, T, D]
+        targets = s[:, None].expand(-1, blocks.shape[1], -1, -1).gather(2, wanted[..., None].expand_as(predictions))
+        distance = F.mse_loss if self.config.loss == "l2" else F.smooth_l1_loss
+        errors = distance(predictions, targets, reduction="none").mean(dim=-1)  # [B*V, M, T]
+        there = is_wanted.to(errors.dtype)
+        loss = dist.all_sum((errors * there).sum()) / dist.all_sum(there.sum()).clamp(min=1)
+        h = s.mean(dim=1).unflatten(0, batch.views["global"].shape[:2])  # [B, V, D]
+        metrics = {"target_std": s.std(dim=(0, 1)).mean(), **collapse(dist.all_gather(h).flatten(0, 1))}
+        return StepOutput(loss, metrics)
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Let the teacher follow (section 3, "Loss"; appendix A.1)."""
+        self.teacher.update(self.backbone, linear(step.progress, self.config.momentum, self.config.momentum_end))
+
+    def export(self) -> Backbone:
+        """The teacher, which the paper evaluates (section 4)."""
+        return cast(Backbone, self.teacher.module)
+
+    @torch.no_grad()
+    def _targets(self, images: Tensor) -> Tensor:
+        """The teacher's patches of whole images, each normalised without weights [B, L, D] (the authors' code)."""
+        teacher = cast(TokenBackbone, self.teacher.module)
+        tokens = at_least_fp32(teacher.tokens(images)[:, teacher.num_prefix_tokens :])
+        return F.layer_norm(tokens, tokens.shape[-1:])
+
+
+class Predictor(nn.Module):
+    """From the tokens of a context to those of blocks, which it knows by their places (section 3, "Prediction").
+
+    Args:
+        config: of the method.
+        backbone: whose tokens come in and are predicted.
+    """
+
+    positions: Tensor
+
+    def __init__(self, config: IJEPA.Config, backbone: TokenBackbone) -> None:
+        super().__init__()
+        width, side = config.predictor_width, config.views.size // backbone.patch_size
+        self.embed = nn.Linear(backbone.token_dim, width)
+        self.mask_token = nn.Parameter(torch.empty(width))  # of one dimension, so that weight decay leaves it alone
+        self.register_buffer("positions", sincos_positions(side, side, width, num_prefix=0)[0])
+        self.blocks = nn.ModuleList(Block(width, config.predictor_heads) for _ in range(config.predictor_depth))
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.head = nn.Linear(width, backbone.token_dim)
+        init_linear(self)
+        nn.init.trunc_normal_(self.mask_token, std=0.02)
+
+    def forward(self, context: Tensor, keep: Tensor, is_context: Tensor, wanted: Tensor, is_wanted: Tensor) -> Tensor:
+        """Predictions of each block by itself [B, M, T, D].
+
+        Args:
+            context: tokens [B, K, D].
+            keep: their places among the L patches, int64 [B, K].
+            is_context: bool [B, K], false where a token only fills up.
+            wanted: places of the patches of M blocks, int64 [B, M, T].
+            is_wanted: bool [B, M, T], false where a place only fills up.
+        """
+        shape = wanted.shape
+        seen = self.embed(context) + self.positions[keep]  # [B, K, W]
+        asked = self.mask_token + self.positions[wanted]  # [B, M, T, W]
+        x = torch.cat([seen[:, None].expand(-1, shape[1], -1, -1), asked.to(seen.dtype)], dim=2).flatten(0, 1)
+        is_key = torch.cat([is_context[:, None].expand(-1, shape[1], -1), is_wanted], dim=2).flatten(0, 1)
+        for block in self.blocks:
+            x = block(x, is_key)  # [B*M, K + T, W]
+        return self.head(self.norm(x[:, -shape[2] :])).unflatten(0, shape[:2])  # type: ignore[no-any-return]
+
+
+def _mask(setup: Setup) -> MultiBlockMask:
+    """The context and the targets of each view."""
+    config = setup.method
+    names = ("num_targets", "target_scale", "target_aspect", "context_scale", "min_context")
+    return MultiBlockMask(patch_size=patch_size_of(setup, "I-JEPA"), **{name: getattr(config, name) for name in names})

@@ -1,0 +1,124 @@
+"""MoCo v3: An Empirical Study of Training Self-Supervised Vision Transformers.
+
+Chen, Xie and He 2021, arXiv 2104.02057. Each view's query is to find the other view's key among those of the whole
+batch; there is no queue. Keys come from a teacher, queries go through a predictor. A ViT trains steadily where its map
+from patches to tokens stays as it begins, at random.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Share, Temperature, Width, Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.ema import Teacher
+from raysl.nn.heads import mlp
+from raysl.schedule import Step, cosine
+from raysl.transforms.recipes import AsymmetricCrops
+
+
+class MoCoV3(Method):
+    """Contrast of predicted queries against a teacher's keys of the whole batch, both ways."""
+
+    logged = ("contrastive_top1", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings for ViTs; those of ResNet-50 are in `configs/moco_v3_resnet50.yaml`."""
+
+        name: str = "moco_v3"
+        temperature: Temperature = 0.2
+        """Divides the cosines (section 5, "Loss"; the authors' code has 1 for ResNet-50)."""
+        projector_layers: Annotated[int, Within(1, 16)] = 3
+        """Linear layers of the projector (section 5, "MLP heads"; 2 for ResNet-50 in the authors' code)."""
+        hidden_dim: Width = 4096
+        """Width of the hidden layers of projector and predictor (section 5, "MLP heads")."""
+        output_dim: Width = 256
+        """Width of queries and keys (section 5, "MLP heads")."""
+        predictor_norm: bool = True
+        """Normalise the predictor's output over the batch, like that of all other layers (section 5, "MLP heads"); the
+        authors' code does not for ResNet-50."""
+        momentum: Share = 0.99
+        """Share of the teacher that the first update keeps (section 6.1, "Momentum encoder")."""
+        momentum_end: Share = 1.0
+        """That share at the end, reached along half a cosine (the authors' code)."""
+        freeze_patches: bool | None = None
+        """Leave the map from patches to tokens as it begins (section 4.2, "A trick"). Default: where the backbone has
+        patches."""
+        views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
+        """Two crops as BYOL's, of which the one is always blurred and the other solarised at times (section 5)."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        config = self.config
+        if isinstance(backbone, TokenBackbone) and config.freeze_patches is not False:
+            backbone.patch_embed.requires_grad_(False)
+        hidden = [config.hidden_dim] * (config.projector_layers - 1)
+        self.projector = mlp([backbone.feature_dim, *hidden, config.output_dim], norm=True, output_norm="plain")
+        dims = [config.output_dim, config.hidden_dim, config.output_dim]
+        self.predictor = mlp(dims, norm=True, output_norm="plain" if config.predictor_norm else "none")
+        self.teacher = Teacher(self._student())
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse other numbers of views than two, a batch without negatives, and frozen patches of a network that has
+        none.
+
+        Raises:
+            ConfigError: with the values and what to set instead.
+        """
+        method, batch_size = setup.method, setup.plan.batch_size
+        if method.views.num != 2:
+            raise ConfigError(f"method.views.num is {method.views.num}; MoCo v3 takes a query and a key: set it to 2")
+        if batch_size < 2:
+            raise ConfigError(f"train.batch_size is {batch_size}; MoCo v3 contrasts images: at least 2, better 256")
+        if method.freeze_patches and setup.backbone.patch_size is None:
+            raise ConfigError(
+                f"method.freeze_patches is true, and backbone {setup.config.backbone.name!r} has no patches; leave it "
+                "out, or set backbone=vit"
+            )
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """The loss of the first view's queries and of the second's, summed (section 3, algorithm 1)."""
+        first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
+        q_first, q_second = self._queries(first), self._queries(second)  # [B, D]
+        k_first, k_second = self.teacher(first), self.teacher(second)  # [B, D], without gradients
+        loss_first, hits_first = self._contrast(q_first, k_second)
+        loss_second, hits_second = self._contrast(q_second, k_first)
+        metrics = {
+            "contrastive_top1": 50 * (hits_first + hits_second),
+            **collapse(dist.all_gather(q_first.detach())),
+        }
+        return StepOutput(loss_first + loss_second, metrics)
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Let the teacher follow, ever more slowly (algorithm 1)."""
+        momentum = cosine(step.progress, self.config.momentum, self.config.momentum_end)
+        self.teacher.update(self._student(), momentum)
+
+    def _queries(self, images: Tensor) -> Tensor:
+        """Predictions of one view [B, D], which is normalised for itself."""
+        q: Tensor = self.predictor(self.projector(self.backbone(images)))
+        return q
+
+    def _contrast(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Eq. 1 times 2T, with the keys of all ranks; and the share of queries that are nearest to their own key."""
+        everyone, rows = dist.all_gather(at_least_fp32(k)), dist.own_rows(k)  # [N, D], [B]
+        with torch.autocast(q.device.type, enabled=False):
+            cosines = F.normalize(at_least_fp32(q), dim=1) @ F.normalize(everyone, dim=1).T  # [B, N]
+            loss = 2 * self.config.temperature * F.cross_entropy(cosines / self.config.temperature, rows)
+            return loss, (cosines.detach().argmax(dim=1) == rows).float().mean()
+
+    def _student(self) -> nn.Sequential:
+        return nn.Sequential(self.backbone, self.projector)

@@ -1,0 +1,103 @@
+"""SimMIM: A Simple Framework for Masked Image Modeling.
+
+Xie, Zhang, Cao, Lin, Bao, Yao, Dai and Hu 2021, arXiv 2111.09886. A learned token stands in for large squares of an
+image, the ViT sees it and the rest, and one linear layer makes the hidden pixels of what comes out. The paper's
+ViT-B has relative position biases; here positions are those of `backbone.position`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from torch import nn
+
+from raysl import dist
+from raysl.config.ranges import Side, Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import masked_patch_l1, patchify
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.patches import grid_side, need_mask_token, patch_size_of, token_backbone
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.attention import init_linear
+from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.schedule import Step
+from raysl.transforms.masking import UnitMask
+from raysl.transforms.recipes import Crops
+from raysl.transforms.view_recipe import ViewRecipe
+
+
+class SimMIM(Method):
+    """Pixels of masked squares from all tokens, by a linear layer."""
+
+    logged = COLLAPSE
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "simmim"
+        mask_size: Side = 32
+        """Side of the squares that are masked whole, in pixels: a multiple of the backbone's patches that divides the
+        views (section 3.2, table 1)."""
+        mask_ratio: Annotated[float, Within(0, 1, above=True, below=True)] = 0.6
+        """Share of the squares that are masked, up to the next whole number (section 3.2, table 1)."""
+        views: Crops = field(
+            default_factory=lambda: Crops(num=1, min_scale=0.67, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0)
+        )
+        """One crop of at least two thirds, mirrored by half, without colours (section 4.1)."""
+
+    backbone: TokenBackbone
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, token_backbone(backbone))
+        self.head = nn.Linear(self.backbone.token_dim, 3 * self.backbone.patch_size**2)
+        init_linear(self.head)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse backbones without patches or a token for masked ones, and squares that do not go with both patches
+        and views, or are all masked.
+
+        Raises:
+            ConfigError: with the numbers and what to set instead.
+        """
+        grid_side(setup, "SimMIM")
+        need_mask_token(setup, "SimMIM")
+        config, patch_size = setup.method, patch_size_of(setup, "SimMIM")
+        size, side = config.views.size, config.mask_size
+        if side % patch_size or size % side:
+            fits = [str(width) for width in range(patch_size, size, patch_size) if size % width == 0]
+            raise ConfigError(
+                f"method.mask_size is {side}, and has to be a multiple of patches of {patch_size} pixels that divides "
+                f"views of {size}; give {' or '.join(fits) or 'smaller patches'}"
+            )
+        num_squares = (size // side) ** 2
+        if _mask(setup).num_masked(num_squares) == num_squares:
+            raise ConfigError(
+                f"method.mask_ratio={config.mask_ratio:g} masks all {num_squares} squares of a view; take a smaller "
+                "ratio or method.mask_size"
+            )
+
+    @classmethod
+    def views(cls, setup: Setup) -> ViewRecipe:
+        """The views of `Config.views`, each with its mask."""
+        views: Crops = setup.method.views
+        return views.recipe(_mask(setup))
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Absolute error of the masked pixels (section 3.4)."""
+        images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
+        mask = batch.extras["global.mask"].flatten(0, 1)  # [B*V, h, w]
+        tokens = self.backbone.tokens(images, mask)[:, self.backbone.num_prefix_tokens :]  # [B*V, L, D]
+        pixels = self.head(tokens)  # [B*V, L, p*p*C]
+        loss = masked_patch_l1(pixels, patchify(images, self.backbone.patch_size), mask.flatten(1))
+        h = tokens.detach().mean(dim=1).unflatten(0, batch.views["global"].shape[:2])  # [B, V, D]
+        return StepOutput(loss, collapse(dist.all_gather(h).flatten(0, 1)))
+
+
+def _mask(setup: Setup) -> UnitMask:
+    """The mask of each view."""
+    config = setup.method
+    return UnitMask(patch_size=patch_size_of(setup, "SimMIM"), unit_size=config.mask_size, ratio=config.mask_ratio)

@@ -1,0 +1,109 @@
+"""The masks of I-JEPA: blocks of an image to predict, and what they are predicted from."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from raysl.transforms.masking import MAX_TRIES, Mask, Masks, grid_of
+from raysl.transforms.random import SampleRandom
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiBlockMask(Mask):
+    """Several target blocks, and a large context block less all of them (I-JEPA, Assran et al. 2023, section 3).
+
+    "mask" hides all that is not context; "targets", bool [B, M, h, w], tells the target blocks. Every block has a size
+    and a place of its own, and may lie at the border. Where a context comes to fewer than `min_context` patches, all
+    blocks are drawn anew, up to ten times; then the largest context of them is taken.
+    """
+
+    num_targets: int = 4
+    """M, the blocks to predict."""
+    target_scale: tuple[float, float] = (0.15, 0.2)
+    """Range of a target's share of the patches, even."""
+    target_aspect: tuple[float, float] = (0.75, 1.5)
+    """Range of a target's height / width, even."""
+    context_scale: tuple[float, float] = (0.85, 1.0)
+    """Range of the context's share of the patches before the targets are taken from it, even; it is a square."""
+    min_context: int = 10
+    """Patches that a context should have at least."""
+
+    def __post_init__(self) -> None:
+        if self.num_targets < 1:
+            raise ValueError(f"num_targets={self.num_targets} leaves nothing to predict; give at least 1")
+        for name in ("target_scale", "context_scale"):
+            low, high = getattr(self, name)
+            if not 0.0 < low <= high <= 1.0:
+                raise ValueError(f"{name}={getattr(self, name)} must be a rising range in (0, 1]")
+        if not 0.0 < self.target_aspect[0] <= self.target_aspect[1]:
+            raise ValueError(f"target_aspect={self.target_aspect} must be a rising range above 0")
+
+    def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
+        return self.extras(random, size)["mask"]
+
+    def extras(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
+        """See `Mask.extras`."""
+        grid, num = grid_of(size, self.patch_size), len(random)
+        masks = np.ones((num, *grid), dtype=np.bool_)
+        targets = np.zeros((num, self.num_targets, *grid), dtype=np.bool_)
+        num_seen = np.full(num, -1)
+        for _ in range(MAX_TRIES):
+            trying = np.flatnonzero(num_seen < self.min_context)
+            if len(trying) == 0:
+                break
+            numbers = random.uniforms(4 * (self.num_targets + 1)).reshape(num, -1, 4)[trying]  # [b, M + 1, 4]
+            drawn = _blocks(numbers[:, 1:], self.target_scale, self.target_aspect, grid)  # [b, M, h, w]
+            seen = _blocks(numbers[:, :1], self.context_scale, (1.0, 1.0), grid)[:, 0] & ~drawn.any(axis=1)  # [b, h, w]
+            is_better = seen.sum(axis=(1, 2)) > num_seen[trying]
+            rows = trying[is_better]
+            masks[rows], targets[rows] = ~seen[is_better], drawn[is_better]
+            num_seen[rows] = seen[is_better].sum(axis=(1, 2))
+        return {"mask": torch.from_numpy(masks), "targets": torch.from_numpy(targets)}
+
+    def most(self, size: tuple[int, int]) -> tuple[int, int]:
+        """How many patches a context and a target have at most, in views of this height and width in pixels."""
+        grid = grid_of(size, self.patch_size)
+        targets = _areas(self.target_scale, self.target_aspect, grid)
+        contexts = _areas(self.context_scale, (1.0, 1.0), grid)
+        return min(max(contexts), grid[0] * grid[1] - min(targets)), max(targets)
+
+
+def _blocks(
+    numbers: NDArray[np.float64], scale: tuple[float, float], aspect: tuple[float, float], grid: tuple[int, int]
+) -> Masks:
+    """A block [b, n, h, w] for each four numbers [b, n, 4] in [0, 1): for its area, its aspect and its place."""
+    height, width = grid
+    area = height * width * (scale[0] + numbers[..., 0] * (scale[1] - scale[0]))
+    ratio = aspect[0] + numbers[..., 1] * (aspect[1] - aspect[0])
+    tall = np.clip(np.rint(np.sqrt(area * ratio)), 1, height)[..., None]
+    wide = np.clip(np.rint(np.sqrt(area / ratio)), 1, width)[..., None]
+    top = np.floor(numbers[..., 2:3] * (height - tall + 1))
+    left = np.floor(numbers[..., 3:4] * (width - wide + 1))
+    rows, columns = np.arange(height), np.arange(width)
+    in_rows = (rows >= top) & (rows < top + tall)  # [b, n, h]
+    in_columns = (columns >= left) & (columns < left + wide)  # [b, n, w]
+    return np.asarray(in_rows[..., :, None] & in_columns[..., None, :])
+
+
+def _areas(scale: tuple[float, float], aspect: tuple[float, float], grid: tuple[int, int]) -> list[int]:
+    """Patches of all blocks that `_blocks` makes, and of few others that just do not come about."""
+    height, width = grid
+    least, most = (height * width * share for share in scale)
+    found = []
+    for tall in range(1, height + 1):
+        for wide in range(1, width + 1):
+            low_tall, high_tall = _rounded_from(tall, height)
+            low_wide, high_wide = _rounded_from(wide, width)
+            is_area = low_tall * low_wide <= most and high_tall * high_wide >= least
+            if is_area and low_tall <= aspect[1] * high_wide and high_tall >= aspect[0] * low_wide:
+                found.append(tall * wide)
+    return found
+
+
+def _rounded_from(side: int, most: int) -> tuple[float, float]:
+    """Between which numbers those lie that come to `side` when they are rounded and kept in 1 to `most`."""
+    return side - 0.5 if side > 1 else 0.0, side + 0.5 if side < most else math.inf
