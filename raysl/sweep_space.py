@@ -1,16 +1,21 @@
-"""What a sweep searches: a YAML file of its own, with a distribution for each setting that varies."""
+"""What a sweep searches: a YAML file of its own, with a distribution for each setting that varies, and with the
+configurations that trials start from."""
 
 import dataclasses
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from raysl.arguments import text_or_path, words
 from raysl.config.dump import show, write
-from raysl.config.files import find, read, read_file
+from raysl.config.files import config_names, find, read, read_file
+from raysl.config.load import load_config
 from raysl.config.ranges import Count, Within
+from raysl.config.schema import RunConfig
 from raysl.config.values import convert
 from raysl.errors import ConfigError
 from raysl.redact import redact_tree
@@ -24,8 +29,13 @@ class SweepConfig:
 
     config: str = "quickstart"
     """Configuration that the trials depart from: a packaged name or a .yaml file."""
+    configs: list[str] = field(default_factory=list)
+    """Configurations that trials depart from instead, each with all that varies: packaged names, .yaml files, patterns
+    such as digits/*; what follows a ! is taken out again."""
+    settings: list[str] = field(default_factory=list)
+    """Settings laid over each of `configs`, as on the command line: train.epochs=60."""
     trials: Annotated[int, Within(1, 100_000)] = 8
-    """Trials to draw; every grid value is tried in each of them."""
+    """Trials to draw of what varies; every grid value and every one of `configs` is tried in each of them."""
     metric: str = "knn_top1"
     """Number that ranks the trials: one logged while training, or with scheduler none also one of a benchmark."""
     mode: Literal["max", "min"] = "max"
@@ -66,6 +76,31 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     return _build(tree, str(path)), [override for override in overrides if override not in mine]
 
 
+def load_starts(
+    sweep: SweepConfig, overrides: Sequence[str] = (), load: Callable[[list[str]], RunConfig] | None = None
+) -> dict[str, RunConfig]:
+    """The settings of each of a sweep's `configs`, by its name.
+
+    Args:
+        sweep: what `load_sweep` gave.
+        overrides: settings for all of them, after those of the sweep.
+        load: from a name and overrides, in one list, to settings; default: `load_config`.
+
+    Raises:
+        ConfigError: if one of them does not load, with a line for each; the name of the configuration is in front.
+    """
+    load = load or (lambda words: load_config(words[0], words[1:]))
+    starts, errors = {}, []
+    for name in sweep.configs:
+        try:
+            starts[name] = load([name, *sweep.settings, *overrides])
+        except ConfigError as error:
+            errors += [f"{name}: {line}" for line in str(error).splitlines()]
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return starts
+
+
 def dump_sweep(sweep: SweepConfig) -> str:
     """The sweep as YAML; credentials are `***`."""
     return write(redact_tree(dataclasses.asdict(sweep)))
@@ -102,10 +137,14 @@ def _build(tree: dict[str, Any], path: str) -> SweepConfig:
         raise ConfigError(f"{path}: unknown key {unknown[0]!r}; a sweep has {', '.join(fields)}")
     values = {key: convert(fields[key].type, value, key, None, _no_node) for key, value in tree.items()}
     sweep = SweepConfig(**values)
-    if not sweep.space:
+    sweep = dataclasses.replace(sweep, configs=_named(sweep.configs, path))
+    if not sweep.space and not sweep.configs:
         raise ConfigError(
-            f"{path}: space is empty; name a setting and its distribution, optim.lr: {{uniform: [0.1, 1]}}"
+            f"{path}: space is empty; name a setting and its distribution, optim.lr: {{uniform: [0.1, 1]}}, or several "
+            "configs to compare"
         )
+    if sweep.settings and not sweep.configs:
+        raise ConfigError(f"{path}: settings are laid over configs, and there are none; write them into {sweep.config}")
     if sweep.scheduler == "asha" and "/" in sweep.metric:
         raise ConfigError(
             f"{path}: asha compares trials while they train, and {sweep.metric} is measured afterwards; "
@@ -114,6 +153,28 @@ def _build(tree: dict[str, Any], path: str) -> SweepConfig:
     for key, distribution in sweep.space.items():
         examples(key, distribution)
     return sweep
+
+
+def _named(patterns: list[str], path: str) -> list[str]:
+    """The configurations behind names, files and patterns, each once, in the order in which they are first named."""
+    known = [name for name in config_names() if not name.startswith(("data/", "sweep/"))]
+    named: list[str] = []
+    for pattern in patterns:
+        is_out, wanted = pattern.startswith("!"), pattern.removeprefix("!")
+        found = [name for name in known if _matches(name, wanted)] or [wanted] * wanted.endswith((".yaml", ".yml"))
+        if not found:
+            near = difflib.get_close_matches(wanted, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ConfigError(f"{path}: configs: no configuration {wanted!r}; {hint}Known: {', '.join(known)}")
+        named = [name for name in named if name not in found] if is_out else list(dict.fromkeys([*named, *found]))
+    if patterns and not named:
+        raise ConfigError(f"{path}: configs: {show(patterns)} leaves no configuration; take out fewer")
+    return named
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a name fits a pattern, of which a * does not cross a slash."""
+    return name.count("/") == pattern.count("/") and fnmatchcase(name, pattern)
 
 
 def _no_node(kind: type[Any], value: Any, key: str, default: Any) -> Any:

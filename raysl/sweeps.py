@@ -5,15 +5,15 @@ resumes like any other; trials with equal settings are one run. Tune's notes are
 sweep of the same name again goes on where it stopped.
 """
 
-import csv
 import hashlib
-import io
 import json
 import logging
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import median
 from typing import Any
 
 from ray import tune
@@ -28,14 +28,16 @@ from raysl.arguments import instance, run_config
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.cluster import Resources, connect, worker_shape
 from raysl.components import resolve
-from raysl.config.dump import dump
+from raysl.config.dump import dump, dump_all
 from raysl.config.files import read
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse
+from raysl.leaderboard import COSTS, Leaderboard, as_csv, once, ranked, shown
 from raysl.redact import bare_tree, redact_tree, redact_uri
-from raysl.sweep_space import SweepConfig, dump_sweep, examples
+from raysl.sweep_space import SweepConfig, dump_sweep, examples, load_starts
 from raysl.train.folder.run_folder import RunFolder
+from raysl.train.prepare import prepare
 from raysl.train.pretrain import Result, pretrain
 
 log = logging.getLogger("raysl")
@@ -43,60 +45,74 @@ log = logging.getLogger("raysl")
 TRIAL_CPUS = 0.01  # of the process that drives a trial; its workers and data tasks have their own
 
 
-@dataclass(frozen=True)
-class Leaderboard:
-    """Trials, the best first.
-
-    Args:
-        rows: an object a run: rank, trial, status, draws (trials with these settings), epoch, the metric, the varied
-            settings, other numbers, path.
-        path: of `leaderboard.csv`, which holds the same.
-    """
-
-    rows: list[dict[str, Any]]
-    path: str
-
-    def table(self) -> str:
-        """The rows as aligned text, without the paths."""
-        names = [name for name in self.rows[0] if name != "path"]
-        cells = [names, *([_text(row.get(name)) for name in names] for row in self.rows)]
-        widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
-        )
-
-
-def sweep(config: RunConfig, space: SweepConfig) -> Leaderboard:
+def sweep(config: RunConfig, space: SweepConfig, starts: Mapping[str, RunConfig] | None = None) -> Leaderboard:
     """Run every trial of a sweep, or those that an earlier start of the same name left.
 
     Args:
         config: settings that the trials depart from; its `name` and `storage` are those of the sweep.
         space: what varies, how many trials, and what ranks them.
+        starts: settings that the trials of a space with `configs` depart from in place of `config`, by the names of
+            those; default: as they are in their files (`raysl.sweep_space.load_starts`).
 
     Raises:
         ConfigError: if a setting is wrong, or another sweep has this name.
     """
     instance(space, SweepConfig, "space", "the first of what raysl.sweep_space.load_sweep('sweep/quickstart') returns")
-    base = replace(run_config(config), storage=absolute(config.storage))
+    config = run_config(config)
+    base = replace(config, storage=absolute(config.storage))
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"  # a report before the first measurement lacks the metric
-    if space.metric == "knn_top1":
-        base = replace(base, train=replace(base.train, online_knn_every=base.train.checkpoint_every))
-        _check_labels(base, space)
-    for key, distribution in space.space.items():
-        for value in examples(key, distribution):
-            apply_overrides(base, [_setting(key, value)])
+    if starts is None:
+        starts = load_starts(space)
+    bases = {name: _with_metric(start, space) for name, start in (starts or {_ALONE: base}).items()}
+    for name, start in bases.items():
+        with _named(name):
+            _check(start, space)
     _warn_of_credentials(base, space)
     folder = RunFolder.of(base)
     folder.make()
     with folder.locked():
-        _claim(folder, base, space)
+        _claim(folder, base.name, bases, space)
         connect(with_state=True)
-        shape = worker_shape(base.train, Resources.of_cluster())
-        results = _tuner(folder, base, space, _room(space, base, shape)).fit()
-    rows = _rank(_once([_row(folder, result, space, base.train.epochs) for result in results]), space)
-    content = _csv(rows)
+        most = max(bases.values(), key=lambda start: start.train.workers)
+        room = _room(space, most, worker_shape(most.train, Resources.of_cluster()))
+        results = _tuner(folder, bases, space, base.seed, room).fit()
+    rows = ranked(once([_row(folder, result, space, bases) for result in results]), space.metric, space.mode)
+    content = as_csv(rows)
     folder.write("leaderboard.csv", content.encode())
     return Leaderboard(rows, folder.uri_of("leaderboard.csv"))
+
+
+CONFIG = "config"  # column of the leaderboard: what a trial departs from, where there are several
+_ALONE = ""  # the name of what all trials depart from, where that is one configuration
+
+
+def _with_metric(start: RunConfig, space: SweepConfig) -> RunConfig:
+    """Settings with the measurement that ranks the trials."""
+    if space.metric != "knn_top1":
+        return start
+    return replace(start, train=replace(start.train, online_knn_every=start.train.checkpoint_every))
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Put the name of a configuration in front of what is wrong with it."""
+    try:
+        yield
+    except ConfigError as error:
+        if name == _ALONE:
+            raise
+        raise ConfigError("\n".join(f"{name}: {line}" for line in str(error).splitlines())) from error
+
+
+def _check(start: RunConfig, space: SweepConfig) -> None:
+    """Refuse what could not be tried; without anything that varies, a trial is known whole, and so are its images."""
+    if space.metric == "knn_top1":
+        _check_labels(start, space)
+    for key, distribution in space.space.items():
+        for value in examples(key, distribution):
+            apply_overrides(start, [_setting(key, value)])
+    if not space.space:
+        prepare(start)
 
 
 def _check_labels(base: RunConfig, space: SweepConfig) -> None:
@@ -117,12 +133,13 @@ def _warn_of_credentials(base: RunConfig, space: SweepConfig) -> None:
             log.warning("%s has credentials, which Ray Tune keeps in its notes; better give them by environment", key)
 
 
-def _claim(folder: RunFolder, base: RunConfig, space: SweepConfig) -> None:
-    text = dump_sweep(space) + "\n# departs from:\n" + dump(base)
+def _claim(folder: RunFolder, name: str, bases: Mapping[str, RunConfig], space: SweepConfig) -> None:
+    ours = dump(bases[_ALONE]) if _ALONE in bases else dump_all(bases, "starts")
+    text = dump_sweep(space) + "\n# departs from:\n" + ours
     before = folder.read_if_there("sweep.yaml").decode()
     if before and bare_tree(read(before, "sweep.yaml")) != bare_tree(read(text, "sweep.yaml")):
         raise ConfigError(
-            f"another sweep named {base.name!r} is in {folder.uri} (see its sweep.yaml); give this one another name="
+            f"another sweep named {name!r} is in {folder.uri} (see its sweep.yaml); give this one another name="
         )
     folder.write("sweep.yaml", text.encode())
 
@@ -137,11 +154,14 @@ def _room(space: SweepConfig, base: RunConfig, shape: Any) -> int:
     return max(1, int(min(by_cpus, by_gpus)))
 
 
-def _tuner(folder: RunFolder, base: RunConfig, space: SweepConfig, concurrent: int) -> Tuner:
+def _tuner(folder: RunFolder, bases: Mapping[str, RunConfig], space: SweepConfig, seed: int, concurrent: int) -> Tuner:
     def trial(settings: dict[str, Any]) -> None:
-        result = _pretrained(_trial_config(base, folder, settings), [TuneReportCallback()])
+        run = _trial_config(bases, folder, settings)
+        result = _pretrained(run, [TuneReportCallback()])
         numbers = {name: value for name, value in result.metrics.items() if name != "step"}
-        tune.report({**numbers, "epoch": float(base.train.epochs)})
+        if seconds := [line["step_s"] for line in result.history if "step_s" in line]:
+            numbers["step_s"] = median(seconds)
+        tune.report({**numbers, "epoch": float(_base(bases, settings).train.epochs)})
 
     trainable = tune.with_resources(trial, {"CPU": TRIAL_CPUS})
     notes = f"{folder.path}/tune"
@@ -155,22 +175,23 @@ def _tuner(folder: RunFolder, base: RunConfig, space: SweepConfig, concurrent: i
             storage_filesystem=folder.system,
         )
     scheduler = None
+    epochs = max(base.train.epochs for base in bases.values())
     if space.scheduler == "asha":
         scheduler = ASHAScheduler(
             time_attr="epoch",
-            max_t=base.train.epochs + 1,  # asha would stop a trial that reaches max_t, before it is measured
-            grace_period=min(space.grace_epochs, base.train.epochs),
+            max_t=epochs + 1,  # asha would stop a trial that reaches max_t, before it is measured
+            grace_period=min(space.grace_epochs, epochs),
             reduction_factor=space.reduction,
         )
     return Tuner(
         trainable,
-        param_space={key: _distribution(values) for key, values in space.space.items()},
+        param_space={key: _distribution(values) for key, values in {**_starts(bases), **space.space}.items()},
         tune_config=tune.TuneConfig(
             metric=space.metric,
             mode=space.mode,
-            num_samples=space.trials,
+            num_samples=space.trials if space.space else 1,
             max_concurrent_trials=concurrent,
-            search_alg=BasicVariantGenerator(max_concurrent=concurrent, random_state=base.seed),
+            search_alg=BasicVariantGenerator(max_concurrent=concurrent, random_state=seed),
             scheduler=scheduler,
         ),
         run_config=tune.RunConfig(
@@ -206,9 +227,18 @@ def _wait_for(folder: RunFolder) -> None:
             time.sleep(0.5 if folder.is_local else 5.0)
 
 
-def _trial_config(base: RunConfig, folder: RunFolder, settings: dict[str, Any]) -> RunConfig:
-    run = apply_overrides(base, [_setting(key, value) for key, value in settings.items()])
-    return replace(run, storage=folder.uri, name=_trial_name(settings))
+def _starts(bases: Mapping[str, RunConfig]) -> dict[str, dict[str, Any]]:
+    """The configuration as something that varies, where there are several."""
+    return {} if _ALONE in bases else {CONFIG: {"grid": list(bases)}}
+
+
+def _base(bases: Mapping[str, RunConfig], settings: dict[str, Any]) -> RunConfig:
+    return bases[settings.get(CONFIG, _ALONE)]
+
+
+def _trial_config(bases: Mapping[str, RunConfig], folder: RunFolder, settings: dict[str, Any]) -> RunConfig:
+    varied = [_setting(key, value) for key, value in settings.items() if key != CONFIG]
+    return replace(apply_overrides(_base(bases, settings), varied), storage=folder.uri, name=_trial_name(settings))
 
 
 def _trial_name(settings: dict[str, Any]) -> str:
@@ -234,20 +264,21 @@ class _Announce(tune.Callback):
         self.space = space
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        settings = ", ".join(f"{key}={_text(value)}" for key, value in trial.config.items())
+        settings = ", ".join(f"{key}={shown(value)}" for key, value in trial.config.items())
         log.info("%s starts: %s", _trial_name(trial.config), settings)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         value = (trial.last_result or {}).get(self.space.metric)
         ended = sum(other is trial or other.is_finished() for other in trials)
-        log.info("%s ended: %s %s (%d so far)", _trial_name(trial.config), self.space.metric, _text(value), ended)
+        log.info("%s ended: %s %s (%d so far)", _trial_name(trial.config), self.space.metric, shown(value), ended)
 
 
-def _row(folder: RunFolder, result: Any, space: SweepConfig, epochs: int) -> dict[str, Any]:
+def _row(folder: RunFolder, result: Any, space: SweepConfig, bases: Mapping[str, RunConfig]) -> dict[str, Any]:
     metrics, settings = result.metrics or {}, result.config or {}
     name = _trial_name(settings)
-    is_whole = metrics.get("epoch") == float(epochs)
+    is_whole = metrics.get("epoch") == float(_base(bases, settings).train.epochs)
     numbers = {key: value for key, value in metrics.items() if key.count("/") == 1 and key != space.metric}
+    costs = {key: metrics[key] for key in COSTS if key in metrics and key != space.metric}
     return {
         "rank": 0,
         "trial": name,
@@ -257,41 +288,6 @@ def _row(folder: RunFolder, result: Any, space: SweepConfig, epochs: int) -> dic
         space.metric: metrics.get(space.metric),
         **redact_tree(settings),
         **dict(sorted(numbers.items())),
+        **costs,
         "path": redact_uri(folder.uri_of(name)),
     }
-
-
-def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row a run, of the trial that came furthest; `draws` counts the trials that had it."""
-    by_run: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_run.setdefault(row["trial"], []).append(row)
-    return [
-        {**max(equal, key=lambda row: (row["status"] == "finished", row["epoch"] or 0)), "draws": len(equal)}
-        for equal in by_run.values()
-    ]
-
-
-def _rank(rows: list[dict[str, Any]], space: SweepConfig) -> list[dict[str, Any]]:
-    sign = -1.0 if space.mode == "max" else 1.0
-
-    def key(row: dict[str, Any]) -> tuple[bool, float]:
-        value = row[space.metric]
-        return value is None, 0.0 if value is None else sign * value
-
-    return [{**row, "rank": rank} for rank, row in enumerate(sorted(rows, key=key), 1)]
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "" if value is None else str(value)

@@ -11,7 +11,7 @@ from raysl.config.files import config_names, packaged_folder
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.methods.setup import Setup
-from raysl.sweep_space import load_sweep
+from raysl.sweep_space import load_starts, load_sweep
 from raysl.train.prepare import checked_views
 from raysl.transforms import normalize
 from tests.methods.properties import TINY
@@ -63,3 +63,6 @@ def test_sweeps_load_and_depart_from_a_config(name: str) -> None:
     assert space.trials == 2
     assert rest == ["train.epochs=3"]
     assert load_config(space.config).name == space.config
+    starts = load_starts(space, rest)
+    assert list(starts) == space.configs
+    assert {start.train.epochs for start in starts.values()} <= {3}

@@ -25,13 +25,16 @@ def run_sweep(
 ) -> None:
     """Run a search over settings and print its leaderboard. SWEEP defaults to sweep/quickstart."""
     set_up(verbose)
-    from raysl.sweep_space import load_sweep
+    from raysl.sweep_space import load_starts, load_sweep
     from raysl.sweeps import sweep
 
     name, overrides = split_arguments(arguments or [])
     name = name or DEFAULT_SWEEP
     space, rest = load_sweep(name, overrides)
     own_name = Path(name).stem if name.endswith((".yaml", ".yml")) else name.replace("/", "-")
-    board = sweep(load_run([space.config, f"name={own_name}", *rest], low_resource), space)
+    starts = load_starts(space, rest, lambda words: load_run(words, low_resource))
+    first = [*space.configs, space.config][0]
+    base = load_run([first, *space.settings, f"name={own_name}", *rest], low_resource)
+    board = sweep(base, space, starts)
     typer.echo(board.table())
     typer.echo(f"leaderboard {redact_uri(board.path)}")

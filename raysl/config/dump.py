@@ -54,6 +54,11 @@ def dump(config: RunConfig) -> str:
     return write(escape(redact_tree(to_dict(config))))
 
 
+def dump_all(configs: Mapping[str, RunConfig], key: str) -> str:
+    """Several of them by name, below one key; likewise."""
+    return write({key: {name: escape(redact_tree(to_dict(config))) for name, config in configs.items()}})
+
+
 def differences(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str, Any]) -> list[str]:
     """Lines such as `optim.lr: 0.3 -> 0.6`, for settings that must not differ when a run is started again.
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from raysl.losses.all_pairs import is_nearer, log_sum_exp
 from raysl.losses.precision import at_least_fp32
 
 
@@ -13,7 +14,7 @@ def nt_xent(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1) ->
     """Normalised temperature-scaled cross entropy (SimCLR, Chen et al. 2020, arXiv 2002.05709, eq. 1).
 
     Every view is an anchor. Its positives are the other views of its image, one term each; its negatives are all views
-    of all other images of the batch. Mean over images, anchors and positives.
+    of all other images of the batch. Mean over images, anchors and positives. Memory is linear in the batch.
 
     Args:
         z: embeddings of this rank's images [B, V, D], V >= 2; of any length, they are normalised here.
@@ -25,10 +26,10 @@ def nt_xent(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1) ->
         ValueError: if there are fewer than two views or images.
     """
     with torch.autocast(z.device.type, enabled=False):
-        positives, negatives = _pairs(z, z_all, rows)  # [B, V, V], [B, V, N*V]
-        against = torch.logsumexp(negatives / temperature, dim=-1, keepdim=True)  # [B, V, 1]
-        terms = -F.logsigmoid(positives / temperature - against)  # [B, V, V]
-        return _over_positives(terms)
+        anchors, keys, own = _pairs(z, z_all, rows)  # [B*V, D], [N*V, D], [B*V, V]
+        against, positives = log_sum_exp(anchors / temperature, keys, own)  # [B*V], [B*V, V]
+        terms = -F.logsigmoid(positives - against[:, None])  # [B*V, V]
+        return _over_positives(terms.view(*z.shape[:2], -1))
 
 
 def sup_con(z: Tensor, z_all: Tensor, rows: Tensor, labels: Tensor, temperature: float = 0.1) -> Tensor:
@@ -88,8 +89,8 @@ def dcl(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1, sigma:
 def contrastive_accuracy(z: Tensor, z_all: Tensor, rows: Tensor) -> Tensor:
     """Share of (anchor, positive) pairs that are closer than the anchor and each of its negatives; see `nt_xent`."""
     with torch.autocast(z.device.type, enabled=False):
-        positives, negatives = _pairs(z, z_all, rows)
-        return _over_positives((positives > negatives.amax(dim=-1, keepdim=True)).float())
+        anchors, keys, own = _pairs(z, z_all, rows)
+        return _over_positives(is_nearer(anchors, keys, own).float().view(*z.shape[:2], -1))
 
 
 def info_nce(q: Tensor, keys_pos: Tensor, queue: Tensor, temperature: float = 0.07) -> Tensor:
@@ -175,17 +176,15 @@ def bank_cross_entropy(z: Tensor, rows: Tensor, temperature: float = 0.07) -> Te
         return (torch.logsumexp(logits, dim=1) - logits[:, 0]).mean()
 
 
-def _pairs(z: Tensor, z_all: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines of each anchor with its image's views [B, V, V], and with all views [B, V, N*V], own image at -inf."""
+def _pairs(z: Tensor, z_all: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Anchors [B*V, D] and what they are compared with [N*V, D], of length 1, and the places of their images' views
+    among the latter, int64 [B*V, V]."""
     num_images, num_views, _ = z_all.shape
     if num_views < 2 or num_images < 2:
         raise ValueError(f"contrast needs two views and two images at least, got {num_views} and {num_images}")
-    z, z_all = _unit(z), _unit(z_all)
-    cosines = torch.einsum("bvd,nwd->bvnw", z, z_all)  # [B, V, N, V]
-    own = torch.arange(len(rows), device=rows.device)
-    positives = cosines[own, :, rows]  # [B, V, V]
-    is_own = (rows[:, None] == torch.arange(num_images, device=rows.device))[:, None, :, None]  # [B, 1, N, 1]
-    return positives, cosines.masked_fill(is_own, -torch.inf).flatten(2)
+    own = rows[:, None] * num_views + torch.arange(num_views, device=rows.device)  # [B, V]
+    by_anchor = own[:, None].expand(-1, num_views, -1).flatten(0, 1)  # [B*V, V]
+    return _unit(z).flatten(0, 1), _unit(z_all).flatten(0, 1), by_anchor
 
 
 def _check_noise(rows: Tensor) -> None:

@@ -22,6 +22,7 @@ from raysl.errors import StorageError
 from raysl.memory import keep_freed_memory
 from raysl.methods.setup import Setup
 from raysl.train.callbacks.callback import Callback
+from raysl.train.callbacks.collapse_watch import CollapseWatch
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.callbacks.data_wait import DataWait
 from raysl.train.callbacks.held_out import HeldOut
@@ -112,7 +113,8 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         MetricsLog(logs),
         TensorBoard(logs),
     ]
-    callbacks = [broken, *_callbacks(job.run, folder, disk), OnDisk(writers, logs, disk)]
+    watch = CollapseWatch(logs, disk)
+    callbacks = [broken, *_callbacks(job.run, folder, disk), watch, OnDisk(writers, logs, disk)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(type(callback).__name__, {}))
     batches = RayBatches(

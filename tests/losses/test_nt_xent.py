@@ -56,11 +56,12 @@ def test_ranks_weighed_by_rows_give_the_loss_of_the_whole_batch() -> None:
 
 def test_positives_and_negatives_of_the_first_of_two_ranks() -> None:
     """Two images a rank; in rows and columns ordered [rank][view][image], as the masks are usually printed."""
-    positives, negatives = contrastive._pairs(embeddings(2, 2), embeddings(4, 2), torch.arange(2))
-    is_negative = negatives.isfinite().unflatten(2, (2, 2, 2))  # [B, V, rank, image, view]
+    anchors, keys, own = contrastive._pairs(embeddings(2, 2), embeddings(4, 2), torch.arange(2))
+    is_negative = torch.ones(len(anchors), len(keys)).scatter_(1, own, 0)
+    by_rank = is_negative.view(2, 2, 2, 2, 2)  # [B, V, rank, image, view]
     golden = [[0, 1, 0, 1, 1, 1, 1, 1], [1, 0, 1, 0, 1, 1, 1, 1]] * 2
-    assert is_negative.permute(1, 0, 2, 4, 3).flatten(2).flatten(0, 1).int().tolist() == golden
-    assert positives.shape == (2, 2, 2)
+    assert by_rank.permute(1, 0, 2, 4, 3).flatten(2).flatten(0, 1).int().tolist() == golden
+    assert own.tolist() == [[0, 1], [0, 1], [2, 3], [2, 3]]
 
 
 def test_a_step_down_the_gradient_lowers_nt_xent() -> None:
