@@ -92,7 +92,9 @@ def test_configs_are_named_by_patterns_and_files_each_once(tmp_path: Path) -> No
 
 
 def test_settings_are_laid_over_each_config_and_what_is_wrong_is_told_by_its_name(tmp_path: Path) -> None:
-    (tmp_path / "zoo.yaml").write_text("configs: [digits/simclr, digits/moco]\nsettings: [train.epochs=3, data.limit=64]")
+    (tmp_path / "zoo.yaml").write_text(
+        "configs: [digits/simclr, digits/moco]\nsettings: [train.epochs=3, data.limit=64]"
+    )
     sweep, rest = load_sweep(tmp_path / "zoo.yaml", ["train.epochs=4"])
     starts = load_starts(sweep, rest)
     assert {name: (start.method.name, start.train.epochs, start.data.limit) for name, start in starts.items()} == {

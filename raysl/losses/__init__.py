@@ -4,8 +4,7 @@ Where a loss compares this rank's rows with "the batch", the batch is an argumen
 None reads a number from its tensors or picks by a mask, so that nobody has to wait for a GPU.
 """
 
-from raysl.losses.clustering import UNKNOWN, cluster_cross_entropy, swapped_prediction
-from raysl.losses.clustering import masked_prediction, swapped_prediction
+from raysl.losses.clustering import UNKNOWN, cluster_cross_entropy, masked_prediction, swapped_prediction
 from raysl.losses.contrastive import (
     bank_cross_entropy,
     contrastive_accuracy,
@@ -19,9 +18,8 @@ from raysl.losses.contrastive import (
 )
 from raysl.losses.cosine import negative_cosine
 from raysl.losses.precision import at_least_fp32
-from raysl.losses.reconstruction import masked_patch_mse, patchify
-from raysl.losses.spread import koleo
 from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify
+from raysl.losses.spread import koleo
 
 __all__ = [
     "UNKNOWN",

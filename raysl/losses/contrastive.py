@@ -74,15 +74,16 @@ def dcl(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1, sigma:
     `nt_xent`.
     """
     with torch.autocast(z.device.type, enabled=False):
-        positives, negatives = _pairs(z, z_all, rows)  # [B, V, V], [B, V, N*V]
-        against = torch.logsumexp(negatives / temperature, dim=-1, keepdim=True)  # [B, V, 1]
+        anchors, keys, own = _pairs(z, z_all, rows)  # [B*V, D], [N*V, D], [B*V, V]
+        against, alike = log_sum_exp(anchors / temperature, keys, own)  # [B*V], [B*V, V]
+        alike = alike.view(*z.shape[:2], -1)  # [B, V, V], z_i . z_p / T
         weights: Tensor | float = 1.0
         if sigma is not None:
             z_all = _unit(z_all)
             concentrations = torch.einsum("nvd,nwd->nvw", z_all, z_all) / sigma  # [N, V, V]
             log_means = torch.logsumexp(concentrations, dim=0) - math.log(len(z_all))  # [V, V]
-            weights = 2 - (positives / sigma - log_means).exp()  # [B, V, V]
-        return _over_positives(against - weights * positives / temperature)
+            weights = 2 - (alike * (temperature / sigma) - log_means).exp()  # [B, V, V]
+        return _over_positives(against.view(*z.shape[:2], 1) - weights * alike)
 
 
 @torch.no_grad()

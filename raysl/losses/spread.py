@@ -25,4 +25,5 @@ def koleo(z: Tensor, z_all: Tensor, rows: Tensor) -> Tensor:
             is_self = rows[:, None] == torch.arange(len(z_all), device=rows.device)  # [B, N]
             nearest = (z @ z_all.T).masked_fill(is_self, -torch.inf).argmax(dim=1)  # [B]
         distances = torch.linalg.vector_norm(z - z_all[nearest], dim=1)
-        return -(distances + 1e-8).log().mean()
+        loss: Tensor = -(distances + 1e-8).log().mean()
+        return loss

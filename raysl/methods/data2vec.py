@@ -112,7 +112,7 @@ class Data2Vec(Method):
         errors = F.smooth_l1_loss(predictions, y, reduction="none", beta=self.config.beta).mean(dim=-1)  # [B*V, L]
         masked = mask.flatten(1).to(errors.dtype)
         loss = dist.all_sum((errors * masked).sum()) / dist.all_sum(masked.sum()).clamp(min=1)
-        h = tokens.detach().mean(dim=1).unflatten(0, batch.views["global"].shape[:2])  # [B, V, D]
+        h = tokens.detach().mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
         metrics = {"target_std": y.std(dim=(0, 1)).mean(), **collapse(dist.all_gather(h).flatten(0, 1))}
         return StepOutput(loss, metrics)
 

@@ -128,7 +128,7 @@ class IJEPA(Method):
         errors = distance(predictions, targets, reduction="none").mean(dim=-1)  # [B*V, M, T]
         there = is_wanted.to(errors.dtype)
         loss = dist.all_sum((errors * there).sum()) / dist.all_sum(there.sum()).clamp(min=1)
-        h = s.mean(dim=1).unflatten(0, batch.views["global"].shape[:2])  # [B, V, D]
+        h = s.mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
         metrics = {"target_std": s.std(dim=(0, 1)).mean(), **collapse(dist.all_gather(h).flatten(0, 1))}
         return StepOutput(loss, metrics)
 

@@ -93,7 +93,7 @@ class SimMIM(Method):
         tokens = self.backbone.tokens(images, mask)[:, self.backbone.num_prefix_tokens :]  # [B*V, L, D]
         pixels = self.head(tokens)  # [B*V, L, p*p*C]
         loss = masked_patch_l1(pixels, patchify(images, self.backbone.patch_size), mask.flatten(1))
-        h = tokens.detach().mean(dim=1).unflatten(0, batch.views["global"].shape[:2])  # [B, V, D]
+        h = tokens.detach().mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
         return StepOutput(loss, collapse(dist.all_gather(h).flatten(0, 1)))
 
 

@@ -58,7 +58,7 @@ class DINOHead(nn.Module):
         """Scores [..., K] of features [..., D]."""
         z = F.normalize(at_least_fp32(self.mlp(h.flatten(0, -2))), dim=-1)  # [N, bottleneck_dim]
         scores: Tensor = self.last(z)
-        return scores.unflatten(0, h.shape[:-1])
+        return scores.view(*h.shape[:-1], -1)
 
     def hold_last(self) -> None:
         """Drop the gradient of the prototypes, after a backward pass: nothing, also no decay, moves them then."""

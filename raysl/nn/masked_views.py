@@ -17,11 +17,11 @@ def token_crops(network: TokenBackbone, views: dict[str, Tensor], mask: Tensor |
     """
     large = views["global"]
     tokens = network.tokens(large.flatten(0, 1), None if mask is None else mask.flatten(0, 1))
-    tokens = tokens.unflatten(0, large.shape[:2])  # [B, G, T, D]
+    tokens = tokens.view(*large.shape[:2], *tokens.shape[1:])  # [B, G, T, D]
     h, patches = tokens[:, :, 0], tokens[:, :, network.num_prefix_tokens :]
     if "local" in views:
         small = views["local"]
-        local = network.tokens(small.flatten(0, 1))[:, 0].unflatten(0, small.shape[:2])  # [B, L, D]
+        local = network.tokens(small.flatten(0, 1))[:, 0].view(*small.shape[:2], -1)  # [B, L, D]
         h = torch.cat([h, local], dim=1)
     return h, patches
 
@@ -36,7 +36,7 @@ def masked_places(mask: Tensor, num: int) -> tuple[Tensor, Tensor]:
         mask: bool [B, G, h, w].
         num: as many as any view may have masked, `BlockMask.most_masked`.
     """
-    places = visible_places(~mask.flatten(0, 1), num).unflatten(0, mask.shape[:2])
+    places = visible_places(~mask.flatten(0, 1), num).view(*mask.shape[:2], num)
     return places, mask.flatten(2).gather(2, places)
 
 

@@ -32,7 +32,7 @@ def test_blocks_are_rectangles_within_their_ranges() -> None:
     found = set(zip(tall.flatten().tolist(), wide.flatten().tolist(), strict=True))
     assert found <= exact
     assert len(found) > 8  # not one size a batch
-    assert len({size for size in zip(tall[0].tolist(), wide[0].tolist(), strict=True)}) > 1  # nor one an image
+    assert len(set(zip(tall[0].tolist(), wide[0].tolist(), strict=True))) > 1  # nor one an image
 
 
 def test_targets_lie_everywhere_also_at_the_border() -> None:
