@@ -28,6 +28,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "rotnet": "raysl.methods.rotnet:RotNet",
         "simclr": "raysl.methods.simclr:SimCLR",
         "swav": "raysl.methods.swav:SwAV",
+        "vicreg": "raysl.methods.vicreg:VICReg",
     },
     "backbone": {
         "resnet": "raysl.nn.backbones.resnet:ResNet",

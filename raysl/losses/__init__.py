@@ -8,6 +8,7 @@ from raysl.losses.clustering import swapped_prediction
 from raysl.losses.contrastive import bank_cross_entropy, contrastive_accuracy, info_nce, nce, nce_log_norm, nt_xent
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_mse, patchify
+from raysl.losses.redundancy import off_diagonal_squares
 
 __all__ = [
     "at_least_fp32",
@@ -18,6 +19,7 @@ __all__ = [
     "nce",
     "nce_log_norm",
     "nt_xent",
+    "off_diagonal_squares",
     "patchify",
     "swapped_prediction",
 ]
