@@ -20,6 +20,7 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "barlow_twins": "raysl.methods.barlow_twins:BarlowTwins",
         "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",
         "jigsaw": "raysl.methods.jigsaw:Jigsaw",
         "mae": "raysl.methods.mae:MAE",
