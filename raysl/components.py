@@ -29,6 +29,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "rotnet": "raysl.methods.rotnet:RotNet",
         "simclr": "raysl.methods.simclr:SimCLR",
         "swav": "raysl.methods.swav:SwAV",
+        "tico": "raysl.methods.tico:TiCo",
         "vicreg": "raysl.methods.vicreg:VICReg",
     },
     "backbone": {
