@@ -31,6 +31,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "swav": "raysl.methods.swav:SwAV",
         "tico": "raysl.methods.tico:TiCo",
         "vicreg": "raysl.methods.vicreg:VICReg",
+        "wmse": "raysl.methods.wmse:WMSE",
     },
     "backbone": {
         "resnet": "raysl.nn.backbones.resnet:ResNet",
