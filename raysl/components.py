@@ -20,6 +20,7 @@ from raysl.errors import ConfigError
 
 ALIASES: dict[str, dict[str, str]] = {
     "method": {
+        "barlow_twins": "raysl.methods.barlow_twins:BarlowTwins",
         "byol": "raysl.methods.byol:BYOL",
         "clusterfit": "raysl.methods.clusterfit:ClusterFit",
         "data2vec": "raysl.methods.data2vec:Data2Vec",
@@ -47,6 +48,9 @@ ALIASES: dict[str, dict[str, str]] = {
         "supcon": "raysl.methods.supcon:SupCon",
         "swav": "raysl.methods.swav:SwAV",
         "swav_momentum": "raysl.methods.swav_momentum:SwAVMomentum",
+        "tico": "raysl.methods.tico:TiCo",
+        "vicreg": "raysl.methods.vicreg:VICReg",
+        "wmse": "raysl.methods.wmse:WMSE",
     },
     "backbone": {
         "resnet": "raysl.nn.backbones.resnet:ResNet",

@@ -19,6 +19,7 @@ from raysl.losses.contrastive import (
 from raysl.losses.cosine import negative_cosine
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify
+from raysl.losses.redundancy import off_diagonal_squares
 from raysl.losses.spread import koleo
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "nce_log_norm",
     "negative_cosine",
     "nt_xent",
+    "off_diagonal_squares",
     "patchify",
     "self_normalised_nce",
     "sup_con",

@@ -25,7 +25,8 @@ def collapse(z: Tensor) -> dict[str, Tensor]:
     with torch.autocast(z.device.type, enabled=False):
         z = F.normalize(z.detach().to(torch.promote_types(z.dtype, torch.float32)), dim=-1)
         centred = z - z.mean(dim=0)  # [N, D]
-        covariance = centred.T @ centred / len(z)  # [D, D]
+        sides = centred if len(z) < z.shape[-1] else centred.T  # [N, D] or [D, N], the fewer rows
+        covariance = sides @ sides.T / len(z)  # [N, N] or [D, D], of the same trace and sum of squares
         spread = centred.square().mean(dim=0).sqrt().mean() * math.sqrt(z.shape[-1])
         total, squares = covariance.diagonal().sum(), covariance.square().sum()
         smallest = torch.finfo(z.dtype).tiny

@@ -15,6 +15,7 @@ def mlp(
     norm: bool = False,
     activation: Callable[[], nn.Module] = RELU,
     output_norm: Literal["none", "plain", "affine"] = "none",
+    last_bias: bool = True,
 ) -> nn.Sequential:
     """Linear layers with an activation between them, and none after the last.
 
@@ -24,6 +25,7 @@ def mlp(
         activation: makes what follows each layer but the last; default: ReLU.
         output_norm: batch normalisation after the last layer, which then has no bias either; "plain" without a scale
             and a shift of its own, "affine" with them.
+        last_bias: a bias in the last layer; of no use to losses that take the mean of the embeddings off.
 
     Raises:
         ValueError: if fewer than two widths are given.
@@ -36,7 +38,7 @@ def mlp(
         if norm:
             layers.append(nn.BatchNorm1d(after))
         layers.append(activation())
-    layers.append(nn.Linear(dims[-2], dims[-1], bias=output_norm == "none"))
+    layers.append(nn.Linear(dims[-2], dims[-1], bias=last_bias and output_norm == "none"))
     if output_norm != "none":
         layers.append(nn.BatchNorm1d(dims[-1], affine=output_norm == "affine"))
     return nn.Sequential(*layers)

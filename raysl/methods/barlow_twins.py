@@ -1,0 +1,97 @@
+"""Barlow Twins: Self-Supervised Learning via Redundancy Reduction.
+
+Zbontar, Jing, Misra, LeCun and Deny 2021, arXiv 2103.03230. Over a batch, each dimension of the embedding of one view
+is to be fully correlated with itself in the other view, and not at all with any other dimension.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from raysl import dist
+from raysl.config.ranges import Amount, Count, Positive, Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32, off_diagonal_squares
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.heads import mlp
+from raysl.nn.moments import centred, products
+from raysl.schedule import Step
+from raysl.transforms.recipes import AsymmetricCrops
+
+
+class BarlowTwins(Method):
+    """A cross-correlation of two views that becomes the identity."""
+
+    logged = ("correlation", "redundancy", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The authors' ImageNet settings."""
+
+        name: str = "barlow_twins"
+        redundancy: Amount = 0.0051
+        """Weight lambda of the squared correlations of different dimensions (eq. 1; section 2.2 has it rounded)."""
+        scale: Positive = 0.024
+        """Factor of the loss in the authors' code. LARS takes no notice of it but in biases and normalisation, whose
+        learning rate is thereby that of the paper, 0.0048 where weights have 0.2 (section 2.2)."""
+        normalize: Literal["per_view", "joint"] = "per_view"
+        """Mean and variance that embeddings are normalised with: over the images of each view (eq. 2), or over those of
+        both views together, as VISSL takes them."""
+        eps: Annotated[float, Within(1e-12, 1)] = 1e-5
+        """Added to a variance before its root is taken; that of batch normalisation."""
+        dim: Annotated[Count, Within(2, 65_536)] = 8192
+        """Width of the projector's three layers (section 2.2)."""
+        views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
+        """Two crops, drawn as BYOL's (section 2.2, appendix A)."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        dim = self.config.dim
+        self.projector = mlp([backbone.feature_dim, dim, dim, dim], norm=True, last_bias=False)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse other numbers of views than two, and batches that have no correlation.
+
+        Raises:
+            ConfigError: with the value and what to set instead.
+        """
+        batch_size, num_views = setup.plan.batch_size, setup.method.views.num
+        if num_views != 2:
+            raise ConfigError(f"method.views.num is {num_views}; Barlow Twins correlates two views: set it to 2")
+        if batch_size < 2:
+            raise ConfigError(
+                f"train.batch_size is {batch_size}, of which there is no correlation: give at least 2, better 256"
+            )
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Eq. 1 of the whole global batch, the same number on every rank."""
+        views = batch.views["global"]  # [B, 2, C, H, W]
+        z = self.projector(self.backbone(views.flatten(0, 1)))  # [B*2, D]
+        z = at_least_fp32(z).view(*views.shape[:2], -1)  # [B, 2, D]
+        correlation = self._correlation(z)  # [D, D]
+        agreement = (1 - correlation.diagonal()).square().sum()
+        redundancy = off_diagonal_squares(correlation)
+        loss = self.config.scale * (agreement + self.config.redundancy * redundancy)
+        num_others = correlation.numel() - len(correlation)
+        metrics = {
+            "correlation": correlation.detach().diagonal().mean(),
+            "redundancy": (redundancy.detach() / num_others).clamp(min=0).sqrt(),
+            **collapse(dist.all_gather(z[:, 0].detach())),
+        }
+        return StepOutput(loss, metrics)
+
+    def _correlation(self, z: Tensor) -> Tensor:
+        """Eq. 2: correlations [D, D] of the dimensions of one view with those of the other, over all ranks' images."""
+        is_joint = self.config.normalize == "joint"
+        rows, num_rows = centred(z.flatten(0, 1) if is_joint else z)  # [B*2, D] or [B, 2, D]
+        variance = dist.all_sum(rows.square().sum(dim=0)) / num_rows  # [D] or [2, D]
+        normal = (rows * torch.rsqrt(variance + self.config.eps)).view_as(z)  # [B, 2, D]
+        return products(normal[:, 0], normal[:, 1]) / (num_rows / 2 if is_joint else num_rows)

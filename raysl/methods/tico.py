@@ -1,0 +1,104 @@
+"""TiCo: Transformation Invariance and Covariance Contrast for Self-Supervised Visual Representation Learning.
+
+Zhu, Moraes, Karakulak, Sobol, Canziani and LeCun 2022, arXiv 2206.10698. The embedding of one view agrees with that of
+the other one by a teacher, and keeps away from the directions that many embeddings have had lately: those of a moving
+average of their covariance, which stands for all the keys that MoCo's queue would hold.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Amount, Momentum, Width
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.ema import Teacher
+from raysl.nn.heads import mlp
+from raysl.nn.moments import products
+from raysl.schedule import Step, cosine
+from raysl.transforms.recipes import AsymmetricCrops
+
+
+class TiCo(Method):
+    """Agreement with a teacher, contrasted with the covariance of past embeddings."""
+
+    logged = ("invariance", "contrast", *COLLAPSE)
+    covariance: Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "tico"
+        rho: Amount = 8.0
+        """Weight of the covariance contrast; 20 in lightly."""
+        beta: Momentum = 0.9
+        """Share of the covariance of former batches that a batch keeps."""
+        momentum: Momentum = 0.99
+        """Share of the teacher that the first update keeps; it rises to 1 along half a cosine, as BYOL's."""
+        hidden_dim: Width = 4096
+        """Width of the projector's hidden layer."""
+        output_dim: Width = 256
+        """Width of the embeddings."""
+        views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
+        """Two crops, drawn as BYOL's, of which the second is the teacher's."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        hidden_dim, output_dim = self.config.hidden_dim, self.config.output_dim
+        self.projector = mlp([backbone.feature_dim, hidden_dim, output_dim], norm=True)
+        self.teacher = Teacher(self._student())
+        self.register_buffer("covariance", torch.zeros(output_dim, output_dim))
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse other numbers of views than two.
+
+        Raises:
+            ConfigError: with the value and what to set instead.
+        """
+        if setup.method.views.num != 2:
+            raise ConfigError(
+                f"method.views.num is {setup.method.views.num}; TiCo has a view for the student and one for the "
+                "teacher: set it to 2"
+            )
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """The loss of algorithm 1 on this rank's images, with the covariance of the whole global batch in C."""
+        views = batch.views["global"]  # [B, 2, C, H, W]
+        z = F.normalize(at_least_fp32(self.projector(self.backbone(views[:, 0]))), dim=-1)  # [B, D]
+        target = F.normalize(at_least_fp32(self.teacher(views[:, 1])), dim=-1)  # [B, D], without gradient
+        with torch.autocast(z.device.type, enabled=False):
+            covariance = self._moved(z)  # [D, D]; a gradient flows through what this batch adds
+            invariance = 1 - (z * target).sum(dim=-1).mean()
+            contrast = (z @ covariance * z).sum(dim=-1).mean()
+        loss = invariance + self.config.rho * contrast
+        metrics = {
+            "invariance": invariance.detach(),
+            "contrast": contrast.detach(),
+            **collapse(dist.all_gather(z.detach())),
+        }
+        return StepOutput(loss, metrics, {"z": z.detach()})
+
+    def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
+        """Keep the covariance that the step saw, and let the teacher follow."""
+        self.covariance.copy_(self._moved(carry["z"]))
+        self.teacher.update(self._student(), cosine(step.progress, self.config.momentum, 1.0))
+
+    def _moved(self, z: Tensor) -> Tensor:
+        """C = beta C + (1 - beta) B, where B = z^T z / n is the covariance of all ranks' embeddings, not centred."""
+        num_rows = dist.all_sum(z.new_full((), len(z)))
+        beta: float = self.config.beta
+        return beta * self.covariance + (1 - beta) * products(z, z) / num_rows
+
+    def _student(self) -> nn.Sequential:
+        return nn.Sequential(self.backbone, self.projector)

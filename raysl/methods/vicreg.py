@@ -1,0 +1,96 @@
+"""VICReg: Variance-Invariance-Covariance Regularization for Self-Supervised Learning.
+
+Bardes, Ponce and LeCun 2022, arXiv 2105.04906. Embeddings of two views of an image agree. That they do not all become
+one is seen to by each view for itself: every dimension varies over the batch, and no two of them vary together.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Amount, Count, Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32, off_diagonal_squares
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.heads import mlp
+from raysl.nn.moments import centred, products
+from raysl.schedule import Step
+from raysl.transforms.recipes import Crops
+
+
+class VICReg(Method):
+    """Agreement of views whose dimensions vary, each in its own way."""
+
+    logged = ("invariance", "variance", "covariance", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's ImageNet settings."""
+
+        name: str = "vicreg"
+        invariance: Amount = 25.0
+        """Weight lambda of the mean squared difference of the views (eq. 5 and 6, section 4.2), a mean over images and
+        dimensions as in algorithm 1."""
+        variance: Amount = 25.0
+        """Weight mu of the hinges of the standard deviations, a mean over dimensions and a sum over both views (eq. 1
+        and 6, section 4.2). The authors' code halves that sum, and so does lightly: 12.5 for theirs."""
+        covariance: Amount = 1.0
+        """Weight nu of the squared covariances (eq. 4 and 6, section 4.2)."""
+        target_std: Annotated[float, Within(0, 1e6, above=True)] = 1.0
+        """Standard deviation gamma from which on a dimension costs nothing (eq. 1, section 4.2)."""
+        eps: Annotated[float, Within(1e-12, 1)] = 1e-4
+        """Added to a variance before its root is taken (eq. 2, section 4.2)."""
+        dim: Annotated[Count, Within(2, 65_536)] = 8192
+        """Width of the expander's three layers (section 4.2)."""
+        views: Crops = field(default_factory=lambda: Crops(jitter=(0.4, 0.4, 0.2, 0.1), solarize_p=0.1))
+        """Two crops drawn alike (appendix C.1)."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        dim = self.config.dim
+        self.expander = mlp([backbone.feature_dim, dim, dim, dim], norm=True, last_bias=False)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse other numbers of views than two, and batches that have no variance.
+
+        Raises:
+            ConfigError: with the value and what to set instead.
+        """
+        batch_size, num_views = setup.plan.batch_size, setup.method.views.num
+        if num_views != 2:
+            raise ConfigError(f"method.views.num is {num_views}; VICReg compares two views: set it to 2")
+        if batch_size < 2:
+            raise ConfigError(
+                f"train.batch_size is {batch_size}, of which there is no variance: give at least 2, better 256"
+            )
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Eq. 6 on this rank's images, with the variances and covariances of the whole global batch."""
+        views = batch.views["global"]  # [B, 2, C, H, W]
+        z = self.expander(self.backbone(views.flatten(0, 1)))  # [B*2, D]
+        z = at_least_fp32(z).view(*views.shape[:2], -1)  # [B, 2, D]
+        rows, num_rows = centred(z)
+        covariances = [products(view, view) / (num_rows - 1) for view in rows.unbind(dim=1)]  # [D, D] of each view
+        terms = {
+            "invariance": F.mse_loss(z[:, 0], z[:, 1]),
+            "variance": torch.stack([self._hinge(c.diagonal()) for c in covariances]).sum(),
+            "covariance": torch.stack([off_diagonal_squares(c) / len(c) for c in covariances]).sum(),
+        }
+        loss = sum((getattr(self.config, name) * term for name, term in terms.items()), start=z.new_zeros(()))
+        metrics = {name: term.detach() for name, term in terms.items()}
+        return StepOutput(loss, metrics | collapse(dist.all_gather(z[:, 0].detach())))
+
+    def _hinge(self, variance: Tensor) -> Tensor:
+        """Eq. 1 and 2: how far the standard deviations of dimensions [D] stay below their target, mean over them."""
+        deviation = (variance + self.config.eps).sqrt()  # [D]
+        return F.relu(self.config.target_std - deviation).mean()
