@@ -20,8 +20,13 @@ SWEEPS = [name for name in config_names() if name.startswith("sweep/")]
 FRAGMENTS = [name for name in config_names() if name.startswith("data/")]
 RUNS = [name for name in config_names() if name not in SWEEPS + FRAGMENTS]
 
-LESS = {"dino_v2": ("method.patch_head.num_prototypes=512",), "wmse": ("method.output_dim=2", "method.sub_batch=4")}
-"""Settings of methods whose published ones take gigabytes, or more than a batch of 4."""
+LESS = {
+    "barlow_twins": ("method.dim=64",),
+    "dino_v2": ("method.patch_head.num_prototypes=512",),
+    "vicreg": ("method.dim=64",),
+    "wmse": ("method.output_dim=2", "method.sub_batch=4"),
+}
+"""Of methods whose published settings take gigabytes, or larger batches, those that do not."""
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -16,7 +16,7 @@ from raysl.config.ranges import Amount, Momentum, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.losses import at_least_fp32
+from raysl.losses import at_least_fp32, negative_cosine
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -61,25 +61,29 @@ class TiCo(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other numbers of views than two.
+        """Refuse other numbers of views than two, and a batch that the projector cannot normalise over.
 
         Raises:
             ConfigError: with the value and what to set instead.
         """
-        if setup.method.views.num != 2:
+        batch_size, num_views = setup.plan.batch_size, setup.method.views.num
+        if batch_size < 2:
             raise ConfigError(
-                f"method.views.num is {setup.method.views.num}; TiCo has a view for the student and one for the "
-                "teacher: set it to 2"
+                f"train.batch_size is {batch_size}; the projector normalises over the batch: at least 2, better 256"
+            )
+        if num_views != 2:
+            raise ConfigError(
+                f"method.views.num is {num_views}; TiCo has a view for the student and one for the teacher: set it to 2"
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """The loss of algorithm 1 on this rank's images, with the covariance of the whole global batch in C."""
         views = batch.views["global"]  # [B, 2, C, H, W]
         z = F.normalize(at_least_fp32(self.projector(self.backbone(views[:, 0]))), dim=-1)  # [B, D]
-        target = F.normalize(at_least_fp32(self.teacher(views[:, 1])), dim=-1)  # [B, D], without gradient
+        target = self.teacher(views[:, 1])  # [B, D], without gradient
         with torch.autocast(z.device.type, enabled=False):
             covariance = self._moved(z)  # [D, D]; a gradient flows through what this batch adds
-            invariance = 1 - (z * target).sum(dim=-1).mean()
+            invariance = 1 + negative_cosine(z, target)
             contrast = (z @ covariance * z).sum(dim=-1).mean()
         loss = invariance + self.config.rho * contrast
         metrics = {

@@ -10,14 +10,13 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from raysl import dist
 from raysl.config.ranges import Count, Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.losses import at_least_fp32
+from raysl.losses import at_least_fp32, negative_cosine
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -49,7 +48,7 @@ class WMSE(Method):
         """How often a batch is divided into other sub-batches, the losses being averaged (section 3)."""
         eps: Annotated[float, Within(0, 1, below=True)] = 0.0
         """Share of the identity in the covariance that is inverted, from the authors' code. Above 0, sub-batches may
-        have any number of images."""
+        have any number of images from two."""
         views: Crops = field(default_factory=Crops)
         """Crops drawn alike, all pairs of which agree: two or, better, four (section 3)."""
 
@@ -69,7 +68,7 @@ class WMSE(Method):
         if method.views.num < 2:
             raise ConfigError("method.views.num is 1; W-MSE pulls views of an image together: give 2 or 4")
         num_rows, dim = min(method.sub_batch, plan.batch_size, plan.last_rows), method.output_dim
-        if num_rows > dim or method.eps > 0:
+        if num_rows > dim or (method.eps > 0 and num_rows > 1):
             return
         if method.sub_batch == num_rows:
             where, ways = f"method.sub_batch is {num_rows}", f"set method.sub_batch={2 * dim}"
@@ -121,6 +120,5 @@ def whitened(v: Tensor, eps: float = 0.0) -> Tensor:
 
 def distance(z: Tensor) -> Tensor:
     """Squared distance of embeddings [N, V, D] on the sphere, 2 - 2 cos, mean over images and pairs."""
-    z = F.normalize(z, dim=-1)
-    cosines = [(z[:, one] * z[:, other]).sum(dim=-1) for one, other in combinations(range(z.shape[1]), 2)]
-    return 2 - 2 * torch.stack(cosines).mean()
+    pairs = combinations(range(z.shape[1]), 2)
+    return 2 + 2 * torch.stack([negative_cosine(z[:, one], z[:, other]) for one, other in pairs]).mean()

@@ -19,7 +19,7 @@ STEP = Step(0, 10, 5)
 
 
 def setup_of(**fields: Any) -> Setup:
-    words = [f"method.{name}={value}" for name, value in fields.items()]
+    words = [f"{name}={value}" for name, value in fields.items()]
     small = ["backbone.num_stages=2", "backbone.width=4", "method.hidden_dim=16", "method.output_dim=5"]
     return Setup.of(load_config("digits/tico", [*small, "train.batch_size=6", *words]), 6)
 
@@ -56,7 +56,7 @@ def some_covariance() -> Tensor:
 
 
 def test_loss_and_gradient_are_those_of_the_slow_form() -> None:
-    method, batch = small_tico(rho=3.0, beta=0.6), whole_batch()
+    method, batch = small_tico(**{"method.rho": 3.0, "method.beta": 0.6}), whole_batch()
     method.covariance.copy_(some_covariance())
     views = batch.views["global"]
     out = method(batch, STEP)
@@ -70,7 +70,7 @@ def test_loss_and_gradient_are_those_of_the_slow_form() -> None:
 
 
 def test_the_covariance_is_written_after_the_update_alone() -> None:
-    method, batch = small_tico(beta=0.6), whole_batch()
+    method, batch = small_tico(**{"method.beta": 0.6}), whole_batch()
     method.covariance.copy_(some_covariance())
     out = method(batch, STEP)
     assert torch.equal(method.covariance, some_covariance())
@@ -84,7 +84,7 @@ def test_the_covariance_is_written_after_the_update_alone() -> None:
 
 @pytest.mark.parametrize(("index", "momentum"), [(0, 0.9), (5, 0.95)])
 def test_the_teacher_follows_more_and_more_slowly(index: int, momentum: float) -> None:
-    method, batch = small_tico(momentum=0.9), whole_batch()
+    method, batch = small_tico(**{"method.momentum": 0.9}), whole_batch()
     out = method(batch, STEP)
     before = copy.deepcopy(method.teacher.module)
     with torch.no_grad():
@@ -119,7 +119,14 @@ def test_views_and_constants_are_the_papers() -> None:
     assert (method.beta, method.rho, method.hidden_dim, method.output_dim) == (0.9, 8.0, 4096, 256)
 
 
-def test_check_refuses_other_numbers_of_views() -> None:
-    with pytest.raises(ConfigError, match=r"method\.views\.num is 3; TiCo has a view for the student"):
-        TiCo.check(setup_of(**{"views.num": 3}))
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"method.views.num": 3}, r"method\.views\.num is 3; TiCo has a view for the student"),
+        ({"train.batch_size": 1}, r"train\.batch_size is 1; the projector normalises over the batch"),
+    ],
+)
+def test_check_refuses_other_numbers_of_views_and_single_images(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TiCo.check(setup_of(**fields))
     TiCo.check(setup_of())

@@ -131,6 +131,7 @@ def test_sub_batches_are_the_same_on_any_number_of_ranks(world: int) -> None:
         ({"method.views.num": 1}, "method.views.num is 1; W-MSE pulls views"),
         ({"method.sub_batch": 3}, "method.sub_batch is 3 and method.output_dim 3: .* set method.sub_batch=6, or"),
         ({"method.output_dim": 11, "method.sub_batch": 22}, "train.batch_size is 11 and .* train.batch_size=22 or"),
+        ({"train.batch_size": 1, "method.eps": 0.001}, "train.batch_size is 1 and .* train.batch_size=6 or more"),
         ({"train.batch_size": 10, "data.drop_last": "false"}, "epoch has 2 images and .* set data.drop_last=true, or"),
     ],
 )
