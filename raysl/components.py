@@ -46,6 +46,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "simmim": "raysl.methods.simmim:SimMIM",
         "simsiam": "raysl.methods.simsiam:SimSiam",
         "supcon": "raysl.methods.supcon:SupCon",
+        "supervised": "raysl.methods.supervised:Supervised",
         "swav": "raysl.methods.swav:SwAV",
         "swav_momentum": "raysl.methods.swav_momentum:SwAVMomentum",
         "tico": "raysl.methods.tico:TiCo",
