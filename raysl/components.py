@@ -26,6 +26,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "data2vec": "raysl.methods.data2vec:Data2Vec",
         "dcl": "raysl.methods.dcl:DCL",
         "deepcluster": "raysl.methods.deepcluster:DeepCluster",
+        "colorization": "raysl.methods.colorization:Colorization",
         "deepcluster_v2": "raysl.methods.deepcluster_v2:DeepClusterV2",
         "dino": "raysl.methods.dino:DINO",
         "dino_v2": "raysl.methods.dino_v2:DINOv2",
