@@ -108,7 +108,7 @@ class Supervised(Method):
         """Features [B, V, D] and scores of the classes [B, V, K] of views [B, V, C, H, W]."""
         h = self.backbone(views.flatten(0, 1))  # [B*V, D]
         logits = at_least_fp32(self.classifier(h))
-        return h.unflatten(0, views.shape[:2]), logits.unflatten(0, views.shape[:2])
+        return h.view(*views.shape[:2], -1), logits.view(*views.shape[:2], -1)
 
 
 def _mix(config: Supervised.Config) -> MixupOrCutMix | None:
