@@ -23,10 +23,11 @@ RUNS = [name for name in config_names() if name not in SWEEPS + FRAGMENTS]
 LESS = {
     "barlow_twins": ("method.dim=64",),
     "dino_v2": ("method.patch_head.num_prototypes=512",),
+    "distill": ("method.teacher=untrained", "method.target=features", "method.label_weight=0"),
     "vicreg": ("method.dim=64",),
     "wmse": ("method.output_dim=2", "method.sub_batch=4"),
 }
-"""Of methods whose published settings take gigabytes, or larger batches, those that do not."""
+"""Settings of methods whose published ones take gigabytes, larger batches, or a teacher of the user's."""
 
 
 @pytest.mark.parametrize("name", RUNS)

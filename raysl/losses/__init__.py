@@ -4,6 +4,7 @@ Where a loss compares this rank's rows with "the batch", the batch is an argumen
 None reads a number from its tensors or picks by a mask, so that nobody has to wait for a GPU.
 """
 
+from raysl.losses.classification import one_hot, smoothed, soft_binary_cross_entropy, soft_cross_entropy, top_share
 from raysl.losses.clustering import UNKNOWN, cluster_cross_entropy, masked_prediction, swapped_prediction
 from raysl.losses.contrastive import (
     bank_cross_entropy,
@@ -39,8 +40,13 @@ __all__ = [
     "negative_cosine",
     "nt_xent",
     "off_diagonal_squares",
+    "one_hot",
     "patchify",
     "self_normalised_nce",
+    "smoothed",
+    "soft_binary_cross_entropy",
+    "soft_cross_entropy",
     "sup_con",
     "swapped_prediction",
+    "top_share",
 ]

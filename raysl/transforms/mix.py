@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from raysl.transforms.boxes import inside_boxes
@@ -22,15 +23,16 @@ class Mix(ABC):
     """A way to mix each image of a batch with one other."""
 
     @abstractmethod
-    def draw(self, random: SampleRandom, lanes: Ints, size: tuple[int, int]) -> dict[str, Tensor]:
+    def draw(self, random: SampleRandom, lanes: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         """Draw the partners and shares of `len(random)` images.
 
         Args:
             random: of the samples, or one draw for all of them (`Batch.shared`).
-            lanes: int64 [B], the lane of each row of the batch.
+            lanes: int64 [B], the lane of each row of the batch, on any device; nobody waits for it.
             size: height and width of the images.
 
         Returns:
+            On the device of the lanes:
             `partner`, int64 [B]: row of each image's partner, the next of its lane and after the last the first; a
             row alone in its lane is its own partner, and stays as it is;
             `lam`, float64 [B]: share of the image itself, in [0, 1];
@@ -40,9 +42,9 @@ class Mix(ABC):
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         """Mix float images [B, C, H, W], on any device; they are not written to."""
         height, width = images.shape[-2:]
-        partner, boxes = params["partner"].to(images.device, non_blocking=True), params["box"]
+        partner, boxes = (params[name].to(images.device, non_blocking=True) for name in ("partner", "box"))
         others = images.index_select(0, partner)
-        is_cut = (boxes[:, 2:].amin(dim=1) > 0).to(images.device, non_blocking=True)[:, None, None, None]
+        is_cut = (boxes[:, 2:].amin(dim=1) > 0)[:, None, None, None]
         share = params["lam"].to(images, non_blocking=True)[:, None, None, None]
         blended = images * share + others * (1.0 - share)
         pasted = torch.where(inside_boxes(boxes, (height, width), images.device), others, images)
@@ -66,7 +68,7 @@ class Mixup(Mix):
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
 
-    def draw(self, random: SampleRandom, lanes: Ints, size: tuple[int, int]) -> dict[str, Tensor]:
+    def draw(self, random: SampleRandom, lanes: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         lam = beta(random.uniform(), self.alpha)
         return _params(lanes, lam, np.zeros((len(lam), 4), dtype=np.int64))
 
@@ -85,7 +87,7 @@ class CutMix(Mix):
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
 
-    def draw(self, random: SampleRandom, lanes: Ints, size: tuple[int, int]) -> dict[str, Tensor]:
+    def draw(self, random: SampleRandom, lanes: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
         sides = np.array(size)
         share = np.sqrt(1.0 - beta(random.uniform(), self.alpha))[:, None]
         half = (sides * share).astype(np.int64) // 2  # [B, 2]
@@ -113,27 +115,25 @@ class MixupOrCutMix(Mix):
         if not 0.0 <= self.switch_p <= 1.0:
             raise ValueError(f"switch_p={self.switch_p} is no probability; give a number in [0, 1]")
 
-    def draw(self, random: SampleRandom, lanes: Ints, size: tuple[int, int]) -> dict[str, Tensor]:
-        is_mixed = torch.from_numpy(random.bernoulli(self.p))
-        is_cut = torch.from_numpy(random.bernoulli(self.switch_p)) & is_mixed
+    def draw(self, random: SampleRandom, lanes: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
+        is_mixed = _moved(random.bernoulli(self.p), lanes.device)
+        is_cut = _moved(random.bernoulli(self.switch_p), lanes.device) & is_mixed
         blended = self.mixup.draw(random, lanes, size)
         pasted = self.cutmix.draw(random, lanes, size)
         lam = torch.where(is_cut, pasted["lam"], torch.where(is_mixed, blended["lam"], 1.0))
         return {"partner": blended["partner"], "lam": lam, "box": pasted["box"] * is_cut[:, None]}
 
 
-def lane_partners(lanes: Ints) -> Ints:
+def lane_partners(lanes: Tensor) -> Tensor:
     """For each row the next row of the same lane, after the last one the first; int64 [B] for lanes [B]."""
-    order = np.argsort(lanes, kind="stable")
-    sorted_lanes = np.asarray(lanes)[order]
-    is_first = np.ones(len(order), dtype=np.bool_)
+    sorted_lanes, order = lanes.sort(stable=True)
+    places = torch.arange(len(lanes), device=lanes.device)
+    is_first = torch.ones_like(places, dtype=torch.bool)
     is_first[1:] = sorted_lanes[1:] != sorted_lanes[:-1]
-    starts = np.flatnonzero(is_first)
-    following = np.arange(1, len(order) + 1)
-    following[np.append(starts[1:], len(order))[: len(starts)] - 1] = starts
-    partners = np.empty(len(order), dtype=np.int64)
-    partners[order] = order[following]
-    return partners
+    starts = torch.where(is_first, places, 0).cummax(dim=0).values  # of each row's lane
+    is_last = is_first.roll(-1)  # the row before a first one, and the very last
+    following = torch.where(is_last, starts, places + 1)
+    return torch.empty_like(order).scatter_(0, order, order[following])
 
 
 def beta(uniform: Floats, alpha: float) -> Floats:
@@ -143,16 +143,20 @@ def beta(uniform: Floats, alpha: float) -> Floats:
     return np.asarray(betaincinv(alpha, alpha, uniform), dtype=np.float64)
 
 
-def _params(lanes: Ints, lam: Floats, box: Ints) -> dict[str, Tensor]:
+def _params(lanes: Tensor, lam: Floats, box: Ints) -> dict[str, Tensor]:
     if len(lanes) != len(lam):
         raise ValueError(f"{len(lanes)} lanes came for {len(lam)} images; give the lane of each row")
     partner = lane_partners(lanes)
-    is_alone = partner == np.arange(len(lanes))
+    is_alone = partner == torch.arange(len(lanes), device=lanes.device)
     return {
-        "partner": torch.from_numpy(partner),
-        "lam": torch.from_numpy(np.where(is_alone, 1.0, lam)),
-        "box": torch.from_numpy(np.where(is_alone[:, None], 0, box)),
+        "partner": partner,
+        "lam": torch.where(is_alone, 1.0, _moved(lam, lanes.device)),
+        "box": torch.where(is_alone[:, None], 0, _moved(box, lanes.device)),
     }
+
+
+def _moved(values: Floats | Ints | NDArray[np.bool_], device: torch.device) -> Tensor:
+    return torch.from_numpy(values).to(device, non_blocking=True)
 
 
 def _check_alpha(alpha: float) -> None:

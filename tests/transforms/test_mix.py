@@ -12,7 +12,7 @@ from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix, lane_partners
 from raysl.transforms.random import SampleRandom
 
 NUM = 20_000
-LANES = np.array([0, 0, 1, 0, 1, 2, 3, 3, 0])
+LANES = torch.tensor([0, 0, 1, 0, 1, 2, 3, 3, 0])
 
 
 def draws(num: int = NUM) -> SampleRandom:
@@ -21,14 +21,14 @@ def draws(num: int = NUM) -> SampleRandom:
 
 def test_partners_are_the_next_row_of_the_lane_and_after_the_last_the_first() -> None:
     assert lane_partners(LANES).tolist() == [1, 3, 4, 8, 2, 5, 7, 6, 0]
-    assert lane_partners(np.array([5])).tolist() == [0]
-    assert len(lane_partners(np.array([], dtype=np.int64))) == 0
+    assert lane_partners(torch.tensor([5])).tolist() == [0]
+    assert len(lane_partners(torch.empty(0, dtype=torch.int64))) == 0
 
 
 def test_two_processes_make_the_pairs_of_one() -> None:
-    lanes = np.repeat(np.arange(6), 4)
+    lanes = torch.arange(6).repeat_interleave(4)
     whole = lane_partners(lanes)
-    assert np.concatenate([lane_partners(lanes[:8]), lane_partners(lanes[8:]) + 8]).tolist() == whole.tolist()
+    assert torch.cat([lane_partners(lanes[:8]), lane_partners(lanes[8:]) + 8]).tolist() == whole.tolist()
 
 
 def mixed_by_hand(images: Tensor, params: dict[str, Tensor]) -> Tensor:
@@ -67,13 +67,13 @@ def test_labels_have_the_share_of_the_pixels() -> None:
 
 @pytest.mark.parametrize("alpha", [0.2, 0.8, 1.0, 3.0])
 def test_mixup_shares_have_the_beta_distribution(alpha: float) -> None:
-    lam = Mixup(alpha=alpha).draw(draws(), np.zeros(NUM, dtype=np.int64), (32, 32))["lam"].numpy()
+    lam = Mixup(alpha=alpha).draw(draws(), torch.zeros(NUM, dtype=torch.int64), (32, 32))["lam"].numpy()
     assert kstest(lam, beta_distribution(alpha, alpha).cdf).pvalue > 1e-4
 
 
 def test_cutmix_boxes_follow_the_rule_of_the_paper() -> None:
     height, width = 32, 48
-    params = CutMix(alpha=1.0).draw(draws(), np.zeros(NUM, dtype=np.int64), (height, width))
+    params = CutMix(alpha=1.0).draw(draws(), torch.zeros(NUM, dtype=torch.int64), (height, width))
     box = params["box"].numpy()
     assert (box >= 0).all()
     assert (box[:, :2] + box[:, 2:] <= [height, width]).all()
@@ -96,7 +96,7 @@ def test_cutmix_boxes_follow_the_rule_of_the_paper() -> None:
 
 def test_each_kind_of_mix_has_its_probability() -> None:
     mix = MixupOrCutMix(p=0.6, switch_p=0.3, mixup=Mixup(alpha=1.0))
-    params = mix.draw(draws(), np.arange(NUM) // 4, (224, 224))
+    params = mix.draw(draws(), torch.arange(NUM) // 4, (224, 224))
     is_cut = params["box"][:, 2:].amin(dim=1) > 0
     is_blended = ~is_cut & (params["lam"] < 1.0)
     assert abs(is_cut.double().mean() - 0.18) < 5 * (0.18 * 0.82 / NUM) ** 0.5 + 0.01  # some boxes are empty
@@ -105,8 +105,8 @@ def test_each_kind_of_mix_has_its_probability() -> None:
 
 def test_what_is_drawn_belongs_to_the_sample_wherever_it_is() -> None:
     mix = MixupOrCutMix()
-    whole = mix.draw(draws(40), np.zeros(40, dtype=np.int64), (32, 32))
-    part = mix.draw(SampleRandom(0, 0, np.arange(30, 40), 0).at(1), np.zeros(10, dtype=np.int64), (32, 32))
+    whole = mix.draw(draws(40), torch.zeros(40, dtype=torch.int64), (32, 32))
+    part = mix.draw(SampleRandom(0, 0, np.arange(30, 40), 0).at(1), torch.zeros(10, dtype=torch.int64), (32, 32))
     for name in ("lam", "box"):
         assert torch.equal(part[name], whole[name][30:])
 
@@ -118,7 +118,7 @@ def shared(step: int, num_rows: int) -> SampleRandom:
 
 def test_one_draw_for_all_is_that_of_the_step() -> None:
     mix = MixupOrCutMix()
-    params = [mix.draw(shared(step, num), np.zeros(num, dtype=np.int64), (32, 32)) for step, num in TWO_RANKS]
+    params = [mix.draw(shared(step, num), torch.zeros(num, dtype=torch.int64), (32, 32)) for step, num in TWO_RANKS]
     assert len(params[0]["lam"].unique()) == 1
     assert params[0]["lam"][0] == params[1]["lam"][0]
     assert torch.equal(params[0]["box"][0], params[1]["box"][0])
@@ -131,11 +131,11 @@ TWO_RANKS = [(7, 8), (7, 5)]  # step, rows
 
 def test_images_in_uneven_sizes_do_not_depend_on_their_batch(images: Tensor) -> None:
     odd = images[:, :, :35, :43].contiguous()
-    mix, lanes = MixupOrCutMix(), np.array([0, 0, 0, 1, 1, 1, 2, 2, 2])
+    mix, lanes = MixupOrCutMix(), torch.tensor([0, 0, 0, 1, 1, 1, 2, 2, 2])
     together = mix.apply(odd, mix.draw(draws(9), lanes, (35, 43)))
     for lane in range(3):
-        rows = np.flatnonzero(lanes == lane)
-        random = SampleRandom(0, 0, rows, 0).at(1)
+        rows = torch.nonzero(lanes == lane)[:, 0]
+        random = SampleRandom(0, 0, rows.numpy(), 0).at(1)
         alone = mix.apply(odd[rows], mix.draw(random, lanes[rows], (35, 43)))
         assert torch.equal(alone, together[rows])
 

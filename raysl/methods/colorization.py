@@ -1,0 +1,225 @@
+"""Colorization: Colorful Image Colorization.
+
+Zhang, Isola and Efros 2016, arXiv 1603.08511. The network sees the lightness of an image and says for each place in it
+which colour it has: one of the bins of a grid over the ab plane of CIE L*a*b*, rare colours counting more.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Positive, Share, Within
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.schedule import Step
+from raysl.transforms.functional_lab import to_lab
+from raysl.transforms.recipes import Crops
+
+GRID = 10.0
+"""Distance of neighbouring bins in the ab plane (section 2.1)."""
+ANNEALING = 0.38
+"""Temperature of the mean that makes one colour of a distribution (section 2.3)."""
+
+
+class Colorization(Method):
+    """Colours of an image from its lightness.
+
+    The backbone takes images of three channels, as benchmarks give them: in training each is L / 100, normalised like
+    any other image. Colours are told on the grid of the backbone's last feature map, or of its patches.
+
+    Attributes:
+        bins: float [Q, 2], a and b of the centres of the bins; see `gamut_bins`.
+        class_weights: float [Q], what each bin counts in the loss (equation 4); 1 before the first epoch.
+    """
+
+    logged = ("color_top1", *COLLAPSE)
+    evaluated = ("color_top1", "color_error")
+    bins: Tensor
+    class_weights: Tensor
+    mean: Tensor
+    std: Tensor
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper's settings."""
+
+        name: str = "colorization"
+        rebalancing: Share = 0.5
+        """Lambda of equation 4, the share of the uniform distribution in what a colour's weight is the inverse of. At 1
+        all colours weigh the same, and nobody looks through the images for their prior."""
+        neighbours: Annotated[int, Within(1, 64)] = 5
+        """Bins next to a colour that share it (section 2.1)."""
+        sigma: Positive = 5.0
+        """Width of the Gaussians by which they share it, and by which the prior is smoothed (sections 2.1 and 2.2)."""
+        cells: Annotated[int, Within(1, 16)] = 1
+        """Colours told along each side of a place of the last feature map. The paper tells one for 4 x 4 pixels: 8
+        would do so with ResNet-50."""
+        views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
+        """One crop, mirrored by half; its colours are left alone."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        bins = gamut_bins()
+        self.stage, width, side = _last_map(backbone, self.config.views.size)
+        self.side = side * self.config.cells
+        self.classifier = nn.Conv2d(width, len(bins) * self.config.cells**2, kernel_size=1)
+        data = setup.config.data
+        for name, values in (("mean", data.mean), ("std", data.std)):
+            self.register_buffer(name, torch.tensor(values)[:, None, None], persistent=False)  # [3, 1, 1]
+        self.register_buffer("bins", bins.float(), persistent=False)
+        self.register_buffer("class_weights", torch.ones(len(bins)))
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse backbones that show neither patches nor stages, and patches that do not cover a view.
+
+        Raises:
+            ConfigError: with what is wrong and what to set instead.
+        """
+        size, patch_size = setup.method.views.size, setup.backbone.patch_size
+        if patch_size is None and not setup.backbone.stages:
+            raise ConfigError(
+                f"backbone {setup.config.backbone.name!r} names no stages and has no patches, and colours are told on "
+                "its last feature map; give it `stage_widths`, or set backbone=resnet or vit"
+            )
+        if patch_size is not None and size % patch_size:
+            raise ConfigError(
+                f"views of {size} pixels are not covered by patches of {patch_size}; set "
+                f"method.views.size={(size // patch_size + 1) * patch_size}, or another backbone.patch_size"
+            )
+
+    def before_epoch(self, step: Step, batches: Callable[[], Iterator[Batch]]) -> None:
+        """Before the first epoch, weigh the bins by how often they are in the training images (section 2.2)."""
+        if step.index > 0 or self.config.rebalancing == 1:
+            return
+        counts = torch.zeros(len(self.bins), dtype=torch.int64, device=self.bins.device)
+        for batch in batches():
+            _, ab = self._lab(batch.views["image"][:, 0])
+            bins, _ = soft_encoding(ab, self.bins, 1, self.config.sigma)
+            counts += bins.flatten().bincount(minlength=len(counts))
+        weights = rebalancing(dist.all_sum(counts), self.bins, self.config.rebalancing, self.config.sigma)
+        self.class_weights.copy_(weights)
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Cross entropy with the bins next to each colour, by the weight of the nearest (equations 2 and 3)."""
+        views = batch.views["global"]  # [B, V, C, H, W]
+        lightness, ab = self._lab(views.flatten(0, 1))  # [N, 3, H, W], [N, h, w, 2]; N = B*V
+        bins, shares = soft_encoding(ab, self.bins, self.config.neighbours, self.config.sigma)  # [N, h, w, k] each
+        h, log_p = self._predicted(lightness)  # [N, D], [N, h, w, Q]
+        terms = -(shares * log_p.gather(-1, bins)).sum(dim=-1)  # [N, h, w]
+        loss = (self.class_weights[bins[..., 0]] * terms).mean()
+        hits = 100 * (log_p.detach().argmax(dim=-1) == bins[..., 0]).float().mean()
+        told = collapse(dist.all_gather(h.detach().view(*views.shape[:2], -1)).flatten(0, 1))
+        return StepOutput(loss, {"color_top1": hits, **told})
+
+    @torch.no_grad()
+    def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
+        """Share of places whose likeliest bin is the right one, in percent [B], and how far the annealed mean
+        (equation 5) is from the colour, in units of the ab plane [B]."""
+        views = batch.views["global"]
+        lightness, ab = self._lab(views.flatten(0, 1))
+        bins, _ = soft_encoding(ab, self.bins, 1, self.config.sigma)
+        _, log_p = self._predicted(lightness)
+        hits = 100 * (log_p.argmax(dim=-1) == bins[..., 0]).to(ab.dtype)  # [N, h, w]
+        told = F.softmax(log_p / ANNEALING, dim=-1) @ self.bins.to(log_p.dtype)  # [N, h, w, 2]
+        error = (told - ab).norm(dim=-1)
+        rows = {"color_top1": hits, "color_error": error}
+        return {name: values.view(len(batch), -1).mean(dim=1) for name, values in rows.items()}
+
+    @torch.no_grad()
+    def _lab(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What the backbone sees of images [N, 3, H, W], of that shape, and the colours that it is to tell
+        [N, h, w, 2]: means over the places of the grid."""
+        lab = to_lab(images * self.std + self.mean)  # [N, 3, H, W] in [0, 1]
+        lightness = (lab[:, :1] - self.mean) / self.std  # [N, 3, H, W]
+        ab = F.adaptive_avg_pool2d(lab[:, 1:], self.side) * 255 - 128  # [N, 2, h, w]
+        return lightness, ab.permute(0, 2, 3, 1)
+
+    def _predicted(self, lightness: Tensor) -> tuple[Tensor, Tensor]:
+        """Features [N, D], and the logarithms of the probabilities of the bins [N, h, w, Q]."""
+        backbone = self.backbone
+        if isinstance(backbone, TokenBackbone):
+            patches = backbone.tokens(lightness)[:, backbone.num_prefix_tokens :]  # [N, L, D]
+            maps = patches.transpose(1, 2).reshape(len(patches), -1, *backbone.grid(lightness))  # [N, D, h, w]
+        else:
+            maps = backbone.stages(lightness, [self.stage])[self.stage]
+        logits = F.pixel_shuffle(self.classifier(maps), self.config.cells)  # [N, Q, h, w]
+        return maps.mean(dim=(2, 3)), F.log_softmax(at_least_fp32(logits).permute(0, 2, 3, 1), dim=-1)
+
+
+@cache
+def gamut_bins() -> Tensor:
+    """Centres of the bins, float64 [Q, 2]: the points of the grid over ab that are the nearest one to a colour of sRGB.
+
+    That makes Q = 261. The paper has 313 "in gamut", and does not say how it found them; those beyond ours are nearest
+    to no colour that an image could have. All that sRGB reaches in the ab plane, its surface reaches.
+    """
+    levels = torch.linspace(0, 1, 256, dtype=torch.float64)
+    down, across = torch.meshgrid(levels, levels, indexing="ij")  # [256, 256] each
+    faces = []
+    for level in (torch.zeros_like(down), torch.ones_like(down)):
+        faces += [(level, down, across), (down, level, across), (down, across, level)]
+    lab = to_lab(torch.stack([torch.stack(face) for face in faces]))  # [6, 3, 256, 256]
+    ab = lab[:, 1:].movedim(1, -1).flatten(0, 2) * 255 - 128
+    places: Tensor = torch.unique((ab / GRID).round().long(), dim=0)
+    return places.double() * GRID
+
+
+@torch.no_grad()
+def soft_encoding(ab: Tensor, bins: Tensor, neighbours: int, sigma: float) -> tuple[Tensor, Tensor]:
+    """The bins next to each colour, the nearest first, and the shares of it that they have (section 2.1).
+
+    Args:
+        ab: colours [..., 2].
+        bins: centres [Q, 2].
+        neighbours: k, how many bins share a colour; all where there are fewer.
+        sigma: width of the Gaussian of the distance that a bin's share goes with.
+
+    Returns:
+        int64 and float [..., k].
+    """
+    bins = bins.to(ab.dtype)
+    squares = (ab[..., :1] - bins[:, 0]).square() + (ab[..., 1:] - bins[:, 1]).square()  # [..., Q]
+    near, places = squares.topk(min(neighbours, len(bins)), dim=-1, largest=False)
+    return places, F.softmax(-near / (2 * sigma**2), dim=-1)
+
+
+def rebalancing(counts: Tensor, bins: Tensor, share: float, sigma: float) -> Tensor:
+    """What each bin counts in the loss [Q], 1 on average over colours (equation 4).
+
+    Args:
+        counts: how often each bin was seen [Q].
+        bins: centres [Q, 2].
+        share: lambda, of the uniform distribution.
+        sigma: width of the Gaussian that smooths the counts.
+    """
+    squares = (bins[:, None] - bins).double().square().sum(dim=-1)  # [Q, Q]
+    prior = (-squares / (2 * sigma**2)).exp() @ counts.double()
+    prior = prior / prior.sum()
+    weights = 1 / ((1 - share) * prior + share / len(bins))
+    return weights / (prior * weights).sum()
+
+
+@torch.no_grad()
+def _last_map(backbone: Backbone, size: int) -> tuple[str, int, int]:
+    """Name, width and side of the last feature map of images of so many pixels; a name of patches is empty."""
+    if isinstance(backbone, TokenBackbone):
+        return "", backbone.token_dim, size // backbone.patch_size
+    was_training = backbone.training
+    names = list(backbone.stage_widths)
+    found = backbone.eval().stages(torch.zeros(1, 3, size, size), names)
+    backbone.train(was_training)
+    name = [name for name in names if found[name].ndim == 4][-1]
+    return name, found[name].shape[1], found[name].shape[-1]

@@ -1,0 +1,210 @@
+"""Distill: Distilling the Knowledge in a Neural Network.
+
+Hinton, Vinyals and Dean 2015, arXiv 1503.02531. A network that is trained already, and stays as it is, teaches another
+one: what it makes of its classes at a high temperature, or its features, as the hints of Romero et al. 2014 (FitNets,
+arXiv 1412.6550), for which it needs no classes.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.addresses import absolute
+from raysl.checkpoint import Checkpoint, load_checkpoint, load_tensors
+from raysl.checkpoint_files import STATE_FILE, local_copy, newest
+from raysl.config.ranges import Location, Share, Temperature, Width
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.losses import at_least_fp32, one_hot, soft_cross_entropy
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.heads import mlp
+from raysl.schedule import Step
+from raysl.transforms.recipes import Crops
+
+UNTRAINED = "untrained"
+"""In place of a teacher: a network like the student with random weights of its own."""
+
+
+class Distill(Method):
+    """What a teacher says of an image, learned by a student, which is the backbone.
+
+    The teacher's weights are part of every checkpoint: a run that goes on has those that it began with, also where the
+    teacher's run has newer ones. Where they came from has to be there all the same, for the shape of the network.
+    """
+
+    logged = ("agreement", *COLLAPSE)
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """The paper has numbers of its own for each of its tasks; these are ours."""
+
+        name: str = "distill"
+        teacher: Location | None = None
+        """Run or checkpoint of raysl, a path or a URI, whose backbone teaches. The word `untrained` takes a random
+        network like the student: from its features on other views a student learns what the views have in common
+        (Grill et al. 2020, arXiv 2006.07733, section 2, try it)."""
+        target: Literal["labels", "features"] = "labels"
+        """What is learned: the scores of its classes, of a teacher of method=supervised; or its features."""
+        temperature: Temperature = 4.0
+        """Divides the scores of teacher and student (section 2); the paper has 1 to 20."""
+        label_weight: Share = 0.0
+        """Weight of the cross entropy with the images' own labels; the soft ones have the rest (section 2)."""
+        hidden_dims: tuple[Width, ...] = ()
+        """Hidden layers, with batch normalisation, between the student's features and those of the teacher."""
+        is_crossed: bool = False
+        """Learn from a view what the teacher says of the image's next one, instead of the same."""
+        views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
+        """One crop, mirrored by half."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.teacher not in (None, UNTRAINED):  # a second start may be in another directory
+                object.__setattr__(self, "teacher", absolute(self.teacher))
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        config = self.config
+        checkpoint = None if config.teacher == UNTRAINED else _read(config.teacher)
+        network = type(backbone)(backbone.config) if checkpoint is None else checkpoint.backbone
+        teacher: nn.Module = network
+        num_outputs = network.feature_dim
+        if checkpoint is not None and config.target == "labels":
+            classifier = _classifier(checkpoint)
+            teacher, num_outputs = nn.Sequential(network, classifier), classifier.out_features
+        self.teacher = teacher.requires_grad_(False)
+        hidden_dims = config.hidden_dims if config.target == "features" else ()
+        self.head = mlp([backbone.feature_dim, *hidden_dims, num_outputs], norm=True)
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse a teacher that is not there or does not take these images, and labels that do not fit it.
+
+        Raises:
+            ConfigError: with what is wrong and what to set instead.
+        """
+        method = setup.method
+        if method.is_crossed and method.views.num < 2:
+            raise ConfigError("method.is_crossed compares views of an image; set method.views.num=2, or leave it out")
+        if method.target == "features" and method.label_weight > 0:
+            raise ConfigError(
+                f"method.label_weight is {method.label_weight:g}, and features are no classes; set "
+                "method.target=labels, or method.label_weight=0"
+            )
+        if method.teacher is None:
+            raise ConfigError(
+                "method.teacher is not given; distill learns from a network: give the run or checkpoint of one, "
+                "such as method.teacher=runs/supervised, or the word untrained"
+            )
+        if method.teacher == UNTRAINED:
+            if method.target == "labels":
+                raise ConfigError("method.teacher=untrained knows no classes; set method.target=features")
+            return
+        _check_teacher(setup, _read(method.teacher))
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Distance of what the student says of this rank's images from what the teacher does."""
+        views = batch.views["global"]  # [B, V, C, H, W]
+        images = views.flatten(0, 1)
+        h = self.backbone(images)  # [B*V, D]
+        student = at_least_fp32(self.head(h)).view(*views.shape[:2], -1)  # [B, V, K]
+        self.teacher.eval()  # whatever the method is
+        with torch.no_grad():
+            teacher = at_least_fp32(self.teacher(images)).view(*views.shape[:2], -1)  # [B, V, K]
+        if self.config.is_crossed:
+            teacher = teacher.roll(1, dims=1)
+        if self.config.target == "features":
+            loss, agreement = hints(student, teacher)
+        else:
+            loss, agreement = self._scores(student, teacher, batch.label)
+        told = collapse(dist.all_gather(h.detach().view(*views.shape[:2], -1)).flatten(0, 1))
+        return StepOutput(loss, {"agreement": 100 * agreement, **told})
+
+    def _scores(self, student: Tensor, teacher: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Loss of scores [B, V, K], and how often the teacher's class has the highest."""
+        share = self.config.label_weight
+        loss = (1 - share) * soft_labels(student, teacher, self.config.temperature)
+        if share > 0:
+            own = one_hot(labels, student.shape[-1], student.dtype)[:, None]  # [B, 1, K]
+            loss = loss + share * soft_cross_entropy(student, own)
+        return loss, (student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)).float().mean()
+
+
+def soft_labels(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Divergence of the student's classes from the teacher's, both at a temperature (section 2).
+
+    Times the square of the temperature, so that the gradient keeps its size at any (section 2.1); less the entropy of
+    the teacher's classes, so that it is 0 where they agree, which changes no gradient.
+
+    Args:
+        student, teacher: scores [..., K]; mean over all but the last dimension.
+    """
+    with torch.autocast(student.device.type, enabled=False):
+        p, q = F.log_softmax(student / temperature, dim=-1), F.log_softmax(teacher / temperature, dim=-1)
+        return temperature**2 * (q.exp() * (q - p)).sum(dim=-1).mean()
+
+
+def hints(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
+    """Squared error of features (FitNets, equation 3), and the share of their variance that is told.
+
+    The teacher's are brought to mean 0 and variance 1 over the global batch first, each dimension by itself, so that
+    the loss does not depend on its scale, nor on what is the same for all images.
+
+    Args:
+        student, teacher: features [B, V, D] of this rank's images.
+    """
+    with torch.autocast(student.device.type, enabled=False):
+        var, mean = torch.var_mean(dist.all_gather(teacher), dim=(0, 1), correction=0)  # [D] each
+        error = (student - (teacher - mean) / (var + 1e-6).sqrt()).square().mean()
+    return error, 1 - error.detach()
+
+
+def _read(uri: str) -> Checkpoint:
+    try:
+        return load_checkpoint(uri)
+    except ConfigError as error:
+        raise ConfigError(f"method.teacher: {error}") from error
+
+
+def _classifier(checkpoint: Checkpoint) -> nn.Linear:
+    """The layer behind the backbone of a checkpoint of method=supervised."""
+    if checkpoint.meta["method"] != "supervised":
+        raise ConfigError(
+            f"method.teacher: {checkpoint.uri} is of method={checkpoint.meta['method']}, which knows no classes; set "
+            "method.target=features, or give a checkpoint of method=supervised"
+        )
+    with local_copy(newest(checkpoint.uri, [STATE_FILE]), [STATE_FILE]) as folder:
+        state: dict[str, Tensor] = load_tensors(folder / STATE_FILE)["method"]
+    layer = nn.Linear(checkpoint.backbone.feature_dim, len(state["classifier.bias"]))
+    layer.load_state_dict({name: state[f"classifier.{name}"] for name in ("weight", "bias")})
+    return layer
+
+
+def _check_teacher(setup: Setup, checkpoint: Checkpoint) -> None:
+    """Refuse a teacher of other images or other classes."""
+    mine, theirs, method = setup.config.data, checkpoint.config.data, setup.method
+    if (mine.mean, mine.std) != (theirs.mean, theirs.std):
+        raise ConfigError(
+            f"the teacher's images were normalised by other numbers than these; set data.mean={list(theirs.mean)} "
+            f"data.std={list(theirs.std)}"
+        )
+    size, patch_size = method.views.size, checkpoint.backbone.patch_size
+    if patch_size is not None and size % patch_size:
+        raise ConfigError(
+            f"views of {size} pixels are not covered by the teacher's patches of {patch_size}; set "
+            f"method.views.size={(size // patch_size + 1) * patch_size}"
+        )
+    if method.target == "labels":
+        num_classes = _classifier(checkpoint).out_features
+        if method.label_weight > 0 and num_classes != setup.data.num_classes:
+            raise ConfigError(
+                f"the teacher knows {num_classes} classes, and the images have {setup.data.num_classes}; set "
+                "method.label_weight=0, or give a teacher of the same classes"
+            )

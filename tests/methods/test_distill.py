@@ -1,0 +1,183 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from raysl.checkpoint import TrainState
+from raysl.config.load import load_config
+from raysl.data.batch import Batch
+from raysl.errors import ConfigError
+from raysl.methods.distill import Distill, hints, soft_labels
+from raysl.methods.setup import Setup
+from raysl.optim.groups import split_groups
+from raysl.schedule import Step
+
+STEP = Step(0, 10, 5)
+SMALL = ("backbone.num_stages=2", "backbone.width=4", "train.batch_size=4")
+LABELS = ("method.target=labels", "method.is_crossed=false", "method.hidden_dims=[]")
+
+
+def saved(folder: Path, name: str = "supervised", *words: str) -> str:
+    """A checkpoint of a tiny network with other weights than a student of seed 0."""
+    config = load_config(f"digits/{name}", [*SMALL, "seed=5", *words])
+    TrainState.create(Setup.of(config, 60, 10)).save(folder / "checkpoint_000000003", {})
+    return str(folder)
+
+
+def setup_of(teacher: str, *words: str, num_classes: int = 10) -> Setup:
+    views = ["method.views.num=2", "method.is_crossed=true"]
+    config = load_config("digits/distill", [*SMALL, *views, f"method.teacher={teacher}", *words])
+    return Setup.of(config, 60, num_classes)
+
+
+def made(teacher: str, *words: str) -> Distill:
+    setup = setup_of(teacher, *words)
+    Distill.check(setup)
+    method = TrainState.create(setup).method.double()
+    assert isinstance(method, Distill)
+    return method
+
+
+def batch_of(num_views: int = 2) -> Batch:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(4, num_views, 3, 8, 8, dtype=torch.float64, generator=generator)
+    return Batch({"global": images}, torch.arange(4), torch.tensor([3, 0, -1, 9]))
+
+
+def softmax(scores: Tensor) -> Tensor:
+    return scores.exp() / scores.exp().sum()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_soft_labels_are_the_teachers_at_a_temperature(tmp_path: Path, share: float) -> None:
+    method = made(saved(tmp_path), *LABELS, "method.temperature=3", f"method.label_weight={share}").eval()
+    batch, total = batch_of(), torch.zeros((), dtype=torch.float64)
+    agreement = 0
+    for row, label in enumerate(batch.label.tolist()):
+        for view in batch.views["global"][row]:
+            student, teacher = method.head(method.backbone(view[None]))[0], method.teacher(view[None])[0]
+            p, q = softmax(student / 3), softmax(teacher / 3)
+            total += (1 - share) * 9 * (q * (q.log() - p.log())).sum()
+            total -= share * softmax(student)[label].log() if label >= 0 else 0
+            agreement += int(student.argmax() == teacher.argmax())
+    out = method(batch, STEP)
+    torch.testing.assert_close(out.loss, total / 8, rtol=1e-9, atol=0)
+    assert out.metrics["agreement"] == pytest.approx(100 * agreement / 8)
+    assert tuple(out.metrics) == Distill.logged
+
+
+def test_a_teachers_gradient_keeps_its_size_at_high_temperatures_and_vanishes_where_they_agree() -> None:
+    teacher = torch.tensor([[1.0, -1.0, 0.5]], dtype=torch.float64)
+    sizes = []
+    for temperature in (50.0, 100.0):
+        student = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
+        (grad,) = torch.autograd.grad(soft_labels(student, teacher, temperature), student)
+        expected = (student.detach() - teacher - (student.detach() - teacher).mean()) / 3  # equation 4
+        torch.testing.assert_close(grad, expected, rtol=0.05, atol=0.01)
+        sizes.append(grad.norm().item())
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.02)
+    assert soft_labels(teacher + 3, teacher, 2.0).abs() < 1e-12
+    for size in (1e4, -1e4):
+        assert soft_labels(size * teacher, -size * teacher, 1e-4).isfinite()
+
+
+@pytest.mark.parametrize("is_crossed", [True, False])
+def test_hints_are_standardised_features_of_the_teacher(is_crossed: bool) -> None:
+    method, batch = made("untrained", f"method.is_crossed={is_crossed}", "train.batch_size=4").eval(), batch_of()
+    views = batch.views["global"]
+    teacher = torch.stack([method.teacher(views[:, view]) for view in range(2)], dim=1)  # [4, 2, D]
+    total = 0.0
+    for row in range(4):
+        for view in range(2):
+            student = method.head(method.backbone(views[row, view][None]))[0]
+            for d, value in enumerate(student.tolist()):
+                column = teacher[:, :, d].flatten()
+                center, spread = column.mean(), (column.var(correction=0) + 1e-6).sqrt()
+                total += (value - (teacher[row, 1 - view if is_crossed else view, d] - center) / spread) ** 2 / 8
+    out = method(batch, STEP)
+    assert out.loss.item() == pytest.approx(float(total) / teacher.shape[-1], rel=1e-9)
+    assert out.metrics["agreement"].item() == pytest.approx(100 - 100 * out.loss.item())
+
+
+def test_features_that_are_all_alike_leave_the_loss_finite() -> None:
+    for scale in (0.0, 1e6):
+        student = torch.randn(4, 2, 3, requires_grad=True)
+        loss, _ = hints(student, torch.full((4, 2, 3), scale))
+        loss.backward()
+        assert loss.isfinite()
+        assert student.grad is not None
+        assert student.grad.isfinite().all()
+
+
+def test_the_teacher_is_that_of_the_checkpoint_and_never_trains(tmp_path: Path) -> None:
+    uri = saved(tmp_path)
+    setup = setup_of(uri, *LABELS)
+    state = TrainState.create(setup)
+    kept = TrainState.create(Setup.of(load_config("digits/supervised", [*SMALL, "seed=5"]), 60, 10)).method
+    teacher = state.method.teacher
+    assert all(
+        torch.equal(mine, theirs)
+        for mine, theirs in zip(teacher.state_dict().values(), kept.state_dict().values(), strict=True)
+    )
+    state.method.double().train()
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    state.method(batch_of(), STEP).loss.backward()
+    assert all(torch.equal(value, before[name]) for name, value in teacher.state_dict().items())  # statistics, too
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+    trained = {
+        id(parameter) for group in split_groups(state.method, setup.config.optim) for parameter in group["params"]
+    }
+    assert not trained & {id(parameter) for parameter in teacher.parameters()}
+    assert state.method.export() is state.method.backbone
+
+
+def test_a_run_that_goes_on_has_the_teacher_that_it_began_with(tmp_path: Path) -> None:
+    uri = saved(tmp_path / "teacher")
+    setup = setup_of(uri, *LABELS)
+    state = TrainState.create(setup)
+    state.save(tmp_path / "checkpoint_000000001", {})
+    newer = load_config("digits/supervised", [*SMALL, "seed=6"])
+    TrainState.create(Setup.of(newer, 60, 10)).save(tmp_path / "teacher" / "checkpoint_000000009", {})
+    again = TrainState.create(setup)
+    first, second = (each.method.teacher.state_dict()["0.conv1.weight"] for each in (state, again))
+    assert not torch.equal(first, second)
+    again.load(tmp_path / "checkpoint_000000001")
+    assert torch.equal(first, again.method.teacher.state_dict()["0.conv1.weight"])
+
+
+def test_features_of_another_kind_of_network_may_be_learned(tmp_path: Path) -> None:
+    uri = saved(tmp_path, "simclr", "backbone.width=6")
+    method = made(uri, "method.target=features").train()
+    out = method(batch_of(), STEP)
+    out.loss.backward()
+    assert method.head[-1].out_features == 12
+    assert all(parameter.grad is not None for parameter in method.head.parameters())
+
+
+def test_what_cannot_teach_is_refused(tmp_path: Path) -> None:
+    supervised, simclr = saved(tmp_path / "a"), saved(tmp_path / "b", "simclr")
+    other = saved(tmp_path / "c", "supervised", "data.mean=[0.5,0.5,0.5]")
+    for setup, message in (
+        (setup_of("null"), "method.teacher is not given"),
+        (setup_of("untrained", *LABELS), "untrained knows no classes"),
+        (setup_of(str(tmp_path / "none")), "method.teacher: no checkpoint at"),
+        (setup_of(simclr, *LABELS), "is of method=simclr, which knows no classes"),
+        (setup_of(other), r"set data.mean=\[0.5, 0.5, 0.5\]"),
+        (setup_of(supervised, "method.views.num=1"), "set method.views.num=2"),
+        (setup_of(supervised, "method.label_weight=0.5"), "features are no classes"),
+        (
+            setup_of(supervised, *LABELS, "method.label_weight=0.5", num_classes=4),
+            "the teacher knows 10 classes, and the images have 4",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Distill.check(setup)
+    Distill.check(setup_of(supervised, *LABELS, num_classes=4))
+
+
+def test_the_teachers_path_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Distill.Config(teacher="runs/a").teacher == str(tmp_path / "runs/a")
+    assert replace(Distill.Config(teacher="untrained")).teacher == "untrained"
