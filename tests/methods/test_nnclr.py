@@ -42,7 +42,7 @@ def whole_batch() -> Batch:
 def nearest(z: Tensor, keys: Tensor) -> Tensor:
     """By distance, row after row."""
     z = z / z.norm()
-    return min(keys, key=lambda key: float((z - key).square().sum()))
+    return min(keys, key=lambda key: (z - key).square().sum())
 
 
 def test_loss_is_equation_3_for_the_neighbours_of_both_views() -> None:
