@@ -1,5 +1,6 @@
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from raysl.methods.dino_v2 import DINOv2
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.vit import ViT
 from raysl.schedule import Step
+from raysl.transforms.masking import BlockMask
 from tests.methods.test_ibot import MASKED, whole_batch
 from tests.transforms.papers import RECIPES
 
@@ -169,7 +171,9 @@ def test_settings_are_the_authors() -> None:
     assert [len(groups[name]) for name in ("global", "local")] == [2, 8]
     assert [view.crop.scale for view in (groups["global"][0], groups["local"][0])] == [(0.32, 1.0), (0.05, 0.32)]
     for ours, theirs in zip(groups["global"], ibots["global"], strict=True):
-        assert (ours.transforms, ours.mask) == (theirs.transforms, theirs.mask)
+        assert ours.transforms == theirs.transforms
+        assert isinstance(theirs.mask, BlockMask)
+        assert ours.mask == replace(theirs.mask, patch_size=14)
 
 
 def test_the_teacher_is_exported_with_its_registers() -> None:
