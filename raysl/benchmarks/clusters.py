@@ -75,9 +75,7 @@ def cluster_images(
     data = load_data(loaded.config, of_data) if of_data else loaded.config.data
     images = resolve("source", data.name)(data).required("train")
     if settings.k > images.num_samples:
-        raise ConfigError(
-            f"k={settings.k} is more than the {images.num_samples} images; set {images.num_samples} or less"
-        )
+        raise ConfigError(f"k={settings.k} is more than the {images.num_samples} images; give fewer clusters")
     features = extract_sets({"features": loaded.backbone}, images, data)["features"].features
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = features.to(device)

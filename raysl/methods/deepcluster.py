@@ -52,6 +52,8 @@ class DeepCluster(Method):
         """Number of clusters (section 4.1, figure 2c)."""
         kmeans_iters: Annotated[int, Within(1, 1000)] = 20
         """Rounds of k-means before an epoch (authors' code)."""
+        reassign_every: Count = 1
+        """Epochs from one clustering to the next (authors' code); more where an epoch has few steps."""
         pca_dim: Width = 256
         """Principal components of the features that are whitened and clustered, all where the features have fewer
         (section 3.4, "optimization")."""
@@ -76,6 +78,8 @@ class DeepCluster(Method):
 
     def before_epoch(self, step: Step, batches: Batches) -> None:
         """Cluster all images by their whitened features of length 1 (section 3.4), and reset the classifier."""
+        if step.epoch % self.config.reassign_every:
+            return
         self.eval()
         index, h = embed_all(self.backbone, batches, self.assignments.device)  # [n], [n, D]
         self.train()

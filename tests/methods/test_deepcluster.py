@@ -23,6 +23,7 @@ SMALL = (
     "backbone.width=4",
     "method.clusters=4",
     "method.pca_dim=3",
+    "method.reassign_every=1",
     "train.batch_size=6",
 )
 START = Step(0, 100, 10)
@@ -114,6 +115,19 @@ def test_each_epoch_begins_with_a_fresh_classifier_and_other_first_rows() -> Non
     again = small_method(clusters=8)
     again.before_epoch(START, plain)
     assert torch.equal(again.assignments, first[1])
+
+
+def test_epochs_in_between_keep_their_clusters_and_the_classifier() -> None:
+    method = started(reassign_every=2)
+    state = {name: value.clone() for name, value in method.state_dict().items()}
+
+    def none() -> Iterator[Batch]:
+        raise AssertionError("images are not looked at")
+
+    method.before_epoch(Step(10, 100, 10), none)
+    assert all(torch.equal(value, state[name]) for name, value in method.state_dict().items())
+    method.before_epoch(Step(20, 100, 10), plain)
+    assert not torch.equal(method.classifier.weight, state["classifier.weight"])
 
 
 def test_the_classifier_alone_has_no_momentum() -> None:

@@ -184,7 +184,6 @@ def test_settings_and_views_are_the_papers() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["backbone=resnet"], "'resnet' has no patches.*set backbone=vit"),
         (["method.views.size=18", "data.image_size=18"], r"views of 18 pixels .* set method\.views\.size=16 or 20"),
         (["method.views.local_size=3"], r"views of 3 pixels .* set method\.views\.local_size=4,"),
         (["method.views.num=1"], r"method\.views\.num is 1; .* set it to 2"),
@@ -195,3 +194,9 @@ def test_check_refuses_what_cannot_work(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MSN.check(setup_of(*words))
     MSN.check(setup_of("method.views.local_size=3", "method.views.num_local=0"))
+
+
+def test_check_refuses_a_network_without_patches() -> None:
+    config = load_config("msn_cifar10", ["data.path=/somewhere", "backbone=resnet", "method.views.local_size=16"])
+    with pytest.raises(ConfigError, match=r"'resnet' has no patches.*set backbone=vit"):
+        MSN.check(Setup.of(config, 2000))
