@@ -27,6 +27,7 @@ from raysl.losses import UNKNOWN, cluster_cross_entropy
 from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, feature_clusters
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
+from raysl.methods.teachers import read_teacher
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.pixels import RawPixels
@@ -101,7 +102,7 @@ class ClusterFit(Method):
                     f"set method.clusters={found.num_clusters}"
                 )
         elif config.teacher is not None:
-            _check_teacher(setup)
+            read_teacher(setup)
         else:
             log.warning(
                 "method.teacher and method.assignments are not set: the clusters are those of pixels. ClusterFit "
@@ -115,7 +116,8 @@ class ClusterFit(Method):
         if self.config.assignments is not None:
             self.assignments.copy_(read_assignments(self.config.assignments).clusters)
             return
-        teacher = _teacher(self.config).to(self.assignments.device).eval()
+        teacher: nn.Module = RawPixels() if self.config.teacher is None else read_teacher(self.setup).backbone
+        teacher = teacher.to(self.assignments.device).eval()
         index, h = embed_all(lambda images: teacher(images.float()), batches, self.assignments.device)
         seed = hash_words(self.setup.seed, step.index) >> 1
         config = self.config
@@ -132,27 +134,3 @@ class ClusterFit(Method):
             **collapse(dist.all_gather(h.detach().unflatten(0, views.shape[:2])[:, 0])),
         }
         return StepOutput(cluster_cross_entropy(logits, clusters), metrics)
-
-
-def _teacher(config: ClusterFit.Config) -> nn.Module:
-    """What the clustered features are made by."""
-    from raysl.checkpoint import load_backbone
-
-    return RawPixels() if config.teacher is None else load_backbone(config.teacher)
-
-
-def _check_teacher(setup: Setup) -> None:
-    """Refuse a teacher that cannot be read, or saw images normalised in another way"""
-    from raysl.checkpoint import load_checkpoint
-
-    try:
-        theirs = load_checkpoint(setup.method.teacher).config.data
-    except ConfigError as error:
-        raise ConfigError(f"method.teacher: {error}") from error
-    ours = setup.config.data
-    if (theirs.mean, theirs.std) != (ours.mean, ours.std):
-        raise ConfigError(
-            f"data.mean and data.std are {list(ours.mean)} and {list(ours.std)}, and those of method.teacher "
-            f"{list(theirs.mean)} and {list(theirs.std)}; set them alike, or give the file of raysl cluster as "
-            "method.assignments"
-        )

@@ -221,5 +221,8 @@ def _last_map(backbone: Backbone, size: int) -> tuple[str, int, int]:
     names = list(backbone.stage_widths)
     found = backbone.eval().stages(torch.zeros(1, 3, size, size), names)
     backbone.train(was_training)
-    name = [name for name in names if found[name].ndim == 4][-1]
+    maps = [name for name in names if found[name].ndim == 4]
+    if not maps:
+        raise TypeError(f"{type(backbone).__name__} has no stage that is a feature map [B, C, H, W]; name one")
+    name = maps[-1]
     return name, found[name].shape[1], found[name].shape[-1]

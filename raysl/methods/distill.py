@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from raysl import dist
 from raysl.addresses import absolute
-from raysl.checkpoint import Checkpoint, load_checkpoint, load_tensors
+from raysl.checkpoint import Checkpoint, load_tensors
 from raysl.checkpoint_files import STATE_FILE, local_copy, newest
 from raysl.config.ranges import Location, Share, Temperature, Width
 from raysl.config.schema import MethodConfig
@@ -23,6 +23,7 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, one_hot, soft_cross_entropy
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
+from raysl.methods.teachers import read_teacher
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
@@ -72,7 +73,7 @@ class Distill(Method):
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
         config = self.config
-        checkpoint = None if config.teacher == UNTRAINED else _read(config.teacher)
+        checkpoint = None if config.teacher == UNTRAINED else read_teacher(setup)
         network = type(backbone)(backbone.config) if checkpoint is None else checkpoint.backbone
         teacher: nn.Module = network
         num_outputs = network.feature_dim
@@ -107,7 +108,7 @@ class Distill(Method):
             if method.target == "labels":
                 raise ConfigError("method.teacher=untrained knows no classes; set method.target=features")
             return
-        _check_teacher(setup, _read(method.teacher))
+        _check_teacher(setup, read_teacher(setup))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Distance of what the student says of this rank's images from what the teacher does."""
@@ -166,13 +167,6 @@ def hints(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
     return error, 1 - error.detach()
 
 
-def _read(uri: str) -> Checkpoint:
-    try:
-        return load_checkpoint(uri)
-    except ConfigError as error:
-        raise ConfigError(f"method.teacher: {error}") from error
-
-
 def _classifier(checkpoint: Checkpoint) -> nn.Linear:
     """The layer behind the backbone of a checkpoint of method=supervised."""
     if checkpoint.meta["method"] != "supervised":
@@ -188,13 +182,8 @@ def _classifier(checkpoint: Checkpoint) -> nn.Linear:
 
 
 def _check_teacher(setup: Setup, checkpoint: Checkpoint) -> None:
-    """Refuse a teacher of other images or other classes."""
-    mine, theirs, method = setup.config.data, checkpoint.config.data, setup.method
-    if (mine.mean, mine.std) != (theirs.mean, theirs.std):
-        raise ConfigError(
-            f"the teacher's images were normalised by other numbers than these; set data.mean={list(theirs.mean)} "
-            f"data.std={list(theirs.std)}"
-        )
+    """Refuse a teacher that views do not fit, or of other classes."""
+    method = setup.method
     size, patch_size = method.views.size, checkpoint.backbone.patch_size
     if patch_size is not None and size % patch_size:
         raise ConfigError(

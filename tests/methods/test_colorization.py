@@ -17,12 +17,12 @@ from raysl.schedule import Step
 from raysl.transforms.functional_lab import to_lab
 
 STEP = Step(0, 10, 5)
-RESNET = ("backbone.num_stages=2", "backbone.width=4")
+RESNET = ("backbone.stem=cifar", "backbone.num_stages=2", "backbone.width=4")
 VIT = ("backbone={name: vit, size: nano, depth: 2, width: 12, heads: 2, patch_size: 4, image_size: 8}",)
 
 
 def setup_of(*words: str) -> Setup:
-    views = ["method.views.size=8", "data.image_size=8", "train.batch_size=3"]
+    views = ["method.cells=1", "method.views.size=8", "data.image_size=8", "train.batch_size=3"]
     return Setup.of(load_config("digits/colorization", [*views, *words]), 6)
 
 

@@ -1,0 +1,25 @@
+"""A trained network that a method learns from: how it is read, on the driver and on each worker."""
+
+from raysl.checkpoint import Checkpoint, load_checkpoint
+from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
+
+
+def read_teacher(setup: Setup) -> Checkpoint:
+    """The checkpoint at `method.teacher`, or the newest one of the run there.
+
+    Raises:
+        ConfigError: if it cannot be read, or its network saw images normalised in another way than these.
+    """
+    try:
+        checkpoint = load_checkpoint(setup.method.teacher)
+    except ConfigError as error:
+        raise ConfigError(f"method.teacher: {error}") from error
+    ours, theirs = setup.config.data, checkpoint.config.data
+    if (theirs.mean, theirs.std) != (ours.mean, ours.std):
+        raise ConfigError(
+            f"data.mean and data.std are {list(ours.mean)} and {list(ours.std)}, and those of method.teacher "
+            f"{list(theirs.mean)} and {list(theirs.std)}; set data.mean={list(theirs.mean)} "
+            f"data.std={list(theirs.std)}"
+        )
+    return checkpoint
