@@ -21,6 +21,7 @@ FRAGMENTS = [name for name in config_names() if name.startswith("data/")]
 RUNS = [name for name in config_names() if name not in SWEEPS + FRAGMENTS]
 
 LESS = {
+    "data2vec": ("method.num_layers=2",),
     "barlow_twins": ("method.dim=64",),
     "dino_v2": ("method.patch_head.num_prototypes=512",),
     "distill": ("method.teacher=untrained", "method.target=features", "method.label_weight=0"),

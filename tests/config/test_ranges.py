@@ -38,6 +38,8 @@ TILES = {
     "method.views.resize": ["method.views.size=6", "method.views.tile_size=2", "method.views.jitter=1"],
     "method.views.size": ["method.views.resize=16384", "method.views.tile_size=2", "method.views.jitter=1"],
     "method.views.tile_size": ["method.views.resize=16384", "method.views.size=16384", "method.views.jitter=1"],
+    "method.views.square": ["method.views.tile_size=2", "method.views.tile_jitter=1"],
+    "method.views.tile_jitter": ["method.views.square=16384", "method.views.tile_size=2"],
     "method.views.jitter": ["method.views.resize=16384", "method.views.size=16384", "method.views.tile_size=2"],
 }
 """The same of squares that are cut into tiles."""
@@ -188,7 +190,7 @@ def test_both_ends_of_a_range_are_possible(choice: tuple[str, ...], key: str, ki
             "backbone.image_size": ["backbone.patch_size=2"],
         }.get(key, [])
         others += SCHEDULES.get(key, [])
-        others += TILES.get(key, []) if "method=jigsaw" in choice else []
+        others += TILES.get(key, []) if {"method=jigsaw", "method=pirl"} & {*choice} else []
         wanted = [setting for setting in others if not setting.startswith(key)]
         config = load_config("quickstart", [*choice, *wanted, f"{key}={json.dumps(value)}".replace("Infinity", ".inf")])
         config.method.views.recipe()
