@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from raysl import dist
-from raysl.config.ranges import Amount, Count, Positive, Within
+from raysl.config.ranges import Amount, Positive, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -46,7 +46,7 @@ class BarlowTwins(Method):
         both views together, as VISSL takes them."""
         eps: Annotated[float, Within(1e-12, 1)] = 1e-5
         """Added to a variance before its root is taken; that of batch normalisation."""
-        dim: Annotated[Count, Within(2, 65_536)] = 8192
+        dim: Annotated[int, Within(2, 65_536)] = 8192
         """Width of the projector's three layers (section 2.2)."""
         views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
         """Two crops, drawn as BYOL's (section 2.2, appendix A)."""

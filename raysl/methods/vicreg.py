@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import dist
-from raysl.config.ranges import Amount, Count, Within
+from raysl.config.ranges import Amount, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -49,7 +49,7 @@ class VICReg(Method):
         """Standard deviation gamma from which on a dimension costs nothing (eq. 1, section 4.2)."""
         eps: Annotated[float, Within(1e-12, 1)] = 1e-4
         """Added to a variance before its root is taken (eq. 2, section 4.2)."""
-        dim: Annotated[Count, Within(2, 65_536)] = 8192
+        dim: Annotated[int, Within(2, 65_536)] = 8192
         """Width of the expander's three layers (section 4.2)."""
         views: Crops = field(default_factory=lambda: Crops(jitter=(0.4, 0.4, 0.2, 0.1), solarize_p=0.1))
         """Two crops drawn alike (appendix C.1)."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from raysl import dist
-from raysl.config.ranges import Count, Width, Within
+from raysl.config.ranges import Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -44,7 +44,7 @@ class WMSE(Method):
         """Images that are whitened together, drawn from the whole global batch: better twice the width of embeddings
         (section 3), and always more than that. A batch that is no multiple is divided evenly into larger ones, and
         one that is smaller is whitened as a whole."""
-        whitenings: Annotated[Count, Within(1, 100)] = 1
+        whitenings: Annotated[int, Within(1, 100)] = 1
         """How often a batch is divided into other sub-batches, the losses being averaged (section 3)."""
         eps: Annotated[float, Within(0, 1, below=True)] = 0.0
         """Share of the identity in the covariance that is inverted, from the authors' code. Above 0, sub-batches may
