@@ -47,30 +47,30 @@ def is_nearer(anchors: Tensor, keys: Tensor, left_out: Tensor) -> Tensor:
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchors: Tensor, keys: Tensor, left_out: Tensor) -> tuple[Tensor, Tensor]:
-        sums, left = anchors.new_empty(len(anchors)), anchors.new_empty(left_out.shape)
+        most, total, left = anchors.new_empty(len(anchors), 1), anchors.new_empty(len(anchors), 1), []
         is_kept = len(anchors) * len(keys) <= MOST_KEPT and any(ctx.needs_input_grad)
-        shares: list[Tensor] = []
+        kept: list[Tensor] = []
         for part, products in _products(anchors, keys):
-            left[part] = products.gather(1, left_out[part])
-            logits = _masked(products, left_out[part])
-            most = logits.amax(dim=1, keepdim=True)
-            total = logits.sub_(most).exp_().sum(dim=1, keepdim=True)
-            sums[part] = (most + total.log())[:, 0]
+            left.append(products.gather(1, left_out[part]))
+            most[part] = _masked(products, left_out[part]).amax(dim=1, keepdim=True)
+            weights = products.sub_(most[part]).exp_()  # [a, M], of the keys in their sum
+            total[part] = weights.sum(dim=1, keepdim=True)
             if is_kept:
-                shares.append(logits.div_(total))
-        ctx.save_for_backward(anchors, keys, left_out, sums, *shares)
-        return sums, left
+                kept.append(weights)
+        ctx.save_for_backward(anchors, keys, left_out, most, total, *kept)
+        return (most + total.log())[:, 0], torch.cat(left) if left else anchors.new_empty(left_out.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_sums: Tensor, grad_left: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        anchors, keys, left_out, sums, *shares = ctx.saved_tensors
+        anchors, keys, left_out, most, total, *kept = ctx.saved_tensors
         of_anchors, of_keys, _ = ctx.needs_input_grad
         grad_anchors = torch.empty_like(anchors) if of_anchors else None
         grad_keys = torch.zeros_like(keys) if of_keys else None
+        scale = grad_sums[:, None] / total  # [A, 1]
         with torch.autocast(anchors.device.type, enabled=False):
-            for part, share in _kept(shares) if shares else _recomputed(anchors, keys, left_out, sums):
-                grad = (share * grad_sums[part, None]).scatter_(1, left_out[part], grad_left[part])  # [a, M]
+            for part, weights in _kept(kept) if kept else _recomputed(anchors, keys, left_out, most):
+                grad = (weights * scale[part]).scatter_(1, left_out[part], grad_left[part])  # [a, M]
                 if grad_anchors is not None:
                     torch.mm(grad, keys, out=grad_anchors[part])
                 if grad_keys is not None:
@@ -94,14 +94,13 @@ def _masked(products: Tensor, left_out: Tensor) -> Tensor:
     return products.scatter_(1, left_out, -torch.inf)
 
 
-def _kept(shares: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
+def _kept(parts: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
     first = 0
-    for share in shares:
-        yield slice(first, first + len(share)), share
-        first += len(share)
+    for weights in parts:
+        yield slice(first, first + len(weights)), weights
+        first += len(weights)
 
 
-def _recomputed(anchors: Tensor, keys: Tensor, left_out: Tensor, sums: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """The softmax of each anchor's products, from their log-sum-exp."""
+def _recomputed(anchors: Tensor, keys: Tensor, left_out: Tensor, most: Tensor) -> Iterator[tuple[slice, Tensor]]:
     for part, products in _products(anchors, keys):
-        yield part, _masked(products, left_out[part]).sub_(sums[part, None]).exp_()
+        yield part, _masked(products, left_out[part]).sub_(most[part]).exp_()

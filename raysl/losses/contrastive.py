@@ -29,7 +29,7 @@ def nt_xent(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1) ->
         anchors, keys, own = _pairs(z, z_all, rows)  # [B*V, D], [N*V, D], [B*V, V]
         against, positives = log_sum_exp(anchors / temperature, keys, own)  # [B*V], [B*V, V]
         terms = -F.logsigmoid(positives - against[:, None])  # [B*V, V]
-        return _over_positives(terms.view(*z.shape[:2], -1))
+        return _over_positives(terms.view(*z.shape[:2], z.shape[1]))
 
 
 def sup_con(z: Tensor, z_all: Tensor, rows: Tensor, labels: Tensor, temperature: float = 0.1) -> Tensor:
@@ -38,7 +38,7 @@ def sup_con(z: Tensor, z_all: Tensor, rows: Tensor, labels: Tensor, temperature:
     L_out: the sum over positives is outside of the logarithm. Every view is an anchor i, which adds -1/|P(i)| times the
     sum over p in P(i) of log(exp(z_i . z_p / T) / sum over a in A(i) of exp(z_i . z_a / T)). A(i) are all other views
     of the batch, P(i) those of them with the label of i; where an image has none, -1, the other views of it alone. Mean
-    over images and anchors.
+    over images and anchors. Memory is linear in the batch.
 
     Args:
         z: embeddings of this rank's images [B, V, D], V >= 2; of any length, they are normalised here.
@@ -54,14 +54,15 @@ def sup_con(z: Tensor, z_all: Tensor, rows: Tensor, labels: Tensor, temperature:
     if num_views < 2:
         raise ValueError(f"contrast needs two views at least, got {num_views}")
     with torch.autocast(z.device.type, enabled=False):
-        logits = torch.einsum("bvd,nwd->bvnw", _unit(z), _unit(z_all)) / temperature  # [B, V, N, V]
-        is_own = rows[:, None] == torch.arange(num_images, device=rows.device)  # [B, N]
-        is_self = is_own[:, None, :, None] & torch.eye(num_views, dtype=torch.bool, device=z.device)[:, None]
-        is_class = (labels[rows, None] == labels) & (labels >= 0)  # [B, N]
-        is_positive = (is_own | is_class)[:, None, :, None] & ~is_self  # [B, V, N, V]
-        log_sums = torch.logsumexp(logits.masked_fill(is_self, -torch.inf), dim=(2, 3), keepdim=True)  # [B, V, 1, 1]
-        terms = (log_sums - logits).masked_fill(~is_positive, 0.0)  # [B, V, N, V]
-        return (terms.sum(dim=(2, 3)) / is_positive.sum(dim=(2, 3))).mean()
+        anchors, keys = _unit(z).flatten(0, 1) / temperature, _unit(z_all).flatten(0, 1)  # [B*V, D], [N*V, D]
+        itself = (rows[:, None] * num_views + torch.arange(num_views, device=rows.device)).view(-1, 1)  # [B*V, 1]
+        log_sums, with_itself = log_sum_exp(anchors, keys, itself)  # [B*V], [B*V, 1]
+        groups = _groups(labels)  # [N]
+        sums = keys.new_zeros(num_images, keys.shape[1]).index_add(0, groups, keys.view_as(z_all).sum(dim=1))  # [N, D]
+        counts = keys.new_zeros(num_images).index_add(0, groups, keys.new_full((num_images,), num_views))  # [N]
+        own = groups[rows].repeat_interleave(num_views)  # [B*V]
+        positives = (anchors * sums[own]).sum(dim=1) - with_itself[:, 0]  # the sum of z_i . z_p / T, [B*V]
+        return (log_sums - positives / (counts[own] - 1)).mean()
 
 
 def dcl(z: Tensor, z_all: Tensor, rows: Tensor, temperature: float = 0.1, sigma: float | None = None) -> Tensor:
@@ -91,7 +92,7 @@ def contrastive_accuracy(z: Tensor, z_all: Tensor, rows: Tensor) -> Tensor:
     """Share of (anchor, positive) pairs that are closer than the anchor and each of its negatives; see `nt_xent`."""
     with torch.autocast(z.device.type, enabled=False):
         anchors, keys, own = _pairs(z, z_all, rows)
-        return _over_positives(is_nearer(anchors, keys, own).float().view(*z.shape[:2], -1))
+        return _over_positives(is_nearer(anchors, keys, own).float().view(*z.shape[:2], z.shape[1]))
 
 
 def info_nce(q: Tensor, keys_pos: Tensor, queue: Tensor, temperature: float = 0.07) -> Tensor:
@@ -106,10 +107,10 @@ def info_nce(q: Tensor, keys_pos: Tensor, queue: Tensor, temperature: float = 0.
         temperature: above 0.
     """
     with torch.autocast(q.device.type, enabled=False):
-        q, keys_pos = _unit(q), _unit(keys_pos)
-        positives = (q * keys_pos).sum(dim=-1, keepdim=True)  # [B, 1]
-        logits = torch.cat([positives, q @ queue.to(q.dtype).T], dim=1) / temperature  # [B, 1 + K]
-        return (torch.logsumexp(logits, dim=1) - logits[:, 0]).mean()
+        q, keys_pos = _unit(q) / temperature, _unit(keys_pos)
+        positives = (q * keys_pos).sum(dim=-1)  # [B]
+        against = torch.logsumexp(q @ queue.to(q.dtype).T, dim=1)  # [B], of [B, K]
+        return -F.logsigmoid(positives - against).mean()
 
 
 def nce(z: Tensor, rows: Tensor, log_norm: Tensor, num_samples: int, temperature: float = 0.07) -> Tensor:
@@ -191,6 +192,13 @@ def _pairs(z: Tensor, z_all: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tens
 def _check_noise(rows: Tensor) -> None:
     if rows.shape[1] < 2:
         raise ValueError(f"rows {list(rows.shape)} hold no noise; give [B, 1 + K, D] with K of at least 1")
+
+
+def _groups(labels: Tensor) -> Tensor:
+    """A number from 0 to N - 1 for each image [N], the same for those of one label; each without a label is alone."""
+    alone = -1 - torch.arange(len(labels), device=labels.device)
+    labels = torch.where(labels >= 0, labels, alone)
+    return torch.searchsorted(labels.sort().values, labels)
 
 
 def _bank_logits(z: Tensor, rows: Tensor, temperature: float) -> Tensor:
