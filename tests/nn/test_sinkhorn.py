@@ -73,6 +73,15 @@ def test_far_and_infinite_scores_give_finite_codes(epsilon: float) -> None:
     assert codes[3, 3] == 0
 
 
+@pytest.mark.parametrize("num_iters", [2, 3, 4, 10])
+def test_entries_that_underflow_in_fp32_do_not_change_its_codes(num_iters: int) -> None:
+    scores = 2 * scores_of(40) - 1  # as far as exp(200) apart
+    exact = sinkhorn(scores, 0.02, num_iters)
+    codes = sinkhorn(scores.float(), 0.02, num_iters)
+    torch.testing.assert_close(codes, exact.float(), rtol=0, atol=2e-4)
+    assert ((scores - scores.amax()).float() / 0.02).exp().eq(0).any()
+
+
 def test_hard_codes_are_the_largest_entries() -> None:
     scores = scores_of(9)
     hard = sinkhorn(scores, is_hard=True)
