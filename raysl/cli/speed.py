@@ -82,6 +82,24 @@ def run_speed_pipeline(
     )
 
 
+@app.command("loss")
+def run_speed_loss(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A case such as nt_xent; may be given several times.")
+    ] = None,
+    memory: Annotated[bool, typer.Option(help="Measure memory too, in processes of their own.")] = True,
+    verbose: Verbose = False,
+) -> None:
+    """Compare the losses, Sinkhorn-Knopp, k-means and a teacher's update with lightly's, faiss and plain forms."""
+    set_up(verbose)
+    from raysl.speed.loss import check_names, loss_table, measure_loss
+
+    names = check_names(only or [])
+    _tell(json_file, lambda: measure_loss(names, repeats=repeats, with_memory=memory), loss_table)
+
+
 @app.command("order")
 def run_speed_order(
     json_file: JsonFile = None,
