@@ -18,8 +18,20 @@ from raysl.schedule import Step
 from tests.transforms.papers import RECIPES
 
 NUM_VIEWS = 4  # two large ones and two small ones
-HEAD = ("method.head.num_prototypes=7", "method.head.hidden_dim=12", "method.head.bottleneck_dim=5")
-TINY_VIT = ("backbone.width=8", "backbone.depth=2", "backbone.heads=2")
+HEAD = (
+    "method.head.num_prototypes=7",
+    "method.head.hidden_dim=12",
+    "method.head.bottleneck_dim=5",
+    "method.head.norm=false",
+)
+TINY_VIT = (
+    "backbone=vit",
+    "backbone.width=8",
+    "backbone.depth=2",
+    "backbone.heads=2",
+    "backbone.patch_size=4",
+    "backbone.image_size=16",
+)
 TINY_RESNET = ("backbone=resnet", "backbone.depth=10", "backbone.num_stages=2", "backbone.width=4")
 
 

@@ -21,6 +21,7 @@ SMALL = (
     "backbone.depth=2",
     "backbone.heads=2",
     "method.head.num_prototypes=7",
+    "method.head.norm=false",
     "method.head.hidden_dim=12",
     "method.head.bottleneck_dim=5",
     "method.teacher_temp_start=0.04",
