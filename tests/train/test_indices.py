@@ -49,6 +49,8 @@ def _run(folder: Path, name: str, cifar10: Path, workers: int, num: int) -> list
         f"data.limit={num}",
         f"train.batch_size={num // 20}",
         "train.epochs=2",
+        "data.image_size=16",
+        "method.views.size=16",
         "backbone.num_stages=1",
         "backbone.width=4",
         f"train.workers={workers}",
