@@ -124,7 +124,7 @@ def test_a_collapsed_network_is_told() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"method.views.num": 3}, "method.views.num is 3; BYOL predicts a view from another: set it to 2"),
+        ({"method.views.num": 3}, "method.views.num is 3; BYOL predicts one view from another: set it to 2"),
         ({"train.batch_size": 1}, "train.batch_size is 1; the projector normalises over the batch"),
         ({"method.final_momentum": 0.5}, "final_momentum is 0.5 and method.momentum 0.97: the target is to slow down"),
     ],

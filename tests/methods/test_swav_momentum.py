@@ -21,6 +21,7 @@ SMALL = (
     "method.queue_length=0",
     "method.queue_from=0st",
     "method.freeze_prototypes=0st",
+    "method.eval_from=0st",
     "train.batch_size=6",
 )
 

@@ -62,7 +62,7 @@ def test_parameters_may_stay_on_the_cpu(transform: Transform) -> None:
 
 @pytest.mark.parametrize("mix", [Mixup(), CutMix(), MixupOrCutMix()])
 def test_mixing_mixes_no_devices(mix) -> None:
-    params = mix.draw(SampleRandom(0, 0, np.arange(8), 0), np.arange(8) // 2, (32, 32))
+    params = mix.draw(SampleRandom(0, 0, np.arange(8), 0), torch.arange(8) // 2, (32, 32))
     assert mix.apply(torch.empty(8, 3, 32, 32, device="meta"), params).shape == (8, 3, 32, 32)
     assert mix.mix_labels(torch.empty(8, 10, device="meta"), params).shape == (8, 10)
 
