@@ -20,6 +20,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
+from raysl.methods.patches import check_small_views, grid_side, patch_size_of, token_backbone
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.attention import init_linear
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
@@ -74,9 +75,7 @@ class MSN(Method):
     backbone: TokenBackbone
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
-        if not isinstance(backbone, TokenBackbone):
-            raise TypeError(f"{type(backbone).__name__} has a patch_size, and is no TokenBackbone; derive it from that")
-        super().__init__(setup, backbone)
+        super().__init__(setup, token_backbone(backbone))
         config = self.config
         num_patches = (config.views.size // backbone.patch_size) ** 2
         self.num_visible = num_patches - _mask(setup).num_masked(num_patches)
@@ -96,27 +95,12 @@ class MSN(Method):
         Raises:
             ConfigError: with the numbers and what to set instead.
         """
-        config, patch_size = setup.method, setup.backbone.patch_size
-        if patch_size is None:
-            raise ConfigError(
-                f"backbone {setup.config.backbone.name!r} has no patches, of which MSN drops some; "
-                "set backbone=vit, or another TokenBackbone"
-            )
-        sides = {"size": config.views.size} | (
-            {"local_size": config.views.local_size} if config.views.num_local else {}
-        )
-        for name, side in sides.items():
-            if rest := side % patch_size:
-                ways = [str(near) for near in (side - rest, side - rest + patch_size) if near]
-                raise ConfigError(
-                    f"views of {side} pixels are not covered by patches of {patch_size}; "
-                    f"set method.views.{name}={' or '.join(ways)}, or another backbone.patch_size"
-                )
+        config, num_patches = setup.method, grid_side(setup, "MSN") ** 2
+        check_small_views(setup, "MSN")
         if config.views.num < 2:
             raise ConfigError(
                 f"method.views.num is {config.views.num}; MSN takes a target and a masked anchor or more: set it to 2"
             )
-        num_patches = (config.views.size // patch_size) ** 2
         if _mask(setup).num_masked(num_patches) == num_patches:
             raise ConfigError(
                 f"method.mask_ratio={config.mask_ratio:g} drops all {num_patches} patches of an anchor; "
@@ -191,6 +175,5 @@ class MSN(Method):
 
 
 def _mask(setup: Setup) -> RandomMask:
-    """The mask of each large view; `check` has seen to it that there are patches."""
-    assert setup.backbone.patch_size is not None
-    return RandomMask(patch_size=setup.backbone.patch_size, ratio=setup.method.mask_ratio)
+    """The mask of each large view."""
+    return RandomMask(patch_size=patch_size_of(setup, "MSN"), ratio=setup.method.mask_ratio)

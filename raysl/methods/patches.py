@@ -41,6 +41,21 @@ def grid_side(setup: Setup, title: str) -> int:
     return int(size // patch_size)
 
 
+def check_small_views(setup: Setup, title: str) -> None:
+    """Refuse small views that patches do not cover exactly; the arguments are those of `patch_size_of`.
+
+    Raises:
+        ConfigError: with the numbers and what to set instead.
+    """
+    patch_size, local = patch_size_of(setup, title), setup.method.views.local_size
+    if setup.method.views.num_local and (rest := local % patch_size):
+        ways = [str(size) for size in (local - rest, local - rest + patch_size) if size >= patch_size]
+        raise ConfigError(
+            f"small views of {local} pixels are not covered by patches of {patch_size}; "
+            f"set method.views.local_size={' or '.join(ways)}, or method.views.num_local=0"
+        )
+
+
 def need_mask_token(setup: Setup, title: str) -> None:
     """Refuse a ViT that has no token to stand in for masked patches.
 

@@ -1,7 +1,7 @@
 """What DINO, iBOT and DINOv2 ask of their views, and refuse before a process starts."""
 
 from raysl.errors import ConfigError
-from raysl.methods.patches import grid_side, need_mask_token, patch_size_of
+from raysl.methods.patches import check_small_views, grid_side, need_mask_token, patch_size_of
 from raysl.methods.setup import Setup
 from raysl.transforms.masking import BlockMask
 
@@ -51,15 +51,9 @@ def check_block_masks(setup: Setup, title: str) -> None:
     Raises:
         ConfigError: with the numbers and what to set instead.
     """
-    side, patch_size = grid_side(setup, title), patch_size_of(setup, title)
+    side = grid_side(setup, title)
     need_mask_token(setup, title)
-    local, rest = setup.method.views.local_size, setup.method.views.local_size % patch_size
-    if setup.method.views.num_local and rest:
-        ways = [str(size) for size in (local - rest, local - rest + patch_size) if size >= patch_size]
-        raise ConfigError(
-            f"small views of {local} pixels are not covered by patches of {patch_size}; "
-            f"set method.views.local_size={' or '.join(ways)}, or method.views.num_local=0"
-        )
+    check_small_views(setup, title)
     if most_masked(setup, title) < 1:
         raise ConfigError(
             f"method.mask_share={list(setup.method.mask_share)} masks none of the {side**2} patches of a large view; "
