@@ -14,8 +14,8 @@ from raysl import dist
 from raysl.config.ranges import Amount, Positive, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, off_diagonal_squares
+from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -63,13 +63,8 @@ class BarlowTwins(Method):
         Raises:
             ConfigError: with the value and what to set instead.
         """
-        batch_size, num_views = setup.plan.batch_size, setup.method.views.num
-        if num_views != 2:
-            raise ConfigError(f"method.views.num is {num_views}; Barlow Twins correlates two views: set it to 2")
-        if batch_size < 2:
-            raise ConfigError(
-                f"train.batch_size is {batch_size}, of which there is no correlation: give at least 2, better 256"
-            )
+        check_two_views(setup, "Barlow Twins correlates two views")
+        check_batch(setup, "of one image there is no correlation")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Eq. 1 of the whole global batch, the same number on every rank."""

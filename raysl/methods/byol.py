@@ -15,6 +15,7 @@ from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import negative_cosine
+from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -60,15 +61,9 @@ class BYOL(Method):
         Raises:
             ConfigError: with the value and what to set instead.
         """
-        method, batch_size = setup.method, setup.plan.batch_size
-        if method.views.num != 2:
-            raise ConfigError(
-                f"method.views.num is {method.views.num}; BYOL predicts one view from another: set it to 2"
-            )
-        if batch_size < 2:
-            raise ConfigError(
-                f"train.batch_size is {batch_size}; the projector normalises over the batch: at least 2, better 256"
-            )
+        check_two_views(setup, "BYOL predicts one view from another")
+        check_batch(setup, "the projector normalises over the batch")
+        method = setup.method
         if method.final_momentum < method.momentum:
             raise ConfigError(
                 f"method.final_momentum is {method.final_momentum} and method.momentum {method.momentum}: the target "

@@ -18,6 +18,7 @@ from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, info_nce
+from raysl.methods.checks import check_queue, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -72,14 +73,9 @@ class MoCo(Method):
         Raises:
             ConfigError: with the values and what to set instead.
         """
-        method, batch_size, is_sync = setup.method, setup.plan.batch_size, setup.config.train.sync_bn
-        if method.views.num != 2:
-            raise ConfigError(f"method.views.num is {method.views.num}; MoCo takes a query and a key: set it to 2")
-        if method.queue_size < batch_size:
-            raise ConfigError(
-                f"method.queue_size is {method.queue_size} and train.batch_size {batch_size}: keys would leave before "
-                f"a query met them; give a queue of {batch_size} or more, better 16 batches"
-            )
+        check_two_views(setup, "MoCo takes a query and a key")
+        check_queue(setup, "keys would leave before a query met them")
+        method, is_sync = setup.method, setup.config.train.sync_bn
         if method.key_bn == "shuffle" and is_sync:
             raise ConfigError(
                 "method.key_bn=shuffle is for statistics of each worker's rows, and train.sync_bn=true takes those of "

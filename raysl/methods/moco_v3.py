@@ -18,6 +18,7 @@ from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
+from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
@@ -78,12 +79,9 @@ class MoCoV3(Method):
         Raises:
             ConfigError: with the values and what to set instead.
         """
-        method, batch_size = setup.method, setup.plan.batch_size
-        if method.views.num != 2:
-            raise ConfigError(f"method.views.num is {method.views.num}; MoCo v3 takes a query and a key: set it to 2")
-        if batch_size < 2:
-            raise ConfigError(f"train.batch_size is {batch_size}; MoCo v3 contrasts images: at least 2, better 256")
-        if method.freeze_patches and setup.backbone.patch_size is None:
+        check_two_views(setup, "MoCo v3 takes a query and a key")
+        check_batch(setup, "MoCo v3 contrasts images")
+        if setup.method.freeze_patches and setup.backbone.patch_size is None:
             raise ConfigError(
                 f"method.freeze_patches is true, and backbone {setup.config.backbone.name!r} has no patches; leave it "
                 "out, or set backbone=vit"

@@ -14,8 +14,8 @@ from raysl import dist
 from raysl.config.ranges import Count, Temperature, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
+from raysl.methods.checks import check_batch, check_queue, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -64,16 +64,9 @@ class NNCLR(Method):
         Raises:
             ConfigError: with the values and what to set instead.
         """
-        method, batch_size = setup.method, setup.plan.batch_size
-        if method.views.num != 2:
-            raise ConfigError(f"method.views.num is {method.views.num}; NNCLR contrasts two views: set it to 2")
-        if batch_size < 2:
-            raise ConfigError(f"train.batch_size is {batch_size}; NNCLR contrasts images: at least 2, better 256")
-        if method.queue_size < batch_size:
-            raise ConfigError(
-                f"method.queue_size is {method.queue_size} and train.batch_size {batch_size}: embeddings would leave "
-                f"before they were anybody's neighbour; give {batch_size} or more, better 16 batches"
-            )
+        check_two_views(setup, "NNCLR contrasts two views")
+        check_batch(setup, "NNCLR contrasts images")
+        check_queue(setup, "embeddings would leave before they were anybody's neighbour")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Eq. 3, half for the neighbours of each view against the predictions from the other one."""

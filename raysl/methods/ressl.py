@@ -16,6 +16,7 @@ from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
+from raysl.methods.checks import check_queue
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -92,18 +93,14 @@ class ReSSL(Method):
         Raises:
             ConfigError: with the values and what to set instead.
         """
-        method, batch_size = setup.method, setup.plan.batch_size
+        method = setup.method
         if method.teacher_temperature >= method.temperature:
             raise ConfigError(
                 f"method.teacher_temperature is {method.teacher_temperature} and method.temperature "
                 f"{method.temperature}; the teacher's relations are to be the sharper ones: set it below, 0.04 in the "
                 "paper"
             )
-        if method.queue_size < batch_size:
-            raise ConfigError(
-                f"method.queue_size is {method.queue_size} and train.batch_size {batch_size}: embeddings would leave "
-                f"before they were compared; give {batch_size} or more, better 16 batches"
-            )
+        check_queue(setup, "embeddings would leave before they were compared")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Algorithm 1: the cross entropy between the teacher's relations and the student's."""

@@ -15,6 +15,7 @@ from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, contrastive_accuracy, nt_xent
+from raysl.methods.checks import check_batch
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -58,11 +59,8 @@ class SimCLR(Method):
         Raises:
             ConfigError: with the value and what to set instead.
         """
-        batch_size, views = setup.plan.batch_size, setup.method.views
-        if batch_size < 2:
-            raise ConfigError(
-                f"train.batch_size is {batch_size}; {cls.__name__} contrasts images: at least 2, better 256"
-            )
+        check_batch(setup, f"{cls.__name__} contrasts images")
+        views = setup.method.views
         if views.num + views.num_local < 2:
             raise ConfigError(
                 f"method.views.num is {views.num}; {cls.__name__} pulls views of an image together: at least 2"

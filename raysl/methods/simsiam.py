@@ -14,8 +14,8 @@ from raysl import dist
 from raysl.config.ranges import NotEmpty, Width
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import negative_cosine
+from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -62,13 +62,8 @@ class SimSiam(Method):
         Raises:
             ConfigError: with the value and what to set instead.
         """
-        num_views, batch_size = setup.method.views.num, setup.plan.batch_size
-        if num_views != 2:
-            raise ConfigError(f"method.views.num is {num_views}; SimSiam compares two views: set it to 2")
-        if batch_size < 2:
-            raise ConfigError(
-                f"train.batch_size is {batch_size}; the projector normalises over the batch: at least 2, better 256"
-            )
+        check_two_views(setup, "SimSiam compares two views")
+        check_batch(setup, "the projector normalises over the batch")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Eq. 4: half the sum of both directions, each without a gradient into what is predicted (algorithm 1)."""

@@ -15,8 +15,8 @@ from raysl import dist
 from raysl.config.ranges import Amount, Momentum, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, negative_cosine
+from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -66,15 +66,8 @@ class TiCo(Method):
         Raises:
             ConfigError: with the value and what to set instead.
         """
-        batch_size, num_views = setup.plan.batch_size, setup.method.views.num
-        if batch_size < 2:
-            raise ConfigError(
-                f"train.batch_size is {batch_size}; the projector normalises over the batch: at least 2, better 256"
-            )
-        if num_views != 2:
-            raise ConfigError(
-                f"method.views.num is {num_views}; TiCo has a view for the student and one for the teacher: set it to 2"
-            )
+        check_batch(setup, "the projector normalises over the batch")
+        check_two_views(setup, "TiCo has a view for the student and one for the teacher")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """The loss of algorithm 1 on this rank's images, with the covariance of the whole global batch in C."""

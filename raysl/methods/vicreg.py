@@ -15,8 +15,8 @@ from raysl import dist
 from raysl.config.ranges import Amount, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, off_diagonal_squares
+from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
@@ -66,13 +66,8 @@ class VICReg(Method):
         Raises:
             ConfigError: with the value and what to set instead.
         """
-        batch_size, num_views = setup.plan.batch_size, setup.method.views.num
-        if num_views != 2:
-            raise ConfigError(f"method.views.num is {num_views}; VICReg compares two views: set it to 2")
-        if batch_size < 2:
-            raise ConfigError(
-                f"train.batch_size is {batch_size}, of which there is no variance: give at least 2, better 256"
-            )
+        check_two_views(setup, "VICReg compares two views")
+        check_batch(setup, "of one image there is no variance")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Eq. 6 on this rank's images, with the variances and covariances of the whole global batch."""

@@ -130,7 +130,10 @@ def test_views_networks_and_weights_are_the_authors() -> None:
 
 @pytest.mark.parametrize(
     ("batch_size", "num", "message"),
-    [(1, 2, "batch_size is 1, of which there is no correlation"), (6, 3, "views.num is 3; Barlow Twins correlates")],
+    [
+        (1, 2, "batch_size is 1; of one image there is no correlation"),
+        (6, 3, "views.num is 3; Barlow Twins correlates"),
+    ],
 )
 def test_check_refuses_settings_without_correlation(batch_size: int, num: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

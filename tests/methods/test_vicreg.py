@@ -98,7 +98,10 @@ def test_views_networks_and_weights_are_the_papers() -> None:
 
 @pytest.mark.parametrize(
     ("batch_size", "num", "message"),
-    [(1, 2, "train.batch_size is 1, of which there is no variance"), (6, 3, "method.views.num is 3; VICReg compares")],
+    [
+        (1, 2, "train.batch_size is 1; of one image there is no variance"),
+        (6, 3, "method.views.num is 3; VICReg compares"),
+    ],
 )
 def test_check_refuses_settings_without_variance_or_pairs(batch_size: int, num: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
