@@ -53,9 +53,10 @@ def kmeans(
     if not dist.all_true(bool(rows.isfinite().all()), rows.device):
         raise ValueError("k-means was given rows that are not finite: the network that made them has diverged")
     centroids = _first(rows, k, seed, spherical)
+    scores = _scores_of_a_part(rows, k)
     for _ in range(num_iters):
-        centroids = _moved(rows, centroids, spherical, empty)
-    nearest = [_nearest(part, centroids, spherical) for part in _parts(rows, k, spherical)]
+        centroids = _moved(rows, centroids, spherical, empty, scores)
+    nearest = [_nearest(part, centroids, spherical, scores) for part in _parts(rows, k, spherical)]
     return centroids, torch.cat(nearest) if nearest else torch.zeros(0, dtype=torch.int64, device=rows.device)
 
 
@@ -71,13 +72,13 @@ def _first(rows: Tensor, k: int, seed: int, spherical: bool) -> Tensor:
     return F.normalize(first, dim=1) if spherical else first
 
 
-def _moved(rows: Tensor, centroids: Tensor, spherical: bool, empty: EmptyRule) -> Tensor:
+def _moved(rows: Tensor, centroids: Tensor, spherical: bool, empty: EmptyRule, scores: Tensor) -> Tensor:
     """Centroids after one round [K, D]."""
     k, dim = centroids.shape
     sums = torch.zeros(k, dim + 1, dtype=torch.float64, device=rows.device)  # the last column counts
     for part in _parts(rows, k, spherical):
         ones = part.new_ones(len(part), 1)
-        sums.index_add_(0, _nearest(part, centroids, spherical), torch.cat([part, ones], dim=1).double())
+        sums.index_add_(0, _nearest(part, centroids, spherical, scores), torch.cat([part, ones], dim=1).double())
     sums = dist.all_sum(sums)
     counts = sums[:, -1]  # [K]
     means = sums[:, :-1] / counts.clamp(min=1)[:, None]
@@ -106,15 +107,26 @@ def _split(centroids: Tensor, counts: list[float]) -> Tensor:
 
 def _parts(rows: Tensor, k: int, spherical: bool) -> Iterator[Tensor]:
     """The rows a few at a time, of length 1 where directions count."""
-    for part in torch.split(rows, max(_SCORES_AT_ONCE // max(k, rows.shape[1]), 1)) if len(rows) else ():
+    for part in torch.split(rows, _rows_of_a_part(rows, k)) if len(rows) else ():
         part = at_least_fp32(part)
         yield F.normalize(part, dim=1) if spherical else part
 
 
-def _nearest(part: Tensor, centroids: Tensor, spherical: bool) -> Tensor:
-    """Places of the nearest centroids, the first of equals, int64 [n]."""
+def _rows_of_a_part(rows: Tensor, k: int) -> int:
+    return max(_SCORES_AT_ONCE // max(k, rows.shape[1]), 1)
+
+
+def _scores_of_a_part(rows: Tensor, k: int) -> Tensor:
+    """Where the scores of one part after the other are put: fresh memory each time takes as long as the product."""
+    return at_least_fp32(rows.new_empty(0)).new_empty(min(_rows_of_a_part(rows, k), len(rows)), k)
+
+
+def _nearest(part: Tensor, centroids: Tensor, spherical: bool, scores: Tensor) -> Tensor:
+    """Places of the nearest centroids, the first of equals, int64 [n]; `scores` is written over."""
+    scores = scores[: len(part)]
     if spherical:
-        return (part @ centroids.T).argmax(dim=1)
+        return torch.mm(part, centroids.T, out=scores).argmax(dim=1)
     middle = centroids.mean(dim=0)  # differences of large squares would lose digits
     centred = centroids - middle
-    return ((part - middle) @ centred.T - centred.square().sum(dim=1) / 2).argmax(dim=1)
+    torch.mm(part - middle, centred.T, out=scores)
+    return scores.sub_(centred.square().sum(dim=1) / 2).argmax(dim=1)
