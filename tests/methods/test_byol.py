@@ -22,7 +22,12 @@ STEP = Step(0, 10, 5)
 def setup_of(**fields: Any) -> Setup:
     small = ["backbone.num_stages=2", "backbone.width=4", "train.batch_size=6"]
     mine = {"method.hidden_dim": 16, "method.output_dim": 8, **fields}
-    return Setup.of(load_config("digits/byol", [*small, *(f"{name}={value}" for name, value in mine.items())]), 6)
+    return Setup.of(
+        load_config(
+            "digits/byol", [*small, "method.momentum=0.97", *(f"{name}={value}" for name, value in mine.items())]
+        ),
+        6,
+    )
 
 
 def small_byol(**fields: Any) -> BYOL:

@@ -21,7 +21,12 @@ STEP = Step(0, 10, 5)
 def setup_of(**fields: Any) -> Setup:
     small = ["backbone.num_stages=2", "backbone.width=4", "train.batch_size=6"]
     mine = {"method.hidden_dims": "[16,12]", "method.output_dim": 8, "method.predictor_dim": 4, **fields}
-    return Setup.of(load_config("digits/simsiam", [*small, *(f"{name}={value}" for name, value in mine.items())]), 6)
+    return Setup.of(
+        load_config(
+            "digits/simsiam", [*small, "optim.warmup=0ep", *(f"{name}={value}" for name, value in mine.items())]
+        ),
+        6,
+    )
 
 
 def small_simsiam(**fields: Any) -> SimSiam:
