@@ -1,8 +1,11 @@
-"""How this process gets its memory from the system."""
+"""What memory this process has, and how it gets it from the system."""
 
 import ctypes
 import platform
+import resource
+import sys
 from functools import cache
+from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
@@ -18,3 +21,25 @@ def keep_freed_memory() -> None:
         libc = ctypes.CDLL(None)
         for option, value in ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, 2**31 - 1), (_ARENA_MAX, 1)):
             libc.mallopt(option, value)
+
+
+def resident() -> int:
+    """Bytes that this process has resident now; where there is no /proc, the most that it had."""
+    return _status("VmRSS")
+
+
+def most_resident() -> int:
+    """The most bytes that this process had resident so far.
+
+    Linux counts into `ru_maxrss` what the process that started this one had, so that is for other systems.
+    """
+    return _status("VmHWM")
+
+
+def _status(field: str) -> int:
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) * 1024

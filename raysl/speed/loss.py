@@ -7,19 +7,17 @@ are made. Freed memory is kept while time is taken, as in a training worker (`ra
 
 import json
 import logging
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from raysl.errors import ConfigError, RunFailed
-from raysl.memory import keep_freed_memory
+from raysl.memory import keep_freed_memory, most_resident, resident
 from raysl.speed.loss_cases import CASES, Case, Contenders, Sizes
 from raysl.speed.numbers import machine, medians, ratios, rotated, verdict
 
@@ -136,22 +134,9 @@ def _process(case: str, contender: str, sizes: Sizes) -> dict[str, float]:
 def measure_memory(case: str, contender: str, sizes: Sizes) -> dict[str, float]:
     """Memory in MB, and seconds, of the first run of a contender in this process."""
     run = CASES[case].build(sizes)[contender]
-    before = _resident_mb("VmRSS")
+    before = resident()
     seconds = _seconds(run)
-    return {"memory_mb": max(_resident_mb("VmHWM") - before, 0.0), "seconds": seconds}
-
-
-def _resident_mb(field: str) -> float:
-    """What is resident now (VmRSS), or was at most (VmHWM); the latter in any case where there is no /proc.
-
-    Linux counts into `ru_maxrss` what the starting process had, so that is for other systems.
-    """
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
-    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+    return {"memory_mb": max(most_resident() - before, 0) / 2**20, "seconds": seconds}
 
 
 if __name__ == "__main__":

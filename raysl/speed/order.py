@@ -6,7 +6,6 @@ first batches: at the start of the run, at a resume in the middle of a later epo
 """
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 from raysl.data.order import Order
 from raysl.data.split import runs
 from raysl.errors import RunFailed
+from raysl.memory import most_resident
 from raysl.speed.numbers import verdict
 
 GOAL_MB, GOAL_S = 100.0, 1.0
@@ -90,14 +90,14 @@ def order_table(numbers: dict[str, Any]) -> str:
 
 def simulate(task: OrderTask) -> dict[str, float]:
     """One rank's numbers, measured in this process."""
-    before = _peak_mb()
+    before = most_resident() / 2**20
     start = time.perf_counter()
     order = _order(task)
     order.batch(0, task.rank, task.world)
     numbers = {"first_batch_s": time.perf_counter() - start}
     times = [_seconds(order, step, task) for step in range(1, NUM_BATCHES)]
     numbers["epoch_turn_s"] = max(_seconds(order, order.epoch_len - 1, task), _seconds(order, order.epoch_len, task))
-    numbers["process_mb"] = _peak_mb()
+    numbers["process_mb"] = most_resident() / 2**20
     numbers["memory_mb"] = numbers["process_mb"] - before
     start = time.perf_counter()
     resumed = _order(task)
@@ -121,10 +121,6 @@ def _seconds(order: Order, step: int, task: OrderTask) -> float:
     start = time.perf_counter()
     order.batch(step, task.rank, task.world)
     return time.perf_counter() - start
-
-
-def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ Each is an endless stream of batches; all use as many processes or threads as th
 import itertools
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,7 @@ from raysl.data.decode.decode import decode
 from raysl.data.order import Order
 from raysl.data.sources.parquet import Parquet
 from raysl.data.stream.loader import Loader, LocalBatches
-from raysl.memory import keep_freed_memory
+from raysl.memory import keep_freed_memory, most_resident
 from raysl.speed.pictures import read_pictures
 from raysl.speed.turns import join
 from raysl.transforms.photometric import blur_kernel_size
@@ -86,7 +85,7 @@ class StreamTask:
                 {
                     "images_per_s": len(waits) * self.batch_size / (time.perf_counter() - start),
                     "longest_s": max(waits),
-                    "memory_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+                    "memory_gb": most_resident() / 1e9,
                 }
             )
 

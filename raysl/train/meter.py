@@ -1,12 +1,12 @@
 """How fast training goes, and how much of its time it waits for data."""
 
-import resource
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from raysl.memory import most_resident
 
 WARM_UP = 3  # first steps of a start, which compile, allocate and fill queues: they are not timed
 
@@ -67,5 +67,4 @@ class Meter:
         """Most memory used: of the GPU if there is one, else of this process."""
         if self.device.type == "cuda":
             return float(torch.cuda.max_memory_allocated(self.device) / 1e9)
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+        return most_resident() / 1e9
