@@ -71,7 +71,7 @@ class BarlowTwins(Method):
         views = batch.views["global"]  # [B, 2, C, H, W]
         z = self.projector(self.backbone(views.flatten(0, 1)))  # [B*2, D]
         z = at_least_fp32(z).view(*views.shape[:2], -1)  # [B, 2, D]
-        correlation = self._correlation(z)  # [D, D]
+        correlation = cross_correlation(z, self.config.eps, is_joint=self.config.normalize == "joint")  # [D, D]
         agreement = (1 - correlation.diagonal()).square().sum()
         redundancy = off_diagonal_squares(correlation)
         loss = self.config.scale * (agreement + self.config.redundancy * redundancy)
@@ -83,10 +83,19 @@ class BarlowTwins(Method):
         }
         return StepOutput(loss, metrics)
 
-    def _correlation(self, z: Tensor) -> Tensor:
-        """Eq. 2: correlations [D, D] of the dimensions of one view with those of the other, over all ranks' images."""
-        is_joint = self.config.normalize == "joint"
-        rows, num_rows = centred(z.flatten(0, 1) if is_joint else z)  # [B*2, D] or [B, 2, D]
-        variance = dist.all_sum(rows.square().sum(dim=0)) / num_rows  # [D] or [2, D]
-        normal = (rows * torch.rsqrt(variance + self.config.eps)).view_as(z)  # [B, 2, D]
-        return products(normal[:, 0], normal[:, 1]) / (num_rows / 2 if is_joint else num_rows)
+
+def cross_correlation(z: Tensor, eps: float, is_joint: bool) -> Tensor:
+    """Eq. 2: correlations of the dimensions of one view with those of the other, over all ranks' images.
+
+    Args:
+        z: embeddings of two views of this rank's images [B, 2, D].
+        eps: added to variances.
+        is_joint: whether both views have one mean and variance.
+
+    Returns:
+        [D, D], the same on every rank.
+    """
+    rows, num_rows = centred(z.flatten(0, 1) if is_joint else z)  # [B*2, D] or [B, 2, D]
+    variance = dist.all_sum(rows.square().sum(dim=0)) / num_rows  # [D] or [2, D]
+    normal = (rows * torch.rsqrt(variance + eps)).view_as(z)  # [B, 2, D]
+    return products(normal[:, 0], normal[:, 1]) / (num_rows / 2 if is_joint else num_rows)

@@ -74,18 +74,29 @@ class VICReg(Method):
         views = batch.views["global"]  # [B, 2, C, H, W]
         z = self.expander(self.backbone(views.flatten(0, 1)))  # [B*2, D]
         z = at_least_fp32(z).view(*views.shape[:2], -1)  # [B, 2, D]
-        rows, num_rows = centred(z)
-        covariances = [products(view, view) / (num_rows - 1) for view in rows.unbind(dim=1)]  # [D, D] of each view
-        terms = {
-            "invariance": F.mse_loss(z[:, 0], z[:, 1]),
-            "variance": torch.stack([self._hinge(c.diagonal()) for c in covariances]).sum(),
-            "covariance": torch.stack([off_diagonal_squares(c) / len(c) for c in covariances]).sum(),
-        }
+        terms = vicreg_terms(z, self.config.target_std, self.config.eps)
         loss = sum((getattr(self.config, name) * term for name, term in terms.items()), start=z.new_zeros(()))
         metrics = {name: term.detach() for name, term in terms.items()}
         return StepOutput(loss, metrics | collapse(dist.all_gather(z[:, 0].detach())))
 
-    def _hinge(self, variance: Tensor) -> Tensor:
-        """Eq. 1 and 2: how far the standard deviations of dimensions [D] stay below their target, mean over them."""
-        deviation = (variance + self.config.eps).sqrt()  # [D]
-        return F.relu(self.config.target_std - deviation).mean()
+
+def vicreg_terms(z: Tensor, target_std: float, eps: float) -> dict[str, Tensor]:
+    """The three terms of eq. 6 before their weights.
+
+    Args:
+        z: embeddings of two views of this rank's images [B, 2, D].
+        target_std: standard deviation that each dimension is to reach, gamma in eq. 1.
+        eps: added to variances.
+
+    Returns:
+        `invariance` (eq. 5) of this rank's images; `variance` (eq. 1) and `covariance` (eq. 4), summed over views,
+        of the whole global batch.
+    """
+    rows, num_rows = centred(z)
+    covariances = [products(view, view) / (num_rows - 1) for view in rows.unbind(dim=1)]  # [D, D] of each view
+    deviations = [(c.diagonal() + eps).sqrt() for c in covariances]  # [D] of each view, eq. 2
+    return {
+        "invariance": F.mse_loss(z[:, 0], z[:, 1]),
+        "variance": torch.stack([F.relu(target_std - deviation).mean() for deviation in deviations]).sum(),
+        "covariance": torch.stack([off_diagonal_squares(c) / len(c) for c in covariances]).sum(),
+    }

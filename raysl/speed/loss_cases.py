@@ -11,8 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl.losses import info_nce, nt_xent, sup_con, swapped_prediction
+from raysl.losses import dcl, info_nce, nt_xent, off_diagonal_squares, sup_con, swapped_prediction
+from raysl.methods.barlow_twins import cross_correlation
+from raysl.methods.vicreg import vicreg_terms
 from raysl.nn.backbones.resnet import ResNet
+from raysl.nn.centre import Centre
 from raysl.nn.ema import Teacher
 from raysl.nn.kmeans import kmeans
 from raysl.nn.queue import Queue
@@ -32,10 +35,12 @@ class Sizes:
     Args:
         batch: images, with two views each.
         large_batch: of NT-Xent, where only memory matters.
+        small_batch: of DINO, with two large views and eight small ones.
         dim: of embeddings.
+        wide: of those of Barlow Twins and VICReg.
         queue: keys of MoCo.
         prototypes: of SwAV.
-        many_prototypes: of DINO, for the Sinkhorn-Knopp of `batch` rows.
+        many_prototypes: of DINO, and for the Sinkhorn-Knopp of `batch` rows.
         rows: of the Sinkhorn-Knopp with `prototypes`.
         classes: of labels.
         points, centroids: of k-means; a twentieth of ImageNet's images.
@@ -44,7 +49,9 @@ class Sizes:
 
     batch: int = 512
     large_batch: int = 16_384
+    small_batch: int = 64
     dim: int = 128
+    wide: int = 2_048
     queue: int = 65_536
     prototypes: int = 3_000
     many_prototypes: int = 65_536
@@ -134,6 +141,68 @@ def _sup_con(sizes: Sizes) -> Contenders:
         return -(log_p.masked_fill(~positive, 0).sum(dim=1) / positive.sum(dim=1)).mean()
 
     return {"raysl": _both(lambda z: sup_con(z, z, rows, labels), z), "plain": _both(plain, z)}
+
+
+def _dcl(sizes: Sizes) -> Contenders:
+    z, rows = torch.randn(sizes.batch, 2, sizes.dim), torch.arange(sizes.batch)
+    found: Contenders = {"raysl": _both(lambda z: dcl(z, z, rows), z)}
+    if has_lightly():
+        from lightly.loss import DCLLoss
+
+        loss = DCLLoss(temperature=0.1)
+        found["lightly"] = _both(lambda z: loss(z[:, 0], z[:, 1]), z)
+    return found
+
+
+def _barlow_twins(sizes: Sizes) -> Contenders:
+    z = torch.randn(sizes.batch, 2, sizes.wide)
+
+    def ours(z: Tensor) -> Tensor:
+        c = cross_correlation(z, 1e-5, is_joint=False)
+        return (1 - c.diagonal()).square().sum() + 0.005 * off_diagonal_squares(c)
+
+    found: Contenders = {"raysl": _both(ours, z)}
+    if has_lightly():
+        from lightly.loss import BarlowTwinsLoss
+
+        loss = BarlowTwinsLoss()
+        found["lightly"] = _both(lambda z: loss(z[:, 0], z[:, 1]), z)
+    return found
+
+
+def _vicreg(sizes: Sizes) -> Contenders:
+    z = torch.randn(sizes.batch, 2, sizes.wide)
+
+    def ours(z: Tensor) -> Tensor:
+        terms = vicreg_terms(z, 1.0, 1e-4)
+        return 25 * terms["invariance"] + 12.5 * terms["variance"] + terms["covariance"]  # lightly halves it
+
+    found: Contenders = {"raysl": _both(ours, z)}
+    if has_lightly():
+        from lightly.loss import VICRegLoss
+
+        loss = VICRegLoss()
+        found["lightly"] = _both(lambda z: loss(z[:, 0], z[:, 1]), z)
+    return found
+
+
+def _dino(sizes: Sizes) -> Contenders:
+    num_views, num_large = 10, 2
+    scores = torch.randn(sizes.small_batch, num_views, sizes.many_prototypes).mul_(0.1)
+    told = torch.randn(sizes.small_batch, num_large, sizes.many_prototypes).mul_(0.1)
+    centre = Centre(sizes.many_prototypes)
+
+    def ours(scores: Tensor) -> Tensor:
+        return swapped_prediction(scores, centre(told, 0.04), range(num_large), 0.1)
+
+    found: Contenders = {"raysl": _then(_both(ours, scores), lambda: centre.update(told.mean(dim=1), 0.9))}
+    if has_lightly():
+        from lightly.loss import DINOLoss
+
+        loss = DINOLoss(output_dim=sizes.many_prototypes)
+        given = list(told.unbind(dim=1))
+        found["lightly"] = _both(lambda scores: loss(given, list(scores.unbind(dim=1)), teacher_temp=0.04), scores)
+    return found
 
 
 def _swapped(sizes: Sizes) -> Contenders:
@@ -228,6 +297,10 @@ CASES = {
     ),
     "info_nce": Case("InfoNCE and its queue (MoCo), {batch} and {queue:,} keys", _info_nce, {"raysl/lightly": 1.0}),
     "sup_con": Case("SupCon, {batch} x 2 views, {classes:,} classes", _sup_con, {"raysl/plain": 1.0}),
+    "dcl": Case("DCL, {batch} x 2 views, width {dim}", _dcl, {"raysl/lightly": 1.0}),
+    "barlow_twins": Case("Barlow Twins, {batch} x 2 views, width {wide:,}", _barlow_twins, {"raysl/lightly": 1.0}),
+    "vicreg": Case("VICReg, {batch} x 2 views, width {wide:,}", _vicreg, {"raysl/lightly": 1.0}),
+    "dino": Case("DINO, {small_batch} x (2 + 8) views, {many_prototypes:,}", _dino, {"raysl/lightly": 1.0}),
     "swapped_prediction": Case(
         "swapped prediction and codes (SwAV), {batch} x 2 x {prototypes:,}", _swapped, {"raysl/lightly": 1.0}
     ),

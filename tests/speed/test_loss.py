@@ -14,7 +14,9 @@ from raysl.speed.loss_cases import CASES, Sizes, has_lightly
 TINY = Sizes(
     batch=8,
     large_batch=16,
+    small_batch=4,
     dim=6,
+    wide=5,
     queue=32,
     prototypes=5,
     many_prototypes=7,
@@ -24,7 +26,7 @@ TINY = Sizes(
     centroids=4,
     depth=10,
 )
-LOSSES = ("nt_xent", "info_nce", "sup_con", "swapped_prediction")
+LOSSES = ("nt_xent", "info_nce", "sup_con", "dcl", "barlow_twins", "vicreg", "dino", "swapped_prediction")
 
 
 @pytest.mark.parametrize("name", LOSSES)
