@@ -16,9 +16,9 @@ class Leaderboard:
     """Trials, the best first.
 
     Args:
-        rows: an object a run: rank, trial, status, draws (trials with these settings), epoch, the metric, the
-            configuration and the settings that vary, other measurements, median seconds a step, most memory in GB, the
-            last `raysl.nn.collapse`, path.
+        rows: an object a run: rank, trial, status, draws (trials with these settings), epoch, the metric, that of the
+            untrained network where it was measured, the configuration and the settings that vary, other measurements,
+            median seconds a step, most memory in GB, the last `raysl.nn.collapse`, path.
         path: of `leaderboard.csv`, which holds the same.
     """
 

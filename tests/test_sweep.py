@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ from raysl.errors import ConfigError, RunInUse
 from raysl.leaderboard import Leaderboard, once, ranked
 from raysl.methods.setup import Setup
 from raysl.sweep_space import SweepConfig, dump_sweep, load_starts, load_sweep
-from raysl.sweeps import _pretrained, _starts, _trial_config, _trial_name
+from raysl.sweeps import _pretrained, _row, _starts, _trial_config, _trial_name
 from raysl.sweeps import sweep as run_sweep
 from raysl.train.folder.run_folder import RunFolder
 from tests.data.samples import png
@@ -127,6 +128,16 @@ def test_a_trial_departs_from_the_config_that_it_names(tmp_path: Path) -> None:
     alone = {"": load_config("quickstart")}
     assert _starts(alone) == {}
     assert _trial_config(alone, folder, {"optim.lr": 0.25}).optim.lr == 0.25
+
+
+def test_a_row_tells_the_metric_beside_that_of_the_untrained_network(tmp_path: Path) -> None:
+    bases = {"": load_config("quickstart", ["train.epochs=2"])}
+    metrics = {"epoch": 2.0, "knn/top1": 60.0, "knn/top1/untrained": 40.0, "knn/top1/pixels": 50.0, "knn/top5": 90.0}
+    result = SimpleNamespace(metrics=metrics, config={"optim.lr": 0.25}, error=None)
+    row = _row(RunFolder(str(tmp_path)), result, SweepConfig(metric="knn/top1"), bases)
+    assert row["status"] == "finished"
+    told = [(name, row[name]) for name in row if name.startswith(("knn", "optim"))]
+    assert told == [("knn/top1", 60.0), ("knn/top1/untrained", 40.0), ("optim.lr", 0.25), ("knn/top5", 90.0)]
 
 
 def test_columns_that_only_some_runs_have_are_in_the_table() -> None:
