@@ -20,6 +20,7 @@ SMALL = (
     "backbone.width=8",
     "backbone.depth=2",
     "backbone.heads=2",
+    "method.shared_head=true",
     "method.head.num_prototypes=7",
     "method.head.norm=false",
     "method.head.hidden_dim=12",
