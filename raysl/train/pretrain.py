@@ -21,7 +21,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from raysl.addresses import absolute, join
 from raysl.arguments import run_config
 from raysl.benchmarks.evaluate import Report, benchmark
-from raysl.checkpoint_files import Found, newest_whole
+from raysl.checkpoint_files import SETTINGS_FILE, Found, newest_whole
 from raysl.cluster import Resources, connect, disconnect, worker_shape
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
@@ -208,8 +208,17 @@ def _facts(folder: RunFolder, marks: dict[str, float]) -> dict[str, Any]:
     return {
         "times": {**times, "start to first step": startup.get("total", 0.0), "total": total},
         "events": events_of(folder, with_saves=False),
-        "command": redact(shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])),
+        "command": redact(shlex.join(_command(folder))),
     }
+
+
+def _command(folder: RunFolder) -> list[str]:
+    """What starts the run again: the words given to the shell; from Python, as in a trial, the settings kept with it,
+    where they are a file; else nothing."""
+    program = Path(sys.argv[0]).name
+    if program == "raysl":
+        return [program, *sys.argv[1:]]
+    return ["raysl", "pretrain", folder.uri_of(SETTINGS_FILE)] if folder.is_local else []
 
 
 def _result(folder: RunFolder, report: Report | None) -> Result:

@@ -17,7 +17,7 @@ NOT_EXACT: dict[str, str] = {}
 MARGIN = 8.0
 """Points of 5-shot accuracy that a minute of training adds to the untrained network, at least."""
 
-SLOW_LEARNERS = ("ijepa", "msn")
+SLOW_LEARNERS = ("msn",)
 """Methods for which no settings are known yet that do so."""
 
 every_method = pytest.mark.parametrize("name", METHODS)
