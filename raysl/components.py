@@ -76,10 +76,12 @@ ALIASES: dict[str, dict[str, str]] = {
         "webdataset": "raysl.data.sources.webdataset:WebDataset",
     },
     "optimizer": {
+        "adam": "raysl.optim.adam:Adam",
         "adamw": "raysl.optim.adamw:AdamW",
         "larc": "raysl.optim.larc:LARC",
         "lars": "raysl.optim.lars:LARS",
         "sgd": "raysl.optim.sgd:SGD",
+        "torch": "raysl.optim.any_torch:AnyTorch",
     },
     "benchmark": {
         "knn": "raysl.benchmarks.knn:KNN",

@@ -17,8 +17,8 @@ class LARS(LayerwiseSGD):
 
     For a parameter w with gradient g: d = g + weight_decay * w; where the group has `layer_scaling`,
     d *= trust_coefficient * |w| / |d|, left alone where either norm is 0; m = momentum * m + d; w -= lr * m.
-    The paper divides by |g| + weight_decay * |w| instead (algorithm 1); self-supervised methods are trained with the
-    norm of the sum.
+    The paper divides by |g| + weight_decay * |w| instead (algorithm 1), which is `separate_norms`; self-supervised
+    methods are trained with the norm of the sum.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class LARS(LayerwiseSGD):
         """Share of the last update that goes on."""
         trust_coefficient: Positive = 0.001
         """Length of a layer's update as a share of its weights' norm, at learning rate 1 (eta in the paper)."""
+        separate_norms: bool = False
+        """Divide by |g| + weight_decay * |w|, as the paper, lightly and solo-learn do, not by the norm of the sum."""
 
     def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
         defaults = {
@@ -38,17 +40,20 @@ class LARS(LayerwiseSGD):
             "nesterov": False,
             "weight_decay": config.weight_decay,
             "trust_coefficient": config.trust_coefficient,
+            "separate_norms": config.separate_norms,
             "layer_scaling": True,
         }
         super().__init__(params, defaults)
 
     def updates(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """Decayed gradients, brought to the length trust_coefficient * |w| unless the update or the weight is 0."""
-        if group["weight_decay"] != 0:
-            grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
+        """Decayed gradients, brought to the length trust_coefficient * |w| unless the update or the weight is 0; of
+        separate norms, to no more than that."""
+        decay = group["weight_decay"]
+        updates = list(torch._foreach_add(grads, params, alpha=decay)) if decay != 0 else grads
         if not group["layer_scaling"]:
-            return grads
-        weight_norms, update_norms = norms(params), norms(grads)  # [number of tensors]
-        is_scaled = (weight_norms > 0) & (update_norms > 0)
-        ratios = torch.where(is_scaled, group["trust_coefficient"] * weight_norms / update_norms, 1.0)
-        return list(torch._foreach_mul(grads, ratios.unbind()))
+            return updates
+        weight_norms = norms(params)  # [number of tensors]
+        lengths = norms(grads) + decay * weight_norms if group["separate_norms"] else norms(updates)
+        is_scaled = (weight_norms > 0) & (lengths > 0)
+        ratios = torch.where(is_scaled, group["trust_coefficient"] * weight_norms / lengths, 1.0)
+        return list(torch._foreach_mul(updates, ratios.unbind()))

@@ -1,4 +1,5 @@
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,15 +11,23 @@ CONFIG = LARS.Config(lr=0.5, momentum=0.9, trust_coefficient=0.01, weight_decay=
 
 
 def slow_lars(
-    weights: list[Tensor], grads: list[list[Tensor]], lr: float, decay: float, eta: float, momentum: float, scaled: bool
+    weights: list[Tensor],
+    grads: list[list[Tensor]],
+    lr: float,
+    decay: float,
+    eta: float,
+    momentum: float,
+    scaled: bool,
+    separate: bool,
 ) -> None:
     """One parameter at a time, one line of the definition at a time."""
     moving = [torch.zeros_like(weight) for weight in weights]
     for step_grads in grads:
         for place, (weight, grad) in enumerate(zip(weights, step_grads, strict=True)):
             update = grad + decay * weight
-            if scaled and weight.norm() > 0 and update.norm() > 0:
-                update = update * (eta * weight.norm() / update.norm())
+            length = grad.norm() + decay * weight.norm() if separate else update.norm()
+            if scaled and weight.norm() > 0 and length > 0:
+                update = update * (eta * weight.norm() / length)
             moving[place] = momentum * moving[place] + update
             weight -= lr * moving[place]
 
@@ -34,17 +43,18 @@ def gradients(params: list[nn.Parameter], num_steps: int) -> list[list[Tensor]]:
     return [[torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in params] for _ in range(num_steps)]
 
 
-@pytest.mark.parametrize("is_scaled", [True, False])
+@pytest.mark.parametrize(("is_scaled", "is_separate"), [(True, False), (True, True), (False, False)])
 @pytest.mark.parametrize("decay", [0.1, 0.0])
-def test_lars_equals_a_slow_loop(is_scaled: bool, decay: float) -> None:
+def test_lars_equals_a_slow_loop(is_scaled: bool, is_separate: bool, decay: float) -> None:
     params, expected = parameters(), [parameter.detach().clone() for parameter in parameters()]
     grads = gradients(params, num_steps=4)
-    optimizer = LARS([{"params": params, "weight_decay": decay, "layer_scaling": is_scaled}], CONFIG)
+    config = replace(CONFIG, separate_norms=is_separate)
+    optimizer = LARS([{"params": params, "weight_decay": decay, "layer_scaling": is_scaled}], config)
     for step_grads in grads:
         for parameter, grad in zip(params, step_grads, strict=True):
             parameter.grad = grad.clone()
         optimizer.step()
-    slow_lars(expected, grads, 0.5, decay, 0.01, 0.9, is_scaled)
+    slow_lars(expected, grads, 0.5, decay, 0.01, 0.9, is_scaled, is_separate)
     for parameter, weight in zip(params, expected, strict=True):
         torch.testing.assert_close(parameter.detach(), weight, rtol=1e-12, atol=1e-15)
 

@@ -1,0 +1,31 @@
+"""Adam: A Method for Stochastic Optimization (Kingma and Ba 2015, arXiv 1412.6980)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+
+from raysl.config.ranges import Momentum, Rising, Within
+from raysl.config.schema import OptimConfig
+
+
+class Adam(torch.optim.Adam):
+    """torch's Adam, set up by a config; weight decay is added to the gradient, unlike AdamW's."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(OptimConfig):
+        """Settings of Adam."""
+
+        name: str = "adam"
+        lr: Annotated[float, Within(0, 1e6)] = 1e-3
+        """Peak learning rate for `lr_batch_size` images."""
+        betas: Annotated[tuple[Momentum, Momentum], Rising()] = (0.9, 0.999)
+        """Shares of the running means of the gradient and of its square that go on (algorithm 1)."""
+        eps: Annotated[float, Within(0, 1)] = 1e-8
+        """Added to the root of the mean square, so that nothing is divided by 0 (algorithm 1)."""
+
+    def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
+        super().__init__(
+            params, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay, foreach=True
+        )

@@ -1,0 +1,66 @@
+"""Any optimizer of torch by its name: `optim=torch optim.optimizer=NAdam 'optim.options={momentum_decay: 0.004}'`."""
+
+import inspect
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from raysl.config.schema import OptimConfig
+
+UNFIT = ("LBFGS", "SparseAdam")
+"""Those that call the loss again and again, and those for sparse gradients."""
+OURS = ("params", "lr", "weight_decay")
+"""Arguments that have a setting of their own."""
+
+
+class AnyTorch(Optimizer):
+    """Makes the optimizer of `torch.optim` that the settings name, which is what the run then has."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(OptimConfig):
+        """The name of an optimizer, and its options."""
+
+        name: str = "torch"
+        optimizer: str = "Adam"
+        """Name of a class of `torch.optim`, such as RMSprop, RAdam, NAdam, Adamax, Adagrad or ASGD."""
+        options: dict[str, Any] = field(default_factory=dict)
+        """Its arguments by name, other than the learning rate and the weight decay."""
+
+        def __post_init__(self) -> None:
+            optimizer_class(self.optimizer, self.options)
+
+    def __new__(cls, params: Iterable[dict[str, Any]], config: Config) -> Any:
+        found = optimizer_class(config.optimizer, config.options)
+        arguments: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, **config.options}
+        takes = inspect.signature(found).parameters
+        return found(list(params), **{name: value for name, value in arguments.items() if name in takes})
+
+
+def optimizer_class(name: str, options: dict[str, Any]) -> type[Optimizer]:
+    """The class of `torch.optim` of that name.
+
+    Raises:
+        ValueError: if there is none, it cannot be used here, or it takes no such option.
+    """
+    known = [
+        found
+        for found, value in vars(torch.optim).items()
+        if inspect.isclass(value) and issubclass(value, Optimizer) and value is not Optimizer and found not in UNFIT
+    ]
+    if name not in known:
+        near = get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+        why = "needs another training loop" if name in UNFIT else "is no optimizer of torch.optim"
+        raise ValueError(f"optimizer {name} {why}; {hint}")
+    found: type[Optimizer] = getattr(torch.optim, name)
+    takes = [option for option in inspect.signature(found).parameters if option not in OURS]
+    for option in options:
+        if option in OURS:
+            raise ValueError(f"options has {option}, which is a setting of its own: optim.{option}")
+        if option not in takes:
+            raise ValueError(f"options has {option!r}, and {name} takes {', '.join(takes)}")
+    return found
