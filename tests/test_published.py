@@ -83,7 +83,7 @@ ALL = {
     "barlow_twins": Published(epochs=1000, batch=2048, optim="lars", decay=1.5e-6, peak=1.6, warmup=10, end=0.0016),
     "vicreg": Published(epochs=1000, batch=2048, optim="lars", decay=1e-6, peak=1.6, warmup=10, end=0.002),
     "tico": Published(epochs=100, batch=256, optim="lars", decay=1.5e-6, peak=0.2, warmup=10),
-    "wmse": Published(epochs=100, batch=1024, optim="adamw", decay=1e-6, peak=2e-3, warmup=500 / 1251, end=8e-5),
+    "wmse": Published(epochs=100, batch=1024, optim="adam", decay=1e-6, peak=2e-3, warmup=500 / 1251, end=8e-5),
     # self-distillation and masks
     "dino": Published(epochs=300, batch=1024, optim="adamw", decay=(0.04, 0.4), peak=2e-3, warmup=10, end=1e-6),
     "ibot": Published(epochs=800, batch=1024, optim="adamw", decay=(0.04, 0.4), peak=2e-3, warmup=10, end=1e-6),

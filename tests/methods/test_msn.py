@@ -25,6 +25,7 @@ SMALL = (
     "method.output_dim=8",
     "method.prototypes=5",
     "method.mask_ratio=0.5",
+    "method.sharpening=0.25",
     "train.batch_size=6",
 )
 

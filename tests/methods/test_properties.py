@@ -17,9 +17,6 @@ NOT_EXACT: dict[str, str] = {}
 MARGIN = 8.0
 """Points of 5-shot accuracy that a minute of training adds to the untrained network, at least."""
 
-SLOW_LEARNERS = ("msn",)
-"""Methods for which no settings are known yet that do so."""
-
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
@@ -93,13 +90,9 @@ def test_a_method_has_configurations_of_its_own(name: str) -> None:
 
 @pytest.mark.slow
 @every_method
-def test_a_minute_of_training_beats_the_untrained_network(
-    name: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+def test_a_minute_of_training_beats_the_untrained_network(name: str, tmp_path: Path) -> None:
     import raysl
 
-    if name in SLOW_LEARNERS:
-        request.applymarker(pytest.mark.xfail(reason="no settings for a minute of digits are known", strict=False))
     result = raysl.pretrain(load_config(f"digits/{name}", [f"storage={tmp_path}", "benchmarks=[low_shot]"]))
     assert result.report is not None
     scores = result.report.metrics
