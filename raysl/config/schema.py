@@ -216,6 +216,9 @@ class TrainConfig:
     """Autocast of the forward pass; auto is bf16 on GPUs and fp32 on CPUs. Losses are computed in fp32 either way."""
     sync_bn: bool = True
     """Batch normalisation over the whole global batch instead of each worker's rows."""
+    accumulate: Count = 1
+    """Parts that each worker's rows of a batch are gone through in, one after another, before an update: memory is that
+    of one part. Negatives, batch statistics and balanced assignments are then those of a part, over all workers."""
     clip_grad: Annotated[float, Within(0, 1e9, above=True)] | None = None
     """Largest norm of the gradient; default: no clipping."""
     deterministic: bool = False

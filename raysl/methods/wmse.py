@@ -67,11 +67,13 @@ class WMSE(Method):
         method, plan = setup.method, setup.plan
         if method.views.num < 2:
             raise ConfigError("method.views.num is 1; W-MSE pulls views of an image together: give 2 or 4")
-        num_rows, dim = min(method.sub_batch, plan.batch_size, plan.last_rows), method.output_dim
+        num_rows, dim = min(method.sub_batch, plan.least_rows), method.output_dim
         if num_rows > dim or (method.eps > 0 and num_rows > 1):
             return
         if method.sub_batch == num_rows:
             where, ways = f"method.sub_batch is {num_rows}", f"set method.sub_batch={2 * dim}"
+        elif plan.accumulate > 1:
+            where, ways = f"train.accumulate={plan.accumulate} leaves {num_rows} images in a part", "set it to less"
         elif plan.batch_size == num_rows:
             where, ways = f"train.batch_size is {num_rows}", f"set train.batch_size={2 * dim} or more"
         else:

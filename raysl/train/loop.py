@@ -14,6 +14,7 @@ from raysl.data.batch import Batch
 from raysl.hashing import step_seed
 from raysl.methods.method import StepOutput
 from raysl.optim.build import lr_at, set_schedules
+from raysl.train.accumulate import backward_in_parts
 from raysl.train.batches import BatchStream, stream_of
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.late import FiniteCheck
@@ -68,9 +69,7 @@ def fit(
         seed_step(plan.seed, step.index, dist.rank())
         set_schedules(optimizer, plan.optim, step, plan.batch_size)
         with dist.planned_rows(plan.shares(step)):
-            with torch.autocast(state.device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
-                out: StepOutput = model(batch, step)
-            torch.autograd.backward(out.loss * plan.weight(len(batch), step))
+            out = backward_in_parts(model, batch, plan, step)
             finite.add(out.loss, step)
             method.after_backward(step)
             if plan.clip_grad is not None:

@@ -1,9 +1,10 @@
 """What a run's settings come to on a given number of ranks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from raysl.config.schema import OptimConfig, RunConfig
+from raysl.config.schema import OptimConfig, RunConfig, TrainConfig
 from raysl.data.order import Order, default_lanes, epoch_length, rank_share
 from raysl.data.source import Split
 from raysl.errors import ConfigError
@@ -25,6 +26,7 @@ class TrainPlan:
         world: ranks.
         precision: `fp32` or `bf16`.
         clip_grad: largest norm of the gradient, or None.
+        accumulate: parts that a batch is gone through in.
         window, exact_below, drop_last: of the order of samples, see `DataConfig`.
         optim: optimizer settings, for the course of the learning rate.
         log_every, checkpoint_every: how often these happen.
@@ -39,6 +41,7 @@ class TrainPlan:
     world: int
     precision: str
     clip_grad: float | None
+    accumulate: int
     window: int
     exact_below: int
     drop_last: bool
@@ -76,6 +79,8 @@ class TrainPlan:
                 f"the last batch of an epoch has {rest} of {num_samples} images, fewer than 2 for one of {world} "
                 "worker(s); set data.drop_last=true, or another train.batch_size"
             )
+        if train.accumulate > 1:
+            _check_parts(train, rest, lanes, world)
         epoch_len = epoch_length(num_samples, train.batch_size, config.data.drop_last)
         check_phases(config.optim, epoch_len * train.epochs, epoch_len)
         precision = train.precision
@@ -91,6 +96,7 @@ class TrainPlan:
             world=world,
             precision=precision,
             clip_grad=train.clip_grad,
+            accumulate=train.accumulate,
             window=config.data.window,
             exact_below=config.data.exact_below,
             drop_last=config.data.drop_last,
@@ -133,6 +139,21 @@ class TrainPlan:
         """Images of the global batch of a step that every rank holds."""
         return list(_shares(self.batch_rows(step), self.lanes, self.world))
 
+    def parts(self, step: Step, rank: int) -> list[Sequence[int]]:
+        """Places among a rank's rows of a batch, of each part that it is gone through in."""
+        return [ranks[rank] for ranks in _parts(self.batch_rows(step), self.lanes, self.world, self.accumulate)]
+
+    def part_shares(self, step: Step) -> list[list[int]]:
+        """Images of each part that every rank holds."""
+        parts = _parts(self.batch_rows(step), self.lanes, self.world, self.accumulate)
+        return [[len(rows) for rows in ranks] for ranks in parts]
+
+    @property
+    def least_rows(self) -> int:
+        """Images in the smallest part of a batch, over all ranks; parts are whole batches where none accumulate."""
+        batches = [_parts(rows, self.lanes, self.world, self.accumulate) for rows in (self.batch_size, self.last_rows)]
+        return min(sum(map(len, ranks)) for parts in batches for ranks in parts)
+
     def check_even(self) -> None:
         """Refuse ranks with different numbers of rows.
 
@@ -161,3 +182,42 @@ def _shares(num_rows: int, lanes: int, world: int) -> tuple[int, ...]:
     cuts = [rank_share(lanes, rank, world) for rank in range(world)]
     place = [lane * num_rows // lanes for lane in range(lanes + 1)]
     return tuple(place[cut.stop] - place[cut.start] for cut in cuts)
+
+
+@cache
+def _parts(num_rows: int, lanes: int, world: int, num_parts: int) -> tuple[tuple[Sequence[int], ...], ...]:
+    """For each part of a global batch and each rank, the places of its rows among those that the rank holds.
+
+    A part has every `num_parts`-th lane, so the same images at any number of ranks.
+    """
+    place = [lane * num_rows // lanes for lane in range(lanes + 1)]
+    cuts = [rank_share(lanes, rank, world) for rank in range(world)]
+    return tuple(
+        tuple(
+            tuple(
+                row - place[cut.start]
+                for lane in range(cut.start, cut.stop)
+                if lane % num_parts == part
+                for row in range(place[lane], place[lane + 1])
+            )
+            for cut in cuts
+        )
+        for part in range(num_parts)
+    )
+
+
+def _check_parts(train: TrainConfig, rest: int, lanes: int, world: int) -> None:
+    """Refuse parts of a batch in which a worker has fewer than two images.
+
+    Raises:
+        ConfigError: with the numbers.
+    """
+    for num_rows in (train.batch_size, *([rest] if rest else [])):
+        least = min(len(rows) for ranks in _parts(num_rows, lanes, world, train.accumulate) for rows in ranks)
+        if least < 2:
+            batch = f"a batch of {num_rows}" if num_rows == train.batch_size else f"the last batch, of {num_rows},"
+            raise ConfigError(
+                f"train.accumulate={train.accumulate} leaves {least} image(s) of {batch} to one of {world} worker(s) "
+                f"in a part, which is made of whole lanes ({lanes} a batch): set train.accumulate to less, "
+                "train.batch_size or data.lanes to more, or data.drop_last=true"
+            )

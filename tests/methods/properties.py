@@ -46,10 +46,10 @@ STOPS = (2, 4, 7)
 
 
 @cache
-def small(name: str) -> Prepared:
-    """A run of a method over 62 digits."""
+def small(name: str, *words: str) -> Prepared:
+    """A run of a method over 62 digits, with further settings."""
     network = load_config(f"digits/{name}").backbone.name
-    run = prepare(load_config(f"digits/{name}", [*SMALL, *TINY[network]]))
+    run = prepare(load_config(f"digits/{name}", [*SMALL, *TINY[network], *words]))
     loader = replace(run.loader, augment_in_task=True)
     plan = TrainPlan.from_config(run.config, run.setup.data.num_samples, dist.world(), lanes=run.setup.plan.lanes)
     return replace(run, loader=loader, setup=replace(run.setup, plan=plan))
@@ -75,10 +75,10 @@ def _double(batch: Batch) -> Batch:
     return replace(wide, host_index=batch.host_index)
 
 
-def exact_steps(name: str) -> dict[str, Any]:
+def exact_steps(name: str, *words: str) -> dict[str, Any]:
     """Two epochs in float64: the gradients of each step, and all that a checkpoint keeps at the end."""
     torch.set_num_threads(1)
-    run = small(name)
+    run = small(name, *words)
     state = TrainState.create(run.setup, classes=run.classes)
     state.method.double()
     begun = _copies(state)
