@@ -221,6 +221,8 @@ class TrainConfig:
     of one part. Negatives, batch statistics and balanced assignments are then those of a part, over all workers."""
     clip_grad: Annotated[float, Within(0, 1e9, above=True)] | None = None
     """Largest norm of the gradient; default: no clipping."""
+    clip_grad_value: Annotated[float, Within(0, 1e9, above=True)] | None = None
+    """Largest value in the gradient, plus or minus, before its norm is looked at; default: no clipping."""
     deterministic: bool = False
     """Use deterministic GPU kernels, for results that repeat bit for bit there. CPU runs always repeat."""
     log_every: Every = field(default=Duration.parse("10st"), metadata=MAY_CHANGE)

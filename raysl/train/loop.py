@@ -72,6 +72,8 @@ def fit(
             out = backward_in_parts(model, batch, plan, step)
             finite.add(out.loss, step)
             method.after_backward(step)
+            if plan.clip_grad_value is not None:
+                nn.utils.clip_grad_value_(method.parameters(), plan.clip_grad_value)
             if plan.clip_grad is not None:
                 nn.utils.clip_grad_norm_(method.parameters(), plan.clip_grad)
             optimizer.step()

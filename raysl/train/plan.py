@@ -25,7 +25,7 @@ class TrainPlan:
         last_rows: images in the last global batch of an epoch, which is smaller where the rest is not dropped.
         world: ranks.
         precision: `fp32` or `bf16`.
-        clip_grad: largest norm of the gradient, or None.
+        clip_grad, clip_grad_value: largest norm of the gradient, and largest value in it, or None.
         accumulate: parts that a batch is gone through in.
         window, exact_below, drop_last: of the order of samples, see `DataConfig`.
         optim: optimizer settings, for the course of the learning rate.
@@ -41,6 +41,7 @@ class TrainPlan:
     world: int
     precision: str
     clip_grad: float | None
+    clip_grad_value: float | None
     accumulate: int
     window: int
     exact_below: int
@@ -96,6 +97,7 @@ class TrainPlan:
             world=world,
             precision=precision,
             clip_grad=train.clip_grad,
+            clip_grad_value=train.clip_grad_value,
             accumulate=train.accumulate,
             window=config.data.window,
             exact_below=config.data.exact_below,

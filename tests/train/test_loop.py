@@ -99,6 +99,24 @@ def test_training_lowers_the_loss() -> None:
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
 
 
+@pytest.mark.parametrize("norm", [None, 5e-4])
+def test_values_of_the_gradient_are_clipped_before_its_norm(norm: float | None) -> None:
+    state, plan = _state()
+    seen: list[torch.Tensor] = []
+
+    def look(*_: object) -> None:
+        seen.append(torch.cat([p.grad.flatten() for p in state.method.parameters() if p.grad is not None]))
+
+    state.optimizer.register_step_pre_hook(look)
+    clipping = replace(plan, clip_grad=norm, clip_grad_value=1e-3, total_steps=1)
+    fit(state, state.method, clipping, _batches(1), reporter=LocalReporter())
+    if norm is None:
+        assert seen[0].abs().max().item() == pytest.approx(1e-3)
+        assert seen[0].norm() > 2e-3
+    else:
+        assert seen[0].norm().item() == pytest.approx(norm, rel=1e-2)
+
+
 def test_loss_that_is_not_finite_names_the_step_and_leaves_the_weights(tmp_path: Path) -> None:
     state, plan = _state()
     batches = _batches()

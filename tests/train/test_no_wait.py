@@ -94,12 +94,12 @@ def test_the_watch_sees_what_would_wait(reads: list[str]) -> None:
         assert reads
 
 
-@pytest.mark.parametrize("optim", ["sgd", "lars"])
+@pytest.mark.parametrize("words", [("optim=sgd", "train.accumulate=2", "train.clip_grad_value=1.0"), ("optim=lars",)])
 def test_a_step_reads_nothing_but_the_flag_of_the_step_before(
-    optim: str, reads: list[str], monkeypatch: pytest.MonkeyPatch
+    words: tuple[str, ...], reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(late, "is_late", lambda device: True)
-    state, plan = problem(f"optim={optim}", "train.clip_grad=1.0", "train.epochs=1", "train.precision=bf16")
+    state, plan = problem(*words, "train.clip_grad=1.0", "train.epochs=1", "train.precision=bf16")
     made, count = batches(plan), _Count(reads)
     reads.clear()
     fit(state, state.method, plan, made, callbacks=[count], reporter=LocalReporter())
