@@ -187,7 +187,7 @@ def test_both_ends_of_a_range_are_possible(choice: tuple[str, ...], key: str, ki
         others += {
             "backbone.heads": ["backbone.width=1024"],
             "backbone.patch_size": ["backbone.image_size=1024"],
-            "backbone.image_size": ["backbone.patch_size=2"],
+            "backbone.image_size": ["backbone.patch_size=2"] if "backbone=vit" in choice else [],
         }.get(key, [])
         others += SCHEDULES.get(key, [])
         others += TILES.get(key, []) if {"method=jigsaw", "method=pirl"} & {*choice} else []
