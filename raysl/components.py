@@ -57,6 +57,8 @@ ALIASES: dict[str, dict[str, str]] = {
     },
     "backbone": {
         "resnet": "raysl.nn.backbones.resnet:ResNet",
+        "timm": "raysl.nn.backbones.timm_models:TimmModel",
+        "torchvision": "raysl.nn.backbones.torchvision_models:TorchvisionModel",
         "vit": "raysl.nn.backbones.vit:ViT",
     },
     "source": {

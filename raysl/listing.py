@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 from raysl.components import ALIASES, resolve
 from raysl.config.files import config_names, packaged_folder, summary_of
@@ -13,6 +14,17 @@ Row = tuple[str, str, str]
 def names_of(kind: str) -> list[Row]:
     """Rows of (name, class or file, first line of its documentation), sorted by name, for one of `KINDS`."""
     return sorted(KINDS[kind]())
+
+
+def described(kind: str) -> list[dict[str, Any]]:
+    """The rows of `names_of` as `name`, `class` and `doc`; backbones have `shapes`, well-known ones with their cost."""
+    rows: list[dict[str, Any]] = [{"name": name, "class": where, "doc": doc} for name, where, doc in names_of(kind)]
+    if kind == "backbones":
+        from raysl.nn.backbones.shapes import shapes_of
+
+        for row in rows:
+            row["shapes"] = shapes_of(row["name"])
+    return rows
 
 
 def _components(slot: str) -> list[Row]:

@@ -28,19 +28,22 @@ def list_names(
             show_default=False,
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print a JSON list of objects; of backbones with the cost of well-known shapes."),
+    ] = False,
 ) -> None:
     """List what a setting can name, with its class and what it is."""
-    from raysl.listing import KINDS, names_of
+    from raysl.listing import KINDS, described, names_of
 
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ConfigError(f"no list {kind!r}; {hint}Known: {', '.join(KINDS)}")
-    rows = names_of(kind)
     if as_json:
-        typer.echo(json.dumps([{"name": name, "class": where, "doc": doc} for name, where, doc in rows], indent=2))
+        typer.echo(json.dumps(described(kind), indent=2))
         return
+    rows = names_of(kind)
     widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
     for name, where, doc in rows:
         typer.echo(f"{name:<{widths[0]}}  {where:<{widths[1]}}  {doc}".rstrip())

@@ -59,11 +59,12 @@ class SyncBatchNorm(_BatchNorm):
 def convert_sync_batch_norm(module: nn.Module) -> nn.Module:
     """The module with its BatchNorm layers replaced, in place, by ones over all ranks.
 
-    Parameters and buffers stay the same objects. CUDA modules get torch's SyncBatchNorm, others the one of this file:
+    Parameters and buffers stay the same objects, and a layer that holds others, as timm's with an activation do, still
+    ends with them. CUDA modules get torch's SyncBatchNorm, others the one of this file:
     move the module to its device first. (torch's makes the host wait once a layer and pass, for a count.)
     """
     if any(parameter.is_cuda for parameter in module.parameters()):
-        return nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-any-return, no-untyped-call]
+        return _with_what_follows(nn.SyncBatchNorm.convert_sync_batchnorm(module))  # type: ignore[no-untyped-call]
     if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm | nn.SyncBatchNorm):
         return _like(module)
     for name, child in module.named_children():
@@ -105,10 +106,44 @@ def _global_moments(x: Tensor) -> tuple[int, Tensor, Tensor]:
     return int(total), mean.to(wide), var.to(wide)
 
 
-def _like(layer: _BatchNorm) -> SyncBatchNorm:
+def _like(layer: _BatchNorm) -> nn.Module:
     new = SyncBatchNorm(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
     new.weight, new.bias = layer.weight, layer.bias
     new.running_mean, new.running_var = layer.running_mean, layer.running_var
     new.num_batches_tracked = layer.num_batches_tracked
     new.training = layer.training
-    return new
+    for name, child in layer.named_children():
+        new.add_module(name, child)
+    return _with_what_follows(new)
+
+
+class _ThenChildren(nn.Module):
+    """First base of a normalisation that ends with the layers it holds."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        out: Tensor = super().forward(input)
+        for layer in self.children():
+            out = layer(out)
+        return out
+
+
+class _SyncBatchNormThenChildren(_ThenChildren, SyncBatchNorm):
+    pass
+
+
+class _TorchSyncBatchNormThenChildren(_ThenChildren, nn.SyncBatchNorm):
+    pass
+
+
+_THEN_CHILDREN: dict[type[nn.Module], type[nn.Module]] = {
+    SyncBatchNorm: _SyncBatchNormThenChildren,
+    nn.SyncBatchNorm: _TorchSyncBatchNormThenChildren,
+}
+
+
+def _with_what_follows(module: nn.Module) -> nn.Module:
+    """The module; normalisations in it that hold other layers pass their output through those."""
+    for layer in module.modules():
+        if type(layer) in _THEN_CHILDREN and list(layer.children()):
+            layer.__class__ = _THEN_CHILDREN[type(layer)]
+    return module

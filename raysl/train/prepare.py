@@ -88,13 +88,17 @@ def prepare(config: RunConfig) -> Prepared:
 
 
 def checked_views(setup: Setup, classes: Classes) -> ViewRecipe:
-    """The views of a run, once its method has found nothing wrong with its settings.
+    """The views of a run, once its method and its backbone have found nothing wrong with its settings.
 
     Raises:
-        ConfigError: if it has, or there are no such views.
+        ConfigError: if one of them has, or there are no such views.
     """
     classes.method.check(setup)
-    return views_of(setup, classes)
+    recipe = views_of(setup, classes)
+    sides = {view.size for views in recipe.groups.values() for view in views}
+    for side in sorted(sides | {setup.config.data.image_size}):
+        classes.backbone.check_side(setup.config.backbone, side)
+    return recipe
 
 
 def views_of(setup: Setup, classes: Classes) -> ViewRecipe:

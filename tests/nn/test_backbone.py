@@ -11,6 +11,7 @@ from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone, BackboneInfo, visible_places
 from raysl.nn.backbones.resnet import ResNet
+from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.nn.backbones.vit import ViT
 
 
@@ -43,7 +44,15 @@ def test_a_backbone_of_four_names_has_its_facts(reads_a_tensor: bool) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "fields"),
-    [(ResNet, {}), (ViT, {"drop_path": 0.1}), (ViT, {"position": "sincos"}), (Mine, {}), (Mine, {"reads_a_tensor": 1})],
+    [
+        (ResNet, {}),
+        (ViT, {"drop_path": 0.1}),
+        (ViT, {"position": "sincos"}),
+        (TorchvisionModel, {}),
+        (TorchvisionModel, {"model": "regnet_x_400mf"}),
+        (Mine, {}),
+        (Mine, {"reads_a_tensor": 1}),
+    ],
 )
 def test_facts_cost_no_random_number(kind: type[Backbone], fields: dict[str, object]) -> None:
     torch.manual_seed(0)

@@ -1,3 +1,6 @@
+import functools
+from typing import Any
+
 import pytest
 import torch
 import torchvision
@@ -25,6 +28,13 @@ def test_weights_are_torchvisions_less_the_classifier(depth: int, num_parameters
     torch.testing.assert_close(ours(images), theirs(images), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("depth", "num_parameters"), [(26, 13_946_176), (200, 62_624_832)])
+def test_depths_that_torchvision_has_not_are_as_large_as_timms(depth: int, num_parameters: int) -> None:
+    with torch.device("meta"):
+        network = ResNet(ResNet.Config(depth=depth))
+    assert sum(parameter.numel() for parameter in network.parameters()) == num_parameters
+
+
 @pytest.mark.parametrize("depth", [101, 152])
 def test_deep_ones_have_torchvisions_names_too(depth: int) -> None:
     with torch.device("meta"):
@@ -32,6 +42,81 @@ def test_deep_ones_have_torchvisions_names_too(depth: int) -> None:
         ours = ResNet(ResNet.Config(depth=depth)).state_dict()
     shapes = {name: value.shape for name, value in ours.items()}
     assert shapes == {name: value.shape for name, value in theirs.items() if not name.startswith("fc.")}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("resnext50_32x4d", {"groups": 32, "width_per_group": 4}),
+        ("resnext101_64x4d", {"depth": 101, "groups": 64, "width_per_group": 4}),
+        ("wide_resnet50_2", {"width_per_group": 128}),
+        ("wide_resnet101_2", {"depth": 101, "width_per_group": 128}),
+    ],
+)
+def test_wide_and_grouped_bottlenecks_are_torchvisions(name: str, fields: dict[str, int]) -> None:
+    with torch.device("meta"):
+        theirs = {key: value.shape for key, value in torchvision.models.get_model(name).state_dict().items()}
+        ours = {key: value.shape for key, value in ResNet(ResNet.Config(**fields)).state_dict().items()}
+    assert ours == {key: shape for key, shape in theirs.items() if not key.startswith("fc.")}
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        ({"groups": 32, "width_per_group": 4}, {"groups": 32, "width_per_group": 4}),
+        ({"width_per_group": 128}, {"width_per_group": 128}),
+        ({"norm": "group"}, {"norm_layer": functools.partial(torch.nn.GroupNorm, 32)}),
+        ({"norm": "layer"}, {"norm_layer": functools.partial(torch.nn.GroupNorm, 1)}),
+    ],
+)
+def test_each_kind_of_block_computes_what_torchvisions_does(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    layers = torchvision.models.resnet.ResNet(torchvision.models.resnet.Bottleneck, [1, 1, 1, 1], **theirs)
+    layers.fc = torch.nn.Identity()
+    ours = ResNet(ResNet.Config(depth=14, **mine))
+    ours.load_state_dict(layers.state_dict(), strict=True)
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(ours.train()(images), layers.train()(images), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.eval()(images), layers.eval()(images), rtol=1e-5, atol=1e-5)
+
+
+def test_width_widens_all_layers_and_width_per_group_the_inner_ones() -> None:
+    wider, inside = small(depth=14, width=16), small(depth=14, width_per_group=128)
+    assert (wider.feature_dim, wider.conv1.out_channels, wider.layer2[0].conv2.out_channels) == (256, 16, 32)
+    assert (inside.feature_dim, inside.conv1.out_channels, inside.layer2[0].conv2.out_channels) == (128, 8, 32)
+
+
+@pytest.mark.parametrize("depth", [10, 14])
+def test_last_stride_one_keeps_the_resolution_of_the_stage_before(depth: int) -> None:
+    halved, kept = small(depth=depth), small(depth=depth, last_stride=1)
+    kept.load_state_dict(halved.state_dict())
+    images = torch.randn(2, 3, 16, 16)
+    sides = {name: out.shape[-1] for name, out in kept.stages(images, ["res2", "res3", "res4"]).items()}
+    assert sides == {"res2": 16, "res3": 8, "res4": 8}
+    assert halved.stages(images, ["res4"])["res4"].shape[-1] == 4
+
+
+@pytest.mark.parametrize("norm", ["group", "layer"])
+def test_without_batch_norm_an_image_does_not_know_its_neighbours(norm: str) -> None:
+    network = small(norm=norm, norm_groups=4, zero_init_residual=True).train()
+    images = torch.randn(4, 3, 16, 16)
+    torch.testing.assert_close(network(images)[:1], network(images[:1]))
+    assert not list(network.buffers())
+    assert network.layer2[0].bn2.weight.abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"norm": "group"}, "norm_groups 32 .* try norm_groups=8"),
+        ({"norm": "group", "norm_groups": 5, "width": 12}, "norm_groups 5 .* try norm_groups=4"),
+        ({"groups": 32}, "groups=32 .* ResNet-10 has none; set backbone.depth=50"),
+        ({"depth": 14, "width_per_group": 4}, "width_per_group 4 .* at least 8"),
+    ],
+)
+def test_groups_that_do_not_fit_are_refused_with_what_does(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        small(**fields)
 
 
 def test_convolutions_start_with_kaiming_fan_out() -> None:

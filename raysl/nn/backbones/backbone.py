@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -43,10 +43,20 @@ class Backbone(nn.Module, ABC):
 
     @classmethod
     def info(cls, config: Any) -> BackboneInfo:
-        """Facts of the network of these settings; it is built on the meta device, without memory for weights.
+        """Facts of the network of these settings, see `without_weights`.
+
+        Raises:
+            ConfigError: if the settings make no network.
+        """
+        network = cls.without_weights(config)
+        return BackboneInfo(network.feature_dim, network.patch_size, dict(network.stage_widths))
+
+    @classmethod
+    def without_weights(cls, config: Any) -> Self:
+        """The network of these settings on the meta device, without memory for weights.
 
         torch's random numbers go on as if nothing had been built. A network that reads its tensors while it is built
-        cannot be on that device, and is built on the CPU.
+        cannot be on that device, and is built on the CPU; lists of numbers, such as `torch.arange` makes, may be read.
 
         Raises:
             ConfigError: if the settings make no network.
@@ -54,10 +64,17 @@ class Backbone(nn.Module, ABC):
         with torch.random.fork_rng(devices=[]):
             try:
                 with torch.device("meta"), _Unfilled():
-                    network = cls(config)
+                    return cls(config)
             except RuntimeError:
-                network = cls(config)
-        return BackboneInfo(network.feature_dim, network.patch_size, dict(network.stage_widths))
+                return cls(config)
+
+    @classmethod
+    def check_side(cls, config: Any, side: int) -> None:
+        """Refuse square images of so many pixels a side, where they do not fit the network; before it has weights.
+
+        Raises:
+            ConfigError: with a size that fits.
+        """
 
     @property
     def stage_widths(self) -> dict[str, int]:
@@ -153,13 +170,17 @@ def visible_places(mask: Tensor, num_visible: int) -> Tensor:
 class _Unfilled(TorchFunctionMode):
     """Leaves out what fills weights at random, for those on the meta device.
 
-    There it would do nothing either, but torch loads its compiler for it, which takes seconds.
+    There it would do nothing either, but torch loads its compiler for it, which takes seconds. Lists of numbers stay on
+    the CPU: networks count with them.
     """
 
     FILLS = ("normal_", "uniform_", "trunc_normal_", "kaiming_normal_", "xavier_normal_", "erfinv_", "clamp_")
+    LISTS = (torch.arange, torch.tensor)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in self.LISTS:
+            return func(*args, **({"device": "cpu"} | kwargs))
         if func.__name__ in self.FILLS:
             filled = args[0] if args else kwargs["tensor"]
             if filled.is_meta:

@@ -3,9 +3,12 @@
 Importing torchvision for them costs a process nearly two seconds: it loads torch's compiler.
 """
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from torch import Tensor, nn
+
+Norm = Callable[[int], nn.Module]
 
 
 class BasicBlock(nn.Module):
@@ -16,17 +19,25 @@ class BasicBlock(nn.Module):
         width: channels that go out.
         stride: of the first convolution.
         shortcut: makes the input fit the output; None where it does.
+        norm: makes the normalisation of so many channels.
     """
 
     expansion: ClassVar[int] = 1
 
-    def __init__(self, channels: int, width: int, stride: int = 1, shortcut: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        channels: int,
+        width: int,
+        stride: int = 1,
+        shortcut: nn.Module | None = None,
+        norm: Norm = nn.BatchNorm2d,
+    ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = norm(width)
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.bn2 = norm(width)
         self.downsample = shortcut
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,21 +56,34 @@ class Bottleneck(nn.Module):
 
     Args:
         channels: that come in.
-        width: channels of the 3x3 convolution; four times as many go out.
+        width: a quarter of the channels that go out.
         stride: of the 3x3 convolution.
         shortcut: makes the input fit the output; None where it does.
+        norm: makes the normalisation of so many channels.
+        groups: of the 3x3 convolution, into which it splits its channels.
+        inner: channels of the 3x3 convolution, a multiple of `groups`. Default: `width`.
     """
 
     expansion: ClassVar[int] = 4
 
-    def __init__(self, channels: int, width: int, stride: int = 1, shortcut: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        channels: int,
+        width: int,
+        stride: int = 1,
+        shortcut: nn.Module | None = None,
+        norm: Norm = nn.BatchNorm2d,
+        groups: int = 1,
+        inner: int | None = None,
+    ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(width * self.expansion)
+        inner = inner or width
+        self.conv1 = nn.Conv2d(channels, inner, 1, bias=False)
+        self.bn1 = norm(inner)
+        self.conv2 = nn.Conv2d(inner, inner, 3, stride, 1, groups=groups, bias=False)
+        self.bn2 = norm(inner)
+        self.conv3 = nn.Conv2d(inner, width * self.expansion, 1, bias=False)
+        self.bn3 = norm(width * self.expansion)
         self.relu = nn.ReLU(inplace=True)
         self.downsample = shortcut
 

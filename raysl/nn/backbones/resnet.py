@@ -1,7 +1,9 @@
 """Residual networks (He et al. 2015, arXiv 1512.03385) with torchvision's parameter names, so that its weights load."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 from torch import Tensor, nn
@@ -10,22 +12,25 @@ from raysl.config.ranges import Within
 from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.backbones.blocks import BasicBlock, Bottleneck
+from raysl.nn.backbones.blocks import BasicBlock, Bottleneck, Norm
 
 LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]]] = {
     10: (BasicBlock, (1, 1, 1, 1)),
+    14: (Bottleneck, (1, 1, 1, 1)),
     18: (BasicBlock, (2, 2, 2, 2)),
+    26: (Bottleneck, (2, 2, 2, 2)),
     34: (BasicBlock, (3, 4, 6, 3)),
     50: (Bottleneck, (3, 4, 6, 3)),
     101: (Bottleneck, (3, 4, 23, 3)),
     152: (Bottleneck, (3, 8, 36, 3)),
+    200: (Bottleneck, (3, 24, 36, 3)),
 }
 
 
 class ResNet(Backbone):
-    """A ResNet without its classifier; features are the global average pool of the last stage.
+    """A ResNet, wide or with groups (ResNeXt); features are the global average pool of the last stage.
 
-    The state dict is torchvision's less `fc.*`.
+    The state dict is torchvision's less `fc.*`, with any `norm`.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -33,16 +38,31 @@ class ResNet(Backbone):
         """Settings of a ResNet."""
 
         name: str = "resnet"
-        depth: Literal[10, 18, 34, 50, 101, 152] = 50
-        """Layers: 18 to 152 as in table 1 of the paper; 10 has one basic block a stage, for small images."""
+        depth: Literal[10, 14, 18, 26, 34, 50, 101, 152, 200] = 50
+        """Layers: 18 to 152 as in table 1 of the paper, 200 as in arXiv 1603.05027 with blocks of the first paper; 10
+        has one basic block a stage, for small images, 14 and 26 one and two bottlenecks, as in timm."""
         num_stages: Literal[1, 2, 3, 4] = 4
         """Stages res2, res3, ... to build; each halves the side and doubles the channels of the one before."""
         width: Annotated[int, Within(1, 4096)] = 64
         """Channels of the stem and the first stage; 128 is the "2x" network of the SimCLR paper."""
+        groups: Annotated[int, Within(1, 4096)] = 1
+        """Groups of the 3x3 convolutions of bottlenecks (ResNeXt, arXiv 1611.05431): 32, with width_per_group=4."""
+        width_per_group: Annotated[int, Within(1, 4096)] = 64
+        """Channels of a group of those convolutions, in the first stage and at width 64; what goes out of a block stays
+        as it is. 128 with one group is Wide ResNet-50-2 (arXiv 1605.07146), where `width` widens all layers."""
         stem: Literal["imagenet", "cifar"] = "imagenet"
         """7x7 convolution of stride 2 and a max-pool, or for images below about 64 px a 3x3 convolution of stride 1."""
+        last_stride: Literal[1, 2] = 2
+        """Stride of the last stage, where that is not the first; 1 leaves its maps as large as those of the one before
+        it."""
+        norm: Literal["batch", "group", "layer"] = "batch"
+        """Normalisation: over the batch, over groups of channels of each image (arXiv 1803.08494), or over all its
+        channels and places; the latter two know no other images and no running statistics."""
+        norm_groups: Annotated[int, Within(1, 4096)] = 32
+        """Groups of norm=group; they divide the channels of every layer."""
         zero_init_residual: bool = False
-        """Start the last batch norm of every block at 0, so that it begins as the identity (arXiv 1706.02677, 5.1)."""
+        """Start the last normalisation of every block at 0, so that it begins as the identity (arXiv 1706.02677,
+        5.1)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -52,18 +72,18 @@ class ResNet(Backbone):
             raise ConfigError(
                 f"backbone.width {config.width} must be at least 1, backbone.num_stages {config.num_stages} in 1 to 4"
             )
-        block, layers = LAYERS[config.depth]
+        block, _ = LAYERS[config.depth]
+        norm = _norm(config)
         is_imagenet = config.stem == "imagenet"
         kernel, stride, padding = (7, 2, 3) if is_imagenet else (3, 1, 1)
         self.conv1 = nn.Conv2d(3, config.width, kernel, stride, padding, bias=False)
-        self.bn1 = nn.BatchNorm2d(config.width)
+        self.bn1 = norm(config.width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if is_imagenet else nn.Identity()
         channels = config.width
         for stage in range(config.num_stages):
-            width = config.width * 2**stage
-            self.add_module(f"layer{stage + 1}", _stage(block, channels, width, layers[stage], 1 if stage == 0 else 2))
-            channels = width * block.expansion
+            self.add_module(f"layer{stage + 1}", _stage(config, stage, channels, norm))
+            channels = config.width * 2**stage * block.expansion
         self.feature_dim = channels
         self._init_weights(config.zero_init_residual)
 
@@ -112,16 +132,58 @@ class ResNet(Backbone):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             if zero_init_residual and isinstance(module, BasicBlock):
-                nn.init.zeros_(module.bn2.weight)
+                nn.init.zeros_(module.bn2.get_parameter("weight"))
             if zero_init_residual and isinstance(module, Bottleneck):
-                nn.init.zeros_(module.bn3.weight)
+                nn.init.zeros_(module.bn3.get_parameter("weight"))
 
 
-def _stage(
-    block: type[BasicBlock | Bottleneck], channels: int, width: int, num_blocks: int, stride: int
-) -> nn.Sequential:
+def _stage(config: ResNet.Config, stage: int, channels: int, norm: Norm) -> nn.Sequential:
+    """The blocks of a stage, counted from 0, which get so many channels."""
+    block, layers = LAYERS[config.depth]
+    width = config.width * 2**stage
     out = width * block.expansion
+    is_last = stage == config.num_stages - 1
+    stride = 1 if stage == 0 else config.last_stride if is_last else 2
     shortcut = None
     if stride != 1 or channels != out:
-        shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), nn.BatchNorm2d(out))
-    return nn.Sequential(block(channels, width, stride, shortcut), *(block(out, width) for _ in range(num_blocks - 1)))
+        shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm(out))
+    made: Callable[..., nn.Module] = block
+    if block is Bottleneck:
+        made = partial(Bottleneck, groups=config.groups, inner=_inner(config, stage))
+    blocks = [made(channels, width, stride, shortcut, norm=norm)]
+    return nn.Sequential(*blocks, *(made(out, width, norm=norm) for _ in range(layers[stage] - 1)))
+
+
+def _inner(config: ResNet.Config, stage: int) -> int:
+    """Channels of a bottleneck's 3x3 convolution, as torchvision counts them."""
+    width: int = config.width * 2**stage
+    return width * config.width_per_group // 64 * config.groups
+
+
+def _norm(config: ResNet.Config) -> Norm:
+    """What makes the normalisation of so many channels; ConfigError where groups do not fit."""
+    block, _ = LAYERS[config.depth]
+    if block is BasicBlock and (config.groups, config.width_per_group) != (1, 64):
+        raise ConfigError(
+            f"backbone.groups={config.groups} and backbone.width_per_group={config.width_per_group} need bottlenecks; "
+            f"a ResNet-{config.depth} has none; set backbone.depth=50 or deeper, or 14 or 26"
+        )
+    inner = [_inner(config, stage) for stage in range(config.num_stages)] if block is Bottleneck else []
+    if not all(inner):
+        least = -(-64 // config.width)
+        raise ConfigError(
+            f"backbone.width_per_group {config.width_per_group} leaves no channel in a group at backbone.width "
+            f"{config.width}; give at least {least}"
+        )
+    if config.norm == "batch":
+        return nn.BatchNorm2d
+    if config.norm == "layer":
+        return partial(nn.GroupNorm, 1)
+    common = math.gcd(config.width, *inner)
+    if common % config.norm_groups:
+        fit = max(number for number in range(1, min(common, config.norm_groups) + 1) if common % number == 0)
+        raise ConfigError(
+            f"backbone.norm_groups {config.norm_groups} do not divide the channels of every layer; "
+            f"try norm_groups={fit}, or norm=layer"
+        )
+    return partial(nn.GroupNorm, config.norm_groups)

@@ -1,0 +1,65 @@
+"""Well-known shapes of the backbones, and what each costs."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from raysl.components import resolve
+from raysl.nn.backbones.backbone import Backbone
+
+SHAPES: dict[str, dict[str, dict[str, Any]]] = {
+    "resnet": {
+        **{f"resnet{depth}": {"depth": depth} for depth in (18, 34, 50, 101, 152, 200)},
+        "resnet50_w2": {"width": 128},
+        "wide_resnet50_2": {"width_per_group": 128},
+        "resnext50_32x4d": {"groups": 32, "width_per_group": 4},
+    },
+    "torchvision": {
+        name: {"model": name}
+        for name in ("convnext_tiny", "efficientnet_b0", "mobilenet_v3_large", "regnet_y_16gf", "swin_t")
+    },
+    "vit": {f"vit_{size}_patch16": {"size": size} for size in ("nano", "tiny", "small", "base", "large")},
+}
+"""Settings that differ from the defaults, by backbone and by the shape's name."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a backbone costs, without a classifier.
+
+    Args:
+        feature_dim: width of its features.
+        parameters: all weights, biases and tokens; no running statistics.
+        flops: of one image forward, as torch counts them: convolutions, linear layers and attention, two for each
+            multiplication with its addition. Papers and torchvision mostly count one for both.
+        image_size: side of that image in pixels.
+    """
+
+    feature_dim: int
+    parameters: int
+    flops: int
+    image_size: int
+
+
+def cost_of(kind: type[Backbone], config: Any, image_size: int = 224) -> Cost:
+    """What a backbone of these settings costs, found without computing anything.
+
+    Raises:
+        ConfigError: if the settings make no network.
+    """
+    network = kind.without_weights(config).to("meta").eval()
+    with FlopCounterMode(display=False) as counter:
+        network(torch.zeros(1, 3, image_size, image_size, device="meta"))
+    num_parameters = sum(parameter.numel() for parameter in network.parameters())
+    return Cost(network.feature_dim, num_parameters, counter.get_total_flops(), image_size)
+
+
+def shapes_of(name: str) -> list[dict[str, Any]]:
+    """The well-known shapes of a backbone: `name`, `settings` and the fields of `Cost` for 224 pixels of each."""
+    kind = resolve("backbone", name)
+    return [
+        {"name": shape, "settings": settings, **asdict(cost_of(kind, kind.Config(**settings)))}
+        for shape, settings in SHAPES.get(name, {}).items()
+    ]

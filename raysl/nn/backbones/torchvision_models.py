@@ -1,0 +1,214 @@
+"""The classification networks of torchvision, by their names there."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from raysl.errors import ConfigError
+from raysl.nn.backbones.wrapped import WRONG_SIZE, WrappedBackbone, check_known, with_own_draws
+from raysl.nn.drop_path import DropPath
+
+HEADS = ("classifier", "fc", "head", "heads")
+TRUNKS = ("features", "trunk_output", "blocks", "layers")
+NO_DECAY = ("class_token", "pos_embedding", "relative_position_bias_table", "logit_scale", "layer_scale")
+SIZE_ARGUMENTS = {"VisionTransformer": "image_size", "MaxVit": "input_size"}
+MORE_ARGUMENTS = {
+    "googlenet": {"aux_logits": False, "init_weights": True},
+    "inception_v3": {"aux_logits": False, "init_weights": True},
+}
+
+
+class TorchvisionModel(WrappedBackbone):
+    """A network of torchvision without its classifier, by its name there: `convnext_tiny`, `swin_t`, `regnet_y_400mf`.
+
+    The classifier goes from its first linear layer (or convolution) on, with its dropout; a normalisation in front of
+    it stays. So AlexNet and VGG end with their pooled maps, as wide as all their places. Weights start as torchvision's
+    do. The stages `stage1`, `stage2`, ... are the last maps [B, C, H, W] of each resolution, from the largest; ViTs
+    have `block1`, ... with maps of the patches of each block. `features` is what `forward` gives.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(WrappedBackbone.Config):
+        """Settings of a network of torchvision."""
+
+        name: str = "torchvision"
+        model: str = "convnext_tiny"
+        """Name of a classification network: resnet50, convnext_tiny, swin_t, vit_b_16, efficientnet_b0, regnet_y_400mf,
+        mobilenet_v3_small, densenet121, alexnet and more, see `torchvision.models.list_models()`."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        network, size = _built(config)
+        _cut_classifier(network)
+        self._is_channels_last = type(network).__name__ == "SwinTransformer"
+        self._wrap(_with_drop_path(network, config), size)
+        self._places, self._widths = self._found_stages()
+
+    @property
+    def stage_widths(self) -> dict[str, int]:
+        """Channels of the stages, from the first to the last, and of `features`."""
+        return {**self._widths, "features": self.feature_dim}
+
+    def no_decay(self) -> set[str]:
+        """Tokens, position embeddings and what makes them, scales of layers and of logits."""
+        named = [name for name, _ in self.named_parameters()]
+        return {name for name in named if name.endswith(NO_DECAY) or ".cpb_mlp." in name}
+
+    def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+        """Inner features by name, in the order asked for; nothing is computed beyond the deepest one.
+
+        Args:
+            images: normalised images [B, 3, H, W].
+            names: of `stage_widths`: maps [B, C, H', W'], and `features` [B, feature_dim].
+
+        Raises:
+            ValueError: if a name is no stage of this network, or the images do not fit; the message has what does.
+        """
+        known = list(self.stage_widths)
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"no stage {unknown[0]!r} in {self.config.model}; its stages: {', '.join(known)}")
+        if not names:
+            return {}
+        deepest = known[max(known.index(name) for name in names)]
+        found = self._caught({name: self._places[name] for name in names if name != "features"}, images, deepest)
+        return {name: found[name] for name in names}
+
+    def _caught(self, places: dict[str, str], images: Tensor, deepest: str) -> dict[str, Tensor]:
+        """Outputs of modules by name, and `features` if the pass through the network came to its end."""
+        found: dict[str, Tensor] = {}
+
+        def catch(name: str) -> Any:
+            def hook(module: nn.Module, inputs: Any, out: Tensor) -> None:
+                found[name] = self._map(out).clone()  # what follows may write over it
+                if name == deepest:
+                    raise _Enough
+
+            return hook
+
+        handles = [
+            self.network.get_submodule(place).register_forward_hook(catch(name)) for name, place in places.items()
+        ]
+        try:
+            found["features"] = self(images)
+        except _Enough:
+            pass
+        finally:
+            for handle in handles:
+                handle.remove()
+        return found
+
+    def _map(self, out: Tensor) -> Tensor:
+        """An output as a map [B, C, H, W]; of a ViT, of the tokens behind the first."""
+        if out.ndim == 3:
+            side = self.native_size // int(self.network.patch_size)  # type: ignore[arg-type]
+            return out[:, 1:].transpose(1, 2).reshape(len(out), -1, side, side)
+        return out.permute(0, 3, 1, 2) if self._is_channels_last else out
+
+    def _found_stages(self) -> tuple[dict[str, str], dict[str, int]]:
+        """Modules and widths of the stages, seen in a pass of meta tensors."""
+        shapes: dict[str, torch.Size] = {}
+
+        def see(name: str) -> Any:
+            def hook(module: nn.Module, inputs: Any, out: Tensor) -> None:
+                shapes[name] = self._map(out).shape
+
+            return hook
+
+        is_vit = type(self.network).__name__ == "VisionTransformer"
+        handles = [unit.register_forward_hook(see(name)) for name, unit in _units(self.network).items()]
+        self._tried(self.native_size, self.native_size)
+        for handle in handles:
+            handle.remove()
+        last = {name if is_vit else shape[-2:]: name for name, shape in shapes.items()}
+        word = "block" if is_vit else "stage"
+        places = {f"{word}{number}": name for number, name in enumerate(last.values(), 1)}
+        return places, {stage: shapes[name][1] for stage, name in places.items()}
+
+
+class _Enough(Exception):
+    """All that was asked for is there."""
+
+
+def _built(config: TorchvisionModel.Config) -> tuple[nn.Module, int]:
+    """The whole network, and the side of its images."""
+    from torchvision import models
+
+    check_known(config.model, models.list_models(module=models), "torchvision")
+    builder = models.get_model_builder(config.model)
+    kind = inspect.signature(builder).return_annotation
+    size_argument = SIZE_ARGUMENTS.get(kind if isinstance(kind, str) else kind.__name__)
+    if config.image_size is not None and size_argument is None:
+        raise ConfigError(
+            f"backbone.image_size is for networks that take images of one size; {config.model} takes many, leave it out"
+        )
+    size = config.image_size or 224
+    arguments: dict[str, Any] = dict(MORE_ARGUMENTS.get(config.model, {}))
+    if config.image_size is not None:
+        arguments[str(size_argument)] = (size, size) if size_argument == "input_size" else size
+    try:
+        return builder(**arguments), size
+    except WRONG_SIZE as error:
+        if size_argument is None or config.image_size is None:
+            raise
+        why, near = str(error).splitlines()[0], _near(config.model, size)
+        raise ConfigError(f"backbone.image_size {size} does not fit {config.model} ({why}); try {near}") from error
+
+
+def _near(model: str, size: int) -> int:
+    """A side near this one that is a multiple of what the network cuts images into."""
+    patch = 224 if model.startswith("maxvit") else int(model.rpartition("_")[2])
+    return max(round(size / patch), 1) * patch
+
+
+def _cut_classifier(network: nn.Module) -> None:
+    """Leave out what follows the features, and dropout."""
+    (name,) = [name for name, _ in network.named_children() if name in HEADS]
+    head = network.get_submodule(name)
+    kept = nn.Sequential()
+    for part, layer in head.named_children():
+        if isinstance(layer, nn.Linear | nn.Conv2d):
+            break
+        if not isinstance(layer, nn.Dropout):
+            kept.add_module(part, layer)
+    if type(network).__name__ == "SqueezeNet":
+        kept.add_module("pool", nn.AdaptiveAvgPool2d(1))
+    network.add_module(name, kept if len(kept) else nn.Identity())
+    for other, layer in [*network.named_children()]:
+        if isinstance(layer, nn.Dropout):
+            network.add_module(other, nn.Identity())
+
+
+def _with_drop_path(network: nn.Module, config: TorchvisionModel.Config) -> nn.Module:
+    """The network with stochastic depth that knows samples, at the rate that was asked for."""
+    from torchvision.ops import StochasticDepth
+
+    with_own_draws(network, StochasticDepth, "p")
+    found = [module for module in network.modules() if isinstance(module, DropPath)]
+    if config.drop_path is None:
+        return network
+    if not found:
+        raise ConfigError(
+            f"backbone.drop_path: {config.model} leaves no blocks out; leave it out, or choose convnext_*"
+        )
+    highest = max(module.rate for module in found)
+    for module in found:
+        module.rate *= config.drop_path / highest
+    return network
+
+
+def _units(network: nn.Module) -> dict[str, nn.Module]:
+    """The parts of the network that may end a stage, by their place."""
+    if type(network).__name__ == "VisionTransformer":
+        return {
+            f"encoder.layers.{name}": part for name, part in network.get_submodule("encoder.layers").named_children()
+        }
+    parts = dict(network.named_children())
+    trunks = [name for name in parts if name in TRUNKS]
+    if not trunks:
+        return {name: part for name, part in parts.items() if not isinstance(part, nn.AdaptiveAvgPool2d | nn.Identity)}
+    stem = {"stem": parts["stem"]} if "stem" in parts else {}
+    return stem | {f"{trunk}.{name}": part for trunk in trunks for name, part in parts[trunk].named_children()}

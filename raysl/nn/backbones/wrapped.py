@@ -1,0 +1,148 @@
+"""Backbones around networks of other libraries."""
+
+import difflib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from raysl.config.ranges import Side, Within
+from raysl.config.schema import BackboneConfig
+from raysl.errors import ConfigError
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.drop_path import DropPath
+
+WRONG_SIZE = (RuntimeError, ValueError, AssertionError, IndexError)
+"""What networks raise for images that do not fit them."""
+
+
+class WrappedBackbone(Backbone):
+    """A network of another library, less its classifier; the names of its state dict follow `network.`.
+
+    A subclass calls `_wrap` at the end of its `__init__`.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(BackboneConfig):
+        """Settings of a network that has a name elsewhere."""
+
+        model: str
+        """Name of the network."""
+        image_size: Side | None = None
+        """Side of the images in pixels, for networks that take those of one size only, as most transformers do.
+        Default: the network's own, 224 as a rule."""
+        drop_path: Annotated[float, Within(0, 1, below=True)] | None = None
+        """Rate at which the last block is left out of a sample in training, for networks that do so at all; those of
+        earlier blocks follow in proportion. Default: the network's own."""
+
+    network: nn.Module
+    native_size: int
+
+    @classmethod
+    def check_side(cls, config: Any, side: int) -> None:
+        """Refuse images that do not fit.
+
+        Raises:
+            ConfigError: with sizes that do.
+        """
+        if problem := cls.without_weights(config)._size_problem(side, side):
+            raise ConfigError(f"{problem} (method.views and data.image_size say how large images are)")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features [B, feature_dim] of normalised images [B, 3, H, W].
+
+        Raises:
+            ValueError: if images of this size do not fit; the message has sizes that do.
+        """
+        with self._telling_sizes(images):
+            return self.network(images)  # type: ignore[no-any-return]
+
+    def _wrap(self, network: nn.Module, native_size: int) -> None:
+        """Keep the network, and find the width of its features without computing any."""
+        self.network = network
+        self.native_size = native_size
+        self._device = torch.device("meta")
+        try:
+            features = self._tried(native_size, native_size)
+        except WRONG_SIZE:  # some compute with tensors that cannot be moved there
+            self._device = next(network.parameters()).device
+            features = self._tried(native_size, native_size)
+        if features.ndim != 2:
+            raise ConfigError(
+                f"{self.config.model} gives features of shape {list(features.shape)}, and a backbone one vector an "
+                "image; choose another model"
+            )
+        self.feature_dim = features.shape[1]
+
+    def _tried(self, height: int, width: int) -> Tensor:
+        """Features of two images of this size: on the meta device, where that is possible, without their values."""
+        was_training = self.network.training
+        named = [*self.network.named_parameters(), *self.network.named_buffers()]
+        tensors = {name: tensor.to(self._device) for name, tensor in named}
+        images = torch.zeros(2, 3, height, width, device=self._device)
+        self.network.eval()
+        try:
+            out: Tensor = functional_call(self.network, tensors, (images,))
+        finally:
+            self.network.train(was_training)
+        return out.detach()
+
+    def _fits(self, height: int, width: int) -> bool:
+        try:
+            self._tried(height, width)
+        except WRONG_SIZE:
+            return False
+        return True
+
+    def _size_problem(self, height: int, width: int) -> str:
+        """What to say of images that do not fit; empty of others."""
+        if self._fits(height, width):
+            return ""
+        sides = sorted({*(2**power for power in range(1, 10)), self.native_size})
+        fit = next((side for side in sides if self._fits(side, side)), self.native_size)
+        model, config = self.config.model, self.config
+        said = f"images of {height}x{width} pixels do not fit {model}; {fit}x{fit} do"
+        if fit == self.native_size and config.image_size != height == width:
+            said += f", and others may with backbone.image_size={height}"
+        return said
+
+    @contextmanager
+    def _telling_sizes(self, images: Tensor) -> Iterator[None]:
+        try:
+            yield
+        except WRONG_SIZE as error:
+            problem = self._size_problem(*images.shape[-2:])
+            if not problem:
+                raise
+            raise ValueError(problem) from error
+
+
+def with_own_draws(network: nn.Module, kind: type[nn.Module], rate_of: str) -> nn.Module:
+    """The network with its stochastic depth, modules of this kind, replaced in place by `DropPath`.
+
+    Args:
+        network: any.
+        kind: of module, which leaves out each sample by itself.
+        rate_of: name of its attribute for the rate.
+    """
+    named = [(name, module) for name, module in network.named_modules() if isinstance(module, kind)]
+    for place, (name, module) in enumerate(named):
+        network.set_submodule(name, DropPath(float(getattr(module, rate_of)), place))
+    return network
+
+
+def check_known(model: str, names: Collection[str], library: str) -> None:
+    """Refuse a name that a library does not have.
+
+    Raises:
+        ConfigError: with names that are close, or some of those that there are.
+    """
+    if model in names:
+        return
+    near = difflib.get_close_matches(model, names, n=3)
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it has {', '.join(sorted(names)[:100])}"
+    raise ConfigError(f"backbone.model: {library} has no classification model {model!r}; {hint}")

@@ -1,0 +1,49 @@
+"""What the well-known shapes cost is what their authors published."""
+
+import pytest
+from torchvision import models
+
+from raysl.components import resolve
+from raysl.nn.backbones.shapes import SHAPES, Cost, cost_of, shapes_of
+from raysl.nn.backbones.vit import ViT
+
+TORCHVISION = {
+    "resnet18": "resnet",
+    "resnet50": "resnet",
+    "wide_resnet50_2": "resnet",
+    "resnext50_32x4d": "resnet",
+    "convnext_tiny": "torchvision",
+    "regnet_y_16gf": "torchvision",
+    "swin_t": "torchvision",
+}
+
+
+@pytest.mark.parametrize("shape", TORCHVISION)
+def test_parameters_and_multiplications_are_those_that_torchvision_tells(shape: str) -> None:
+    alias = TORCHVISION[shape]
+    kind = resolve("backbone", alias)
+    cost = cost_of(kind, kind.Config(**SHAPES[alias][shape]))
+    published = models.get_model_weights(shape).IMAGENET1K_V1.meta
+    assert cost.parameters + 1000 * (cost.feature_dim + 1) == published["num_params"]
+    assert (cost.flops / 2 + 1000 * cost.feature_dim) / 1e9 == pytest.approx(published["_ops"], abs=1e-3)
+
+
+def test_the_resnet_of_fifty_layers_has_25_557_032_parameters_with_its_classifier() -> None:
+    kind = resolve("backbone", "resnet")
+    assert cost_of(kind, kind.Config(depth=50)) == Cost(2048, 25_557_032 - 2049 * 1000, 2 * 4_087_136_256, 224)
+
+
+@pytest.mark.parametrize(("size", "millions"), [("tiny", 5.717), ("small", 22.051), ("base", 86.568)])
+def test_transformers_are_as_large_as_deits(size: str, millions: float) -> None:
+    cost = cost_of(ViT, ViT.Config(size=size), 224)
+    assert (cost.parameters + 1000 * (cost.feature_dim + 1)) / 1e6 == pytest.approx(millions, abs=1e-3)
+
+
+def test_a_list_has_the_settings_and_the_cost_of_each_shape() -> None:
+    rows = {row["name"]: row for row in shapes_of("vit")}
+    assert set(rows["vit_tiny_patch16"]) == {
+        "name", "settings", "feature_dim", "parameters", "flops", "image_size",
+    }  # fmt: skip
+    assert rows["vit_tiny_patch16"]["settings"] == {"size": "tiny"}
+    assert rows["vit_nano_patch16"]["flops"] < rows["vit_tiny_patch16"]["flops"] < rows["vit_base_patch16"]["flops"]
+    assert shapes_of("timm") == []
