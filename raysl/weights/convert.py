@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from raysl.addresses import absolute, cut
-from raysl.arguments import words
+from raysl.arguments import instance, words
 from raysl.checkpoint import load_checkpoint
 from raysl.checkpoint_files import META_FILE
 from raysl.components import resolve
@@ -71,6 +71,7 @@ def convert(
     if to not in KINDS:
         near = difflib.get_close_matches(to, KINDS, n=1)
         raise ConfigError(f"to={to!r}: {f'did you mean {near[0]!r}? ' if near else ''}known: {', '.join(KINDS)}")
+    source, out = absolute(source), absolute(out)
     _check_free(out, is_folder=to in ("raysl", "safetensors"))
     _, name = cut(absolute(out))
     loaded = load_weights(source, overrides, rules, name)
@@ -103,7 +104,8 @@ def load_weights(
     Raises:
         ConfigError: as `convert` does.
     """
-    rules, overrides = rules or Rules(), words(overrides, "overrides", "backbone.image_size=96")
+    source, rules = absolute(source), instance(rules or Rules(), Rules, "rules", "raysl.weights.layouts.Rules(...)")
+    overrides = words(overrides, "overrides", "backbone.image_size=96")
     for word in overrides:
         if not word.startswith(("backbone.", "backbone=", "data.", "data=")):
             raise ConfigError(

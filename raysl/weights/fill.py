@@ -81,7 +81,7 @@ def renamed(found: Found) -> Found:
     if found.family == "vit":
         if "mask_token" in tensors:
             tensors["mask_token"] = tensors["mask_token"].reshape(1, 1, -1)
-        if "reg_token" in tensors and "pos_embed" in tensors:
+        if "pos_embed" in tensors and tensors["pos_embed"].ndim == 3:
             tensors["pos_embed"] = _with_class(tensors["pos_embed"])
     return replace(found, tensors=tensors)
 
@@ -156,7 +156,7 @@ def check_filled(table: Table, where: str, given: Mapping[str, object], seen: Ma
 
 
 def _with_class(places: Tensor) -> Tensor:
-    """Positions with one for the class token: none where its own one is in the token already, as in timm's DINOv2."""
+    """Positions with one for the class token: none where the token has it already, as in timm's DINOv2."""
     side = round((places.shape[1]) ** 0.5)
     return torch.cat([torch.zeros_like(places[:, :1]), places], dim=1) if side**2 == places.shape[1] else places
 

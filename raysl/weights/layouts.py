@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from raysl.arguments import words
 from raysl.errors import ConfigError
 
 ANCHORS = {
@@ -90,6 +91,9 @@ class Rules:
     skip: Sequence[str] = ()
     strict: bool = True
     trust_code: bool = False
+
+    def __post_init__(self) -> None:
+        words(self.skip, "skip", "layer4")
 
 
 @dataclass(frozen=True)
