@@ -146,6 +146,12 @@ LAYOUTS = {
             ),
         ),
         Layout(
+            "raysl",
+            "the whole method in `train_state.pt` of a checkpoint",
+            student=_places("method", "backbone."),
+            teacher=_places("method", "teacher.module.", "teacher.module.0."),
+        ),
+        Layout(
             "moco",
             "MoCo v1 and v2; the query encoder is the student, the key encoder the teacher",
             student=_places("state_dict", "module.encoder_q.", "encoder_q."),

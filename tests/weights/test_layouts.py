@@ -13,7 +13,10 @@ import torchvision
 from safetensors.torch import save_file
 from torch import Tensor
 
+from raysl.checkpoint import TrainState
+from raysl.config.load import load_config
 from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
 from raysl.weights.convert import load_weights
 from raysl.weights.layouts import LAYOUTS, Rules
 from tests.weights.networks import (
@@ -64,6 +67,7 @@ RESNETS: dict[str, Callable[[], Any]] = {
     "vissl": lambda: vissl(behind("_feature_blocks.", resnet())),
     "vissl ": lambda: vissl(behind("base_model._feature_blocks.", resnet())),
     "vissl  ": lambda: vissl(behind("_feature_blocks.", resnet()))["classy_state_dict"],
+    "raysl": lambda: {"method": {**behind("backbone.", resnet()), **head("projector.")}, "optimizer": {}, "step": 7},
     "moco": lambda: run(
         {
             "state_dict": {
@@ -211,6 +215,22 @@ def test_the_other_network_is_taken_on_request(layout: str, part: str, tmp_path:
     loaded = load_weights(saved(RESNETS[layout](), tmp_path / "file.pth"), rules=Rules(part=part))
     with torch.no_grad():
         assert torch.equal(loaded.backbone(images()), small_resnet(OTHER)(images()))
+
+
+@pytest.mark.parametrize(
+    ("method", "teacher"), [("byol", "teacher.module.0."), ("moco", "teacher.module.0."), ("dino", "teacher.module.")]
+)
+def test_student_and_teacher_of_a_run_of_raysl_are_in_its_state(method: str, teacher: str, tmp_path: Path) -> None:
+    state = TrainState.create(Setup.of(load_config(f"digits/{method}"), 1024, 10))
+    with torch.no_grad():
+        for parameter in state.method.backbone.parameters():
+            parameter.add_(1)
+    state.save(tmp_path, {})
+    tensors = state.method.state_dict()
+    for part, prefix in {"student": "backbone.", "teacher": teacher}.items():
+        loaded = load_weights(str(tmp_path / "train_state.pt"), rules=Rules(part=part))
+        for name, value in loaded.backbone.state_dict().items():
+            assert torch.equal(value, tensors[f"{prefix}{name}"])
 
 
 def test_the_teacher_of_vissl_lies_in_its_loss(tmp_path: Path) -> None:
