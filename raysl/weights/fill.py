@@ -1,5 +1,6 @@
 """Fills a backbone with tensors that others named, and says of each what became of it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,14 @@ FIRST = 3
 """How many tensors a message names."""
 _OTHERS = ("norm_pre", "fc_norm", "dist_token", "rope", "rel_pos")
 """Parts of others' ViTs that raysl's lack, and that change features."""
-_RENAMED = {"masked_embed": "mask_token", "register_tokens": "reg_token"}
+_RENAMED = {
+    "masked_embed": "mask_token",  # iBOT
+    "patch_masking.masked_embed": "mask_token",  # VISSL
+    "class_token": "cls_token",  # VISSL before its DINO
+    "pos_embedding": "pos_embed",
+    "register_tokens": "reg_token",  # DINOv2
+}
+"""A ViT's tensors by other names."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ class Table:
 def renamed(found: Found) -> Found:
     """The same tensors by raysl's names and in its shapes, without those that the layout knows to be no backbone's."""
     tensors = {
-        _RENAMED.get(name, name): value
+        (_own_name(name) if found.family == "vit" else name): value
         for name, value in found.tensors.items()
         if not (found.layout.skip and name.startswith(found.layout.skip))
     }
@@ -153,6 +161,11 @@ def check_filled(table: Table, where: str, given: Mapping[str, object], seen: Ma
         f"{where} does not fill the backbone: {'; '.join(problems[:FIRST])}{more}; {advice}. strict=False, on the "
         "command line --no-strict, takes what fits and leaves the rest at its seed"
     )
+
+
+def _own_name(name: str) -> str:
+    """raysl's name of a ViT's tensor; BEiT's and iBOT's factors of layer scale lie in the block itself."""
+    return _RENAMED.get(name) or re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name)
 
 
 def _with_class(places: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -304,6 +305,25 @@ def test_the_names_of_dinov2s_own_files_are_known(tmp_path: Path) -> None:
     tensors["mask_token"] = torch.ones(1, 64)
     loaded = load_weights(saved(tensors, tmp_path / "dinov2_vits14_reg4_pretrain.pth"), VIT_SETTINGS)
     assert torch.equal(loaded.backbone.state_dict()["mask_token"], torch.ones(1, 1, 64))
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.backbone(images()), pooled(net, images()), rtol=0, atol=1e-6)
+
+
+def test_a_vit_of_the_first_vissl_has_other_names(tmp_path: Path) -> None:
+    tensors = vit()
+    tensors |= {"class_token": tensors.pop("cls_token"), "pos_embedding": tensors.pop("pos_embed")}
+    tensors["patch_masking.masked_embed"] = torch.full((1, 64), 0.5)
+    loaded = load_weights(saved(vissl(tensors), tmp_path / "vit.torch"), VIT_SETTINGS)
+    assert torch.equal(loaded.backbone.state_dict()["mask_token"], torch.full((1, 1, 64), 0.5))
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.backbone(images()), pooled(small_vit(MINE), images()), rtol=0, atol=1e-6)
+
+
+def test_factors_of_layer_scale_that_lie_in_the_block_are_found(tmp_path: Path) -> None:
+    net = small_vit(init_values=0.1)
+    tensors = {re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", name): value for name, value in net.state_dict().items()}
+    assert "blocks.0.gamma_1" in tensors
+    loaded = load_weights(saved({"state_dict": tensors}, tmp_path / "ibot.pth"), VIT_SETTINGS)
     with torch.no_grad():
         torch.testing.assert_close(loaded.backbone(images()), pooled(net, images()), rtol=0, atol=1e-6)
 
