@@ -24,7 +24,7 @@ from raysl.storage import Folder
 from raysl.weights.exports import EXPORTS
 from raysl.weights.files import draft, is_checkpoint, local_file, read_tree
 from raysl.weights.fill import Table, check_filled, fill, renamed
-from raysl.weights.imported import NAME, write_imported
+from raysl.weights.imported import METHOD, NAME, write_imported
 from raysl.weights.layouts import Rules, find_backbone
 from raysl.weights.loaded import Loaded
 from raysl.weights.shapes import settings_of
@@ -134,8 +134,12 @@ def load_weights(
         "taken": [f"backbone ({len(table.loaded)} tensors)"],
         "left_out": table.problems,
     }
-    told = f"Its weights are those of `{file}`, in the layout of {found.layout.name} ({found.place})."
+    told = _told(file, found.layout.name, str(found.place))
     return Loaded(backbone.eval(), config, where, told, table, facts)
+
+
+def _told(file: str, layout: str, place: str) -> str:
+    return f"Its weights are those of `{file}`, in the layout of {layout} ({place})."
 
 
 def _of_checkpoint(source: str, overrides: Sequence[str], rules: Rules) -> Loaded:
@@ -148,7 +152,11 @@ def _of_checkpoint(source: str, overrides: Sequence[str], rules: Rules) -> Loade
         raise ConfigError(f"{source} has its own settings, {overrides[0]!r} does not change them; leave it out")
     found = load_checkpoint(source, rules.trust_code)
     method, where = found.meta["method"], redact_uri(found.uri)
-    told = f"It was trained by raysl with the method {method}, for {found.meta['step']:,} steps."
+    if method == METHOD:
+        origin = found.meta["weights"]
+        told = _told(cut(origin["uri"])[1], origin["layout"], origin["place"])
+    else:
+        told = f"It was trained by raysl with the method {method}, for {found.meta['step']:,} steps."
     return Loaded(found.backbone, found.config, where, told)
 
 

@@ -5,6 +5,7 @@ import pickle
 import re
 import struct
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,7 +77,7 @@ def read_tree(path: Path, trust_code: bool = False) -> dict[str, Any]:
     except ModuleNotFoundError as error:
         raise ConfigError(f"{path} holds objects of {error.name!r}, which is not installed here; install it") from error
     except (*_BROKEN, SafetensorError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = _reason(error)
         raise ConfigError(
             f"{path} is no file of weights, or it was cut off: neither torch.save nor safetensors writes such "
             f"({reason}); give another one"
@@ -88,11 +89,23 @@ def read_tree(path: Path, trust_code: bool = False) -> dict[str, Any]:
     return dict(found)
 
 
+def _reason(error: Exception) -> str:
+    """What went wrong, without torch's advice to run what is in the file."""
+    text = str(error)
+    if "Weights only load failed" in text:
+        return "a pickle that torch.save did not write"
+    return next(iter(text.splitlines()), type(error).__name__)
+
+
 def _load(path: Path, trust_code: bool) -> Any:
     if trust_code:
         return torch.load(path, map_location="cpu", weights_only=False)
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):  # the options of a run; it holds, and does nothing
+        with (
+            warnings.catch_warnings(),
+            torch.serialization.safe_globals([argparse.Namespace]),  # the options of a run; it holds, and does nothing
+        ):
+            warnings.filterwarnings("ignore", "Detected pickle protocol")  # of a file that is refused
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if named := re.search(r"GLOBAL ([\w.]+)", str(error)):

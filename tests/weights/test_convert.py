@@ -240,6 +240,8 @@ def test_converted_weights_are_a_run_that_load_backbone_takes(imported: Path) ->
     assert (meta["method"], meta["step"]) == ("imported", 0)
     assert meta["weights"]["layout"] == "torchvision"
     assert list(meta["weights"]["sha256"]) == ["narrow.pth"]
+    told = "Its weights are those of `narrow.pth`, in the layout of torchvision (plain names)."
+    assert load_weights(str(imported)).told == told
     untrained = load_checkpoint(str(imported)).untrained()
     assert not torch.equal(untrained.state_dict()["bn1.weight"], backbone.state_dict()["bn1.weight"])
 

@@ -2,11 +2,13 @@
 
 import argparse
 import os
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -464,6 +466,10 @@ class Harmful:
 def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.pth").write_text("epoch 1: 0.5\n")
     assert "is no file of weights, or it was cut off" in refusal(str(tmp_path / "notes.pth"))
+    (tmp_path / "pickle.pkl").write_bytes(pickle.dumps({"model": {"stem.conv1.weight": np.zeros(3)}}))
+    text = refusal(str(tmp_path / "pickle.pkl"))
+    assert "is no file of weights" in text
+    assert "weights_only" not in text, "no advice to run what is in it"
     (tmp_path / "empty.pth").write_bytes(b"")
     assert "is no file of weights" in refusal(str(tmp_path / "empty.pth"))
     whole = Path(saved(resnet(), tmp_path / "file.pth")).read_bytes()
