@@ -18,6 +18,7 @@ _HOME = {
     "benchmark": "raysl.benchmarks.evaluate",
     "sweep": "raysl.sweeps",
     "views": "raysl.train.views",
+    "convert": "raysl.weights.convert",
 }
 _MODULES = ("methods", "losses", "transforms", "nn")
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from raysl.sweeps import sweep as sweep
     from raysl.train.pretrain import pretrain as pretrain
     from raysl.train.views import views as views
+    from raysl.weights.convert import convert as convert
 
 
 def __getattr__(name: str) -> Any:

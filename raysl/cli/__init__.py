@@ -14,6 +14,7 @@ import typer
 from raysl.cli import report, speed
 from raysl.cli.arguments import DEFAULT_CONFIG, split_arguments
 from raysl.cli.benchmark import run_benchmark, run_cluster, run_extract
+from raysl.cli.convert import run_convert
 from raysl.cli.ingest import run_ingest
 from raysl.cli.names import list_names, show_config
 from raysl.cli.pretrain import run_pretrain
@@ -39,6 +40,7 @@ app.command("benchmark")(run_benchmark)
 app.command("extract")(run_extract)
 app.command("cluster")(run_cluster)
 app.command("ingest")(run_ingest)
+app.command("convert")(run_convert)
 app.command("sweep")(run_sweep)
 app.command("list")(list_names)
 app.add_typer(speed.app, name="speed")

@@ -83,6 +83,7 @@ class ViT(TokenBackbone):
         width, depth, heads = _dimensions(config)
         self.patch_size = config.patch_size
         self.token_dim = width
+        self.num_heads = heads
         self.num_prefix_tokens = 1 + config.num_registers
         self.feature_dim = 2 * width if config.output == "class_mean" else width
         side = config.image_size // config.patch_size

@@ -1,0 +1,68 @@
+"""`raysl convert`: weights in from and out to other libraries."""
+
+from typing import Annotated
+
+import typer
+
+from raysl.cli.arguments import Verbose, set_up
+from raysl.errors import ConfigError
+from raysl.redact import redact
+
+
+def run_convert(
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="A file of weights, or a run or checkpoint of raysl.")
+    ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[key=value ...]",
+            help="Settings of the backbone and of the images that it expects, over those that its tensors show: "
+            "backbone.image_size=96 or data.mean=[0.5,0.5,0.5].",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="URI", help="What to write: a folder for raysl and safetensors, else a file.")
+    ] = None,
+    to: Annotated[
+        str, typer.Option(help="raysl, torchvision, timm, detectron2, vissl, safetensors or export.")
+    ] = "raysl",
+    layout: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the file, such as moco; default: recognised.")
+    ] = None,
+    part: Annotated[
+        str | None, typer.Option(help="student or teacher, where there are both; default: what papers measure.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="A.B", help="Keys to the dictionary with the tensors, in place of a layout.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="What the tensors' names begin with there, in place of a layout.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="Leave out tensors with this in their name; repeatable.")
+    ] = None,
+    strict: Annotated[bool, typer.Option(help="Refuse a backbone that is not filled whole.")] = True,
+    trust_code: Annotated[
+        bool, typer.Option("--trust-code", help="Run code that the file, or the checkpoint, names.")
+    ] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Read weights of torchvision, timm, VISSL and official code, or write raysl's for other libraries.
+
+    What is written for raysl reads as a run: `raysl benchmark`, `raysl extract` and method.weights= take it.
+    """
+    set_up(verbose)
+    if out is None:
+        raise ConfigError("where to? give --out a folder, or for most other libraries a file")
+    from raysl.weights.convert import convert
+    from raysl.weights.layouts import Rules
+
+    rules = Rules(layout, part, key, prefix, tuple(skip or ()), strict, trust_code)
+    done = convert(source, out, to, arguments or [], rules)
+    typer.echo(f"read        {redact(done.told)}")
+    if done.table is not None:
+        typer.echo(done.table.text())
+    typer.echo(f"weights     {redact(done.path)}")
+    typer.echo(f"use         {redact(done.usage)}")

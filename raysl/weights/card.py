@@ -1,0 +1,63 @@
+"""The model card of the Hugging Face Hub that stands beside exported weights."""
+
+import hashlib
+
+import raysl
+from raysl.config.dump import write
+from raysl.weights.loaded import Loaded
+
+
+def card_of(loaded: Loaded, content: bytes) -> str:
+    """The text of `README.md`: front matter that the Hub reads, and how to use the weights.
+
+    Args:
+        loaded: the backbone.
+        content: of `model.safetensors`.
+    """
+    data, backbone = loaded.config.data, loaded.backbone
+    num_weights = sum(parameter.numel() for parameter in backbone.parameters())
+    settings = write({"backbone": _plain(loaded)}).rstrip()
+    front = write(
+        {
+            "library_name": "raysl",
+            "pipeline_tag": "image-feature-extraction",
+            "tags": ["self-supervised-learning", "image-backbone", loaded.config.backbone.name],
+        }
+    )
+    return f"""---
+{front.rstrip()}
+---
+
+# {loaded.config.name}
+
+A backbone from images [B, 3, H, W] to features [B, {backbone.feature_dim}], with {num_weights / 1e6:.2f} M weights.
+{loaded.told}
+
+| | |
+|---|---|
+| images | {data.image_size} x {data.image_size} pixels, RGB in [0, 1] |
+| normalised by the mean | {", ".join(map(str, data.mean))} |
+| and the standard deviation | {", ".join(map(str, data.std))} |
+| SHA-256 of `model.safetensors` | `{hashlib.sha256(content).hexdigest()}` |
+| written by | raysl {raysl.__version__} |
+
+```python
+import raysl
+
+raysl.convert("model.safetensors", "runs/{loaded.config.name}")
+backbone = raysl.load_backbone("runs/{loaded.config.name}")  # normalised images to features
+```
+
+The network's settings:
+
+```yaml
+{settings}
+```
+"""
+
+
+def _plain(loaded: Loaded) -> dict[str, object]:
+    from raysl.config.dump import to_dict
+
+    found: dict[str, object] = to_dict(loaded.config)["backbone"]
+    return found

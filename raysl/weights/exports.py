@@ -1,0 +1,191 @@
+"""Weights out: a backbone as other libraries read it."""
+
+import io
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+from torch.export import Dim
+
+from raysl.errors import ConfigError
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.resnet import ResNet
+from raysl.nn.backbones.vit import ViT
+from raysl.weights.card import card_of
+from raysl.weights.loaded import Loaded
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a library reads.
+
+    Args:
+        content: of the file, or of the files of a folder by name.
+        usage: a line of Python that reads it, with PATH for its place.
+    """
+
+    content: bytes | dict[str, bytes]
+    usage: str
+
+
+def to_torchvision(loaded: Loaded) -> Written:
+    """The state dict of torchvision's ResNet, without `fc`.
+
+    Raises:
+        ConfigError: if torchvision has no such network.
+    """
+    net = _usual_resnet(loaded.backbone, "torchvision")
+    usage = f"torchvision.models.resnet{net.config.depth}().load_state_dict(torch.load(PATH), strict=False)"
+    return Written(_saved(_tensors(net)), usage)
+
+
+def to_timm(loaded: Loaded) -> Written:
+    """The state dict of timm's ViT or ResNet, without its classifier.
+
+    Raises:
+        ConfigError: if timm has no such network.
+    """
+    net = loaded.backbone
+    if not isinstance(net, ViT):
+        net = _usual_resnet(net, "timm")
+        made = f"timm.create_model('resnet{net.config.depth}', num_classes=0)"
+        return Written(_saved(_tensors(net)), f"{made}.load_state_dict(torch.load(PATH))")
+    if net.config.output == "class_mean":
+        raise ConfigError(
+            "timm's ViT has no backbone.output=class_mean; give backbone.output=class or backbone.output=mean, whose "
+            "weights are the same"
+        )
+    tensors = _tensors(net)
+    tensors.pop("mask_token", None)
+    if "reg_token" in tensors:  # with registers, timm adds the class token's position to the token itself
+        places = tensors.pop("pos_embed")
+        tensors |= {"cls_token": tensors["cls_token"] + places[:, :1], "pos_embed": places[:, 1:].contiguous()}
+    return Written(_saved(tensors), f"{_timm_call(net)}.load_state_dict(torch.load(PATH))")
+
+
+def _timm_call(net: ViT) -> str:
+    config = net.config
+    options = {
+        "img_size": config.image_size,
+        "patch_size": config.patch_size,
+        "embed_dim": net.token_dim,
+        "depth": len(net.blocks),
+        "num_heads": net.num_heads,
+        "num_classes": 0,
+    }
+    if not config.qkv_bias:
+        options["qkv_bias"] = False
+    if config.layer_scale is not None:
+        options["init_values"] = config.layer_scale
+    if config.num_registers:
+        options |= {"reg_tokens": config.num_registers, "no_embed_class": True}
+    words = ", ".join(f"{name}={value}" for name, value in options.items())
+    pool = ", global_pool='avg', fc_norm=False" if config.output == "mean" else ""
+    return f"timm.models.vision_transformer.VisionTransformer({words}{pool})"
+
+
+def to_detectron2(loaded: Loaded) -> Written:
+    """A pickle of arrays by Detectron2's names of a ResNet (stem, res2 to res5, shortcut, norm).
+
+    Raises:
+        ConfigError: if it is no such ResNet.
+    """
+    net = _usual_resnet(loaded.backbone, "Detectron2", (50, 101, 152, 18, 34))
+    arrays = {detectron2_name(name): t.numpy() for name, t in _tensors(net).items() if "num_batches" not in name}
+    content = pickle.dumps({"model": arrays, "__author__": "raysl", "matching_heuristics": True})
+    return Written(
+        content, "cfg.MODEL.WEIGHTS = PATH; cfg.MODEL.RESNETS.STRIDE_IN_1X1 = False; cfg.INPUT.FORMAT = 'RGB'"
+    )
+
+
+def detectron2_name(name: str) -> str:
+    """Detectron2's name of a tensor that torchvision's ResNet has."""
+    *where, module, kind = name.split(".")
+    if where and where[-1] == "downsample":
+        where, module = where[:-1], "shortcut" if module == "0" else "shortcut.norm"
+    elif module.startswith("bn"):
+        module = f"conv{module.removeprefix('bn')}.norm"
+    stage = [f"res{int(where[0].removeprefix('layer')) + 1}", *where[1:]] if where else ["stem"]
+    return ".".join([*stage, module, kind])
+
+
+def to_vissl(loaded: Loaded) -> Written:
+    """The trunk as VISSL stores it.
+
+    Raises:
+        ConfigError: if it is neither a ResNet nor a ViT.
+    """
+    net = loaded.backbone
+    if not isinstance(net, ResNet | ViT):
+        raise ConfigError(f"VISSL has no {type(net).__name__}; ResNets and ViTs are written for it")
+    prefix = "_feature_blocks." if isinstance(net, ResNet) else ""
+    trunk = {
+        f"{prefix}{name}": value for name, value in _tensors(net).items() if name not in ("mask_token", "reg_token")
+    }
+    model = {"base_model": {"model": {"trunk": trunk, "heads": {}}}}
+    usage = "config.MODEL.WEIGHTS_INIT.PARAMS_FILE=PATH config.MODEL.WEIGHTS_INIT.STATE_DICT_KEY_NAME=classy_state_dict"
+    return Written(_saved({"classy_state_dict": model}), usage)
+
+
+def to_safetensors_folder(loaded: Loaded) -> Written:
+    """`model.safetensors`, by the backbone's own names, and the model card of the Hugging Face Hub, `README.md`."""
+    content = to_safetensors(_tensors(loaded.backbone), metadata={"format": "pt"})
+    return Written(
+        {"model.safetensors": content, "README.md": card_of(loaded, content).encode()},
+        "raysl.convert('PATH/model.safetensors', 'runs/again')",
+    )
+
+
+def to_program(loaded: Loaded) -> Written:
+    """A program of `torch.export`: images of `data.image_size` in batches of any size, to features."""
+    side = loaded.config.data.image_size
+    example = torch.zeros(2, 3, side, side)
+    program = torch.export.export(
+        loaded.backbone.eval(), (example,), dynamic_shapes=({0: Dim("batch", min=1)},), strict=True
+    )
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    return Written(buffer.getvalue(), "torch.export.load(PATH).module()(images)")
+
+
+EXPORTS: dict[str, Callable[[Loaded], Written]] = {
+    "torchvision": to_torchvision,
+    "timm": to_timm,
+    "detectron2": to_detectron2,
+    "vissl": to_vissl,
+    "safetensors": to_safetensors_folder,
+    "export": to_program,
+}
+"""By what `--to` calls them."""
+
+
+def _usual_resnet(net: Backbone, library: str, depths: tuple[int, ...] = (18, 34, 50, 101, 152)) -> ResNet:
+    """The backbone, if it is a ResNet as every library has them."""
+    if not isinstance(net, ResNet):
+        raise ConfigError(f"{library} takes a ResNet here, not a {type(net).__name__}; {_ELSE}")
+    config = net.config
+    usual = {"num_stages": (4,), "width": (64,), "stem": ("imagenet",), "depth": depths}
+    for name, values in usual.items():
+        if (value := getattr(config, name)) not in values:
+            raise ConfigError(
+                f"{library} has no ResNet of backbone.{name}={value}, but of {', '.join(map(str, values))}; {_ELSE}"
+            )
+    return net
+
+
+_ELSE = "safetensors and export take any backbone"
+
+
+def _tensors(net: Backbone) -> Tensors:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in net.state_dict().items()}
+
+
+def _saved(content: object) -> bytes:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()

@@ -1,0 +1,123 @@
+"""Files of weights that others wrote, read without running anything that is in them."""
+
+import argparse
+import pickle
+import re
+import struct
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from pyarrow import fs
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from raysl.addresses import absolute, cut, info_of
+from raysl.checkpoint_files import META_FILE, local_copy
+from raysl.errors import ConfigError
+from raysl.storage import Folder
+
+TRUST = "If you trust the file, say trust_code=True, on the command line --trust-code"
+_BROKEN = (
+    *(OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError, TypeError, AssertionError),
+    *(pickle.UnpicklingError, struct.error),
+)
+
+
+def is_checkpoint(uri: str) -> bool:
+    """Whether a URI is that of a folder, as raysl's checkpoints and runs are, and not of one file.
+
+    Raises:
+        ConfigError: if nothing is there, or it is a folder of others.
+    """
+    _, info = info_of(absolute(uri))
+    if info.type == fs.FileType.NotFound:
+        raise ConfigError(f"nothing is at {uri!r}; give a file of weights, or a run or checkpoint of raysl")
+    if info.type != fs.FileType.Directory:
+        return False
+    names = Folder(uri).names()
+    if META_FILE in names or any(name.startswith("checkpoint_") for name in names):
+        return True
+    files = [
+        name for name in names if name.endswith((".safetensors", ".pth", ".pt", ".tar", ".torch", ".bin", ".ckpt"))
+    ]
+    advice = f"name one of its files, such as {files[0]}" if files else "give a file of weights"
+    raise ConfigError(f"{uri!r} is a folder that no run or checkpoint of raysl is in; {advice}")
+
+
+@contextmanager
+def local_file(uri: str) -> Iterator[Path]:
+    """A file as a local path: itself where it is local, else a copy that is removed afterwards."""
+    folder, name = cut(absolute(uri))
+    with local_copy(folder, [name]) as copy:
+        yield copy / name
+
+
+def read_tree(path: Path, trust_code: bool = False) -> dict[str, Any]:
+    """What a file of weights holds: tensors by name, in dictionaries in one another where it was written so.
+
+    safetensors where its name ends so, else what `torch.save` wrote, in the present format or that of before 2020.
+
+    Args:
+        path: of the file.
+        trust_code: whether code that the file names may be imported and run, where it holds more than tensors.
+
+    Raises:
+        ConfigError: if it is no such file, is cut off, or needs code that is not trusted.
+    """
+    try:
+        found = load_file(path) if path.suffix == ".safetensors" else _load(path, trust_code)
+    except ConfigError:
+        raise
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{path} holds objects of {error.name!r}, which is not installed here; install it") from error
+    except (*_BROKEN, SafetensorError) as error:
+        reason = _reason(error)
+        raise ConfigError(
+            f"{path} is no file of weights, or it was cut off: neither torch.save nor safetensors writes such "
+            f"({reason}); give another one"
+        ) from error
+    if isinstance(found, nn.Module):  # which only trusted code can make
+        found = found.state_dict()
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{path} holds a {type(found).__name__}, not tensors by name; give a file with a state dict")
+    return dict(found)
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without torch's advice to run what is in the file."""
+    text = str(error)
+    if "Weights only load failed" in text:
+        return "a pickle that torch.save did not write"
+    return next(iter(text.splitlines()), type(error).__name__)
+
+
+def _load(path: Path, trust_code: bool) -> Any:
+    if trust_code:
+        return torch.load(path, map_location="cpu", weights_only=False)
+    try:
+        with (
+            warnings.catch_warnings(),
+            torch.serialization.safe_globals([argparse.Namespace]),  # the options of a run; it holds, and does nothing
+        ):
+            warnings.filterwarnings("ignore", "Detected pickle protocol")  # of a file that is refused
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        if named := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            raise ConfigError(
+                f"refused {path}: beside tensors it holds {named[1]}, which takes code to read; nothing was "
+                f"run. {TRUST}"
+            ) from error
+        raise
+
+
+@contextmanager
+def draft() -> Iterator[Path]:
+    """A folder of its own for files that are on their way, removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="raysl_weights_") as folder:
+        yield Path(folder)

@@ -1,0 +1,96 @@
+"""A backbone whose weights come from elsewhere, kept as a run of raysl that has trained nothing.
+
+So whatever takes a run or a checkpoint takes it: benchmarks, features, `load_backbone`, `method.weights`.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save as to_safetensors
+
+import raysl
+from raysl.checkpoint_files import BACKBONE_FILE, SETTINGS_FILE, checkpoint_name, seal, upload
+from raysl.config.dump import dump
+from raysl.config.schema import MethodConfig, RunConfig
+from raysl.data.batch import Batch, DataInfo
+from raysl.errors import ConfigError
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.schedule import Step
+from raysl.storage import Folder
+from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
+
+NAME = f"{__name__}:Imported"
+METHOD = "imported"  # what messages call it
+
+
+class Imported(Method):
+    """Holds a backbone that was trained elsewhere; it trains nothing."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """Where the weights are from."""
+
+        name: str = NAME
+        origin: str = ""
+        """The file that was converted."""
+        layout: str = ""
+        """How it was laid out."""
+
+    @classmethod
+    def check(cls, setup: Setup) -> None:
+        """Refuse to train.
+
+        Raises:
+            ConfigError: always, with the way to go on.
+        """
+        raise ConfigError(
+            f"method.name={NAME} holds imported weights and trains nothing; give a method, such as method=simclr, and "
+            "these weights by method.weights="
+        )
+
+    @classmethod
+    def views(cls, setup: Setup) -> ViewRecipe:
+        """The plain image, for reports."""
+        return evaluation_recipe(setup.config.data.image_size, setup.config.data.eval_resize)
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """Never called: `check` comes first."""
+        raise AssertionError("imported weights are not trained")
+
+
+def write_imported(backbone: Backbone, config: RunConfig, weights: dict[str, Any], draft: Path, out: Folder) -> str:
+    """Write a folder that reads as a run with one checkpoint.
+
+    Args:
+        backbone: its network.
+        config: its settings, whose method is `Imported`.
+        weights: where they are from, for `meta.json`.
+        draft: local folder that the checkpoint is made in.
+        out: the run's folder.
+
+    Returns:
+        The URI of the checkpoint.
+
+    Raises:
+        ConfigError: if the storage fails.
+    """
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in backbone.state_dict().items()}
+    (draft / BACKBONE_FILE).write_bytes(to_safetensors(state))
+    (draft / SETTINGS_FILE).write_text(dump(config))
+    data = DataInfo(num_samples=config.train.batch_size, num_classes=0, eval_size=config.data.image_size)  # a batch
+    meta = {
+        "raysl": raysl.__version__,
+        "method": METHOD,
+        "step": 0,
+        "epochs": 0,
+        "data": asdict(data),
+        "metrics": {},
+        "weights": weights,
+    }
+    seal(draft, meta)
+    name = checkpoint_name(0)
+    upload(draft, out, name)
+    return out.uri_of(name)

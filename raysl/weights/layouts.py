@@ -1,0 +1,324 @@
+"""Where the tensors of a backbone are in files of weights: the layouts of libraries and of official code.
+
+A layout is recognised by the first tensors of a ResNet or a ViT, which lie under its keys and behind its prefix.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from raysl.arguments import words
+from raysl.errors import ConfigError
+
+ANCHORS = {
+    "resnet": ("conv1.weight", "layer1.0.conv1.weight"),
+    "vit": ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"),
+}
+"""Names that every network of a family has."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a file a network is.
+
+    Args:
+        keys: from the file's dictionary to the one that holds it.
+        prefix: of its tensors' names there.
+        mark: has to be in one of the names beside it, where given.
+    """
+
+    keys: tuple[str, ...] = ()
+    prefix: str = ""
+    mark: str = ""
+
+    def __str__(self) -> str:
+        names = [f"[{'.'.join(self.keys)}]"] if self.keys else []
+        return " ".join([*names, *([f"{self.prefix}*"] if self.prefix else [])]) or "plain names"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which backbones are stored.
+
+    Args:
+        name: that `--layout` takes.
+        told: whose it is.
+        student: places of the network that gradients trained.
+        teacher: places of its average, where it has one.
+        default: which of both is taken.
+        family: of networks, where it holds one kind only.
+        without: a tensor that it never has, else it is another layout.
+        skip: beginnings of names that look like the backbone's and are not.
+        settings: of the backbone that cannot be seen in its tensors.
+    """
+
+    name: str
+    told: str
+    student: tuple[Place, ...] = ()
+    teacher: tuple[Place, ...] = ()
+    default: str = "student"
+    family: str | None = None
+    without: str = ""
+    skip: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def places(self, part: str | None) -> tuple[Place, ...]:
+        """Those of a part; default: its own one."""
+        return self.teacher if (part or self.default) == "teacher" else self.student
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a backbone is found in a file; the defaults find every layout that is known.
+
+    Args:
+        layout: its name; default: recognised.
+        part: `student` or `teacher`, of methods that have both; default: what their papers measure.
+        key: dotted keys from the file's dictionary to the one that holds the tensors.
+        prefix: of their names, which is cut off; names without it are left out.
+        skip: tensors whose names contain one of these texts stay at their seed.
+        strict: refuse a backbone that is not filled whole.
+        trust_code: whether the file, or the checkpoint, may name code that is not raysl's, which is then run.
+    """
+
+    layout: str | None = None
+    part: str | None = None
+    key: str | None = None
+    prefix: str | None = None
+    skip: Sequence[str] = ()
+    strict: bool = True
+    trust_code: bool = False
+
+    def __post_init__(self) -> None:
+        words(self.skip, "skip", "layer4")
+
+
+@dataclass(frozen=True)
+class Found:
+    """The tensors of a backbone in a file.
+
+    Args:
+        layout: that it has; one named "custom" where keys and prefixes were given.
+        place: where they are.
+        family: `resnet` or `vit`.
+        tensors: by their names, without prefix.
+        num_outside: tensors of the same dictionary that the prefix leaves out.
+    """
+
+    layout: Layout
+    place: Place
+    family: str
+    tensors: dict[str, Tensor]
+    num_outside: int
+
+
+def _places(keys: str, *prefixes: str, mark: str = "") -> tuple[Place, ...]:
+    return tuple(Place(tuple(keys.split(".")) if keys else (), prefix, mark) for prefix in prefixes or ("",))
+
+
+_PLAIN = (*_places(""), *_places("state_dict"), *_places("model"))
+_TRUNK = ("_feature_blocks.", "base_model._feature_blocks.", "", "base_model.")
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            "vissl",
+            "VISSL's `.torch` files, whole or the trunk alone",
+            student=(
+                *_places("classy_state_dict.base_model.model.trunk", *_TRUNK),
+                *_places("base_model.model.trunk", *_TRUNK),
+                *_places("model.trunk", *_TRUNK),
+                *_places("trunk", *_TRUNK),
+                *_places("", "trunk._feature_blocks.", "_feature_blocks.", "trunk."),
+                *_places("model_state_dict", "trunk._feature_blocks.", "_feature_blocks."),
+            ),
+            teacher=_places(
+                "loss",
+                *(
+                    f"{head}trunk.{tail}"
+                    for head in ("momentum_teacher.module.", "momentum_teacher.")
+                    for tail in _TRUNK
+                ),
+            ),
+        ),
+        Layout(
+            "raysl",
+            "the whole method in `train_state.pt` of a checkpoint",
+            student=_places("method", "backbone."),
+            teacher=_places("method", "teacher.module.", "teacher.module.0."),
+        ),
+        Layout(
+            "moco",
+            "MoCo v1 and v2; the query encoder is the student, the key encoder the teacher",
+            student=_places("state_dict", "module.encoder_q.", "encoder_q."),
+            teacher=_places("state_dict", "module.encoder_k.", "encoder_k."),
+        ),
+        Layout(
+            "moco_v3",
+            "MoCo v3; a ViT-S of it has 12 heads",
+            student=_places("state_dict", "module.base_encoder.", "base_encoder."),
+            teacher=_places("state_dict", "module.momentum_encoder.", "momentum_encoder."),
+            settings={"position": "sincos", "heads": 12},
+        ),
+        Layout("simsiam", "SimSiam", student=_places("state_dict", "module.encoder.", "encoder.")),
+        Layout(
+            "ibot",
+            "iBOT, whole or the teacher's backbone alone",
+            student=_places("student", "module.backbone.", "backbone.", mark="masked_embed"),
+            teacher=(
+                *_places("teacher", "backbone.", "module.backbone.", mark="masked_embed"),
+                *_places("state_dict"),
+            ),
+            default="teacher",
+            family="vit",
+            without="head.weight",
+        ),
+        Layout(
+            "dino",
+            "DINO, whole; its files of a backbone alone have timm's or torchvision's names",
+            student=_places("student", "module.backbone.", "backbone."),
+            teacher=_places("teacher", "backbone.", "module.backbone."),
+            default="teacher",
+        ),
+        Layout(
+            "barlow_twins",
+            "Barlow Twins and VICReg, whole; `resnet50.pth` has torchvision's names",
+            student=_places("model", "module.backbone.", "backbone."),
+        ),
+        Layout(
+            "solo_learn",
+            "solo-learn, and others on Lightning that call their network `backbone`",
+            student=_places("state_dict", "backbone."),
+            teacher=_places("state_dict", "momentum_backbone."),
+        ),
+        Layout("swav", "SwAV and DeepCluster v2", student=(*_places("", "module."), *_places("state_dict", "module."))),
+        Layout(
+            "mae",
+            "MAE, whose decoder is left out",
+            student=_places("model"),
+            family="vit",
+            without="head.weight",
+            skip=("decoder_", "mask_token"),
+            settings={"position": "sincos"},
+        ),
+        Layout("torchvision", "torchvision's ResNets", student=_PLAIN, family="resnet"),
+        Layout("timm", "timm's, DeiT's and DINOv2's ViTs", student=_PLAIN, family="vit"),
+    )
+}
+"""By name, in the order in which they are tried."""
+
+
+def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> Found:
+    """The backbone in what a file holds.
+
+    Args:
+        tree: what it holds, see `raysl.weights.files.read_tree`.
+        rules: how to find it.
+        where: the file, for messages.
+
+    Raises:
+        ConfigError: if no layout is recognised, or the tensors of the one that was named are not there.
+    """
+    if rules.part not in (None, "student", "teacher"):
+        raise ConfigError(f"part={rules.part!r} is neither student nor teacher; leave it out for what papers measure")
+    if rules.key is not None or rules.prefix is not None:
+        return _by_rules(tree, rules, where)
+    if rules.layout is not None and rules.layout not in LAYOUTS:
+        near = difflib.get_close_matches(rules.layout, LAYOUTS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"no layout {rules.layout!r}; {hint}Known: {', '.join(LAYOUTS)}")
+    layouts = list(LAYOUTS.values()) if rules.layout is None else [LAYOUTS[rules.layout]]
+    for layout in layouts:
+        for place in layout.places(rules.part):
+            if found := _at(tree, layout, place):
+                return found
+    raise ConfigError(_not_found(tree, rules, layouts, where))
+
+
+def _at(tree: Mapping[str, Any], layout: Layout, place: Place) -> Found | None:
+    """The backbone of a layout at a place, if it is there."""
+    inner = _inner(tree, place.keys)
+    if inner is None or (layout.without and f"{place.prefix}{layout.without}" in inner):
+        return None
+    for family, anchors in ANCHORS.items():
+        if layout.family in (None, family) and all(
+            isinstance(inner.get(f"{place.prefix}{anchor}"), Tensor) for anchor in anchors
+        ):
+            if place.mark and not any(place.mark in name for name in _names(tree)):
+                return None
+            tensors = _cut(inner, place.prefix)
+            num_all = sum(isinstance(value, Tensor) for value in inner.values())
+            return Found(layout, place, family, tensors, num_all - len(tensors))
+    return None
+
+
+def _by_rules(tree: Mapping[str, Any], rules: Rules, where: str) -> Found:
+    if rules.layout is not None or rules.part is not None:
+        raise ConfigError("key and prefix say where the tensors are, layout and part ask to find them; give either")
+    prefix = rules.prefix or ""
+    wanted = (
+        [()] if rules.key == "" else [tuple(rules.key.split("."))] if rules.key else [(), ("state_dict",), ("model",)]
+    )
+    custom = Layout("custom", "by key and prefix")
+    for keys in wanted:
+        if found := _at(tree, custom, Place(keys, prefix)):
+            return found
+    if rules.key and _inner(tree, wanted[0]) is None:
+        raise ConfigError(f"{where} has no dictionary at key={rules.key!r}; {_told(tree)}")
+    dictionaries = [inner for keys in wanted if (inner := _inner(tree, keys)) is not None]
+    inner = next((inner for inner in dictionaries if _cut(inner, prefix)), None)
+    if inner is None:
+        raise ConfigError(f"{where} has no tensor behind prefix={prefix!r}; {_told(_inner(tree, wanted[0]) or tree)}")
+    raise ConfigError(
+        f"the tensors of {where} behind prefix={prefix!r} are those of no ResNet or ViT, whose first are called "
+        f"{' or '.join(anchors[0] for anchors in ANCHORS.values())}; {_told(inner)}"
+    )
+
+
+def _not_found(tree: Mapping[str, Any], rules: Rules, layouts: Sequence[Layout], where: str) -> str:
+    part = f" with a {rules.part}" if rules.part else ""
+    told = _told(tree)
+    if rules.layout is None:
+        return (
+            f"{where} has no layout{part} that is known; {told}. Say where the tensors are, such as key=state_dict "
+            f"prefix=module., or name the layout: {', '.join(LAYOUTS)}"
+        )
+    if not (places := layouts[0].places(rules.part)):
+        return f"layout={rules.layout} has no {rules.part}; leave part out"
+    looked = ", ".join(str(place) for place in places[:3])
+    return f"{where} is not of layout={rules.layout}{part}, whose tensors are at {looked}; {told}. Leave layout out"
+
+
+def _inner(tree: Mapping[str, Any], keys: Sequence[str]) -> Mapping[str, Any] | None:
+    for key in keys:
+        inner = tree.get(key)
+        if not isinstance(inner, Mapping):
+            return None
+        tree = inner
+    return tree
+
+
+def _cut(inner: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+    named = ((str(name), value) for name, value in inner.items() if isinstance(value, Tensor))
+    return {name.removeprefix(prefix): value for name, value in named if name.startswith(prefix)}
+
+
+def _names(tree: Mapping[str, Any]) -> Iterator[str]:
+    """Names of the tensors of a tree."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _names(value)
+        elif isinstance(value, Tensor):
+            yield str(name)
+
+
+def _told(tree: Mapping[str, Any]) -> str:
+    """In words, what a tree holds."""
+    parts = [f"{name} ({len(value)} entries)" for name, value in tree.items() if isinstance(value, Mapping)]
+    tensors = [str(name) for name, value in tree.items() if isinstance(value, Tensor)]
+    first = f"{len(tensors)} tensors, the first {', '.join(tensors[:3])}" if tensors else ""
+    return f"it holds {', '.join(filter(None, [*parts[:6], first])) or 'nothing'}"

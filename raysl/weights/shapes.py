@@ -1,0 +1,113 @@
+"""The settings of a backbone as they are seen in its tensors."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from raysl.errors import ConfigError
+from raysl.nn.backbones.blocks import BasicBlock, Bottleneck
+from raysl.nn.backbones.resnet import LAYERS
+from raysl.nn.backbones.vit import SIZES
+from raysl.weights.layouts import Found
+
+Tensors = Mapping[str, Tensor]
+
+
+def settings_of(found: Found, where: str) -> dict[str, Any]:
+    """The settings of raysl's backbone that these tensors are of, its name among them.
+
+    Args:
+        found: the tensors; those of a ViT by the names of `raysl.weights.fill.renamed`.
+        where: their file, for messages.
+
+    Raises:
+        ConfigError: if no ResNet or ViT of raysl has such tensors.
+    """
+    if found.family == "resnet":
+        return {"name": "resnet", **_resnet(found.tensors, where)}
+    own = dict(found.layout.settings)
+    vit = _vit(found.tensors, where, own.pop("heads", None))
+    return {"name": "vit", **vit, **own}
+
+
+def _resnet(tensors: Tensors, where: str) -> dict[str, Any]:
+    counts = [_count(tensors, f"layer{stage}") for stage in range(1, 5)]
+    num_stages = next((stage for stage, count in enumerate(counts) if not count), 4)
+    block = Bottleneck if "layer1.0.conv3.weight" in tensors else BasicBlock
+    fits = [
+        depth
+        for depth, (kind, layers) in LAYERS.items()
+        if kind is block and list(layers[:num_stages]) == counts[:num_stages]
+    ]
+    if not fits:
+        known = ", ".join(f"{depth}: {list(layers)}" for depth, (kind, layers) in LAYERS.items() if kind is block)
+        raise ConfigError(
+            f"{where} is a ResNet with {counts} {block.__name__} blocks in its stages; raysl builds {known}"
+        )
+    width, channels, height, across = tensors["conv1.weight"].shape
+    inner = tensors["layer1.0.conv1.weight"].shape[0]
+    if inner != width or (block is Bottleneck and tensors["layer1.0.conv2.weight"].shape[1] != inner):
+        raise ConfigError(
+            f"{where} is a ResNet whose blocks have other widths or groups (a wide ResNet, a ResNeXt): "
+            f"conv1.weight is {list(tensors['conv1.weight'].shape)}, layer1.0.conv1.weight "
+            f"{list(tensors['layer1.0.conv1.weight'].shape)}; raysl's are equally wide, give one of those"
+        )
+    stems = {(7, 7): "imagenet", (3, 3): "cifar"}
+    if (height, across) not in stems or channels != 3:
+        raise ConfigError(
+            f"{where} is a ResNet with a conv1.weight of {list(tensors['conv1.weight'].shape)}; raysl builds 7x7 and "
+            "3x3 ones of 3 channels"
+        )
+    return {"depth": fits[0], "num_stages": num_stages, "width": int(width), "stem": stems[height, across]}
+
+
+def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:
+    width, channels, patch, _ = tensors["patch_embed.proj.weight"].shape
+    if channels != 3:
+        raise ConfigError(f"{where} is a ViT for images of {channels} channels; raysl's have 3")
+    depth = _count(tensors, "blocks")
+    size = next((name for name, (wide, deep, _) in SIZES.items() if (wide, deep) == (width, depth)), None)
+    settings: dict[str, Any] = {"patch_size": int(patch), "qkv_bias": "blocks.0.attn.qkv.bias" in tensors}
+    if size is not None:
+        settings |= {"size": size}
+    else:
+        settings |= {"width": int(width), "depth": depth}
+        heads = heads or (next((many for wide, _, many in SIZES.values() if wide == width), None))
+        if heads is None and width % 64 == 0:
+            heads = width // 64  # as the papers have it
+    if heads is not None and width % heads == 0 and not (size and SIZES[size][2] == heads):
+        settings |= {"heads": heads}
+    if "pos_embed" in tensors:
+        settings |= {"image_size": patch * side_of(tensors["pos_embed"], where)}
+    if "blocks.0.ls1.gamma" in tensors:
+        settings |= {"layer_scale": 1e-5}
+    if "reg_token" in tensors:
+        settings |= {"num_registers": int(tensors["reg_token"].shape[1])}
+    if "mask_token" in tensors:
+        settings |= {"mask_token": True}
+    return settings
+
+
+def side_of(places: Tensor, where: str) -> int:
+    """Patches on a side of the square grid that embeddings [1, 1 + h*w, D] are of.
+
+    Raises:
+        ConfigError: if there are other tokens among them, or the grid is no square.
+    """
+    num = places.shape[1] - 1
+    side = math.isqrt(max(num, 0))
+    if side == 0 or side**2 != num:
+        raise ConfigError(
+            f"{where} has {places.shape[1]} position embeddings, not one for a class token and a square of patches "
+            "(a ViT with a distillation token, or of images that are no squares); raysl's ViT has no others"
+        )
+    return side
+
+
+def _count(names: Iterable[str], module: str) -> int:
+    """How many numbered modules there are in one."""
+    found = {int(match[1]) for name in names if (match := re.match(rf"{module}\.(\d+)\.", name))}
+    return max(found, default=-1) + 1

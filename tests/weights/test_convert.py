@@ -1,0 +1,393 @@
+"""Weights go out as other libraries read them, and converted ones are a run that all else of raysl takes."""
+
+import json
+import pickle
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import timm.models.vision_transformer  # for the commands that `usage` shows
+import torch
+import torchvision
+from safetensors.torch import load_file
+from torch import Tensor
+
+import raysl
+from raysl import cli
+from raysl.benchmarks.benchmark import FeatureSet
+from raysl.checkpoint import TrainState, load_checkpoint
+from raysl.checkpoint_files import checkpoint_name
+from raysl.config.load import load_config
+from raysl.errors import ConfigError
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.vit import ViT
+from raysl.train.prepare import prepare
+from raysl.weights.convert import KINDS, convert, load_weights
+from raysl.weights.exports import detectron2_name
+from raysl.weights.layouts import Rules
+from tests.weights.networks import (
+    behind,
+    features,
+    head,
+    images,
+    pooled,
+    saved,
+    shaken,
+    small_resnet,
+    small_vit,
+    tv_resnet,
+)
+
+VIT_SETTINGS = ("backbone.heads=1",)
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command in this process; gives exit code, stdout and stderr."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["raysl", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(caught.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def resnet18(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file of torchvision's ResNet-18, at its seed of 18."""
+    return saved(tv_resnet(18).state_dict(), tmp_path_factory.mktemp("files") / "resnet18.pth")
+
+
+@pytest.fixture
+def narrow(tmp_path: Path) -> str:
+    return saved({**small_resnet().state_dict(), **head("fc.")}, tmp_path / "narrow.pth")
+
+
+def read_back(usage: str) -> Any:
+    """What the line that is shown reads; `x.load_state_dict(...)` gives x, which is filled whole."""
+    names = {"timm": timm, "torch": torch, "torchvision": torchvision, "images": images()}
+    if ".load_state_dict(" not in usage:
+        return eval(usage, names)
+    made, _, rest = usage.partition(".load_state_dict(")
+    net = eval(made, names)
+    missing = net.load_state_dict(
+        *eval(f"[{rest.removesuffix(')').replace(', strict=False', '')}]", names), strict=False
+    )
+    assert (set(missing.missing_keys) - {"fc.weight", "fc.bias"}, missing.unexpected_keys) == (set(), [])
+    return net.eval()
+
+
+def test_torchvision_and_timm_read_a_resnet_and_give_the_same_features(resnet18: str, tmp_path: Path) -> None:
+    truth = features(tv_resnet(18), images(64))
+    for kind in ("torchvision", "timm"):
+        done = convert(resnet18, str(tmp_path / f"{kind}.pth"), kind)
+        net = read_back(done.usage)
+        found = features(net, images(64)) if kind == "torchvision" else pooled(net, images(64))
+        torch.testing.assert_close(found, truth, rtol=0, atol=1e-6)
+    tensors = torch.load(tmp_path / "torchvision.pth", weights_only=True)
+    assert set(tensors) == {name for name in tv_resnet(18).state_dict() if not name.startswith("fc.")}
+
+
+@pytest.mark.parametrize("depth", [18, 50])
+def test_detectron2_gets_its_own_names_and_every_array_once(depth: int, tmp_path: Path) -> None:
+    net = tv_resnet(depth)
+    source = saved(net.state_dict(), tmp_path / "resnet.pth")
+    convert(source, str(tmp_path / "resnet.pkl"), "detectron2")
+    content = pickle.loads((tmp_path / "resnet.pkl").read_bytes())
+    assert (content["__author__"], content["matching_heuristics"]) == ("raysl", True)
+    model = content["model"]
+    theirs = {name: value for name, value in net.state_dict().items() if "num_batches" not in name}
+    assert len(model) == len(theirs) - 2, "all but the classifier"
+    assert [
+        name for name in model if not re.fullmatch(r"(stem|res[2-5]\.\d+)\.(conv[123]|shortcut)(\.norm)?\.\w+", name)
+    ] == []
+    for name, array in model.items():
+        assert torch.equal(torch.from_numpy(array), theirs[torchvision_name(name)])
+
+
+def torchvision_name(name: str) -> str:
+    """Back from Detectron2's name."""
+    name = re.sub(r"conv(\d)\.norm\.", r"bn\1.", name.removeprefix("stem."))
+    name = name.replace("shortcut.norm.", "downsample.1.").replace("shortcut.", "downsample.0.")
+    return re.sub(r"^res(\d)", lambda match: f"layer{int(match[1]) - 1}", name)
+
+
+def test_names_of_detectron2_are_those_of_its_own_converter() -> None:
+    pairs = {
+        "conv1.weight": "stem.conv1.weight",
+        "bn1.running_mean": "stem.conv1.norm.running_mean",
+        "layer1.0.conv3.weight": "res2.0.conv3.weight",
+        "layer4.2.bn2.bias": "res5.2.conv2.norm.bias",
+        "layer3.0.downsample.0.weight": "res4.0.shortcut.weight",
+        "layer3.0.downsample.1.running_var": "res4.0.shortcut.norm.running_var",
+    }
+    assert {name: detectron2_name(name) for name in pairs} == pairs
+
+
+def test_vissl_gets_a_trunk_that_is_read_back_the_same(narrow: str, tmp_path: Path) -> None:
+    done = convert(narrow, str(tmp_path / "trunk.torch"), "vissl")
+    assert "STATE_DICT_KEY_NAME=classy_state_dict" in done.usage
+    model = torch.load(tmp_path / "trunk.torch", weights_only=True)["classy_state_dict"]["base_model"]["model"]
+    assert "_feature_blocks.layer4.1.bn2.weight" in model["trunk"]
+    again = load_weights(str(tmp_path / "trunk.torch"))
+    assert again.facts["layout"] == "vissl"
+    with torch.no_grad():
+        assert torch.equal(again.backbone(images()), small_resnet()(images()))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"reg_tokens": 4, "no_embed_class": True, "init_values": 1e-5},
+        {"qkv_bias": False, "global_pool": "avg", "fc_norm": False},
+    ],
+)
+def test_timm_reads_a_vit_and_gives_the_same_features(options: dict[str, Any], tmp_path: Path) -> None:
+    net = small_vit(**options)
+    source = saved(net.state_dict(), tmp_path / "in.pth")
+    output = "mean" if options.get("global_pool") == "avg" else "class"
+    done = convert(source, str(tmp_path / "out.pth"), "timm", [*VIT_SETTINGS, f"backbone.output={output}"])
+    again = read_back(done.usage)
+    torch.testing.assert_close(pooled(again, images()), pooled(net, images()), rtol=0, atol=1e-6)
+
+
+def test_a_real_vit_of_timm_makes_the_round_trip_bit_for_bit(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = shaken(timm.create_model("vit_small_patch16_224", num_classes=0))
+    source = saved(net.state_dict(), tmp_path / "vit.pth")
+    done = convert(source, str(tmp_path / "again.pth"), "timm")
+    assert same(torch.load(tmp_path / "again.pth", weights_only=True), net.state_dict())
+    torch.testing.assert_close(
+        pooled(read_back(done.usage), images(224, 1)), pooled(net, images(224, 1)), rtol=0, atol=0
+    )
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return set(left) == set(right) and all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.mark.parametrize("family", ["resnet", "vit"])
+def test_an_exported_program_gives_the_features_of_batches_of_any_size(family: str, tmp_path: Path) -> None:
+    net = small_resnet(depth=10) if family == "resnet" else small_vit()
+    source = saved(net.state_dict(), tmp_path / "in.pth")
+    words = ["data.image_size=32"] if family == "resnet" else VIT_SETTINGS
+    done = convert(source, str(tmp_path / "net.pt2"), "export", words)
+    program = torch.export.load(tmp_path / "net.pt2").module()
+    with torch.no_grad():
+        for num in (1, 5):
+            truth = net(images(32, num)) if family == "resnet" else pooled(net, images(32, num))
+            torch.testing.assert_close(program(images(32, num)), truth, rtol=0, atol=1e-5)
+        assert read_back(done.usage).shape == truth[:2].shape
+
+
+def test_safetensors_come_with_a_card_and_are_read_again(narrow: str, tmp_path: Path) -> None:
+    out = tmp_path / "narrow-resnet"
+    done = convert(narrow, str(out), "safetensors", ["data.mean=[0.5,0.5,0.5]"])
+    assert same(load_file(out / "model.safetensors"), dict(small_resnet().state_dict()))
+    card = (out / "README.md").read_text()
+    _, front, text = card.split("---\n", 2)
+    assert "library_name: raysl\npipeline_tag: image-feature-extraction\n" in front
+    assert "# narrow-resnet\n" in text
+    assert "`narrow.pth`, in the layout of torchvision (plain names)" in text
+    assert "| normalised by the mean | 0.5, 0.5, 0.5 |" in text
+    assert "  depth: 18\n" in text
+    again = load_weights(f"{out}/model.safetensors")
+    assert same(again.backbone.state_dict(), dict(small_resnet().state_dict()))
+    assert done.usage == f"raysl.convert('{out}/model.safetensors', 'runs/again')"
+
+
+def test_a_checkpoint_of_raysl_goes_out_with_what_trained_it(tmp_path: Path) -> None:
+    state = TrainState.create(Setup.of(load_config("quickstart", ["backbone.width=8"]), 256, 10))
+    state.step = 7
+    folder = tmp_path / "run" / checkpoint_name(7)
+    state.save(folder, {})
+    done = convert(str(folder.parent), str(tmp_path / "card"), "safetensors")
+    assert done.table is None
+    assert "with the method simclr, for 7 steps" in (tmp_path / "card" / "README.md").read_text()
+    assert same(load_file(tmp_path / "card" / "model.safetensors"), load_file(folder / "backbone.safetensors"))
+    text = refusal(str(folder.parent), str(tmp_path / "out.pth"), "torchvision")
+    assert text == (
+        "torchvision has no ResNet of backbone.num_stages=3, but of 4; safetensors and export take any backbone"
+    )
+    assert "is a checkpoint of raysl already" in refusal(str(folder.parent), str(tmp_path / "again"))
+    assert "does not change them" in refusal(str(folder), str(tmp_path / "x"), "timm", ["backbone.depth=18"])
+    assert "leave layout, part, key" in refusal(str(folder), str(tmp_path / "x"), "timm", rules=Rules(layout="moco"))
+
+
+@pytest.fixture
+def imported(narrow: str, tmp_path: Path) -> Path:
+    """A folder of converted weights."""
+    raysl.convert(narrow, str(tmp_path / "runs" / "narrow"), overrides=["data.image_size=32"])
+    return tmp_path / "runs" / "narrow"
+
+
+def test_converted_weights_are_a_run_that_load_backbone_takes(imported: Path) -> None:
+    backbone = raysl.load_backbone(str(imported))
+    assert not backbone.training
+    with torch.no_grad():
+        assert torch.equal(backbone(images()), small_resnet()(images()))
+    meta = json.loads((imported / checkpoint_name(0) / "meta.json").read_text())
+    assert (meta["method"], meta["step"]) == ("imported", 0)
+    assert meta["weights"]["layout"] == "torchvision"
+    assert list(meta["weights"]["sha256"]) == ["narrow.pth"]
+    told = "Its weights are those of `narrow.pth`, in the layout of torchvision (plain names)."
+    assert load_weights(str(imported)).told == told
+    untrained = load_checkpoint(str(imported)).untrained()
+    assert not torch.equal(untrained.state_dict()["bn1.weight"], backbone.state_dict()["bn1.weight"])
+
+
+def test_a_run_begins_with_converted_weights(imported: Path) -> None:
+    words = ["backbone.depth=18", "backbone.width=8", "backbone.num_stages=4", "backbone.stem=imagenet"]
+    config = load_config("quickstart", [*words, f"method.weights={imported}"])
+    state = TrainState.create(Setup.of(config, 256, 10))
+    assert same(state.method.export().state_dict(), dict(small_resnet().state_dict()))
+    assert state.weights is not None
+    assert state.weights["method"] == "imported"
+    with pytest.raises(ConfigError, match=r"set backbone\.depth=18 backbone\.num_stages=4 backbone\.stem=imagenet"):
+        TrainState.create(
+            Setup.of(load_config("quickstart", [f"method.weights={imported}", "backbone.width=8"]), 256, 10)
+        )
+
+
+def test_imported_weights_are_not_trained_in_place(imported: Path) -> None:
+    config = load_config(str(imported / checkpoint_name(0) / "run.yaml"), [])
+    with pytest.raises(
+        ConfigError, match=r"trains nothing; give a method, such as method=simclr, and these weights by"
+    ):
+        prepare(config)
+
+
+@pytest.mark.slow
+def test_benchmarks_measure_converted_weights(imported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def here(models: dict[str, Any], split: Any, data: Any) -> dict[str, FeatureSet]:
+        """Features of some images, without Ray."""
+        seen.append({"models": list(models), "mean": data.mean, "side": data.image_size})
+        generator = torch.Generator().manual_seed(0)
+        labels = torch.arange(split.num_samples) % len(split.classes)
+        return {name: FeatureSet(torch.randn(split.num_samples, 4, generator=generator), labels) for name in models}
+
+    for module in ("raysl.benchmarks.measurement", "raysl.benchmarks.features"):
+        monkeypatch.setattr(f"{module}.extract_sets", here)
+    report = raysl.benchmark(str(imported), ["knn"], ["data=digits", "data.limit=40"])
+    assert "knn/top1" in report.metrics
+    assert seen[0] == {"models": ["trained", "untrained", "pixels"], "mean": (0.485, 0.456, 0.406), "side": 32}
+    assert Path(report.path).is_relative_to(imported), "results lie with the weights"
+
+
+def refusal(source: str, out: str, to: str = "raysl", words: Any = (), rules: Rules | None = None) -> str:
+    with pytest.raises(ConfigError) as refused:
+        convert(source, out, to, words, rules)
+    return str(refused.value)
+
+
+def test_networks_that_a_library_lacks_are_refused_with_what_it_has(narrow: str, tmp_path: Path) -> None:
+    vit = saved(small_vit().state_dict(), tmp_path / "vit.pth")
+    out = str(tmp_path / "out")
+    for kind in ("torchvision", "timm", "detectron2"):
+        library = "Detectron2" if kind == "detectron2" else kind
+        assert f"{library} has no ResNet of backbone.width=8, but of 64; safetensors and export" in refusal(
+            narrow, out, kind
+        )
+    assert refusal(vit, out, "torchvision", VIT_SETTINGS).startswith("torchvision takes a ResNet here, not a ViT; ")
+    both = [*VIT_SETTINGS, "backbone.output=class_mean"]
+    assert "timm's ViT has no backbone.output=class_mean; give backbone.output=class" in refusal(vit, out, "timm", both)
+    assert refusal(vit, out, "tim") == f"to='tim': did you mean 'timm'? known: {', '.join(KINDS)}"
+    assert "is no setting of the backbone or its images" in refusal(vit, out, words=["optim.lr=1"])
+    assert not Path(out).exists()
+
+
+def test_nothing_is_written_over(narrow: str, imported: Path, tmp_path: Path) -> None:
+    assert refusal(narrow, str(imported)) == (
+        f"{imported} is in use, it holds {checkpoint_name(0)}; give an empty folder, or a new one"
+    )
+    assert refusal(narrow, narrow, "vissl") == f"{narrow} exists; delete it, or give another file"
+
+
+def test_the_command_says_what_became_of_each_tensor(run: Run, tmp_path: Path) -> None:
+    tree = {
+        "state_dict": {**behind("module.encoder_q.", small_resnet().state_dict()), "module.queue": torch.zeros(4, 8)}
+    }
+    tree["state_dict"] |= behind("module.encoder_q.fc.", {"weight": torch.zeros(4, 64)})
+    source, out = saved(tree, tmp_path / "moco.pth.tar"), tmp_path / "runs" / "moco"
+    code, output, errors = run("convert", source, "--out", str(out), "data.image_size=64")
+    assert (code, errors) == (0, "")
+    assert output.splitlines() == [
+        "read        Its weights are those of `moco.pth.tar`, in the layout of moco ([state_dict] module.encoder_q.*).",
+        "loaded      120 of 120 tensors",
+        "missing     0",
+        "unexpected  1 (fc.weight)",
+        "outside     1 (behind another prefix)",
+        f"weights     {out}",
+        f"use         raysl.load_backbone('{out}/{checkpoint_name(0)}')",
+    ]
+    assert load_checkpoint(str(out)).config.data.image_size == 64
+    code, _, errors = run("convert", source)
+    assert (code, errors) == (2, "error: where to? give --out a folder, or for most other libraries a file\n")
+    words = ("--layout", "moco", "--part", "student", "--skip", "layer4", "--no-strict", "--to", "safetensors")
+    code, output, _ = run("convert", source, "--out", str(tmp_path / "hub"), *words)
+    assert code == 0
+    assert "skipped     30 (layer4.0.conv1.weight" in output
+    code, _, errors = run("convert", source, "--out", str(tmp_path / "other"), "backbone.depth=34")
+    assert code == 2
+    assert "backbone.depth=34 is not what the tensors are of, which is backbone.depth=18" in errors
+
+
+def test_weights_go_to_and_come_from_remote_storage(narrow: str, tmp_path: Path) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.put(narrow, "/raysl_convert/in.pth")
+    try:
+        convert("memory://raysl_convert/in.pth", "memory://raysl_convert/run")
+        convert("memory://raysl_convert/in.pth", "memory://raysl_convert/out.torch", "vissl")
+        assert same(raysl.load_backbone("memory://raysl_convert/run").state_dict(), dict(small_resnet().state_dict()))
+        again = load_weights("memory://raysl_convert/out.torch")
+        assert same(again.backbone.state_dict(), dict(small_resnet().state_dict()))
+    finally:
+        memory.rm("/raysl_convert", recursive=True)
+
+
+class Mine(Backbone):
+    """A backbone that no other library has."""
+
+    Config = ViT.Config
+
+    def __init__(self, config: ViT.Config) -> None:
+        super().__init__(config)
+        self.feature_dim = 3
+        self.scale = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The scaled mean of each channel."""
+        return images.mean(dim=(2, 3)) * self.scale
+
+    def stages(self, images: Tensor, names: Any) -> dict[str, Tensor]:
+        """None."""
+        return {}
+
+
+def test_any_backbone_goes_out_as_safetensors_and_as_a_program(tmp_path: Path) -> None:
+    words = ["backbone.name=tests.weights.test_convert:Mine"]
+    state = TrainState.create(Setup.of(load_config("quickstart", words), 256, 10))
+    folder = tmp_path / "run" / checkpoint_name(1)
+    state.save(folder, {})
+    trusting = Rules(trust_code=True)
+    assert "is code that is not raysl's" in refusal(str(folder), str(tmp_path / "a"), "safetensors")
+    convert(str(folder), str(tmp_path / "a"), "safetensors", rules=trusting)
+    assert list(load_file(tmp_path / "a" / "model.safetensors")) == ["scale"]
+    convert(str(folder), str(tmp_path / "a.pt2"), "export", rules=trusting)
+    program = torch.export.load(tmp_path / "a.pt2").module()
+    torch.testing.assert_close(program(images(16, 3)), images(16, 3).mean(dim=(2, 3)))
+    assert "VISSL has no Mine" in refusal(str(folder), str(tmp_path / "v.torch"), "vissl", rules=trusting)
