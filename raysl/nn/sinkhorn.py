@@ -12,6 +12,9 @@ ANEW = 3
 MOST = 2.0**20
 """What scores by epsilon are limited to: of such numbers float32 still tells differences of an eighth."""
 
+SURE = 1e-10
+"""Sum of a row, against entries of no more than 1, from which on what underflows in it is of no matter to any turn."""
+
 
 @torch.no_grad()
 def sinkhorn(
@@ -50,12 +53,13 @@ def sinkhorn(
         Codes [B, K], without gradient.
     """
     with torch.autocast(scores.device.type, enabled=False):
-        own = _finite(scores, epsilon)  # [B, K]
-        shared = own[:0] if extra is None else _finite(extra, epsilon).to(own.dtype)  # [Q, K]
+        own = at_least_fp32(scores)  # [B, K]
+        shared = own[:0] if extra is None else extra.to(own.dtype)  # [Q, K]
         if num_iters == 0:
-            return _codes(torch.softmax(own / epsilon, dim=1), is_hard)
+            return _codes(torch.softmax(_limited(own, epsilon) / epsilon, dim=1), is_hard)
         counts, counts_shared = _counts(own, mask), _counts(shared, extra_mask)  # [B], [Q]
-        column = -_largest_over_ranks(_hidden(own, mask), _hidden(shared, extra_mask)) / epsilon  # [K], a logarithm
+        most = _largest_over_ranks(_hidden(own, mask), _hidden(shared, extra_mask))
+        column = -_limited(most, epsilon) / epsilon  # [K], a logarithm
         (q, row), (q_shared, row_shared) = _matrix(own, column, epsilon), _matrix(shared, column, epsilon)
         by_row, by_shared = _weights(row, counts), _weights(row_shared, counts_shared)  # [B], [Q]
         by_column = torch.ones_like(column)
@@ -66,21 +70,31 @@ def sinkhorn(
                 by_row, by_shared = 1 / q.sum(dim=1), 1 / q_shared.sum(dim=1)
             shares = dist.all_sum(q.T @ (counts * by_row)) + q_shared.T @ (counts_shared * by_shared)  # [K]
             by_column = torch.where(shares > 0, 1 / shares, 1.0)
-            by_row, by_shared = 1 / (q @ by_column), 1 / (q_shared @ by_column)
-        return _codes(q.mul_(by_column).mul_(by_row[:, None]), is_hard)
+            if turn < num_iters - 1:
+                by_row, by_shared = 1 / (q @ by_column), 1 / (q_shared @ by_column)
+        q.mul_(by_column)
+        return _codes(q.div_(q.sum(dim=1, keepdim=True)), is_hard)
 
 
 def _codes(q: Tensor, is_hard: bool) -> Tensor:
     return torch.zeros_like(q).scatter_(1, q.argmax(dim=1, keepdim=True), 1.0) if is_hard else q
 
 
-def _finite(scores: Tensor, epsilon: float) -> Tensor:
-    return at_least_fp32(scores).clamp(-MOST * epsilon, MOST * epsilon)
+def _limited(scores: Tensor, epsilon: float) -> Tensor:
+    return scores.clamp(-MOST * epsilon, MOST * epsilon)
 
 
 def _matrix(scores: Tensor, column: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """exp(scores / epsilon + column) [n, K], each row by its largest entry; and the logarithms of those, [n]."""
-    q = torch.add(column, scores, alpha=1 / epsilon)
+    """exp(scores / epsilon + column) [n, K], each row by its largest entry; and the logarithms of those, [n].
+
+    On a CPU, where a look at them costs nothing, rows stay as they are if all are well above what underflows.
+    """
+    if scores.device.type == "cpu":
+        q = torch.add(column, scores, alpha=1 / epsilon).exp_()
+        sums = q.sum(dim=1)
+        if ((sums > SURE) & (sums <= 2 * q.shape[1])).all():
+            return q, torch.zeros_like(sums)
+    q = torch.add(column, _limited(scores, epsilon), alpha=1 / epsilon)
     row = q.amax(dim=1)
     return q.sub_(row[:, None]).exp_(), row
 
