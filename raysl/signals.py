@@ -139,7 +139,11 @@ def _watched() -> Iterator[None]:
 
 
 def _tell(stopped: Stopped) -> None:
-    print(f"raysl: {stopped}", file=sys.stderr, flush=True)
+    line = f"raysl: {stopped}"
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except RuntimeError:  # the signal came while another line was written to the same file
+        os.write(2, f"{line}\n".encode())
 
 
 def end_at_once(code: int) -> None:

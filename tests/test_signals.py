@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM, in processes without Ray."""
 
+import io
 import re
 import signal
 import subprocess
@@ -126,6 +127,23 @@ def test_a_stop_is_caught_as_a_failed_run_is_and_is_an_exit_of_its_own(capsys: p
     assert isinstance(caught.value, SystemExit)
     assert caught.value.code == 143
     assert capsys.readouterr().err == "raysl: stopped at step 3\n"
+
+
+def test_what_is_left_is_told_also_while_another_line_is_written(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Writing(io.StringIO):
+        def write(self, text: str) -> int:
+            raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+    def asked_to_end() -> None:
+        with heeding() as signals:
+            signals.heed(signal.SIGTERM, None)
+
+    monkeypatch.setattr(sys, "stderr", Writing())
+    with pytest.raises(Stopped, match="nothing was trained yet"):
+        asked_to_end()
+    assert capfd.readouterr().err.startswith("raysl: ended by SIGTERM; nothing was trained yet\n")
 
 
 @pytest.mark.parametrize(("command", "left"), [("benchmark", "results that are there"), ("extract", "no features")])
