@@ -6,6 +6,7 @@ fsspec has it as the mode `create` of `pipe_file`. pyarrow's own clients have it
 
 from typing import Any
 
+from fsspec import AbstractFileSystem
 from pyarrow import fs
 
 
@@ -38,6 +39,8 @@ def forget_listings(system: fs.FileSystem) -> None:
 
 
 def _pipe(system: Any, path: str, content: bytes) -> bool:
+    if type(system).pipe_file is AbstractFileSystem.pipe_file:  # looks first and writes then, so two may write
+        raise Unconditional(type(system).__name__)
     try:
         system.pipe_file(path, content, mode="create")
     except FileExistsError:

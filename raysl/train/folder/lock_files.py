@@ -129,6 +129,8 @@ class LockFiles:
     def taker(self, lock: Lock) -> str | None:
         """Who holds the folder in place of `lock`, in words; None while that is the one that counts."""
         found = self.highest()
+        if found is None or found.generation < lock.generation:
+            found = self.read(lock.generation)  # a listing made while others' files come and go may lack files
         if found is None:
             return "no one (its files were removed)"
         return None if found == lock else found.who

@@ -22,7 +22,7 @@ from pyarrow import fs
 from raysl.checkpoint_files import seal
 from raysl.errors import ConfigError, RunFailed, RunInUse, StorageError
 from raysl.storage import Folder
-from raysl.train.folder.exclusive import create_new
+from raysl.train.folder.exclusive import Unconditional, create_new
 from raysl.train.folder.lock import LockTimes, remote_lock
 from raysl.train.folder.lock_files import Lock, LockFiles
 from raysl.train.folder.run_folder import RunFolder
@@ -39,9 +39,17 @@ def folder(tmp_path: Path) -> Folder:
 
 
 def shared(path: Path) -> Folder:
-    folder = on(LocalFileSystem(), Folder(f"{path}/one"))
+    folder = on(Exclusive(), Folder(f"{path}/one"))
     folder.make()
     return folder
+
+
+class Exclusive(LocalFileSystem):
+    """Files that only one of several processes can create, as S3 has them."""
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        with self.open(path, "xb" if mode == "create" else "wb", **options) as file:
+            file.write(value)
 
 
 def on(storage: LocalFileSystem, folder: Folder) -> Folder:
@@ -176,12 +184,12 @@ def contend_alone(path: Path, ready: Any, over: Any, won: Any) -> None:
 def test_of_several_processes_one_wins(tmp_path: Path) -> None:
     leave(shared(tmp_path), 1000.0)
     context = multiprocessing.get_context("fork")
-    ready, over, won = context.Barrier(6), context.Barrier(6), context.Value("i", 0)
+    ready, over, won = context.Barrier(6, timeout=60), context.Barrier(6, timeout=60), context.Value("i", 0)
     processes = [context.Process(target=contend_alone, args=(tmp_path, ready, over, won)) for _ in range(6)]
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join()
     assert [process.exitcode for process in processes] == [0] * 6
     assert won.value == 1
 
@@ -189,7 +197,7 @@ def test_of_several_processes_one_wins(tmp_path: Path) -> None:
 # storage that misbehaves
 
 
-class Storage(LocalFileSystem):
+class Storage(Exclusive):
     """A file system with faults."""
 
     cachable = False
@@ -200,6 +208,13 @@ class Storage(LocalFileSystem):
         self.create: Callable[[str], None] = lambda path: None  # called before files are created exclusively
         self.ignores_mode = False
         self.loses_answers = False
+        self.vanished = 0  # listings during which a file is removed
+
+    def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
+        if self.vanished:
+            self.vanished -= 1
+            raise FileNotFoundError(path)
+        return super().ls(path, detail, **options)
 
     def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
         self.fail(path)
@@ -224,6 +239,23 @@ def test_a_storage_that_fails_for_a_while_costs_no_lock(folder: Folder, caplog: 
     assert lost == []
     assert "cannot renew the lock of the run, trying again: cannot" in caplog.text
     assert locks(folder) == []
+
+
+def test_a_client_that_looks_before_it_writes_is_not_taken_for_exclusive(tmp_path: Path) -> None:
+    folder = on(LocalFileSystem(), Folder(f"{tmp_path}"))
+    with pytest.raises(Unconditional, match="LocalFileSystem"):
+        create_new(folder.system, f"{tmp_path}/file", b"mine")
+
+
+def test_a_listing_that_lacks_files_costs_no_lock(folder: Folder) -> None:
+    storage = Storage()
+    lost: list[str] = []
+    with remote_lock(on(storage, folder), FAST, lost.append):
+        storage.vanished = 5  # one stat that finds nothing empties a whole listing of fsspec's
+        wait_until(lambda: storage.vanished == 0)
+        beat = LockFiles(folder).beat(LockFiles(folder).highest())
+        wait_until(lambda: LockFiles(folder).beat(LockFiles(folder).highest()) != beat)
+    assert lost == []
 
 
 class Failures:
