@@ -14,7 +14,7 @@ from raysl.config.fields import SLOTS, component_class, near, settings_in, setti
 from raysl.config.schema import BenchmarkConfig, ComponentConfig, DataConfig, RunConfig
 from raysl.config.values import convert, spell
 from raysl.errors import ConfigError
-from raysl.optim.course import course_problems
+from raysl.optim.course_problems import course_problems
 
 NodeT = TypeVar("NodeT")
 
