@@ -101,3 +101,16 @@ class OptimConfig(ComponentConfig):
     """Course of the weight decay to `weight_decay_end`: half a cosine or a straight line."""
     exclude_norm_and_bias: bool = True
     """Leave one-dimensional parameters (biases, normalisation) out of weight decay and of layer-wise scaling."""
+    exclude_norm: bool | None = None
+    """The same of normalisation and other scales of one dimension alone. Default: `exclude_norm_and_bias`."""
+    exclude_bias: bool | None = None
+    """The same of biases alone, those of normalisation among them, which are left out if either is. Default:
+    `exclude_norm_and_bias`."""
+    layer_decay: Annotated[float, Within(0, 1, above=True)] | None = None
+    """Factor d of the learning rate from each layer of the backbone to the one below it: of L layers, layer i gets
+    d^(L + 1 - i), what is not of the backbone 1 (BEiT, arXiv 2106.08254). Embeddings and the stem are layer 0, then
+    each block of a ViT, or each stage of a convolutional network, is one. Default: one rate for all."""
+    head_lr: Annotated[float, Within(0, 1e6)] | None = None
+    """Peak learning rate of what is not of the backbone, scaled with the batch as `lr` is. Default: `lr`."""
+    head_weight_decay: Annotated[float, Within(0, 1000)] | None = None
+    """Weight decay all along of what is not of the backbone. Default: that of the backbone."""

@@ -10,6 +10,7 @@ from raysl.optim.course import lr_at as lr_at
 from raysl.optim.course import peak_lr as peak_lr
 from raysl.optim.course import weight_decay_at
 from raysl.optim.groups import complete_groups
+from raysl.optim.layers import parted_groups
 from raysl.schedule import Step
 
 if TYPE_CHECKING:
@@ -39,11 +40,12 @@ def build_optimizer(method: "Method", optim: OptimConfig, optimizer_class: type[
         optimizer_class: resolved already, for a name that is not known here.
 
     Raises:
-        ConfigError: if there is no such optimizer.
+        ConfigError: if there is no such optimizer, or the backbone tells no layers that `optim.layer_decay` needs.
         ValueError: if the method's groups contradict themselves.
     """
     optimizer_class = optimizer_class or resolve("optimizer", optim.name)
-    optimizer: Optimizer = optimizer_class(complete_groups(method.param_groups(optim), optim), optim)
+    groups = parted_groups(method.param_groups(optim), method, optim)
+    optimizer: Optimizer = optimizer_class(complete_groups(groups, optim), optim)
     optimizer.register_load_state_dict_pre_hook(_with_own_scales)
     return optimizer
 

@@ -11,6 +11,7 @@ from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
+from raysl.optim.layers import check_layers
 from raysl.train.expected import check_expected_names, course_warning
 from raysl.train.plan import TrainPlan
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
@@ -66,6 +67,7 @@ def prepare(config: RunConfig) -> Prepared:
         backbone_class=classes.backbone,
         fingerprint=train.fingerprint,
     )
+    check_layers(config.optim, setup.backbone.num_layers, classes.backbone)
     recipe = checked_views(setup, classes)
     has_online_knn, has_held_out = _checked_measures(setup, classes, train, test)
     if warning := course_warning(plan):

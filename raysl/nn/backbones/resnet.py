@@ -94,6 +94,16 @@ class ResNet(Backbone):
         widths = {f"res{stage + 2}": first * 2**stage for stage in range(self.config.num_stages)}
         return {"stem": self.config.width, **widths, "avgpool": self.feature_dim}
 
+    @property
+    def num_layers(self) -> int:
+        """Stages that are built; the stem is layer 0."""
+        return int(self.config.num_stages)
+
+    def layer_of(self, name: str) -> int:
+        """0 for `conv1` and `bn1`, n for `layer`n."""
+        stage = name.partition(".")[0]
+        return int(stage.removeprefix("layer")) if stage.startswith("layer") else 0
+
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
         return self.stages(images, ["avgpool"])["avgpool"]
