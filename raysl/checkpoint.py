@@ -2,13 +2,16 @@
 
 A checkpoint is a folder:
 
-* `train_state.pt`: method, optimizer, step and callbacks; tensors and primitives only (`weights_only=True`)
+* `train_state.pt`: method, optimizer, step, callbacks and the average of the weights where one is kept; tensors and
+  primitives only (`weights_only=True`)
 * `backbone.safetensors`: the exported backbone
 * `run.yaml`: the run's settings
 * `meta.json`: format, raysl version, method, step, epochs of the run, dataset, metrics, the weights that it began with
   where those are another run's, and the other files (`raysl.checkpoint_files`)
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,9 +37,11 @@ from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.methods.setup import Setup
+from raysl.nn.average import WeightAverage
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.batch_norm import convert_sync_batch_norm, local_statistics
 from raysl.optim.build import build_optimizer
+from raysl.schedule import Step
 from raysl.storage import Folder
 
 
@@ -51,6 +56,8 @@ class TrainState:
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
     weights: dict[str, Any] | None = None
     """What the run began with where that is another run's, see `raysl.checkpoint_weights`."""
+    average: WeightAverage | None = None
+    """The average of the weights, where `train.ema` asks for one."""
 
     @classmethod
     def create(
@@ -85,7 +92,8 @@ class TrainState:
             method.to(memory_format=torch.channels_last)
         if config.train.sync_bn and dist.world() > 1:
             convert_sync_batch_norm(method)  # the class is that for the device
-        return cls(setup, method, build_optimizer(method, config.optim, classes.optimizer), weights=origin)
+        optimizer = build_optimizer(method, config.optim, classes.optimizer)
+        return cls(setup, method, optimizer, weights=origin, average=_average_of(method, config))
 
     @property
     def config(self) -> RunConfig:
@@ -106,6 +114,18 @@ class TrainState:
         if dist.world() > 1:
             dist.average_(local_statistics(self.method))
 
+    def follow(self, step: Step) -> None:
+        """Bring the average of the weights up to the update that began at `step`, which the loop does after each."""
+        if self.average is not None:
+            self.average.update(self.method, step)
+
+    @contextmanager
+    def exporting(self) -> Iterator[Backbone]:
+        """The network that benchmarks load, with averaged weights inside the block where `train.ema_export` is set."""
+        is_averaged = self.average is not None and self.config.train.ema_export
+        with self.average.inside(self.method) if self.average is not None and is_averaged else nullcontext():
+            yield self.method.export()
+
     def save(self, folder: Path, metrics: dict[str, float]) -> None:
         """Write a checkpoint into a local folder; what lies there already becomes part of it.
 
@@ -118,10 +138,11 @@ class TrainState:
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
             "callbacks": self.callbacks,
-        }
+        } | ({} if self.average is None else {"average": self.average.state_dict()})
         save_tensors(tensors, folder / STATE_FILE)
-        weights = self.method.export().state_dict()
-        content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
+        with self.exporting() as backbone:
+            weights = backbone.state_dict()
+            content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
         (folder / BACKBONE_FILE).write_bytes(content)
         (folder / SETTINGS_FILE).write_text(dump(self.config))
         meta = {
@@ -148,11 +169,20 @@ class TrainState:
         try:
             self.method.load_state_dict(tensors["method"])
             self.optimizer.load_state_dict(tensors["optimizer"])
+            if self.average is not None:
+                self.average.load_state_dict(tensors["average"])
         except (RuntimeError, ValueError, KeyError) as error:
             raise ConfigError(f"the checkpoint {folder} does not fit these settings: {error}") from error
         self.step = tensors["step"]
         self.callbacks = tensors["callbacks"]
         self.weights = meta.get("weights")
+
+
+def _average_of(method: Method, config: RunConfig) -> WeightAverage | None:
+    train = config.train
+    if train.ema is None:
+        return None
+    return WeightAverage(method, train.ema, train.ema_every, train.ema_warmup, train.ema_buffers == "average")
 
 
 def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:

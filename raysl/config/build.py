@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from raysl.components import ALIASES
 from raysl.config.dump import show
 from raysl.config.fields import SLOTS, component_class, near, settings_in, settings_of
-from raysl.config.schema import BenchmarkConfig, ComponentConfig, DataConfig, RunConfig
+from raysl.config.schema import BenchmarkConfig, ComponentConfig, DataConfig, RunConfig, TrainConfig
 from raysl.config.values import convert, spell
 from raysl.errors import ConfigError
 from raysl.optim.course_problems import course_problems
@@ -151,6 +151,15 @@ def _problems(config: RunConfig) -> Iterator[str]:
     if optim.warmup.unit == "%" and optim.warmup.value > 100:
         yield f"optim.warmup: {optim.warmup} is longer than the run; give at most 100%"
     yield from course_problems(optim)
+    yield from _of_average(config.train)
+
+
+def _of_average(train: TrainConfig) -> Iterator[str]:
+    for field in dataclasses.fields(train):
+        value = getattr(train, field.name)
+        if train.ema is None and field.name.startswith("ema_") and value != field.default:
+            shown = str(value).lower() if isinstance(value, bool) else value
+            yield f"train.{field.name}: {shown} is of the average of the weights; set train.ema=0.999, or leave it out"
 
 
 def _sources(prefix: str, data: DataConfig) -> Iterator[tuple[str, DataConfig]]:

@@ -15,7 +15,9 @@ from raysl.config.ranges import (
     AnyBound,
     Count,
     Every,
+    Length,
     Location,
+    Momentum,
     Place,
     Rising,
     Seed,
@@ -155,6 +157,18 @@ class TrainConfig:
     """Largest norm of the gradient; default: no clipping."""
     clip_grad_value: Annotated[float, Within(0, 1e9, above=True)] | None = None
     """Largest value in the gradient, plus or minus, before its norm is looked at; default: no clipping."""
+    ema: Momentum | None = None
+    """Keep an exponential moving average of all weights, of which this share stays at each update: 0.9999. It is saved
+    in `train_state.pt`. Default: none."""
+    ema_every: Count = 1
+    """Updates of the weights between two of their average."""
+    ema_warmup: Length = field(default=Duration.parse("5%"))
+    """How long the average stays a copy of the weights, so that the first ones leave no trace in it."""
+    ema_buffers: Literal["average", "copy"] = "average"
+    """What the average has for buffers of floating point, such as running statistics: averages too, or the present
+    ones, which take no memory."""
+    ema_export: bool = False
+    """Export the averaged backbone, which benchmarks then measure, in place of the one that is trained."""
     deterministic: bool = False
     """Use deterministic GPU kernels, for results that repeat bit for bit there. CPU runs always repeat."""
     log_every: Every = field(default=Duration.parse("10st"), metadata=MAY_CHANGE)

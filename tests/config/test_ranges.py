@@ -41,6 +41,8 @@ SCHEDULES = {
     "optim.restart_every": ["optim.schedule=restarts"],
     "optim.restart_growth": RESTARTS,
     "optim.restart_factor": RESTARTS,
+    "train.ema_every": ["train.ema=0.9"],
+    "train.ema_warmup": ["train.ema=0.9"],
 }
 """What settings go with alone."""
 TILES = {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from raysl.components import ALIASES, resolve
 from raysl.config.optim_schema import OptimConfig
+from raysl.config.schema import TrainConfig
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
 NOTED = set(re.findall(r"(?<![\w.])(?:optim\.)?([a-z_]+)", " ".join(re.findall(r"`([^`\n]+)`", PAGE))))
@@ -29,3 +30,9 @@ def test_settings_on_the_page_exist() -> None:
         named - {field.name for name in ALIASES["optimizer"] for field in fields(resolve("optimizer", name).Config)}
         == set()
     )
+
+
+def test_settings_of_training_on_the_page_exist_and_those_of_the_average_are_all_there() -> None:
+    named, known = set(re.findall(r"(?<![\w.])train\.(\w+)", PAGE)), {field.name for field in fields(TrainConfig)}
+    assert named - known == set()
+    assert {name for name in known if name.startswith("ema")} - named == set()
