@@ -144,7 +144,7 @@ class TrainState:
             weights = backbone.state_dict()
             content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
         (folder / BACKBONE_FILE).write_bytes(content)
-        (folder / SETTINGS_FILE).write_text(dump(self.config))
+        (folder / SETTINGS_FILE).write_text(dump(self.setup.as_written))
         meta = {
             "raysl": raysl.__version__,
             "method": self.config.method.name,

@@ -136,6 +136,10 @@ class TrainConfig:
     """Images in a global batch, over all workers."""
     workers: Annotated[int, Within(1, 65_536)] = field(default=1, metadata=MAY_CHANGE)
     """Training processes; one per GPU."""
+    reference_workers: Annotated[int, Within(1, 65_536)] | None = None
+    """Workers that the settings are stated for. On r times as many the batch is r times as large, so that each worker's
+    part stays, the peak learning rate grows with it (by `optim.lr_scaling`; r times for none), and what is stated in
+    updates (500st) is divided by r, `log_every` apart. Such a run keeps its workers. Default: nothing is scaled."""
     uneven: bool = field(default=False, metadata=MAY_CHANGE)
     """Allow a number of workers that does not divide the lanes: ranks hold uneven rows, the gradient stays exact."""
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=MAY_CHANGE)

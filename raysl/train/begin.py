@@ -34,7 +34,7 @@ def begin(run: Prepared, folder: RunFolder) -> Found:
             without a word, the checkpoint is of another method or keeps something of other images, or the weights do
             not fit.
     """
-    config, found = run.config, folder.newest()
+    config, found = run.setup.as_written, folder.newest()
     first = _first_state(run) if found.name is None and config.method.weights is not None else None
     folder.claim(config, found)
     if config.data.changed == "accept":

@@ -39,6 +39,7 @@ from raysl.train.loop import NonFiniteLoss, fit
 from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared
 from raysl.train.ray_reporter import RayReporter, local_logs
+from raysl.train.reference import told_for_workers
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,8 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     if dist.is_main():
         with disk.writing(logs):
             _announce(plan, state, logs)
+            if derived := told_for_workers(setup.as_written):
+                note_event(logs, derived)
         reporter.put_logs()
     corrupt = CorruptLog()
     broken = CorruptImages(corrupt, logs, max_corrupt(setup), disk)
