@@ -19,6 +19,7 @@ _HOME = {
     "sweep": "raysl.sweeps",
     "views": "raysl.train.views",
     "convert": "raysl.weights.convert",
+    "setup": "raysl.process",
 }
 _MODULES = ("methods", "losses", "transforms", "nn")
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from raysl.benchmarks.features import extract as extract
     from raysl.checkpoint import load_backbone as load_backbone
     from raysl.config.load import load_config as load_config
+    from raysl.process import setup as setup
     from raysl.sweeps import sweep as sweep
     from raysl.train.pretrain import pretrain as pretrain
     from raysl.train.views import views as views

@@ -21,6 +21,7 @@ from raysl.data.stream.pipeline import RayBatches
 from raysl.errors import StorageError
 from raysl.memory import keep_freed_memory
 from raysl.methods.setup import Setup
+from raysl.process import repeat_kernels
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.collapse_watch import CollapseWatch
 from raysl.train.callbacks.corrupt_images import CorruptImages
@@ -178,12 +179,7 @@ def _prepare_process(job: Job, device: torch.device) -> None:
     torch.set_num_threads(threads)
     if device.type == "cpu":
         keep_freed_memory()
-    if job.config.train.deterministic:
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.backends.cudnn.benchmark = False
-    elif device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
+    repeat_kernels(job.config.train.deterministic)
 
 
 def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:
