@@ -96,6 +96,10 @@ class Supervised(Method):
         _, logits = self._scored(batch.views["global"])
         return {f"top{k}": 100 * top_share(logits, present[:, None], k).mean(dim=1) for k in (1, 5)}
 
+    def class_scores(self, h: Tensor) -> Tensor:
+        """Scores of the classes [B, K], never below fp32."""
+        return at_least_fp32(self.classifier(h))
+
     def _labels(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Which classes each image is of, and which it is not, 1 or 0 [B, K]; neither where that is not known."""
         dtype = batch.views["global"].dtype
@@ -107,7 +111,7 @@ class Supervised(Method):
     def _scored(self, views: Tensor) -> tuple[Tensor, Tensor]:
         """Features [B, V, D] and scores of the classes [B, V, K] of views [B, V, C, H, W]."""
         h = self.backbone(views.flatten(0, 1))  # [B*V, D]
-        logits = at_least_fp32(self.classifier(h))
+        logits = self.class_scores(h)
         return h.view(*views.shape[:2], -1), logits.view(*views.shape[:2], -1)
 
 

@@ -60,6 +60,10 @@ class WeightAverage:
         finally:
             self._exchange(network)
 
+    def load_into(self, network: nn.Module) -> None:
+        """Give the network the averages for good."""
+        self._exchange(network)
+
     def state_dict(self) -> dict[str, Tensor]:
         """The averages by name."""
         return dict(self.values)
