@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from raysl.components import ALIASES
 from raysl.config.dump import show
-from raysl.config.fields import SLOTS, component_class, near, settings_in, settings_of
-from raysl.config.schema import BenchmarkConfig, ComponentConfig, DataConfig, RunConfig, TrainConfig
+from raysl.config.fields import SLOTS, SYNONYMS, component_class, near, settings_in, settings_of
+from raysl.config.schema import BenchmarkConfig, ComponentConfig, DataConfig, OptimConfig, RunConfig, TrainConfig
 from raysl.config.values import convert, spell
 from raysl.errors import ConfigError
 from raysl.optim.course_problems import course_problems
@@ -123,10 +123,24 @@ class _Builder:
             for leaf, item in value.items():
                 yield from self._unknown(leaf, item, inner, siblings)
             return
-        if meant := near(inner, self.known):
+        if others := _with_setting(key, name):
+            own = self.tree[key]["name"] if isinstance(self.tree.get(key), Mapping) else self.tree.get(key)
+            have = " has" if len(others) == 1 else " have"
+            names = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
+            yield f"{inner}: {key}={own} has no such setting, {names}{have}; leave it out, or set {key}={others[-1]}"
+        elif meant := near(inner, self.known):
             yield f"{inner}: no such setting; did you mean {' or '.join(meant)}?"
         else:
             yield f"{inner}: no such setting; {key or 'the tree'} has {', '.join(siblings)}"
+
+
+def _with_setting(key: str, name: Any) -> list[str]:
+    """Optimizers that have a setting which the chosen one has not, where the word means nothing else; of other
+    components nobody asks."""
+    if key != "optim" or name in SYNONYMS:
+        return []
+    kinds = {other: component_class(OptimConfig, other) for other in ALIASES[SLOTS[OptimConfig]]}
+    return [other for other, kind in kinds.items() if name in settings_of(kind, None)]
 
 
 def _problems(config: RunConfig) -> Iterator[str]:
