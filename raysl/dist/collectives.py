@@ -148,11 +148,12 @@ def group_of(names: Sequence[Any]) -> Group | None:
     """
     if world() == 1 or len(set(names)) == 1:
         return None
-    groups = {
+    groups: dict[Any, Any] = {
         name: torch_dist.new_group([other for other, its in enumerate(names) if its == name])
         for name in dict.fromkeys(names)
     }
-    return groups[names[rank()]]
+    own: Group = groups[names[rank()]]
+    return own
 
 
 def barrier() -> None:

@@ -40,7 +40,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(
                 f"expected more than 1 value per channel when training, got input size {list(input.shape)}"
             )
-        if self.training and self.track_running_stats and self.running_mean is not None:
+        if self.training and self.running_mean is not None:
             self._track(count, mean.detach(), var.detach())
         scale = torch.rsqrt(var + self.eps)  # [C]
         if self.weight is not None:
@@ -59,19 +59,23 @@ class SyncBatchNorm(_BatchNorm):
         self.running_var.lerp_((var * (count / (count - 1))).to(self.running_var.dtype), share)
 
 
-def convert_sync_batch_norm(module: nn.Module, group: dist.Group | None = None) -> nn.Module:
+def convert_sync_batch_norm(
+    module: nn.Module, group: dist.Group | None = None, is_on_gpu: bool | None = None
+) -> nn.Module:
     """The module with its BatchNorm layers replaced, in place, by ones over all ranks, or those of a group.
 
     Parameters and buffers stay the same objects, and a layer that holds others, as timm's with an activation do, still
-    ends with them. CUDA modules get torch's SyncBatchNorm, others the one of this file:
-    move the module to its device first. (torch's makes the host wait once a layer and pass, for a count.)
+    ends with them. CUDA modules get torch's SyncBatchNorm, others the one of this file: move the module to its device
+    first, or say where it will be. (torch's makes the host wait once a layer and pass, for a count.)
     """
-    if any(parameter.is_cuda for parameter in module.parameters()):
+    if is_on_gpu is None:
+        is_on_gpu = any(parameter.is_cuda for parameter in module.parameters())
+    if is_on_gpu:
         return _with_what_follows(nn.SyncBatchNorm.convert_sync_batchnorm(module, group))  # type: ignore[no-untyped-call]
     if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm | nn.SyncBatchNorm):
         return _like(module, group)
     for name, child in module.named_children():
-        module.add_module(name, convert_sync_batch_norm(child, group))
+        module.add_module(name, convert_sync_batch_norm(child, group, is_on_gpu))
     return module
 
 
