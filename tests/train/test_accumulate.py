@@ -103,4 +103,4 @@ def test_loss_metrics_and_carry_are_those_of_the_batch() -> None:
     assert out.carry["index"].tolist() == list(range(12))
     assert not out.loss.requires_grad
     with pytest.raises(ValueError, match=r"carries 'total', which has no row for each image: set train\.accumulate=1"):
-        backward_in_parts(Carrying(extra=True), batch, plan, plan.step(0))
+        backward_in_parts(Carrying(extra=True), batch, plan, plan.step(0), torch.amp.GradScaler(enabled=False))
