@@ -6,7 +6,7 @@ A checkpoint is a folder:
 * `backbone.safetensors`: the exported backbone
 * `run.yaml`: the run's settings
 * `meta.json`: format, raysl version, method, step, epochs of the run, dataset, metrics, the weights that it began with
-  where those are another run's, and the other files (`raysl.checkpoint_files`)
+  where those are another run's, why it ended early where it did, and the other files (`raysl.checkpoint_files`)
 """
 
 from dataclasses import asdict, dataclass, field
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
+from torch import Tensor
 from torch.optim import Optimizer
 
 import raysl
@@ -49,6 +50,10 @@ class TrainState:
     optimizer: Optimizer
     step: int = 0
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ended: str | None = None
+    """Why a callback ended the run for good, before its last step."""
+    exported: dict[str, Tensor] = field(default_factory=dict)
+    """Buffers of the exported backbone that checkpoints have in place of the method's own, by name."""
     weights: dict[str, Any] | None = None
     """What the run began with where that is another run's, see `raysl.checkpoint_weights`."""
 
@@ -120,7 +125,7 @@ class TrainState:
             "callbacks": self.callbacks,
         }
         save_tensors(tensors, folder / STATE_FILE)
-        weights = self.method.export().state_dict()
+        weights = {**self.method.export().state_dict(), **self.exported}
         content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
         (folder / BACKBONE_FILE).write_bytes(content)
         (folder / SETTINGS_FILE).write_text(dump(self.config))
@@ -131,7 +136,10 @@ class TrainState:
             "epochs": self.config.train.epochs,
             "data": asdict(self.setup.data),
             "metrics": metrics,
-        } | ({} if self.weights is None else {"weights": self.weights})
+            "weights": self.weights,
+            "ended": self.ended,
+        }
+        meta = {name: value for name, value in meta.items() if value is not None}
         seal(folder, meta)
 
     def load(self, folder: Path) -> None:

@@ -64,6 +64,14 @@ def test_settings_in_the_row_of_a_source_are_its_own(source: str) -> None:
     assert set(re.findall(r"`(\w+)`", told)) <= known
 
 
+def test_every_callback_has_a_row_with_its_settings_and_a_source() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) \| (.+?) \|$", DOCS["callbacks.md"], re.MULTILINE)
+    assert {name for name, *_ in rows} == set(ALIASES["callback"])
+    for name, _, settings, _ in rows:
+        own = {field.name for field in fields(resolve("callback", name).Config)} - {"name"}
+        assert set(re.findall(r"`(\w+)`", settings)) == own, name
+
+
 @pytest.mark.parametrize("doc", DATA_ENGINE)
 def test_settings_of_the_pipeline_exist(doc: str) -> None:
     known = {field.name for field in fields(DataConfig)}

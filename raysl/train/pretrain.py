@@ -102,10 +102,13 @@ def _pretrain(
         if found.name is not None:
             _check_corrupt(run, folder, found)
             signals.left = f"{folder.uri_of(found.name)} is the last checkpoint; the same command goes on from there"
-        if found.step < plan.total_steps:
+        ended = None if config.train.extend else found.meta.get("ended")
+        if found.step < plan.total_steps and ended is None:
             if found.step:
                 log.info("resumed at step %d of %d", found.step, plan.total_steps)
             _train(run, lock, folder, marks, callbacks, signals, waits, found.step)
+        elif ended is not None:
+            log.info("the run %s is finished: %s; train.extend=true goes on with it", config.name, ended)
         else:
             log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
         waits.end()
@@ -186,7 +189,7 @@ def _train(
         raise RunFailed(
             f"{outcome.failure}; " + (f"the last good checkpoint is {folder.uri_of(kept)}" if kept else "no checkpoint")
         )
-    if asked() or outcome.step < plan.total_steps:
+    if asked() or (outcome.step < plan.total_steps and outcome.ended is None):
         code = 128 + (signals.asked or signal.SIGINT)
         raise Stopped(how_to_go_on(outcome.step, plan.total_steps, _newest(folder), folder.uri), code)
 

@@ -1,6 +1,8 @@
 """Metrics through Ray Train, checkpoints into the run's own folder, which alone is asked for them again."""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,12 @@ class RayReporter:
         if save is not None and self.store is not None:
             self.store.put(checkpoint_name(int(metrics["step"])), save)
         ray.train.report(metrics)
+
+    @contextmanager
+    def writing(self) -> Iterator[Path | None]:
+        """See `Reporter.writing`; a full disk stops the run."""
+        with self.disk.writing(self.logs):
+            yield self.logs
 
     def put_logs(self) -> None:
         """Have the logs stored as they are now, soon."""
