@@ -90,6 +90,8 @@ ALIASES: dict[str, dict[str, str]] = {
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
     },
     "callback": {
+        "checkpoint_keeper": "raysl.train.callbacks.checkpoint_keeper:CheckpointKeeper",
+        "early_stop": "raysl.train.callbacks.early_stop:EarlyStop",
         "iteration_timer": "raysl.train.callbacks.iteration_timer:IterationTimer",
         "learning_rates": "raysl.train.callbacks.learning_rates:LearningRates",
         "memory_stats": "raysl.train.callbacks.memory_stats:MemoryStats",

@@ -91,7 +91,8 @@ def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:
 def load_dumped(
     text: str, where: str = "run.yaml", trust_code: bool = False, trusted: Collection[str] = ()
 ) -> RunConfig:
-    """The settings that `dump` wrote, without callbacks: they observed the training, and their files may be gone.
+    """The settings that `dump` wrote, without callbacks that are not raysl's: nobody needs them any more, and their
+    files may be gone.
 
     Args:
         text: what it wrote.
@@ -102,7 +103,10 @@ def load_dumped(
     Raises:
         ConfigError: if the text is something else, or names code that is not trusted.
     """
-    tree = {**_stored(text, where), "callbacks": {}}
+    tree = _stored(text, where)
+    if isinstance(callbacks := tree.get("callbacks"), dict):
+        own = {key: node for key, node in callbacks.items() if ":" not in str(find(node, ("name",), key))}
+        tree = {**tree, "callbacks": own}
     with nullcontext() if trust_code else only_own_components(where, trusted):
         return from_dict(tree)
 

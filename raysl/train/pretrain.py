@@ -22,6 +22,7 @@ from raysl.addresses import absolute, join
 from raysl.arguments import run_config
 from raysl.benchmarks.evaluate import Report, benchmark
 from raysl.checkpoint_files import SETTINGS_FILE, Found, newest_whole
+from raysl.checkpoint_kept import Kept
 from raysl.cluster import Resources, connect, disconnect, worker_shape
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
@@ -55,6 +56,7 @@ class Result:
         metrics: the numbers logged last, and those of the benchmarks.
         history: the lines of metrics.jsonl.
         path: URI of the run's folder.
+        best: URI of the best checkpoint by the callback `checkpoint_keeper`, or None where none is kept.
         report: the benchmarks, or None where none were asked for.
     """
 
@@ -63,6 +65,7 @@ class Result:
     history: list[dict[str, float]]
     path: str
     report: Report | None
+    best: str | None = None
 
 
 def pretrain(
@@ -233,7 +236,9 @@ def _result(folder: RunFolder, report: Report | None) -> Result:
     if name is None:
         raise RunFailed(f"no whole checkpoint is left in {folder.uri}; start the same command again")
     checkpoint = folder.uri_of(name)
-    return Result(checkpoint, newest | (report.metrics if report else {}), history, folder.uri, report)
+    best = outlast(lambda: Kept.read(folder).best_in(folder))
+    metrics = newest | (report.metrics if report else {})
+    return Result(checkpoint, metrics, history, folder.uri, report, None if best is None else folder.uri_of(best))
 
 
 def _print(result: Result) -> None:
@@ -245,4 +250,6 @@ def _print(result: Result) -> None:
         listed = redact_uri(join(result.path, CORRUPT_FILE))
         print(f"data        {num_broken:.0f} broken images were replaced; {listed} lists them")
     print(f"checkpoint  {redact_uri(result.checkpoint)}")
+    if result.best is not None:
+        print(f"best        {redact_uri(result.best)}")
     print(f"run         {redact_uri(result.path)}", flush=True)

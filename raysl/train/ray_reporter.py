@@ -11,7 +11,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from raysl import dist
 from raysl.checkpoint import STATE_FILE
-from raysl.checkpoint_files import META_FILE, checkpoint_name, newest_whole, sweep
+from raysl.checkpoint_files import KEPT_FILE, META_FILE, checkpoint_name, newest_whole, sweep
 from raysl.storage import Folder, outlast
 from raysl.train.folder.disk import Disk
 from raysl.train.folder.lock_files import Lock
@@ -112,7 +112,7 @@ def local_logs(folder: RunFolder) -> Path:
     logs = Path(tempfile.mkdtemp(prefix="raysl_logs_"))
 
     def download() -> None:
-        folder.download(logs, {METRICS_FILE, EVENTS_FILE, CORRUPT_FILE} & set(folder.names()))
+        folder.download(logs, {METRICS_FILE, EVENTS_FILE, CORRUPT_FILE, KEPT_FILE} & set(folder.names()))
 
     outlast(download)
     return logs

@@ -1,5 +1,6 @@
 """What observes a run."""
 
+import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from raysl.train.batches import BatchStream, some_images
 from raysl.train.folder.run_folder import note_event
 from raysl.train.plan import TrainPlan
 from raysl.train.reporter import Reporter
+
+log = logging.getLogger("raysl")
 
 
 class Run:
@@ -97,9 +100,16 @@ class Run:
             yield folder
 
     def note(self, event: str) -> None:
-        """Tell the user in a sentence, and keep it with the run; does nothing on other ranks than the main one."""
-        if dist.is_main():
-            with self.writing() as folder:
+        """Tell the user in a sentence, kept with the run where it keeps files; the main rank alone does."""
+        if not dist.is_main():
+            return
+        if self._reporter is None:
+            log.info(event)
+            return
+        with self._reporter.writing() as folder:
+            if folder is None:
+                log.info(event)
+            else:
                 note_event(folder, event)
 
     @contextmanager
