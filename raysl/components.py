@@ -92,6 +92,12 @@ ALIASES: dict[str, dict[str, str]] = {
     "callback": {
         "checkpoint_keeper": "raysl.train.callbacks.checkpoint_keeper:CheckpointKeeper",
         "early_stop": "raysl.train.callbacks.early_stop:EarlyStop",
+        "embedding": "raysl.train.callbacks.embedding:Embedding",
+        "function": "raysl.train.callbacks.function:Function",
+        "histograms": "raysl.train.callbacks.histograms:Histograms",
+        "non_finite_finder": "raysl.train.callbacks.non_finite_finder:NonFiniteFinder",
+        "precise_bn": "raysl.train.callbacks.precise_bn:PreciseBN",
+        "view_images": "raysl.train.callbacks.view_images:ViewImages",
         "iteration_timer": "raysl.train.callbacks.iteration_timer:IterationTimer",
         "learning_rates": "raysl.train.callbacks.learning_rates:LearningRates",
         "memory_stats": "raysl.train.callbacks.memory_stats:MemoryStats",
@@ -183,7 +189,7 @@ def resolve_function(name: str, what: str) -> Callable[..., Any]:
     if not callable(found):
         functions = sorted(
             k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__
-        )
+        )[:20]
         raise ConfigError(
             f"{what} {name!r}: {where} has no function {attribute!r}; its functions: {', '.join(functions) or 'none'}"
         )

@@ -13,7 +13,8 @@ from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.data.batch import Batch
 from raysl.data.order import Order, rank_share
-from raysl.data.sources.subset import even_share
+from raysl.data.source import Split
+from raysl.data.sources.subset import Subset, even_share
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.errors import ConfigError
 from raysl.train.plan import TrainPlan
@@ -65,9 +66,11 @@ def some_images(stream: BatchStream, most: int, device: torch.device) -> Iterato
         device: where batches go.
     """
     if isinstance(stream, _Loading):
-        split = even_share(stream.loader.split, most)
+        whole = stream.loader.split
+        split = even_share(whole, most)
         own = rank_share(split.num_samples, dist.rank(), dist.world())
-        yield from stream.loader.plain_batches(split, own.start, own.stop, device)
+        for batch in stream.loader.plain_batches(split, own.start, own.stop, device):
+            yield batch if split is whole else _as_of(split, batch)
         return
     left = most // dist.world() + (dist.rank() < most % dist.world())
     for batch in stream.plain():  # to its end, as the protocol asks
@@ -75,6 +78,13 @@ def some_images(stream: BatchStream, most: int, device: torch.device) -> Iterato
             rows = min(left, len(batch))
             left -= rows
             yield batch.map(partial(_first, rows, device))
+
+
+def _as_of(part: Split, batch: Batch) -> Batch:
+    """A batch of a part of a dataset with the places of its images in the whole."""
+    assert isinstance(part, Subset)
+    places = part.rows[batch.index.cpu().numpy()]
+    return replace(batch, index=torch.from_numpy(places).to(batch.index.device), host_index=places)
 
 
 def _first(num: int, device: torch.device, values: Tensor) -> Tensor:

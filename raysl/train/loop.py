@@ -163,6 +163,8 @@ def _save(run: Run, callbacks: Sequence[Callback], reporter: Reporter) -> None:
     state = run.state
     state.callbacks = {callback.state_key: callback.state_dict() for callback in callbacks}
     _check_weights(state)
+    for callback in callbacks:
+        callback.before_checkpoint(run)
 
     def save(folder: Path) -> None:
         for callback in callbacks:

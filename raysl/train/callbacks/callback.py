@@ -164,6 +164,9 @@ class Callback:
         """On all ranks when the loss of a step is not finite on some rank, before that ends the run; `step` is the
         point before its update."""
 
+    def before_checkpoint(self, run: Run) -> None:
+        """On all ranks, when a checkpoint is about to be saved."""
+
     def on_checkpoint(self, run: Run, folder: Path) -> None:
         """When a checkpoint is about to be written to a local folder, on the main rank; what is put there joins it."""
 

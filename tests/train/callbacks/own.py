@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
@@ -42,5 +43,6 @@ def train(
     fresh, plan = problem("train.log_every=1st", *overrides)
     state = state or fresh
     lines = Lines()
-    fit(state, state.method, plan, batches(plan), callbacks=[*callbacks, lines], reporter=LocalReporter(folder, keep=9))
+    model = dist.data_parallel(state.method)
+    fit(state, model, plan, batches(plan), callbacks=[*callbacks, lines], reporter=LocalReporter(folder, keep=9))
     return state, plan, lines.found

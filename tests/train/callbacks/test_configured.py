@@ -142,6 +142,7 @@ def test_every_named_callback_lets_a_run_end_in_the_same_bits(tmp_path: Path) ->
 
 NEEDS_SETTINGS: dict[str, tuple[str, ...]] = {
     "checkpoint_keeper": ("callbacks.checkpoint_keeper.metric=loss",),
+    "function": ("callbacks.function.function=tests.train.callbacks.test_function:measured",),
     "early_stop": ("callbacks.early_stop={metric: loss, mode: min}",),
 }
 """What the callbacks that have a setting without a default are given, by name."""
