@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.train
@@ -38,23 +38,27 @@ from raysl.train.expected import check_expected
 from raysl.train.folder.lock_files import Lock
 from raysl.train.folder.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.follow import events_of, progress_of
+from raysl.train.history import frame
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.stopping import how_to_go_on, stopping
 from raysl.train.trainer import Trainer
 from raysl.train.worker import Job, Outcome, max_corrupt, train_worker
 from raysl.waiting import Waiting, waiting
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 log = logging.getLogger("raysl")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
     """What a run came to.
 
     Args:
         checkpoint: URI of the newest checkpoint.
         metrics: the numbers logged last, and those of the benchmarks.
-        history: the lines of metrics.jsonl.
+        history: what was logged, a row for each line and a column for each number (`raysl.load_history`).
         path: URI of the run's folder.
         best: URI of the best checkpoint by the callback `checkpoint_keeper`, or None where none is kept.
         report: the benchmarks, or None where none were asked for.
@@ -62,7 +66,7 @@ class Result:
 
     checkpoint: str
     metrics: dict[str, float]
-    history: list[dict[str, float]]
+    history: "pd.DataFrame"
     path: str
     report: Report | None
     best: str | None = None
@@ -228,9 +232,9 @@ def _command(folder: RunFolder) -> list[str]:
 
 
 def _result(folder: RunFolder, report: Report | None) -> Result:
-    history = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)))
+    lines = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)))
     newest: dict[str, float] = {}
-    for line in history:
+    for line in lines:
         newest |= line
     name = _newest(folder)
     if name is None:
@@ -238,7 +242,7 @@ def _result(folder: RunFolder, report: Report | None) -> Result:
     checkpoint = folder.uri_of(name)
     best = outlast(lambda: Kept.read(folder).best_in(folder))
     metrics = newest | (report.metrics if report else {})
-    return Result(checkpoint, metrics, history, folder.uri, report, None if best is None else folder.uri_of(best))
+    return Result(checkpoint, metrics, frame(lines), folder.uri, report, None if best is None else folder.uri_of(best))
 
 
 def _print(result: Result) -> None:
