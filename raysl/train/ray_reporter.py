@@ -15,7 +15,14 @@ from raysl.checkpoint_files import KEPT_FILE, META_FILE, checkpoint_name, newest
 from raysl.storage import Folder, outlast
 from raysl.train.folder.disk import Disk
 from raysl.train.folder.lock_files import Lock
-from raysl.train.folder.run_folder import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, RunFolder, note_event
+from raysl.train.folder.run_folder import (
+    CORRUPT_FILE,
+    EVENTS_FILE,
+    METRICS_FILE,
+    PROJECTOR_FILE,
+    RunFolder,
+    note_event,
+)
 from raysl.train.folder.store import LocalStore, RemoteStore, Store
 from raysl.train.reporter import Save
 
@@ -112,7 +119,9 @@ def local_logs(folder: RunFolder) -> Path:
     logs = Path(tempfile.mkdtemp(prefix="raysl_logs_"))
 
     def download() -> None:
-        folder.download(logs, {METRICS_FILE, EVENTS_FILE, CORRUPT_FILE, KEPT_FILE} & set(folder.names()))
+        folder.download(
+            logs, {METRICS_FILE, EVENTS_FILE, CORRUPT_FILE, KEPT_FILE, PROJECTOR_FILE} & set(folder.names())
+        )
 
     outlast(download)
     return logs

@@ -18,8 +18,9 @@ from raysl.methods.method import StepOutput
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.view_images import picture
+from raysl.train.folder.run_folder import PROJECTOR_FILE
 
-FOLDER, CONFIG_FILE = "embedding", "projector_config.pbtxt"
+FOLDER = "embedding"
 LARGEST_SPRITE = 8192  # pixels a side that browsers take
 
 
@@ -59,7 +60,7 @@ class Embedding(Callback):
             rows = [f"{label}\t{place}" for label, place in zip(labels.tolist(), index.tolist(), strict=True)]
             (target / "metadata.tsv").write_text("\n".join(["label\tindex", *rows]) + "\n")
             Image.fromarray(_sprite(images)).save(target / "sprite.png")
-            _list_all(folder, images.shape[-1])
+            _list(folder, target.name, images.shape[-1])
 
     def _seen(self, run: Run) -> tuple[Tensor, ...]:
         """Features [N, D], labels and places [N] and thumbnails uint8 [N, 3, h, h] of all workers, on the CPU."""
@@ -92,18 +93,16 @@ def _sprite(images: Tensor) -> np.ndarray:
     return square.view(across, across, 3, side, side).permute(0, 3, 1, 4, 2).reshape(across * side, -1, 3).numpy()
 
 
-def _list_all(folder: Path, side: int) -> None:
-    """Have the projector find every step's files."""
-    parts = []
-    for target in sorted((folder / FOLDER).iterdir()):
-        place = f"{FOLDER}/{target.name}"
-        sprite = (
-            f'  sprite {{\n    image_path: "{place}/sprite.png"\n' + f"    single_image_dim: {side}\n" * 2 + "  }\n"
-        )
-        parts.append(
-            f'embeddings {{\n  tensor_name: "step {int(target.name)}"\n  tensor_path: "{place}/tensors.tsv"\n'
-            f'  metadata_path: "{place}/metadata.tsv"\n{sprite}}}\n'
-        )
-    draft = folder / f"{CONFIG_FILE}.part"
-    draft.write_text("".join(parts))
-    draft.rename(folder / CONFIG_FILE)
+def _list(folder: Path, name: str, side: int) -> None:
+    """Have the projector find the files of a step, and go on to find those of the steps before it."""
+    file, place = folder / PROJECTOR_FILE, f"{FOLDER}/{name}"
+    _, *before = file.read_text().split("embeddings {") if file.exists() else [""]
+    sprite = f'  sprite {{\n    image_path: "{place}/sprite.png"\n' + f"    single_image_dim: {side}\n" * 2 + "  }\n"
+    own = (
+        f'\n  tensor_name: "step {int(name)}"\n  tensor_path: "{place}/tensors.tsv"\n'
+        f'  metadata_path: "{place}/metadata.tsv"\n{sprite}}}\n'
+    )
+    parts = [*(part for part in before if f'"{place}/' not in part), own]
+    draft = file.with_name(f"{PROJECTOR_FILE}.part")
+    draft.write_text("".join(f"embeddings {{{part}" for part in parts))
+    draft.rename(file)

@@ -14,7 +14,8 @@ from raysl.train.callbacks.callback import Callback, Run
 class Windows(Callback):
     """Logs `NAME_median` and `NAME_mean` of numbers over the newest logged lines that have them.
 
-    It sees what the loop, the method and the callbacks before it have logged. The lines survive a restart. With
+    It sees what the loop, the method and the callbacks before it have logged, and not what is measured at the end of an
+    epoch, such as `knn_top1`. The lines survive a restart. With
     `train.log_every=1st` they are all steps.
 
     Source: EventStorage and HistoryBuffer of Detectron2 (`latest_with_smoothing_hint`, a median over 20).

@@ -165,7 +165,11 @@ def test_a_run_with_a_callback_from_a_file_logs_notes_writes_finishes_and_goes_o
         assert done.returncode == 0, done.stderr
         return done.stderr
 
-    own = ("train.workers=2", "callbacks=[mine.py:Counts, iteration_timer]", "callbacks.Counts.factor=10")
+    own = (
+        "train.workers=2",
+        "callbacks=[mine.py:Counts, iteration_timer, precise_bn, embedding]",
+        "callbacks.Counts.factor=10",
+    )
     output = raysl(*own, "callbacks.Counts.end=7")
     run = tmp_path / "runs" / "own"
     assert "counting from 0" in output
@@ -175,9 +179,13 @@ def test_a_run_with_a_callback_from_a_file_logs_notes_writes_finishes_and_goes_o
     assert "timer/mean_s" in lines[-1]
     assert (run / "count.txt").read_text() == "7"
     assert tensors(run)["step"] == 7
+    assert not list(run.glob("embedding/*")), "it was no last step"
     assert "is finished: it is step 7; train.extend=true goes on" in raysl(*own, "callbacks.Counts.end=7")
     (tmp_path / "mine.py").unlink()
-    assert "resumed at step 7" in raysl("train.extend=true", "train.workers=2", "callbacks=[windows]")
+    assert "resumed at step 7" in raysl(
+        "train.extend=true", "train.workers=2", "callbacks=[windows, embedding, precise_bn]"
+    )
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 41))
     assert "loss_median" in lines[-1]
+    assert len((run / "embedding" / "000000040" / "metadata.tsv").read_text().splitlines()) == 257

@@ -143,6 +143,17 @@ def test_the_projector_finds_features_labels_and_thumbnails(tmp_path: Path) -> N
     assert listed.count("single_image_dim: 4") == 2
 
 
+def test_the_projector_keeps_the_steps_before_each_once(tmp_path: Path) -> None:
+    for overrides in ((), ("train.epochs=3",), ()):
+        every = Embedding.Config(images=4, every=Duration.parse("4st"))
+        train(tmp_path, Embedding(every), overrides=overrides)
+    listed = (tmp_path / "projector_config.pbtxt").read_text()
+    parts = listed.split("embeddings {\n")
+    assert parts[0] == ""
+    assert sorted(part.split('"')[1] for part in parts[1:]) == ["step 12", "step 4", "step 8"]
+    assert len({part.count("\n") for part in parts[1:]}) == 1
+
+
 def _embedded(folder: str) -> None:
     train(Path(folder), Embedding(Embedding.Config(images=9)))
 
