@@ -98,7 +98,8 @@ class _Passes:
         for value in _tensors(output):
             if value.is_floating_point():
                 self.names.append(name)
-                self.flags.append(value.detach().isfinite().all())
+                wide = torch.promote_types(value.dtype, torch.float32)  # in which a sum of half types does not overflow
+                self.flags.append(value.detach().sum(dtype=wide).isfinite())  # one pass, where isfinite().all() is four
 
     def first_bad(self) -> tuple[int | None, str | None]:
         """Place in the order of the passes, and name."""
