@@ -6,7 +6,7 @@ A checkpoint is a folder:
 * `backbone.safetensors`: the exported backbone
 * `run.yaml`: the run's settings
 * `meta.json`: format, raysl version, method, step, epochs of the run, dataset, metrics, the weights that it began with
-  where those are another run's, and the other files (`raysl.checkpoint_files`)
+  where those are another run's, why it ended early where it did, and the other files (`raysl.checkpoint_files`)
 """
 
 from dataclasses import asdict, dataclass, field
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
+from torch import Tensor
 from torch.optim import Optimizer
 
 import raysl
@@ -52,6 +53,10 @@ class TrainState:
     """Of the loss in fp16, where tiny gradients would be 0."""
     step: int = 0
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ended: str | None = None
+    """Why a callback ended the run for good, before its last step."""
+    export_buffers: dict[str, Tensor] = field(default_factory=dict)
+    """Buffers of the exported backbone that checkpoints have in place of the method's own, by name."""
     weights: dict[str, Any] | None = None
     """What the run began with where that is another run's, see `raysl.checkpoint_weights`."""
 
@@ -108,16 +113,19 @@ class TrainState:
         if dist.world() > 1:
             dist.average_(local_statistics(self.method))
 
-    def exported(self) -> Backbone:
-        """The backbone to measure: the method's own, or a whole copy where ranks hold shares; every rank calls it."""
+    def exported(self, as_copy: bool = False) -> Backbone:
+        """The backbone to measure: the method's own, or a copy, also where ranks hold shares; every rank calls it.
+
+        A copy is whole, and as its settings make it: not compiled, with normalisation of its own rows.
+        """
         backbone = self.method.export()
-        if not dist.is_sharded(self.method):
+        if not as_copy and not dist.is_sharded(self.method):
             return backbone
         weights = dist.whole(backbone.state_dict(), on_all=True)
         with torch.random.fork_rng(devices=[]):
             copy: Backbone = type(backbone)(backbone.config)
         copy.load_state_dict(weights)
-        return copy.to(self.device)
+        return copy.to(self.device).train(backbone.training)
 
     def tensors(self) -> dict[str, Any]:
         """What a checkpoint holds of method, optimizer and exported backbone, whole; every rank calls it.
@@ -150,7 +158,7 @@ class TrainState:
             "callbacks": self.callbacks,
         } | ({"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {})
         save_tensors(state, folder / STATE_FILE)
-        weights = tensors["backbone"]
+        weights = {**tensors["backbone"], **self.export_buffers}
         content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
         (folder / BACKBONE_FILE).write_bytes(content)
         (folder / SETTINGS_FILE).write_text(dump(self.config))
@@ -161,7 +169,10 @@ class TrainState:
             "epochs": self.config.train.epochs,
             "data": asdict(self.setup.data),
             "metrics": metrics,
-        } | ({} if self.weights is None else {"weights": self.weights})
+            "weights": self.weights,
+            "ended": self.ended,
+        }
+        meta = {name: value for name, value in meta.items() if value is not None}
         seal(folder, meta)
 
     def load(self, folder: Path) -> None:

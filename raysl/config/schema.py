@@ -1,7 +1,7 @@
 """The tree of settings of a run: what every component's `Config` derives from.
 
-Nodes with a `name` (method, backbone, data, optim, each benchmark) are components: the name picks a class through
-`raysl.components`, and the node then takes the fields of that class's nested `Config`.
+Nodes with a `name` (method, backbone, data, optim, each benchmark, each callback) are components: the name picks a
+class through `raysl.components`, and the node then takes the fields of that class's nested `Config`.
 A field that may differ when a run is started again under its name carries `MAY_CHANGE`.
 """
 
@@ -252,6 +252,14 @@ class BenchmarkConfig(ComponentConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CallbackConfig(ComponentConfig):
+    """Base of every callback's settings."""
+
+    name: str = ""
+    """Alias, `package.module:Class`, or `path/to/file.py:Class`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
     """Everything that defines a run. Frozen once loaded."""
 
@@ -273,6 +281,8 @@ class RunConfig:
     """Length, batch, workers, checkpoints."""
     benchmarks: dict[str, BenchmarkConfig] = field(default_factory=dict, metadata=MAY_CHANGE)
     """What is measured after training: settings by benchmark name."""
+    callbacks: dict[str, CallbackConfig] = field(default_factory=dict, metadata=MAY_CHANGE)
+    """What observes training: settings by callback name, `[profiler, path/to/file.py:Mine]` for their defaults."""
 
 
 def is_may_change(metadata: Any) -> bool:

@@ -12,6 +12,8 @@ from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.methods.place import check_place
 from raysl.methods.setup import Setup
+from raysl.train.callbacks.callback import Callback
+from raysl.train.callbacks.configured import configured
 from raysl.train.expected import check_expected_names, course_warning
 from raysl.train.plan import TrainPlan
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
@@ -30,6 +32,7 @@ class Prepared:
         test: held-out images that are looked at during training, or None where none are.
         has_online_knn: whether the kNN accuracy on them is measured.
         has_held_out: whether the method's own task is tried on them.
+        callbacks: those that the settings name.
     """
 
     setup: Setup
@@ -38,6 +41,7 @@ class Prepared:
     test: Split | None
     has_online_knn: bool = False
     has_held_out: bool = False
+    callbacks: tuple[Callback, ...] = ()
 
     @property
     def config(self) -> RunConfig:
@@ -55,6 +59,7 @@ def prepare(config: RunConfig) -> Prepared:
     source = resolve("source", config.data.name)(config.data)
     train, test = source.required("train"), source.optional("test")
     tell_notes([train] if test is None else [train, test])
+    callbacks = configured(config)
     plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
     if not config.train.uneven:
         plan.check_even()
@@ -86,6 +91,7 @@ def prepare(config: RunConfig) -> Prepared:
         test=test if has_online_knn or has_held_out else None,
         has_online_knn=has_online_knn,
         has_held_out=has_held_out,
+        callbacks=callbacks,
     )
 
 

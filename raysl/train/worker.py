@@ -18,7 +18,7 @@ from raysl.checkpoint import TrainState
 from raysl.config.schema import RunConfig
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.pipeline import RayBatches
-from raysl.errors import ConfigError, StorageError
+from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.memory import keep_freed_memory
 from raysl.methods.place import prepare_device
 from raysl.methods.setup import Setup
@@ -36,7 +36,7 @@ from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.folder.disk import Disk
 from raysl.train.folder.lock_files import Lock
 from raysl.train.folder.run_folder import PROBE_FILE, STOP_FILE, RunFolder, note_event
-from raysl.train.loop import NonFiniteLoss, fit
+from raysl.train.loop import fit
 from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared
 from raysl.train.ray_reporter import RayReporter, local_logs
@@ -74,11 +74,13 @@ class Outcome:
         step: updates done.
         failure: why the run failed where a new attempt would end alike; None where it did not.
         is_input_wrong: whether that is for the user's settings.
+        ended: why a callback ended the run for good before its last step, where one did.
     """
 
     step: int
     failure: str | None = None
     is_input_wrong: bool = False
+    ended: str | None = None
 
 
 def train_worker(settings: dict[str, Any]) -> Outcome:
@@ -118,9 +120,9 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         TensorBoard(logs),
     ]
     watch = CollapseWatch(logs, disk)
-    callbacks = [broken, *_callbacks(job.run, folder, disk), watch, OnDisk(writers, logs, disk)]
+    callbacks = [broken, *_callbacks(job.run, folder, disk), *job.run.callbacks, watch, OnDisk(writers, logs, disk)]
     for callback in callbacks:
-        callback.load_state_dict(state.callbacks.get(type(callback).__name__, {}))
+        callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
     batches = RayBatches(
         loader=loader,
         total_steps=plan.total_steps,
@@ -138,13 +140,13 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     try:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
         reporter.finish()
-    except NonFiniteLoss as error:
+    except RunFailed as error:
         reporter.put_logs()
         return Outcome(state.step, str(error))
     except StorageError as error:
         failure = disk.failure or f"the checkpoint at step {state.step} could not be stored: {error}"
         return Outcome(state.step, failure)
-    return Outcome(state.step, broken.failure or disk.failure)
+    return Outcome(state.step, broken.failure or disk.failure, ended=state.ended)
 
 
 def max_corrupt(setup: Setup) -> int:
