@@ -14,6 +14,7 @@ _HOME = {
     "load_config": "raysl.config.load",
     "pretrain": "raysl.train.pretrain",
     "load_backbone": "raysl.checkpoint",
+    "load_history": "raysl.train.history",
     "extract": "raysl.benchmarks.features",
     "benchmark": "raysl.benchmarks.evaluate",
     "sweep": "raysl.sweeps",
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from raysl.predictor import Predictor as Predictor
     from raysl.process import setup as setup
     from raysl.sweeps import sweep as sweep
+    from raysl.train.history import load_history as load_history
     from raysl.train.pretrain import pretrain as pretrain
     from raysl.train.views import views as views
     from raysl.weights.convert import convert as convert

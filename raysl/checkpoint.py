@@ -7,11 +7,9 @@ A checkpoint is a folder:
 * `backbone.safetensors`: the exported backbone
 * `run.yaml`: the run's settings
 * `meta.json`: format, raysl version, method, step, epochs of the run, dataset, metrics, the weights that it began with
-  where those are another run's, and the other files (`raysl.checkpoint_files`)
+  where those are another run's, why it ended early where it did, and the other files (`raysl.checkpoint_files`)
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 from safetensors.torch import save as to_safetensors
+from torch import Tensor
 from torch.optim import Optimizer
 
 import raysl
@@ -36,10 +35,11 @@ from raysl.config.schema import BackboneConfig, RunConfig
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
+from raysl.methods.place import place
 from raysl.methods.setup import Setup
 from raysl.nn.average import WeightAverage
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.batch_norm import convert_sync_batch_norm, local_statistics
+from raysl.nn.batch_norm import local_statistics
 from raysl.optim.build import build_optimizer
 from raysl.schedule import Step
 from raysl.storage import Folder
@@ -52,8 +52,14 @@ class TrainState:
     setup: Setup
     method: Method
     optimizer: Optimizer
+    scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))
+    """Of the loss in fp16, where tiny gradients would be 0."""
     step: int = 0
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ended: str | None = None
+    """Why a callback ended the run for good, before its last step."""
+    export_buffers: dict[str, Tensor] = field(default_factory=dict)
+    """Buffers of the exported backbone that checkpoints have in place of the method's own, by name."""
     weights: dict[str, Any] | None = None
     """What the run began with where that is another run's, see `raysl.checkpoint_weights`."""
     average: WeightAverage | None = None
@@ -87,13 +93,11 @@ class TrainState:
             weights.fill_backbone(backbone)
         method: Method = classes.method(setup, backbone)
         origin = None if weights is None else weights.fill_method(method)
-        method.to(device)
-        if torch.device(device).type == "cuda":  # on a CPU it has crashed, and did not repeat
-            method.to(memory_format=torch.channels_last)
-        if config.train.sync_bn and dist.world() > 1:
-            convert_sync_batch_norm(method)  # the class is that for the device
-        optimizer = build_optimizer(method, config.optim, classes.optimizer)
-        return cls(setup, method, optimizer, weights=origin, average=_average_of(method, config))
+        device = torch.device(device)
+        place(method, config.train, device)
+        optimizer = build_optimizer(method, config.optim, classes.optimizer, is_shared=config.train.parallel == "zero1")
+        scaler = torch.amp.GradScaler(device.type, enabled=config.train.precision == "fp16")
+        return cls(setup, method, optimizer, scaler, weights=origin, average=_average_of(method, config))
 
     @property
     def config(self) -> RunConfig:
@@ -119,30 +123,66 @@ class TrainState:
         if self.average is not None:
             self.average.update(self.method, step)
 
-    @contextmanager
-    def exporting(self) -> Iterator[Backbone]:
-        """The network that benchmarks load, with averaged weights inside the block where `train.ema_export` is set."""
-        is_averaged = self.average is not None and self.config.train.ema_export
-        with self.average.inside(self.method) if self.average is not None and is_averaged else nullcontext():
-            yield self.method.export()
+    def exported(self, as_copy: bool = False) -> Backbone:
+        """The backbone to measure: the method's own, or a copy, also where ranks hold shares or weights are averaged;
+        every rank calls it.
 
-    def save(self, folder: Path, metrics: dict[str, float]) -> None:
+        A copy is whole, and as its settings make it: not compiled, with normalisation of its own rows.
+        """
+        backbone = self.method.export()
+        if not as_copy and not dist.is_sharded(self.method) and not self._is_averaged:
+            return backbone
+        weights = dist.whole(self._exported_weights(), on_all=True)
+        with torch.random.fork_rng(devices=[]):
+            copy: Backbone = type(backbone)(backbone.config)
+        copy.load_state_dict(weights)
+        return copy.to(self.device).train(backbone.training)
+
+    def tensors(self) -> dict[str, Any]:
+        """What a checkpoint holds of method, optimizer, average and exported backbone, whole; every rank calls it.
+
+        Where ranks hold shares, the main one alone gets it, on the CPU.
+        """
+        return {
+            "method": dist.whole(self.method.state_dict()),
+            "optimizer": dist.optimizer_state(self.optimizer),
+            "backbone": dist.whole(self._exported_weights()),
+        } | ({} if self.average is None else {"average": dist.whole(self.average.state_dict())})
+
+    @property
+    def _is_averaged(self) -> bool:
+        return self.average is not None and self.config.train.ema_export
+
+    def _exported_weights(self) -> dict[str, Tensor]:
+        """Those of the network that benchmarks load, averaged where `train.ema_export` is set."""
+        backbone = self.method.export()
+        if self.average is None or not self._is_averaged:
+            return backbone.state_dict()
+        return self.average.state_of(self.method, backbone)
+
+    def save(self, folder: Path, metrics: dict[str, float], tensors: dict[str, Any] | None = None) -> None:
         """Write a checkpoint into a local folder; what lies there already becomes part of it.
+
+        Args:
+            folder: to write into.
+            metrics: to note with it.
+            tensors: what `tensors` gave; default: it is asked, so every rank has to save.
 
         Raises:
             OSError: if the disk is full or fails.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {
-            "method": self.method.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+        tensors = tensors or self.tensors()
+        state = {
+            "method": tensors["method"],
+            "optimizer": tensors["optimizer"],
             "step": self.step,
             "callbacks": self.callbacks,
-        } | ({} if self.average is None else {"average": self.average.state_dict()})
-        save_tensors(tensors, folder / STATE_FILE)
-        with self.exporting() as backbone:
-            weights = backbone.state_dict()
-            content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
+        } | {key: tensors[key] for key in ("average",) if key in tensors}
+        state |= {"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}
+        save_tensors(state, folder / STATE_FILE)
+        weights = {**tensors["backbone"], **self.export_buffers}
+        content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
         (folder / BACKBONE_FILE).write_bytes(content)
         (folder / SETTINGS_FILE).write_text(dump(self.setup.as_written))
         meta = {
@@ -152,7 +192,10 @@ class TrainState:
             "epochs": self.config.train.epochs,
             "data": asdict(self.setup.data),
             "metrics": metrics,
-        } | ({} if self.weights is None else {"weights": self.weights})
+            "weights": self.weights,
+            "ended": self.ended,
+        }
+        meta = {name: value for name, value in meta.items() if value is not None}
         seal(folder, meta)
 
     def load(self, folder: Path) -> None:
@@ -167,12 +210,14 @@ class TrainState:
         check_resumable(meta, copy.uri, self.config)
         tensors = load_tensors(folder / STATE_FILE, self.device)
         try:
-            self.method.load_state_dict(tensors["method"])
-            self.optimizer.load_state_dict(tensors["optimizer"])
+            self.method.load_state_dict(dist.shared_as(self.method, tensors["method"]))
+            dist.load_optimizer_state(self.optimizer, tensors["optimizer"])
             if self.average is not None:
-                self.average.load_state_dict(tensors["average"])
+                self.average.load_state_dict(dist.shared_as(self.method, tensors["average"]))
         except (RuntimeError, ValueError, KeyError) as error:
             raise ConfigError(f"the checkpoint {folder} does not fit these settings: {error}") from error
+        if self.scaler.is_enabled() and "scaler" in tensors:
+            self.scaler.load_state_dict(tensors["scaler"])
         self.step = tensors["step"]
         self.callbacks = tensors["callbacks"]
         self.weights = meta.get("weights")

@@ -23,6 +23,7 @@ log = logging.getLogger("raysl")
 
 FORMAT = 1
 META_FILE = "meta.json"
+KEPT_FILE = "kept.json"  # of the run's folder, see `raysl.checkpoint_kept`
 STATE_FILE, BACKBONE_FILE, SETTINGS_FILE = "train_state.pt", "backbone.safetensors", "run.yaml"
 PREFIX, DRAFT_PREFIX = "checkpoint_", "draft_"
 
@@ -220,9 +221,17 @@ def remove(run: Folder, name: str) -> None:
 
 
 def remove_old(run: Folder, newest: str, keep: int) -> None:
-    """Delete all but the `keep` newest checkpoints up to the one named `newest`."""
-    for name in [name for name in checkpoint_names(run) if name <= newest][:-keep]:
-        remove(run, name)
+    """Delete all but the `keep` newest checkpoints up to the one named `newest`, and those that `kept.json` names."""
+    from raysl.checkpoint_kept import Kept
+
+    old = [name for name in checkpoint_names(run) if name <= newest][:-keep]
+    if not old:
+        return
+    kept = Kept.read(run)
+    spared = {*kept.always, kept.best_in(run)}
+    for name in old:
+        if name not in spared:
+            remove(run, name)
 
 
 def sweep(run: Folder) -> list[str]:

@@ -8,7 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -89,6 +89,21 @@ ALIASES: dict[str, dict[str, str]] = {
         "knn": "raysl.benchmarks.knn:KNN",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
     },
+    "callback": {
+        "checkpoint_keeper": "raysl.train.callbacks.checkpoint_keeper:CheckpointKeeper",
+        "early_stop": "raysl.train.callbacks.early_stop:EarlyStop",
+        "embedding": "raysl.train.callbacks.embedding:Embedding",
+        "function": "raysl.train.callbacks.function:Function",
+        "histograms": "raysl.train.callbacks.histograms:Histograms",
+        "non_finite_finder": "raysl.train.callbacks.non_finite_finder:NonFiniteFinder",
+        "precise_bn": "raysl.train.callbacks.precise_bn:PreciseBN",
+        "view_images": "raysl.train.callbacks.view_images:ViewImages",
+        "iteration_timer": "raysl.train.callbacks.iteration_timer:IterationTimer",
+        "learning_rates": "raysl.train.callbacks.learning_rates:LearningRates",
+        "memory_stats": "raysl.train.callbacks.memory_stats:MemoryStats",
+        "profiler": "raysl.train.callbacks.profiler:Profiler",
+        "windows": "raysl.train.callbacks.windows:Windows",
+    },
 }
 
 
@@ -142,22 +157,14 @@ def resolve(slot: str, name: str) -> type[Any]:
     """The class behind a component's name.
 
     Args:
-        slot: `method`, `backbone`, `source`, `optimizer` or `benchmark`.
+        slot: `method`, `backbone`, `source`, `optimizer`, `benchmark` or `callback`.
         name: an alias of that slot, `package.module:Class`, or `path/to/file.py:Class`.
 
     Raises:
         ConfigError: if there is no such alias, file, module or class (the message lists what is near), or the name
             may not be imported here, see `only_own_components`.
     """
-    aliases = ALIASES[slot]
-    target = aliases.get(name, name)
-    if ":" not in target:
-        near = difflib.get_close_matches(name, aliases, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(aliases))};"
-        raise ConfigError(f"unknown {slot} {name!r}; {hint} or give package.module:Class or path/to/file.py:Class")
-    where, _, attribute = target.rpartition(":")
-    _check_allowed(slot, name, where)
-    module = _module_from_file(slot, where) if where.endswith(".py") else _module_by_name(slot, where)
+    where, attribute, module = _found(slot, name)
     found = getattr(module, attribute, None)
     if not isinstance(found, type):
         classes = sorted(k for k, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__)
@@ -165,6 +172,44 @@ def resolve(slot: str, name: str) -> type[Any]:
             f"{slot} {name!r}: {where} has no class {attribute!r}; its classes: {', '.join(classes) or 'none'}"
         )
     return found
+
+
+def resolve_function(name: str, what: str) -> Callable[..., Any]:
+    """The function behind a name.
+
+    Args:
+        name: `package.module:function` or `path/to/file.py:function`.
+        what: it is for, for messages.
+
+    Raises:
+        ConfigError: as `resolve`.
+    """
+    where, attribute, module = _found(what, name)
+    found = getattr(module, attribute, None)
+    if not callable(found):
+        functions = sorted(
+            k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__
+        )[:20]
+        raise ConfigError(
+            f"{what} {name!r}: {where} has no function {attribute!r}; its functions: {', '.join(functions) or 'none'}"
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _found(slot: str, name: str) -> tuple[str, str, ModuleType]:
+    """File or module of a component, its name in there, and the module."""
+    aliases = ALIASES.get(slot, {})
+    target = aliases.get(name, name)
+    if ":" not in target:
+        near = difflib.get_close_matches(name, aliases, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(aliases))};" if aliases else ""
+        way = "or give package.module:Class or path/to/file.py:Class"
+        if not aliases:
+            way = "give package.module:function or path/to/file.py:function"
+        raise ConfigError(f"unknown {slot} {name!r}; {hint} {way}".replace("  ", " "))
+    where, _, attribute = target.rpartition(":")
+    _check_allowed(slot, name, where)
+    return where, attribute, _module_from_file(slot, where) if where.endswith(".py") else _module_by_name(slot, where)
 
 
 def _check_allowed(slot: str, name: str, where: str) -> None:

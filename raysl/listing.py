@@ -62,6 +62,7 @@ KINDS: dict[str, Callable[[], list[Row]]] = {
     "sources": lambda: _components("source"),
     "transforms": _transforms,
     "benchmarks": lambda: _components("benchmark"),
+    "callbacks": lambda: _components("callback"),
     "optimizers": lambda: _components("optimizer"),
     "configs": _configs,
 }

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from statistics import median
 from typing import Any
 
 from ray import tune
@@ -159,8 +158,8 @@ def _tuner(folder: RunFolder, bases: Mapping[str, RunConfig], space: SweepConfig
         run = _trial_config(bases, folder, settings)
         result = _pretrained(run, [TuneReportCallback()])
         numbers = {name: value for name, value in result.metrics.items() if name != "step"}
-        if seconds := [line["step_s"] for line in result.history if "step_s" in line]:
-            numbers["step_s"] = median(seconds)
+        if "step_s" in result.history:
+            numbers["step_s"] = float(result.history["step_s"].median())
         tune.report({**numbers, "epoch": float(_base(bases, settings).train.epochs)})
 
     trainable = tune.with_resources(trial, {"CPU": TRIAL_CPUS})

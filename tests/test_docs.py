@@ -15,8 +15,10 @@ from raysl.components import ALIASES, resolve
 from raysl.config.docs import describe
 from raysl.config.schema import DataConfig
 from raysl.report.view_request import requested
+from raysl.train.callbacks.configured import configured
 from tests.claims import CLAIMS
 from tests.data.samples import png
+from tests.train.callbacks.own import train
 
 ROOT = Path(__file__).parents[1]
 DOCS = {path.name: path.read_text() for path in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]}
@@ -62,6 +64,26 @@ def test_settings_in_the_row_of_a_source_are_its_own(source: str) -> None:
     (told,) = re.findall(rf"^\| `{source}` \| [^|]+ \| ([^|]+) \|", DOCS["data.md"], re.MULTILINE)
     known = {field.name for field in fields(resolve("source", source).Config)}
     assert set(re.findall(r"`(\w+)`", told)) <= known
+
+
+def test_every_callback_has_a_row_with_its_settings_and_a_source() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) \| (.+?) \|$", DOCS["callbacks.md"], re.MULTILINE)
+    assert {name for name, *_ in rows} == set(ALIASES["callback"])
+    for name, _, settings, _ in rows:
+        own = {field.name for field in fields(resolve("callback", name).Config)} - {"name"}
+        assert set(re.findall(r"`(\w+)`", settings)) == own, name
+
+
+def test_the_callbacks_of_the_page_log_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files("callbacks.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = ["callbacks=[mine.py:WeightNorm]", "callbacks.WeightNorm.every=2"]
+    words += ["callbacks.spread={name: function, function: 'probe.py:spread'}"]
+    state, _, lines = train(tmp_path / "run", *configured(raysl.load_config("quickstart", words)))
+    norm = torch.cat([weight.detach().flatten() for weight in state.method.parameters()]).norm()
+    assert lines[8]["weight_norm"] == pytest.approx(float(norm), rel=1e-5)
+    assert [step for step, line in lines.items() if "weight_norm" in line] == [2, 4, 6, 8]
+    assert [step for step, line in lines.items() if line.keys() >= {"spread/std", "spread/norm"}] == [4, 8]
 
 
 @pytest.mark.parametrize("doc", DATA_ENGINE)

@@ -24,7 +24,7 @@ def list_names(
         str,
         typer.Argument(
             metavar="KIND",
-            help="methods, backbones, sources, transforms, benchmarks, optimizers or configs.",
+            help="methods, backbones, sources, transforms, benchmarks, callbacks, optimizers or configs.",
             show_default=False,
         ),
     ],

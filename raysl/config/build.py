@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from raysl.components import ALIASES
 from raysl.config.dump import show
-from raysl.config.fields import SLOTS, SYNONYMS, component_class, near, settings_in, settings_of
-from raysl.config.schema import BenchmarkConfig, ComponentConfig, DataConfig, OptimConfig, RunConfig, TrainConfig
+from raysl.config.fields import NAMED_BY_KEY, SLOTS, SYNONYMS, component_class, near, settings_in, settings_of
+from raysl.config.schema import ComponentConfig, DataConfig, OptimConfig, RunConfig, TrainConfig
 from raysl.config.values import convert, spell
 from raysl.errors import ConfigError
 from raysl.optim.course_problems import course_problems
@@ -81,7 +81,7 @@ class _Builder:
 
     def _name(self, kind: type[ComponentConfig], tree: Mapping[str, Any], key: str, default: Any) -> str:
         names = ", ".join(sorted(ALIASES[SLOTS[kind]]))
-        own = default.name if default is not None else key.rpartition(".")[2] if kind is BenchmarkConfig else None
+        own = default.name if default is not None else key.rpartition(".")[2] if kind in NAMED_BY_KEY else None
         name = tree.get("name", own)
         if name is None:
             raise ConfigError(f"{key}: missing; choose one with {key}=NAME ({names})")
@@ -155,9 +155,12 @@ def _problems(config: RunConfig) -> Iterator[str]:
         yield f"name: {config.name!r} is no name of a folder; leave out slashes, and put folders into storage"
     if not config.storage.strip():
         yield "storage: '' is no folder; give one, such as ./runs, or a URI"
-    for key in config.benchmarks:
+    for group, key in [
+        *(("benchmarks", key) for key in config.benchmarks),
+        *(("callbacks", key) for key in config.callbacks),
+    ]:
         if "." in key:
-            yield f"benchmarks: {key!r} has a dot, which separates keys; call it {key.replace('.', '_')!r}"
+            yield f"{group}: {key!r} has a dot, which separates keys; call it {key.replace('.', '_')!r}"
     if data.eval_resize is not None and data.eval_resize < data.image_size:
         yield f"data.eval_resize: {data.eval_resize} leaves no room to crop data.image_size {data.image_size}; raise it"
     if data.lanes is not None and data.lanes > batch_size:

@@ -10,7 +10,15 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from raysl.components import resolve
 from raysl.config.dump import Keys, plain
 from raysl.config.ranges import bare
-from raysl.config.schema import BackboneConfig, BenchmarkConfig, ComponentConfig, DataConfig, MethodConfig, OptimConfig
+from raysl.config.schema import (
+    BackboneConfig,
+    BenchmarkConfig,
+    CallbackConfig,
+    ComponentConfig,
+    DataConfig,
+    MethodConfig,
+    OptimConfig,
+)
 from raysl.errors import ConfigError
 from raysl.schedule import Duration
 
@@ -20,7 +28,10 @@ SLOTS: dict[type[ComponentConfig], str] = {
     DataConfig: "source",
     OptimConfig: "optimizer",
     BenchmarkConfig: "benchmark",
+    CallbackConfig: "callback",
 }
+NAMED_BY_KEY = (BenchmarkConfig, CallbackConfig)
+"""Nodes of which there may be several, each with its own key, which is their name where they have no other."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +145,7 @@ def _chosen(kind: type[Any], tree: dict[str, Any], keys: Keys) -> type[Any]:
     """The class that reads this node: for a component's node the one that its name picks, as far as that is known."""
     if kind not in SLOTS:
         return kind
-    name = tree.get("name", keys[-1] if kind is BenchmarkConfig and keys else None)
+    name = tree.get("name", keys[-1] if kind in NAMED_BY_KEY and keys else None)
     try:
         return component_class(kind, name) if isinstance(name, str) and "${" not in name else kind
     except ConfigError:

@@ -22,6 +22,8 @@ from raysl.redact import redact_tree
 
 COMPONENTS = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
 """Slots of components, by the key of their node."""
+GROUPS = {"benchmarks": "benchmark", "callbacks": "callback"}
+"""Slots of components of which there may be several, by the key of their group."""
 IMAGES: Keys = ("data", "image_size")
 _GONE = object()
 
@@ -40,9 +42,10 @@ class Layers:
 
     def lay(self, layer: dict[str, Any], folder: Path) -> None:
         """Put settings on top; files of components named there are looked for in `folder`, then in the current one."""
-        if isinstance(only := layer.get("benchmarks"), list) or only == {}:
-            so_far = self.values.get("benchmarks") or {}
-            self.values = {**self.values, "benchmarks": {key: node for key, node in so_far.items() if key in only}}
+        for group in GROUPS:
+            if isinstance(only := layer.get(group), list) or only == {}:
+                so_far, kept = self.values.get(group) or {}, [_key_of(name) for name in only]
+                self.values = {**self.values, group: {key: node for key, node in so_far.items() if key in kept}}
         layer = _spelled_out(layer, folder)
         for keys, node in _components(layer):
             below = find(self.values, keys)
@@ -158,17 +161,18 @@ def _parsed(override: str) -> dict[str, Any]:
     tree = read_dotlist(override)
     if key == "train" and not isinstance(tree[key], dict):
         raise ConfigError(f"{override}: {key} is a group of settings; set one of them, such as {key}.epochs=10")
-    if key == "benchmarks" and tree[key] is None:
-        raise ConfigError(f"{override}: null changes nothing here; write benchmarks=[] to measure nothing")
+    if key in GROUPS and tree[key] is None:
+        raise ConfigError(f"{override}: null changes nothing here; write {key}=[] for none")
     return _each_component(tree, _named)
 
 
 def _spelled_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
     """`method: simclr` as `method: {name: simclr}`, an empty node as {}, and component files as absolute paths."""
-    nodes = (*COMPONENTS, "train", "benchmarks")
+    nodes = (*COMPONENTS, *GROUPS, "train")
     done = {key: {} if value is None and key in nodes else value for key, value in layer.items()}
-    if isinstance(names := done.get("benchmarks"), list) and all(isinstance(name, str) for name in names):
-        done["benchmarks"] = {name: {} for name in names}
+    for group in GROUPS:
+        if isinstance(names := done.get(group), list) and all(isinstance(name, str) for name in names):
+            done[group] = _by_key(group, names)
     done = _each_component(done, lambda node: _placed(_named(node), folder))
     if isinstance(benchmarks := done.get("benchmarks"), dict):  # one that a layer names is required, unless it says no
         done["benchmarks"] = {
@@ -182,10 +186,25 @@ def _each_component(layer: dict[str, Any], change: Callable[[Any], Any]) -> dict
     for key in COMPONENTS:
         if key in layer:
             layer = {**layer, key: change(layer[key])}
-    for keys in (("benchmarks",), ("data", "sources")):
+    for keys in (*((group,) for group in GROUPS), ("data", "sources")):
         if isinstance(nodes := find(layer, keys), dict):
             layer = put(layer, keys, {key: change(node) for key, node in nodes.items()})
     return layer
+
+
+def _by_key(group: str, names: list[str]) -> dict[str, Any]:
+    """`[knn, path/to/file.py:Mine]` as `{knn: {}, Mine: {name: path/to/file.py:Mine}}`."""
+    if again := next((name for place, name in enumerate(names) if _key_of(name) in map(_key_of, names[:place])), None):
+        raise ConfigError(
+            f"{group}: {_key_of(again)!r} is there twice; give each a key of its own, "
+            f"{group}={{one: {{name: {again}}}, two: ...}}"
+        )
+    return {_key_of(name): {} if _key_of(name) == name else {"name": name} for name in names}
+
+
+def _key_of(name: Any) -> Any:
+    """What a component in a list is called: its class where it is given by file or module."""
+    return name.rpartition(":")[2] if isinstance(name, str) else name
 
 
 def _named(node: Any) -> Any:
@@ -204,9 +223,9 @@ def _placed(node: Any, folder: Path) -> Any:
 
 
 def _components(layer: dict[str, Any]) -> Iterator[tuple[Keys, dict[str, Any]]]:
-    benchmarks = layer.get("benchmarks")
     places: list[Keys] = [*((key,) for key in COMPONENTS)]
-    places += [("benchmarks", key) for key in benchmarks] if isinstance(benchmarks, dict) else []
+    for group in GROUPS:
+        places += [(group, key) for key in nodes] if isinstance(nodes := layer.get(group), dict) else []
     for keys in places:
         if isinstance(node := find(layer, keys), dict):
             yield keys, node
@@ -214,11 +233,11 @@ def _components(layer: dict[str, Any]) -> Iterator[tuple[Keys, dict[str, Any]]]:
 
 def _name_of(node: dict[str, Any], keys: Keys) -> Any:
     """The name of the component whose settings lie at these keys; None where it has none yet."""
-    return node.get("name", keys[-1] if keys[0] == "benchmarks" else None)
+    return node.get("name", keys[-1] if keys[0] in GROUPS else None)
 
 
 def _is_another(keys: Keys, before: Any, now: Any) -> bool:
     """Whether a name is another component's; an alias and its class are the same."""
-    aliases = ALIASES[COMPONENTS.get(keys[0], "benchmark")]
+    aliases = ALIASES[(COMPONENTS | GROUPS)[keys[0]]]
     known = [aliases.get(name, name) if isinstance(name, str) else name for name in (before, now)]
     return None not in known and known[0] != known[1]

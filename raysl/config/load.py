@@ -32,16 +32,18 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     Args:
         name_or_path: a packaged name, or a path that ends in .yaml. Its `base:` files lie below it.
         overrides: `key=value` with a dotted key and a YAML value: `optim.lr=1e-3`, `train.expect={top1: [0.6, 1]}`.
-            `method=byol` picks a component, `benchmarks=[knn]` keeps only those named, `benchmarks=[]` none, and
-            `base=data/cifar10` lays another configuration between the file and the other overrides. A component in
-            the place of another starts from its own defaults; what was set for that one is told of.
+            `method=byol` picks a component, `benchmarks=[knn]` keeps only those named, `benchmarks=[]` none, likewise
+            `callbacks`, and `base=data/cifar10` lays another configuration between the file and the other overrides. A
+            component in the place of another starts from its own defaults; what was set for that one is told of.
 
     Raises:
         ConfigError: a line for each thing that is wrong, with the key, the value, the rule and the next step.
     """
     name_or_path = text_or_path(name_or_path, "name_or_path", "quickstart")
     overrides = words(overrides, "overrides", "optim.lr=0.1")
-    selections = [override for override in overrides if re.match(r"benchmarks=\s*(\[|\{\s*\}\s*$)", override)]
+    selections = [
+        override for override in overrides if re.match(r"(benchmarks|callbacks)=\s*(\[|\{\s*\}\s*$)", override)
+    ]
     changes = parse_overrides([override for override in overrides if override not in selections])
     files = files_of(name_or_path)
     main = files[-1].path
@@ -89,7 +91,8 @@ def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:
 def load_dumped(
     text: str, where: str = "run.yaml", trust_code: bool = False, trusted: Collection[str] = ()
 ) -> RunConfig:
-    """The settings that `dump` wrote.
+    """The settings that `dump` wrote, without callbacks that are not raysl's: nobody needs them any more, and their
+    files may be gone.
 
     Args:
         text: what it wrote.
@@ -101,6 +104,9 @@ def load_dumped(
         ConfigError: if the text is something else, or names code that is not trusted.
     """
     tree = _stored(text, where)
+    if isinstance(callbacks := tree.get("callbacks"), dict):
+        own = {key: node for key, node in callbacks.items() if ":" not in str(find(node, ("name",), key))}
+        tree = {**tree, "callbacks": own}
     with nullcontext() if trust_code else only_own_components(where, trusted):
         return from_dict(tree)
 

@@ -1,7 +1,7 @@
 """The tree of settings of a run: what every component's `Config` derives from.
 
-Nodes with a `name` (method, backbone, data, optim, each benchmark) are components: the name picks a class through
-`raysl.components`, and the node then takes the fields of that class's nested `Config`.
+Nodes with a `name` (method, backbone, data, optim, each benchmark, each callback) are components: the name picks a
+class through `raysl.components`, and the node then takes the fields of that class's nested `Config`.
 A field that may differ when a run is started again under its name carries `MAY_CHANGE`.
 """
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from raysl.config.component import ComponentConfig as ComponentConfig
+from raysl.config.compute import ComputeConfig, ParallelConfig
 from raysl.config.optim_schema import OptimConfig as OptimConfig
 from raysl.config.optim_schema import Phase as Phase
 from raysl.config.ranges import (
@@ -125,8 +126,8 @@ class DataConfig(ComponentConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """How long, how wide and how safely to train."""
+class CourseConfig:
+    """How long, how wide and how safely to train: a part of `TrainConfig`."""
 
     epochs: Annotated[int, Within(1, 1_000_000)] = field(default=100, metadata=MAY_CHANGE)
     """Passes over the training images. A run that has begun may get more of them, with `extend`, and never fewer."""
@@ -150,10 +151,6 @@ class TrainConfig:
     cpus_per_worker: Annotated[float, Within(0.01, 1024)] | None = field(default=None, metadata=MAY_CHANGE)
     """CPUs that Ray reserves for each worker; default: 1, or a fraction where the data tasks
     would be left without one."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Autocast of the forward pass; auto is bf16 on GPUs and fp32 on CPUs. Losses are computed in fp32 either way."""
-    sync_bn: bool = True
-    """Batch normalisation over the whole global batch instead of each worker's rows."""
     accumulate: Count = 1
     """Parts that each worker's rows of a batch are gone through in, one after another, before an update: memory is that
     of one part. Negatives, batch statistics and balanced assignments are then those of a part, over all workers."""
@@ -173,8 +170,6 @@ class TrainConfig:
     ones, which take no memory."""
     ema_export: bool = False
     """Export the averaged backbone, which benchmarks then measure, in place of the one that is trained."""
-    deterministic: bool = False
-    """Use deterministic GPU kernels, for results that repeat bit for bit there. CPU runs always repeat."""
     log_every: Every = field(default=Duration.parse("10st"), metadata=MAY_CHANGE)
     """How often a line goes to metrics.jsonl and TensorBoard."""
     checkpoint_every: Every = field(default=Duration.parse("1ep"), metadata=MAY_CHANGE)
@@ -193,12 +188,25 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TrainConfig(ComputeConfig, ParallelConfig, CourseConfig):
+    """Training: its course, how workers share it, how a step is computed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig(ComponentConfig):
     """Base of every benchmark's settings."""
 
     required: bool = True
     """Refuse images on which it cannot be measured; else it is left out there, with a line that says so. One that a
     file of yours or the command line names is required unless it says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallbackConfig(ComponentConfig):
+    """Base of every callback's settings."""
+
+    name: str = ""
+    """Alias, `package.module:Class`, or `path/to/file.py:Class`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +231,8 @@ class RunConfig:
     """Length, batch, workers, checkpoints."""
     benchmarks: dict[str, BenchmarkConfig] = field(default_factory=dict, metadata=MAY_CHANGE)
     """What is measured after training: settings by benchmark name."""
+    callbacks: dict[str, CallbackConfig] = field(default_factory=dict, metadata=MAY_CHANGE)
+    """What observes training: settings by callback name, `[profiler, path/to/file.py:Mine]` for their defaults."""
 
 
 def is_may_change(metadata: Any) -> bool:

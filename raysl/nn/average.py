@@ -1,11 +1,11 @@
 """Exponential moving average (EMA) of all weights of a run, beside those that are trained (Polyak, Juditsky 1992)."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
+from raysl import dist
 from raysl.schedule import Duration, Step
 
 
@@ -44,25 +44,27 @@ class WeightAverage:
         if (step.index + 1) % self.every:
             return
         present = self._tensors(network)
-        own = list(self.values.values())
-        theirs = [present[name].detach() for name in self.values]
+        own = [dist.local(value) for value in self.values.values()]
+        theirs = [dist.local(present[name].detach()) for name in self.values]
         if self.warmup.is_over(step):
             torch._foreach_lerp_(own, theirs, 1 - self.decay)
         else:
             torch._foreach_copy_(own, theirs)
 
-    @contextmanager
-    def inside(self, network: nn.Module) -> Iterator[None]:
-        """Have the averages in the network; it has its own weights back, bit for bit, when the block ends."""
-        self._exchange(network)
-        try:
-            yield
-        finally:
-            self._exchange(network)
+    def state_of(self, network: nn.Module, part: nn.Module) -> dict[str, Tensor]:
+        """State dict of a part of the network with averages in place of what is averaged."""
+        names = {id(tensor): name for name, tensor in self._tensors(network).items()}
+        own = part.state_dict(keep_vars=True)
+        return {
+            name: self.values[names[id(tensor)]] if id(tensor) in names else tensor.detach()
+            for name, tensor in own.items()
+        }
 
+    @torch.no_grad()
     def load_into(self, network: nn.Module) -> None:
-        """Give the network the averages for good."""
-        self._exchange(network)
+        """Give the network the averages in place of its weights."""
+        for name, tensor in self._tensors(network).items():
+            dist.local(tensor).copy_(dist.local(self.values[name]))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The averages by name."""
@@ -80,7 +82,7 @@ class WeightAverage:
             if here != there:
                 raise ValueError(f"the average of {name} is {there or 'not there'}, and {here or 'none'} is expected")
         for name, value in self.values.items():
-            value.copy_(state[name])
+            dist.local(value).copy_(dist.local(state[name]))
 
     def _tensors(self, network: nn.Module) -> dict[str, Tensor]:
         found: dict[str, Tensor] = dict(network.named_parameters())
@@ -89,7 +91,3 @@ class WeightAverage:
             buffers = network.named_buffers()
             found |= {name: value for name, value in buffers if name in saved and value.is_floating_point()}
         return found
-
-    def _exchange(self, network: nn.Module) -> None:
-        for name, tensor in self._tensors(network).items():
-            tensor.data, self.values[name] = self.values[name], tensor.data

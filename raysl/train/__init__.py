@@ -3,9 +3,10 @@
 
 from raysl.checkpoint import TrainState
 from raysl.methods.setup import Setup
+from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.late import NonFiniteLoss
 from raysl.train.loop import fit
 from raysl.train.plan import TrainPlan
 from raysl.train.reporter import LocalReporter, Reporter
 
-__all__ = ["LocalReporter", "NonFiniteLoss", "Reporter", "Setup", "TrainPlan", "TrainState", "fit"]
+__all__ = ["Callback", "LocalReporter", "NonFiniteLoss", "Reporter", "Run", "Setup", "TrainPlan", "TrainState", "fit"]

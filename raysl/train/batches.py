@@ -3,15 +3,19 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from raysl import dist
 from raysl.checkpoint import TrainState
 from raysl.data.batch import Batch
-from raysl.data.order import Order
-from raysl.data.stream.loader import LocalBatches
+from raysl.data.order import Order, rank_share
+from raysl.data.source import Split
+from raysl.data.sources.subset import Subset, even_share
+from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.errors import ConfigError
 from raysl.train.plan import TrainPlan
 from raysl.transforms.view_recipe import ViewRecipe
@@ -51,6 +55,47 @@ class ListBatches:
         """The first view of each image, once: a list holds no other form of its images."""
         for batch in self.batches:
             yield replace(batch, views={"image": next(iter(batch.views.values()))[:, :1]}, extras={})
+
+
+def some_images(stream: BatchStream, most: int, device: torch.device) -> Iterator[Batch]:
+    """This rank's part of an even share of the training images, without augmentation, as `BatchStream.plain` has them.
+
+    Args:
+        stream: of the run; one without a loader is gone through from its beginning.
+        most: images of all ranks together.
+        device: where batches go.
+    """
+    if isinstance(stream, _Loading):
+        whole = stream.loader.split
+        split = even_share(whole, most)
+        own = rank_share(split.num_samples, dist.rank(), dist.world())
+        for batch in stream.loader.plain_batches(split, own.start, own.stop, device):
+            yield batch if split is whole else _as_of(split, batch)
+        return
+    left = most // dist.world() + (dist.rank() < most % dist.world())
+    for batch in stream.plain():  # to its end, as the protocol asks
+        if left > 0:
+            rows = min(left, len(batch))
+            left -= rows
+            yield batch.map(partial(_first, rows, device))
+
+
+def _as_of(part: Split, batch: Batch) -> Batch:
+    """A batch of a part of a dataset with the places of its images in the whole."""
+    assert isinstance(part, Subset)
+    places = part.rows[batch.index.cpu().numpy()]
+    return replace(batch, index=torch.from_numpy(places).to(batch.index.device), host_index=places)
+
+
+def _first(num: int, device: torch.device, values: Tensor) -> Tensor:
+    return values[:num].to(device)
+
+
+@runtime_checkable
+class _Loading(Protocol):
+    """A stream whose loader reads any image."""
+
+    loader: Loader
 
 
 def stream_of(batches: BatchStream | Sequence[Batch], state: TrainState, plan: TrainPlan) -> BatchStream:

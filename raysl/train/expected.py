@@ -24,7 +24,8 @@ def check_expected_names(
 
     Args:
         config: the run's settings.
-        method_class: of its method; where it does not say what it logs, any name without a slash may be one of those.
+        method_class: of its method; where it does not say what it logs, any name without a slash may be one of those;
+            where the run has callbacks, any name may be one of theirs.
         measured: names that its benchmarks will give.
         has_online_knn: whether the kNN accuracy is measured during training.
         evaluated: what the method tells of held-out images.
@@ -36,6 +37,7 @@ def check_expected_names(
     logged |= {PREFIX + name for name in evaluated}
     for name in config.train.expect:
         is_open = method_class.logged is None and not ("/" in name or name == "knn_top1" or name.startswith(PREFIX))
+        is_open |= bool(config.callbacks)  # which do not say what they log
         if name not in logged | measured and not is_open:
             near = difflib.get_close_matches(name, logged | measured, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""

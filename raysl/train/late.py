@@ -1,5 +1,7 @@
 """Numbers that a step makes on the device and that this process reads later, so that no step waits for a GPU."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -47,10 +49,15 @@ class FiniteCheck:
     On a CPU a loss is read at once, before its step changes a weight. On a GPU it is read when the backward pass of the
     next step has been queued, so the weights are bad by one update when the run ends. Nothing bad is saved: the loop
     calls `settle` before it logs, ends an epoch or saves.
+
+    Args:
+        device: of the training.
+        tell: called on all ranks with the step whose loss is no number, before that ends the run.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, tell: Callable[[Step], None] = lambda step: None) -> None:
         self.is_late = is_late(device)
+        self.tell = tell
         self.unread: tuple[Late, Step] | None = None
 
     def add(self, loss: Tensor, step: Step) -> None:
@@ -62,23 +69,23 @@ class FiniteCheck:
         loss = loss.detach().float()
         before, self.unread = self.unread, (Late(torch.stack([dist.all_least(loss.isfinite().float()), loss])), step)
         if self.is_late:
-            _raise_unless_finite(before)
+            self._raise_unless_finite(before)
         else:
             self.settle()
 
     def settle(self) -> None:
         """Look at what has not been looked at; raises as `add` does."""
         before, self.unread = self.unread, None
-        _raise_unless_finite(before)
+        self._raise_unless_finite(before)
 
-
-def _raise_unless_finite(unread: tuple[Late, Step] | None) -> None:
-    if unread is None:
-        return
-    late, step = unread
-    is_finite, value = late.read()
-    if not is_finite:
-        raise NonFiniteLoss(
-            f"the loss is not finite at step {step.index} (here {value}); "
-            "lower optim.lr, lengthen optim.warmup, or set train.clip_grad"
-        )
+    def _raise_unless_finite(self, unread: tuple[Late, Step] | None) -> None:
+        if unread is None:
+            return
+        late, step = unread
+        is_finite, value = late.read()
+        if not is_finite:
+            self.tell(step)
+            raise NonFiniteLoss(
+                f"the loss is not finite at step {step.index} (here {value}); "
+                "lower optim.lr, lengthen optim.warmup, or set train.clip_grad"
+            )

@@ -14,6 +14,7 @@ from raysl.data.batch import Batch
 from raysl.hashing import step_seed
 from raysl.methods.method import StepOutput
 from raysl.optim.build import lr_at, set_schedules
+from raysl.schedule import Step
 from raysl.train.accumulate import backward_in_parts
 from raysl.train.batches import BatchStream, stream_of
 from raysl.train.callbacks.callback import Callback, Run
@@ -54,7 +55,8 @@ def fit(
     """
     method, optimizer = state.method, state.optimizer
     stream = stream_of(batches, state, plan)
-    run, meter, finite = Run(state, plan), Meter(state.device), FiniteCheck(state.device)
+    run, meter = Run(state, plan, reporter, stream), Meter(state.device)
+    finite = FiniteCheck(state.device, lambda step: _tell_non_finite(run, callbacks, step))
     for callback in callbacks:
         callback.on_train_start(run)
     model.train()
@@ -65,18 +67,22 @@ def fit(
             seed_step(plan.seed, step.index, None)
             method.before_epoch(step, stream.plain)
         with meter.waiting():
-            batch = next(rows)
+            run.batch = batch = next(rows)
         seed_step(plan.seed, step.index, dist.rank())
         set_schedules(optimizer, plan.optim, step, plan.batch_size)
         with dist.planned_rows(plan.shares(step)):
-            out = backward_in_parts(model, batch, plan, step)
+            out = backward_in_parts(model, batch, plan, step, state.scaler)
             finite.add(out.loss, step)
             method.after_backward(step)
+            state.scaler.unscale_(optimizer)  # before anything looks at gradients
+            for callback in callbacks:
+                callback.on_backward(run, step)
             if plan.clip_grad_value is not None:
                 nn.utils.clip_grad_value_(method.parameters(), plan.clip_grad_value)
             if plan.clip_grad is not None:
                 nn.utils.clip_grad_norm_(method.parameters(), plan.clip_grad)
-            optimizer.step()
+            state.scaler.step(optimizer)
+            state.scaler.update()
             optimizer.zero_grad(set_to_none=True)
             state.synchronise()
             method.after_update(step, batch, out.carry)
@@ -106,7 +112,7 @@ def seed_step(seed: int, step: int, rank: int | None) -> None:
 def _check_weights(state: TrainState) -> None:
     """Refuse to save what an update has destroyed, so that the newest checkpoint is a good one."""
     values = [value for value in state.method.state_dict().values() if value.is_floating_point()]
-    is_finite = torch.stack([value.isfinite().all() for value in values]).all()
+    is_finite = torch.stack([dist.local(value).isfinite().all() for value in values]).all()
     if not dist.all_true(bool(is_finite), state.device):
         raise NonFiniteLoss(
             f"weights are not finite after step {state.step - 1}; "
@@ -116,13 +122,19 @@ def _check_weights(state: TrainState) -> None:
 
 def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, finite: FiniteCheck, out: StepOutput) -> None:
     step = run.plan.step(run.state.step)
-    is_log_due = run.plan.log_every.is_due(step) or step.index == step.total
+    is_log_due = run.is_log_due(step)
     if is_log_due or step.in_epoch == 0:
         finite.settle()
     if is_log_due:
         lr = lr_at(run.plan.optim, run.plan.step(run.state.step - 1), run.plan.batch_size)
         averages = _average(out)  # waits for the device, so that the meter times what is done
-        run.log({"epoch": step.index / step.epoch_len, "lr": lr, **averages, **meter.read()})
+        scale = {"loss_scale": run.state.scaler.get_scale()} if run.state.scaler.is_enabled() else {}
+        run.log({"epoch": step.index / step.epoch_len, "lr": lr, **averages, **scale, **meter.read()})
+    with run.observing():
+        _tell(run, callbacks, step, out)
+
+
+def _tell(run: Run, callbacks: Sequence[Callback], step: Step, out: StepOutput) -> None:
     for callback in callbacks:
         callback.on_step_end(run, step, out)
     if step.in_epoch == 0:
@@ -132,6 +144,11 @@ def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, finite: Fini
         for callback in callbacks:
             callback.on_log(run, step, run.line)
         run.line = {}
+
+
+def _tell_non_finite(run: Run, callbacks: Sequence[Callback], step: Step) -> None:
+    for callback in callbacks:
+        callback.on_non_finite(run, step)
 
 
 def _average(out: StepOutput) -> dict[str, float]:
@@ -148,13 +165,16 @@ def _is_save_due(run: Run) -> bool:
 
 def _save(run: Run, callbacks: Sequence[Callback], reporter: Reporter) -> None:
     state = run.state
-    state.callbacks = {type(callback).__name__: callback.state_dict() for callback in callbacks}
+    state.callbacks = {callback.state_key: callback.state_dict() for callback in callbacks}
     _check_weights(state)
+    for callback in callbacks:
+        callback.before_checkpoint(run)
+    tensors = state.tensors()
 
     def save(folder: Path) -> None:
         for callback in callbacks:
             callback.on_checkpoint(run, folder)
-        state.save(folder, run.metrics)
+        state.save(folder, run.metrics, tensors)
 
     epoch = state.step / run.plan.epoch_len
     reporter.report({**run.metrics, "step": state.step, "epoch": epoch}, save)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
+from raysl import dist
 from raysl.memory import most_resident
 
 WARM_UP = 3  # first steps of a start, which compile, allocate and fill queues: they are not timed
@@ -43,19 +44,27 @@ class Meter:
     def read(self) -> dict[str, float]:
         """Images a second over all ranks, seconds a step, share of time that waited for data, memory. Starts anew.
 
-        While no step but those of the warm-up is done there is the memory alone.
+        Of several ranks the seconds are the mean, share and memory those of the rank with the most. While no step but
+        those of the warm-up is done there is the memory alone. All ranks call it at the same steps.
         """
-        memory = {"memory_gb": self._memory_gb()}
         if not self.steps:
-            return memory
+            return {"memory_gb": self._most(self._memory_gb())[0]}
         seconds = max(time.perf_counter() - self.start, 1e-9)
+        wait, memory = self._most(self.wait / seconds, self._memory_gb())
+        mean = float(dist.all_mean(torch.tensor(seconds, dtype=torch.float64, device=self.device)))
         numbers = {
-            "images_per_s": self.images / seconds,
-            "step_s": seconds / self.steps,
-            "data_wait": self.wait / seconds,
+            "images_per_s": self.images / mean,
+            "step_s": mean / self.steps,
+            "data_wait": wait,
+            "memory_gb": memory,
         }
         self._restart()
-        return numbers | memory
+        return numbers
+
+    def _most(self, *values: float) -> list[float]:
+        """The greatest of each over ranks."""
+        most: list[float] = (-dist.all_least(-torch.tensor(values, dtype=torch.float64, device=self.device))).tolist()
+        return most
 
     def _restart(self) -> None:
         self.start = time.perf_counter()

@@ -10,8 +10,11 @@ from raysl.data.ingest.split_parts import tell_notes
 from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
+from raysl.methods.place import check_place
 from raysl.methods.setup import Setup
 from raysl.optim.layers import check_layers
+from raysl.train.callbacks.callback import Callback
+from raysl.train.callbacks.configured import configured
 from raysl.train.expected import check_expected_names, course_warning
 from raysl.train.plan import TrainPlan
 from raysl.train.reference import told_for_workers
@@ -31,6 +34,7 @@ class Prepared:
         test: held-out images that are looked at during training, or None where none are.
         has_online_knn: whether the kNN accuracy on them is measured.
         has_held_out: whether the method's own task is tried on them.
+        callbacks: those that the settings name.
     """
 
     setup: Setup
@@ -39,6 +43,7 @@ class Prepared:
     test: Split | None
     has_online_knn: bool = False
     has_held_out: bool = False
+    callbacks: tuple[Callback, ...] = ()
 
     @property
     def config(self) -> RunConfig:
@@ -56,6 +61,7 @@ def prepare(config: RunConfig) -> Prepared:
     source = resolve("source", config.data.name)(config.data)
     train, test = source.required("train"), source.optional("test")
     tell_notes([train] if test is None else [train, test])
+    callbacks = configured(config)
     plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
     if not config.train.uneven:
         plan.check_even()
@@ -69,6 +75,7 @@ def prepare(config: RunConfig) -> Prepared:
         fingerprint=train.fingerprint,
     )
     check_layers(config.optim, setup.backbone.num_layers, classes.backbone)
+    check_place(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
     recipe = checked_views(setup, classes)
     has_online_knn, has_held_out = _checked_measures(setup, classes, train, test)
     if derived := told_for_workers(config):
@@ -89,6 +96,7 @@ def prepare(config: RunConfig) -> Prepared:
         test=test if has_online_knn or has_held_out else None,
         has_online_knn=has_online_knn,
         has_held_out=has_held_out,
+        callbacks=callbacks,
     )
 
 

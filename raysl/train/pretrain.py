@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.train
@@ -22,6 +22,7 @@ from raysl.addresses import absolute, join
 from raysl.arguments import run_config
 from raysl.benchmarks.evaluate import Report, benchmark
 from raysl.checkpoint_files import SETTINGS_FILE, Found, newest_whole
+from raysl.checkpoint_kept import Kept
 from raysl.cluster import Resources, connect, disconnect, worker_shape
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
@@ -37,32 +38,38 @@ from raysl.train.expected import check_expected
 from raysl.train.folder.lock_files import Lock
 from raysl.train.folder.run_folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.follow import events_of, progress_of
+from raysl.train.history import frame
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.stopping import how_to_go_on, stopping
 from raysl.train.trainer import Trainer
 from raysl.train.worker import Job, Outcome, max_corrupt, train_worker
 from raysl.waiting import Waiting, waiting
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 log = logging.getLogger("raysl")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
     """What a run came to.
 
     Args:
         checkpoint: URI of the newest checkpoint.
         metrics: the numbers logged last, and those of the benchmarks.
-        history: the lines of metrics.jsonl.
+        history: what was logged, a row for each line and a column for each number (`raysl.load_history`).
         path: URI of the run's folder.
+        best: URI of the best checkpoint by the callback `checkpoint_keeper`, or None where none is kept.
         report: the benchmarks, or None where none were asked for.
     """
 
     checkpoint: str
     metrics: dict[str, float]
-    history: list[dict[str, float]]
+    history: "pd.DataFrame"
     path: str
     report: Report | None
+    best: str | None = None
 
 
 def pretrain(
@@ -102,10 +109,13 @@ def _pretrain(
         if found.name is not None:
             _check_corrupt(run, folder, found)
             signals.left = f"{folder.uri_of(found.name)} is the last checkpoint; the same command goes on from there"
-        if found.step < plan.total_steps:
+        ended = None if config.train.extend else found.meta.get("ended")
+        if found.step < plan.total_steps and ended is None:
             if found.step:
                 log.info("resumed at step %d of %d", found.step, plan.total_steps)
             _train(run, lock, folder, marks, callbacks, signals, waits, found.step)
+        elif ended is not None:
+            log.info("the run %s is finished: %s; train.extend=true goes on with it", config.name, ended)
         else:
             log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
         waits.end()
@@ -186,7 +196,7 @@ def _train(
         raise RunFailed(
             f"{outcome.failure}; " + (f"the last good checkpoint is {folder.uri_of(kept)}" if kept else "no checkpoint")
         )
-    if asked() or outcome.step < plan.total_steps:
+    if asked() or (outcome.step < plan.total_steps and outcome.ended is None):
         code = 128 + (signals.asked or signal.SIGINT)
         raise Stopped(how_to_go_on(outcome.step, plan.total_steps, _newest(folder), folder.uri), code)
 
@@ -222,15 +232,17 @@ def _command(folder: RunFolder) -> list[str]:
 
 
 def _result(folder: RunFolder, report: Report | None) -> Result:
-    history = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)))
+    lines = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)))
     newest: dict[str, float] = {}
-    for line in history:
+    for line in lines:
         newest |= line
     name = _newest(folder)
     if name is None:
         raise RunFailed(f"no whole checkpoint is left in {folder.uri}; start the same command again")
     checkpoint = folder.uri_of(name)
-    return Result(checkpoint, newest | (report.metrics if report else {}), history, folder.uri, report)
+    best = outlast(lambda: Kept.read(folder).best_in(folder))
+    metrics = newest | (report.metrics if report else {})
+    return Result(checkpoint, metrics, frame(lines), folder.uri, report, None if best is None else folder.uri_of(best))
 
 
 def _print(result: Result) -> None:
@@ -242,4 +254,6 @@ def _print(result: Result) -> None:
         listed = redact_uri(join(result.path, CORRUPT_FILE))
         print(f"data        {num_broken:.0f} broken images were replaced; {listed} lists them")
     print(f"checkpoint  {redact_uri(result.checkpoint)}")
+    if result.best is not None:
+        print(f"best        {redact_uri(result.best)}")
     print(f"run         {redact_uri(result.path)}", flush=True)

@@ -1,6 +1,8 @@
 """Metrics through Ray Train, checkpoints into the run's own folder, which alone is asked for them again."""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,18 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from raysl import dist
 from raysl.checkpoint import STATE_FILE
-from raysl.checkpoint_files import META_FILE, checkpoint_name, newest_whole, sweep
+from raysl.checkpoint_files import KEPT_FILE, META_FILE, checkpoint_name, newest_whole, sweep
 from raysl.storage import Folder, outlast
 from raysl.train.folder.disk import Disk
 from raysl.train.folder.lock_files import Lock
-from raysl.train.folder.run_folder import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, RunFolder, note_event
+from raysl.train.folder.run_folder import (
+    CORRUPT_FILE,
+    EVENTS_FILE,
+    METRICS_FILE,
+    PROJECTOR_FILE,
+    RunFolder,
+    note_event,
+)
 from raysl.train.folder.store import LocalStore, RemoteStore, Store
 from raysl.train.reporter import Save
 
@@ -56,6 +65,12 @@ class RayReporter:
         if save is not None and self.store is not None:
             self.store.put(checkpoint_name(int(metrics["step"])), save)
         ray.train.report(metrics)
+
+    @contextmanager
+    def writing(self) -> Iterator[Path | None]:
+        """See `Reporter.writing`; a full disk stops the run."""
+        with self.disk.writing(self.logs):
+            yield self.logs
 
     def put_logs(self) -> None:
         """Have the logs stored as they are now, soon."""
@@ -104,7 +119,9 @@ def local_logs(folder: RunFolder) -> Path:
     logs = Path(tempfile.mkdtemp(prefix="raysl_logs_"))
 
     def download() -> None:
-        folder.download(logs, {METRICS_FILE, EVENTS_FILE, CORRUPT_FILE} & set(folder.names()))
+        folder.download(
+            logs, {METRICS_FILE, EVENTS_FILE, CORRUPT_FILE, KEPT_FILE, PROJECTOR_FILE} & set(folder.names())
+        )
 
     outlast(download)
     return logs

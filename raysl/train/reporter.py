@@ -1,7 +1,8 @@
 """Where checkpoints and metrics go. Every rank calls a reporter at the same steps."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,10 @@ class Reporter(Protocol):
 
     def report(self, metrics: dict[str, float], save: Save | None) -> None:
         """Record metrics; with `save`, have the main rank write a checkpoint and store it. A barrier of all ranks."""
+
+    def writing(self) -> AbstractContextManager[Path | None]:
+        """A local folder for the run's files, None where nothing is kept; for the main rank alone. A full disk that
+        refuses what is written inside is told of where the run is told of."""
 
 
 class LocalReporter:
@@ -50,6 +55,11 @@ class LocalReporter:
             write_local(self.folder, name, save)
             remove_old(Folder(str(self.folder)), name, self.keep)
         dist.barrier()
+
+    @contextmanager
+    def writing(self) -> Iterator[Path | None]:
+        """See `Reporter.writing`; a full disk raises its error."""
+        yield self.folder
 
     def _warn_of_later(self, name: str) -> None:
         """Say where the folder holds a checkpoint that counts as newer than the one that is about to be saved."""

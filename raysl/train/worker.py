@@ -18,8 +18,9 @@ from raysl.checkpoint import TrainState
 from raysl.config.schema import RunConfig
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.pipeline import RayBatches
-from raysl.errors import StorageError
+from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.memory import keep_freed_memory
+from raysl.methods.place import prepare_device
 from raysl.methods.setup import Setup
 from raysl.process import repeat_kernels
 from raysl.train.callbacks.callback import Callback
@@ -36,7 +37,7 @@ from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.folder.disk import Disk
 from raysl.train.folder.lock_files import Lock
 from raysl.train.folder.run_folder import PROBE_FILE, STOP_FILE, RunFolder, note_event
-from raysl.train.loop import NonFiniteLoss, fit
+from raysl.train.loop import fit
 from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared
 from raysl.train.ray_reporter import RayReporter, local_logs
@@ -75,11 +76,13 @@ class Outcome:
         step: updates done.
         failure: why the run failed where a new attempt would end alike; None where it did not.
         is_input_wrong: whether that is for the user's settings.
+        ended: why a callback ended the run for good before its last step, where one did.
     """
 
     step: int
     failure: str | None = None
     is_input_wrong: bool = False
+    ended: str | None = None
 
 
 def train_worker(settings: dict[str, Any]) -> Outcome:
@@ -96,7 +99,10 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     device = ray.train.torch.get_device()
     setup = replace(job.run.setup, plan=_plan(job, device))
     plan, loader = setup.plan, job.run.loader
-    _prepare_process(job, device)
+    try:
+        _prepare_process(job, device)
+    except ConfigError as error:
+        return Outcome(0, str(error), is_input_wrong=True)
     logs, disk = local_logs(folder) if dist.is_main() else Path(folder.path), Disk()
     reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.lock, disk)
     restored = reporter.restore()
@@ -118,9 +124,9 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         TensorBoard(logs),
     ]
     watch = CollapseWatch(logs, disk)
-    callbacks = [broken, *_callbacks(job.run, folder, disk), watch, OnDisk(writers, logs, disk)]
+    callbacks = [broken, *_callbacks(job.run, folder, disk), *job.run.callbacks, watch, OnDisk(writers, logs, disk)]
     for callback in callbacks:
-        callback.load_state_dict(state.callbacks.get(type(callback).__name__, {}))
+        callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
     batches = RayBatches(
         loader=loader,
         total_steps=plan.total_steps,
@@ -133,17 +139,18 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         buffer_bytes=None if job.config.data.buffer_gb is None else int(job.config.data.buffer_gb * 1e9),
         corrupt=corrupt,
     )
-    model = dist.data_parallel(state.method)
+    train = job.config.train
+    model = dist.data_parallel(state.method, train.bucket_mb, train.static_graph, train.compress_gradients)
     try:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
         reporter.finish()
-    except NonFiniteLoss as error:
+    except RunFailed as error:
         reporter.put_logs()
         return Outcome(state.step, str(error))
     except StorageError as error:
         failure = disk.failure or f"the checkpoint at step {state.step} could not be stored: {error}"
         return Outcome(state.step, failure)
-    return Outcome(state.step, broken.failure or disk.failure)
+    return Outcome(state.step, broken.failure or disk.failure, ended=state.ended)
 
 
 def max_corrupt(setup: Setup) -> int:
@@ -172,13 +179,18 @@ def _plan(job: Job, device: torch.device) -> TrainPlan:
 
 
 def _prepare_process(job: Job, device: torch.device) -> None:
-    """Threads, and kernels that repeat."""
+    """Threads, precision, and kernels that repeat.
+
+    Raises:
+        ConfigError: if the device cannot compute as the settings want it.
+    """
     context = ray.train.get_context()
     share = max(1, int(os.cpu_count() or 1) // context.get_local_world_size())
     threads = job.config.train.threads or (share if device.type == "cpu" else min(8, share))
     torch.set_num_threads(threads)
     if device.type == "cpu":
         keep_freed_memory()
+    prepare_device(job.config.train, device)
     repeat_kernels(job.config.train.deterministic)
 
 

@@ -21,7 +21,7 @@ from raysl.checkpoint import TrainState, load_backbone
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
-from raysl.schedule import Step
+from raysl.schedule import Duration, Step
 from raysl.transforms import normalize
 from raysl.transforms.view_recipe import evaluation_recipe
 
@@ -181,7 +181,7 @@ def test_a_supervised_checkpoint_gives_the_probabilities_of_its_classifier(
     if state.average is not None:
         with torch.no_grad():
             state.method.classifier.weight.add_(torch.tensor([[0.0], [0.5], [1.0]]))  # type: ignore[operator, union-attr]
-        state.average.warmup = type(state.average.warmup)(0, "st")
+        state.average.warmup = Duration(0, "st")
         state.average.update(state.method, Step(0, 10, 10))
         state.save(tmp_path / "run" / "checkpoint_000000000", {})
     found = raysl.Predictor(tmp_path / "run", device="cpu").probabilities([picture(1), picture(2)])

@@ -15,7 +15,7 @@ from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
 from raysl.nn.average import WeightAverage
 from raysl.schedule import Duration, Step
-from raysl.train import LocalReporter, TrainPlan, fit
+from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from tests.distributed import run_ranks
 from tests.train.problem import StopAt, batches, differing, problem, tensors_of
@@ -119,20 +119,21 @@ def test_the_exported_backbone_is_the_averaged_one_where_that_is_asked_for(tmp_p
     assert differing(mine, own) != []
 
 
-def test_the_weights_come_back_from_an_exchange_even_after_an_error() -> None:
+def test_a_part_of_the_network_has_its_averages_and_training_has_its_weights() -> None:
     network = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    average = WeightAverage(network, 0.5)
+    average = WeightAverage(network, 0.5, with_buffers=False)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     with torch.no_grad():
         network[0].weight.add_(1)
-    moved = network[0].weight.detach().clone()
-    with pytest.raises(RuntimeError, match="shapes cannot be"), average.inside(network):
-        network(torch.ones(2, 3))
-    with average.inside(network):
-        assert differing(dict(network.state_dict()), before) == []
-    assert torch.equal(network[0].weight, moved)
+        network[1].running_mean.add_(1)
     average.update(network, Step(0, 10, 10))
-    assert torch.equal(average.values["0.weight"], before["0.weight"] + 0.5)
+    (state, norm) = (average.state_of(network, part) for part in network)
+    assert torch.equal(state["weight"], before["0.weight"] + 0.5)
+    assert torch.equal(state["bias"], before["0.bias"])
+    assert torch.equal(norm["running_mean"], network[1].running_mean)
+    assert torch.equal(network[0].weight, before["0.weight"] + 1)
+    average.load_into(network)
+    assert torch.equal(network[0].weight, before["0.weight"] + 0.5)
 
 
 def test_buffers_that_are_not_saved_or_counts_are_not_averaged() -> None:
@@ -175,25 +176,56 @@ def test_settings_without_an_average_are_refused(word: str, told: str) -> None:
     assert told in str(caught.value)
 
 
-def on_ranks(folder: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What this rank keeps after a run, and what it is before one that goes on."""
-    state, _ = train(Path(folder), EMA, NOW, "train.checkpoint_every=2st", until=4)
-    again, plan = problem(EMA, NOW)
+def check_averaged(backbone: dict[str, Tensor], average: dict[str, Tensor]) -> None:
+    for name, value in backbone.items():
+        assert torch.equal(value, average.get(f"backbone.{name}", value)), name
+    assert average.keys() & {f"backbone.{name}" for name in backbone}
+
+
+def on_ranks(folder: str, kind: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What the checkpoint of a run has, as this rank sees it, and what a state has that has read it back."""
+    words = (EMA, NOW, "train.ema_export=true", f"train.parallel={kind}", "train.workers=2")
+    state, _ = train(Path(folder), *words, until=4)
+    again, _ = problem(*words)
     restored = LocalReporter(Path(folder)).restore()
     assert restored is not None
-    assert isinstance(plan, TrainPlan)
     again.load(restored)
-    return averages(state), averages(again)
+    found = (dist.whole(each.average.state_dict(), on_all=True) for each in (state, again) if each.average is not None)
+    first, second = ({name: value.clone() for name, value in values.items()} for values in found)
+    assert differing(first, second) == []
+    exported = state.exported().state_dict()
+    assert [
+        name for name in exported if not torch.equal(exported[name], first.get(f"backbone.{name}", exported[name]))
+    ] == []
+    return first, second
 
 
-def test_it_is_the_same_on_every_rank_and_loads_on_one(tmp_path: Path) -> None:
-    found: Any = run_ranks(2, on_ranks, str(tmp_path))
-    (first, first_again), (second, second_again) = found
+@pytest.fixture(scope="module")
+def by_kind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Averages of a run on two ranks that hold all weights, and on two that hold shares; and their folders."""
+    root = tmp_path_factory.mktemp("average")
+    return {kind: (root / kind, run_ranks(2, on_ranks, str(root / kind), kind)) for kind in ("ddp", "fsdp")}
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_it_is_the_same_on_every_rank_and_loads_on_one(by_kind: dict[str, Any], kind: str) -> None:
+    folder, ((first, first_again), (second, second_again)) = by_kind[kind]
     for other in (second, first_again, second_again):
         assert differing(first, other) == []
     alone, _ = problem(EMA, NOW)
-    restored = LocalReporter(tmp_path).restore()
+    restored = LocalReporter(folder).restore()
     assert restored is not None
     alone.load(restored)
     assert alone.step == 4
     assert differing(first, averages(alone)) == []
+    backbone = load_backbone(str(restored)).state_dict()
+    assert [
+        name for name, value in backbone.items() if not torch.equal(value, first.get(f"backbone.{name}", value))
+    ] == []
+
+
+def test_shares_of_weights_have_shares_of_the_average(by_kind: dict[str, Any]) -> None:
+    (_, ((whole, _), _)), (_, ((shared, _), _)) = by_kind["ddp"], by_kind["fsdp"]
+    assert whole.keys() == shared.keys()
+    for name, value in whole.items():
+        torch.testing.assert_close(shared[name], value, rtol=1e-4, atol=1e-5)

@@ -39,12 +39,12 @@ class OnlineKNN(Callback):
         epochs = max(1, round(self.every.steps(step.total, step.epoch_len) / step.epoch_len))
         if step.epoch % epochs and step.index != step.total:
             return
-        with run.state.exporting() as backbone:
-            was_training = backbone.training
-            backbone.eval()
-            train = self._features(backbone, self.loader.split, MOST_TRAIN, run.state.device)
-            test = self._features(backbone, self.test, MOST_TEST, run.state.device)
-            backbone.train(was_training)
+        backbone = run.state.exported()
+        was_training = backbone.training
+        backbone.eval()
+        train = self._features(backbone, self.loader.split, MOST_TRAIN, run.state.device)
+        test = self._features(backbone, self.test, MOST_TEST, run.state.device)
+        backbone.train(was_training)
         metrics = by_name(KNN(KNN.Config()).run(train, test, self.num_classes, seed=0))
         run.log({"knn_top1": metrics["top1"].value})
 

@@ -28,6 +28,7 @@ log = logging.getLogger("raysl")
 
 METRICS_FILE = "metrics.jsonl"
 EVENTS_FILE = "events.jsonl"  # starts and resumes
+PROJECTOR_FILE = "projector_config.pbtxt"  # where TensorBoard's projector finds features
 CORRUPT_FILE = "corrupt.jsonl"  # images that were found broken
 STARTUP_FILE = "startup.json"  # seconds from the command to the first step, by part
 PROBE_FILE = ".probe"  # written by the driver, so that workers can tell whether they see the same folder

@@ -131,6 +131,7 @@ class RemoteStore:
         self._waiting: tuple[str, Path] | None = None
         self._are_logs_due = False
         self._is_busy = False
+        self._stored_logs: dict[str, tuple[int, int]] = {}
         self._failure: StorageError | None = None  # of the upload that is under way, or of the last one
         self._unstored: StorageError | None = None  # why the newest checkpoint is not there
         threading.Thread(target=self._work, name="raysl-store", daemon=True).start()
@@ -192,8 +193,7 @@ class RemoteStore:
         """One try: the logs first, so that they reach as far as the checkpoint."""
         try:
             self._check_lock()
-            for path in sorted(path for path in self.logs.iterdir() if not path.name.endswith(".part")):
-                self.folder.upload(path, path.name)
+            self._store_logs()
             if task is not None:
                 name, draft = task
                 upload(draft, self.folder, name)
@@ -206,6 +206,15 @@ class RemoteStore:
             self._failure = error if isinstance(error, StorageError) else StorageError(str(error))
             raise self._failure from error
         self._failure = None
+
+    def _store_logs(self) -> None:
+        """Upload the files that have changed since they were stored."""
+        for path in sorted(path for path in self.logs.rglob("*") if path.is_file() and path.suffix != ".part"):
+            status, name = path.stat(), path.relative_to(self.logs).as_posix()
+            version = status.st_mtime_ns, status.st_size
+            if self._stored_logs.get(name) != version:
+                self.folder.copy_in(path, name) if "/" in name else self.folder.upload(path, name)
+                self._stored_logs[name] = version
 
     def _check_lock(self) -> None:
         taker = None if self.lock is None else LockFiles(self.folder).taker(self.lock)

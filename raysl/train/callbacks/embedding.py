@@ -1,0 +1,108 @@
+"""Features of some images for TensorBoard's projector."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysl import dist
+from raysl.config.ranges import Every, Within
+from raysl.config.schema import CallbackConfig
+from raysl.methods.method import StepOutput
+from raysl.schedule import Duration, Step
+from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.view_images import picture
+from raysl.train.folder.run_folder import PROJECTOR_FILE
+
+FOLDER = "embedding"
+LARGEST_SPRITE = 8192  # pixels a side that browsers take
+
+
+class Embedding(Callback):
+    """Writes the backbone's features of some training images, with labels and thumbnails, for TensorBoard's projector.
+
+    The images are an even share of the training set, without augmentation; workers share them. Each time is a folder
+    `embedding/<step>` of `tensors.tsv`, `metadata.tsv` and `sprite.png`; `projector_config.pbtxt` in the run's folder
+    lists them all, for the tab "Projector" of `tensorboard --logdir runs/NAME`.
+
+    Source: add_embedding of TensorBoard, whose files these are.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(CallbackConfig):
+        """When, and how many."""
+
+        every: Every = field(default=Duration.parse("100%"))
+        """How often; the last step is always one."""
+        images: Annotated[int, Within(2, 50_000)] = 1000
+        """Training images, over all workers."""
+        thumbnail: Annotated[int, Within(1, 256)] = 32
+        """Side of their thumbnails, in pixels; smaller ones where they would not fit a sprite."""
+
+    @torch.no_grad()
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        """See `Callback.on_step_end`."""
+        if not (self.config.every.is_due(step) or step.index == step.total):
+            return
+        features, labels, index, images = self._seen(run)
+        if not dist.is_main():
+            return
+        with run.writing() as folder:
+            target = folder / FOLDER / f"{step.index:09d}"
+            target.mkdir(parents=True, exist_ok=True)
+            np.savetxt(target / "tensors.tsv", features.numpy(), fmt="%.6g", delimiter="\t")
+            rows = [f"{label}\t{place}" for label, place in zip(labels.tolist(), index.tolist(), strict=True)]
+            (target / "metadata.tsv").write_text("\n".join(["label\tindex", *rows]) + "\n")
+            Image.fromarray(_sprite(images)).save(target / "sprite.png")
+            _list(folder, target.name, images.shape[-1])
+
+    def _seen(self, run: Run) -> tuple[Tensor, ...]:
+        """Features [N, D], labels and places [N] and thumbnails uint8 [N, 3, h, h] of all workers, on the CPU."""
+        backbone, device = run.state.method.export(), run.state.device
+        was_training = backbone.training
+        backbone.eval()
+        side = min(self.config.thumbnail, int(LARGEST_SPRITE / np.ceil(np.sqrt(self.config.images))))
+        empty = partial(torch.empty, device=device)
+        features, thumbnails = [empty(0, backbone.feature_dim)], [empty(0, 3, side, side, dtype=torch.uint8)]
+        labels, index = [empty(0, dtype=torch.int64)], [empty(0, dtype=torch.int64)]
+        data = run.state.config.data
+        for batch in run.images(self.config.images):
+            images = batch.views["image"][:, 0]
+            features.append(backbone(images).float())
+            labels.append(batch.label if batch.label.ndim == 1 else torch.full_like(batch.index, -1))
+            index.append(batch.index)
+            small = F.interpolate(images.float(), (side, side), mode="area")[:, None, None]
+            thumbnails.append(torch.stack([picture(one, data.mean, data.std) for one in small]).to(device))
+        backbone.train(was_training)
+        found = [dist.all_gather_ragged(torch.cat(parts)).cpu() for parts in (features, labels, index, thumbnails)]
+        return tuple(found)
+
+
+def _sprite(images: Tensor) -> np.ndarray:
+    """Thumbnails uint8 [N, 3, h, h] in a square of rows, uint8 [S * h, S * h, 3]; what is left over is black."""
+    num, side = len(images), images.shape[-1]
+    across = int(np.ceil(np.sqrt(num)))
+    square = images.new_zeros(across * across, 3, side, side)
+    square[:num] = images
+    return square.view(across, across, 3, side, side).permute(0, 3, 1, 4, 2).reshape(across * side, -1, 3).numpy()
+
+
+def _list(folder: Path, name: str, side: int) -> None:
+    """Have the projector find the files of a step, and go on to find those of the steps before it."""
+    file, place = folder / PROJECTOR_FILE, f"{FOLDER}/{name}"
+    _, *before = file.read_text().split("embeddings {") if file.exists() else [""]
+    sprite = f'  sprite {{\n    image_path: "{place}/sprite.png"\n' + f"    single_image_dim: {side}\n" * 2 + "  }\n"
+    own = (
+        f'\n  tensor_name: "step {int(name)}"\n  tensor_path: "{place}/tensors.tsv"\n'
+        f'  metadata_path: "{place}/metadata.tsv"\n{sprite}}}\n'
+    )
+    parts = [*(part for part in before if f'"{place}/' not in part), own]
+    draft = file.with_name(f"{PROJECTOR_FILE}.part")
+    draft.write_text("".join(f"embeddings {{{part}" for part in parts))
+    draft.rename(file)

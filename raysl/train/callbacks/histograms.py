@@ -1,0 +1,76 @@
+"""Histograms of weights and gradients in TensorBoard."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from torch import Tensor
+
+from raysl import dist
+from raysl.config.ranges import Every, Within
+from raysl.config.schema import CallbackConfig
+from raysl.methods.method import StepOutput
+from raysl.schedule import Duration, Step
+from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.event_file import EventFile
+
+FOLDER = "histograms"
+
+
+class Histograms(Callback):
+    """Writes a histogram of every parameter, as `parameters/NAME`, and of its gradient, as `gradients/NAME`.
+
+    Gradients are those of all workers together before they are clipped, parameters those after the update of the same
+    step. Values that are not finite are left out. The events are in the folder `histograms`, which TensorBoard shows as
+    a run beside the numbers.
+
+    Source: SSLTensorboardHook of VISSL.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(CallbackConfig):
+        """When, and what of."""
+
+        every: Every = field(default=Duration.parse("1ep"))
+        """How often; the tensors are copied to the CPU for it."""
+        parameters: bool = True
+        """Write those of parameters."""
+        gradients: bool = True
+        """Write those of gradients."""
+        bins: Annotated[int, Within(1, 10_000)] = 64
+        """Bars of a histogram."""
+
+    def on_train_start(self, run: Run) -> None:
+        """See `Callback.on_train_start`."""
+        self.file: EventFile | None = None
+        if dist.is_main():
+            with run.writing() as folder:
+                self.file = EventFile(folder / FOLDER, run.state.step)
+
+    def on_backward(self, run: Run, step: Step) -> None:
+        """See `Callback.on_backward`."""
+        if self.config.gradients and self.config.every.is_due(step.next()):
+            named = run.state.method.named_parameters()
+            self._write(run, step.index + 1, "gradients", [(name, w.grad) for name, w in named if w.grad is not None])
+
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        """See `Callback.on_step_end`."""
+        if self.config.parameters and self.config.every.is_due(step):
+            self._write(run, step.index, "parameters", run.state.method.named_parameters())
+
+    def on_train_end(self, run: Run) -> None:
+        """See `Callback.on_train_end`."""
+        if self.file is not None:
+            self.file.close()
+
+    def _write(self, run: Run, index: int, kind: str, named: Iterable[tuple[str, Tensor]]) -> None:
+        if self.file is None:
+            return
+        from tensorboardX.summary import histogram
+
+        with run.writing():
+            for name, tensor in named:
+                values = tensor.detach().float().cpu()
+                values = values[values.isfinite()]
+                if len(values):
+                    self.file.add(index, histogram(f"{kind}/{name}", values.numpy(), self.config.bins))

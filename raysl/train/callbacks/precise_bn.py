@@ -1,0 +1,113 @@
+"""Statistics of batch normalisation over many images, for the backbone that is exported."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from raysl import dist
+from raysl.config.ranges import Count
+from raysl.config.schema import CallbackConfig
+from raysl.train.callbacks.callback import Callback, Run
+
+
+class PreciseBN(Callback):
+    """Gives the exported backbone of every checkpoint statistics over `images` images, in place of running averages.
+
+    The images are an even share of the training set, without augmentation, as benchmarks feed them. They pass a copy
+    of the backbone as a training batch does, 256 at a time on each worker; mean and unbiased variance of each layer's
+    inputs are taken over all of them, in float64. Only `backbone.safetensors` has them: `train_state.pt`, the training
+    that goes on from it and what is measured during training (`train.online_knn_every`) keep the running averages. A
+    run with it therefore ends in the same training state, bit for bit, as one without, and resumes exactly.
+
+    Source: PreciseBN of Detectron2; Wu and Johnson 2021, arXiv 2105.07576, section 3.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(CallbackConfig):
+        """How many images."""
+
+        images: Count = 10_000
+        """Training images, over all workers."""
+
+    def on_train_start(self, run: Run) -> None:
+        """See `Callback.on_train_start`."""
+        if not _layers(run.state.method.export()):
+            run.note(f"precise_bn does nothing: {run.state.config.backbone.name} has no batch normalisation to follow")
+
+    @torch.no_grad()
+    def before_checkpoint(self, run: Run) -> None:
+        """See `Callback.before_checkpoint`."""
+        backbone = run.state.exported(as_copy=True).eval()
+        layers = _layers(backbone)
+        if not layers:
+            return
+        moments = {name: _Moments(layer) for name, layer in layers.items()}
+        with _hooked(layers, moments):
+            for batch in run.images(self.config.images):
+                backbone(batch.views["image"][:, 0])
+        buffers: dict[str, Tensor] = {}
+        for name, moment in moments.items():
+            mean, var = moment.over_ranks()
+            if mean is not None and var is not None:
+                buffers |= {f"{name}.running_mean": mean, f"{name}.running_var": var}
+        run.state.export_buffers = buffers
+
+
+class _Moments:
+    """Sums over what a layer gets."""
+
+    def __init__(self, layer: _BatchNorm) -> None:
+        assert layer.running_mean is not None
+        self.kind = layer.running_mean.dtype
+        self.sums = torch.zeros(2, layer.num_features, dtype=torch.float64, device=layer.running_mean.device)
+        self.count = 0
+
+    def add(self, layer: _BatchNorm, args: Any) -> None:
+        """Take a batch, and have the layer, in evaluation mode, normalise by the batch's own statistics."""
+        values = args[0].double().transpose(0, 1).flatten(1)  # [C, N]
+        self.sums += torch.stack([values.sum(dim=1), values.square().sum(dim=1)])
+        self.count += values.shape[1]
+        assert layer.running_mean is not None
+        assert layer.running_var is not None
+        layer.running_mean.copy_(values.mean(dim=1))
+        layer.running_var.copy_(values.var(dim=1, correction=0))
+
+    def over_ranks(self) -> tuple[Tensor | None, Tensor | None]:
+        """Mean and unbiased variance [C]; None where no more than one value came by."""
+        count = int(dist.all_sum(torch.tensor(self.count, dtype=torch.float64, device=self.sums.device)))
+        total, squares = dist.all_sum(self.sums)
+        if count < 2:
+            return None, None
+        mean = total / count
+        var = (squares / count - mean.square()).clamp(min=0) * (count / (count - 1))
+        return mean.to(self.kind), var.to(self.kind)
+
+
+def _layers(backbone: nn.Module) -> dict[str, _BatchNorm]:
+    """Layers that keep statistics, by name."""
+    return {
+        name: module
+        for name, module in backbone.named_modules()
+        if isinstance(module, _BatchNorm) and module.running_mean is not None
+    }
+
+
+def _take(moment: _Moments, layer: nn.Module, args: Any) -> None:
+    assert isinstance(layer, _BatchNorm)
+    moment.add(layer, args)
+
+
+@contextmanager
+def _hooked(layers: dict[str, _BatchNorm], moments: dict[str, _Moments]) -> Iterator[None]:
+    handles = [layer.register_forward_pre_hook(partial(_take, moments[name])) for name, layer in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
