@@ -35,6 +35,7 @@ from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.freezing import freeze
 from raysl.nn.batch_norm import convert_sync_batch_norm, local_statistics
 from raysl.optim.build import build_optimizer
 from raysl.storage import Folder
@@ -69,7 +70,8 @@ class TrainState:
             is_new: whether to read `method.weights`, which a run that goes on does not need any more.
 
         Raises:
-            ConfigError: if those weights cannot be read, or their backbone is another one.
+            ConfigError: if those weights cannot be read, their backbone is another one, or `backbone.freeze` names no
+                stage or leaves nothing to train.
         """
         config = setup.config
         classes = classes or Classes.of(config)
@@ -78,7 +80,13 @@ class TrainState:
         backbone: Backbone = classes.backbone(config.backbone)
         if weights is not None:  # before the method copies it into a teacher
             weights.fill_backbone(backbone)
+        freeze(backbone, config.backbone.freeze)
         method: Method = classes.method(setup, backbone)
+        if not any(parameter.requires_grad for parameter in method.parameters()):
+            raise ConfigError(
+                f"backbone.freeze={list(config.backbone.freeze)} leaves nothing to train: method={config.method.name} "
+                "has no weights beside the backbone's; freeze fewer stages"
+            )
         origin = None if weights is None else weights.fill_method(method)
         method.to(device)
         if torch.device(device).type == "cuda":  # on a CPU it has crashed, and did not repeat

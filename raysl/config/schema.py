@@ -55,6 +55,10 @@ class MethodConfig(ComponentConfig):
 class BackboneConfig(ComponentConfig):
     """Base of every backbone's settings."""
 
+    freeze: tuple[str, ...] = ()
+    """Stages that stay as they begin, with all in front of them, or all: weights do not train, and normalisation keeps
+    its running statistics. What comes behind trains, and a teacher's copy is frozen alike."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(ComponentConfig):

@@ -11,6 +11,7 @@ from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
+from raysl.nn.backbones.freezing import check_freeze
 from raysl.train.expected import check_expected_names, course_warning
 from raysl.train.plan import TrainPlan
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
@@ -93,6 +94,7 @@ def checked_views(setup: Setup, classes: Classes) -> ViewRecipe:
     Raises:
         ConfigError: if one of them has, or there are no such views.
     """
+    check_freeze(setup.config.backbone.freeze, setup.backbone, setup.config.backbone.name)
     classes.method.check(setup)
     recipe = views_of(setup, classes)
     sides = {view.size for views in recipe.groups.values() for view in views}

@@ -36,10 +36,22 @@ class Backbone(nn.Module, ABC):
     Config: ClassVar[type[BackboneConfig]]
     feature_dim: int
     patch_size: int | None = None
+    native_size: int = 224
+    """Side in pixels of square images that fit."""
+    frozen_modules: tuple[str, ...] = ()
+    """Names of the modules that stay in evaluation mode, see `raysl.nn.backbones.freezing`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode, but of what is frozen."""
+        super().train(mode)
+        for name in self.frozen_modules:
+            for module in self.get_submodule(name).modules():
+                module.training = False
+        return self
 
     @classmethod
     def info(cls, config: Any) -> BackboneInfo:

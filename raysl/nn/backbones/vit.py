@@ -86,6 +86,7 @@ class ViT(TokenBackbone):
         self.num_heads = heads
         self.num_prefix_tokens = 1 + config.num_registers
         self.feature_dim = 2 * width if config.output == "class_mean" else width
+        self.native_size = config.image_size
         side = config.image_size // config.patch_size
         self.native_grid = (side, side)
         self.patch_embed = PatchEmbed(width, config.patch_size)

@@ -40,7 +40,6 @@ class WrappedBackbone(Backbone):
         earlier blocks follow in proportion. Default: the network's own."""
 
     network: nn.Module
-    native_size: int
 
     @classmethod
     def check_side(cls, config: Any, side: int) -> None:
