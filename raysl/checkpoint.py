@@ -235,7 +235,8 @@ def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
 
     Returns:
         A module from images [B, 3, H, W], normalised by the run's `data.mean` and `data.std`, to features
-        [B, feature_dim]; `.stages(x, names)` gives inner features.
+        [B, feature_dim]; `.stages(x, names)` gives inner features. `raysl.transforms.network_input` makes such images,
+        also where the run's `data.channels` are others than red, green and blue.
 
     Raises:
         ConfigError: if there is no checkpoint, it cannot be read, or it names code that is not trusted.

@@ -74,6 +74,9 @@ class DataConfig(ComponentConfig):
     """Channel means of the normalisation, of images in [0, 1]."""
     std: tuple[Deviation, Deviation, Deviation] = (0.229, 0.224, 0.225)
     """Channel standard deviations of the normalisation, of images in [0, 1]."""
+    channels: Literal["rgb", "bgr", "gray", "lab_l"] = "rgb"
+    """What the network sees, in training and measurement: red, green and blue; those backwards, each with its own mean
+    and std; or one channel three times, which mean and std then go with: grey, or the lightness L / 100 of CIE Lab."""
     limit: Count | None = None
     """Use only so many images of each split, an even share of the file order; default: all."""
     balanced: bool = False

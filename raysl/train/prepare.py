@@ -130,6 +130,7 @@ def loader_of(setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: b
         augment_in_task=augment_in_task,
         plain_recipe=evaluation_recipe(data.image_size, data.eval_resize),
         scaled_decode=data.scaled_decode,
+        channels=data.channels,
     )
 
 
