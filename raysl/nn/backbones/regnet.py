@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import torch
 from torch import nn
 
 from raysl.config.ranges import Share, Within
@@ -28,7 +29,7 @@ class RegNet(TorchvisionModel):
         image_size: ClassVar[None] = None
 
         name: str = "regnet"
-        depth: Annotated[int, Within(1, 1000)] = 18
+        depth: Annotated[int, Within(1, 200)] = 18
         """Blocks of all stages."""
         w_0: Annotated[int, Within(8, 65_536)] = 200
         """Width of the first block, a multiple of 8."""
@@ -49,12 +50,13 @@ class RegNet(TorchvisionModel):
         if config.w_0 % 8:
             near = max(round(config.w_0 / 8), 1) * 8
             raise ConfigError(f"backbone.w_0 {config.w_0} is no multiple of 8; try {near}")
-        params = BlockParams.from_init_params(
-            depth=config.depth,
-            w_0=config.w_0,
-            w_a=config.w_a,
-            w_m=config.w_m,
-            group_width=config.group_width,
-            se_ratio=config.se_ratio or None,
-        )
+        with torch.device("cpu"):  # it counts with tensors
+            params = BlockParams.from_init_params(
+                depth=config.depth,
+                w_0=config.w_0,
+                w_a=config.w_a,
+                w_m=config.w_m,
+                group_width=config.group_width,
+                se_ratio=config.se_ratio or None,
+            )
         return Network(params), 224
