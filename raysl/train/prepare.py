@@ -153,11 +153,11 @@ def _evaluated(config: RunConfig, classes: Classes, test: Split | None) -> tuple
     """Names of what the method tells of held-out images; none where that is not asked for or cannot be."""
     if config.train.eval_every is None:
         return ()
-    if not classes.method.evaluated:
+    names: tuple[str, ...] = classes.method.evaluated_by(config.method)
+    if not names:
         log.warning("train.eval_every is left out: %s has no task for held-out images", config.method.name)
         return ()
     if test is None:
         log.warning("train.eval_every is left out: the data has no held-out images; give data.test=")
         return ()
-    names: tuple[str, ...] = classes.method.evaluated
     return names

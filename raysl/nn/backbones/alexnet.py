@@ -101,6 +101,11 @@ class AlexNet(Backbone):
         names = [name for name, _ in self.named_children() if name != "filter"]
         return {**{name: widths[int(name[-1]) - 1] for name in names}, "features": self.feature_dim}
 
+    @property
+    def feature_stages(self) -> tuple[str, ...]:
+        """What `forward` gives."""
+        return ("features",)
+
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W].
 

@@ -101,6 +101,11 @@ class ResNet(Backbone):
         widths = {f"res{stage + 2}": first * 2**stage for stage in range(self.config.num_stages)}
         return {"stem": self.config.width, **widths, "avgpool": self.feature_dim}
 
+    @property
+    def feature_stages(self) -> tuple[str, ...]:
+        """What `forward` gives."""
+        return ("avgpool",)
+
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
         return self.stages(images, ["avgpool"])["avgpool"]

@@ -51,6 +51,11 @@ class WrappedBackbone(Backbone):
         if problem := cls.without_weights(config)._size_problem(side, side):
             raise ConfigError(f"{problem} (method.views and data.image_size say how large images are)")
 
+    @property
+    def feature_stages(self) -> tuple[str, ...]:
+        """What `forward` gives."""
+        return ("features",)
+
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W].
 
