@@ -23,7 +23,7 @@ from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.nn.ema import Teacher
 from raysl.train.prepare import prepare
 from tests.distributed import run_ranks
-from tests.methods.properties import Steps, exact_steps, small
+from tests.methods.properties import METHODS, Steps, exact_steps, small
 
 HAS_TIMM = importlib.util.find_spec("timm") is not None
 needs_timm = pytest.mark.skipif(not HAS_TIMM, reason="timm is not installed")
@@ -144,6 +144,16 @@ def test_an_optimizer_has_what_is_not_frozen(method: str, stage: str) -> None:
     frozen = {name for name, p in state.method.backbone.named_parameters() if not p.requires_grad}
     assert frozen
     assert state.method.backbone.frozen_modules
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_what_it_has_beside_a_frozen_network(method: str) -> None:
+    run = exact_steps(method, *WORDS, "backbone.freeze=all")
+    moved = [key for key, value in run["begun"].items() if not torch.equal(value, run["ended"][key])]
+    names = tuple(key.removeprefix("backbone.") for key in run["begun"] if key.startswith("backbone."))
+    assert [key for key in moved if key.startswith(("backbone.", "teacher.")) and key.endswith(names)] == []
+    assert run["grads"][0]
+    assert set(run["grads"][0]) & set(moved)
 
 
 def steps(words: Sequence[str]) -> Steps:
