@@ -70,7 +70,7 @@ class Histograms(Callback):
 
         with run.writing():
             for name, tensor in named:
-                values = tensor.detach().float().cpu()
+                values = dist.local(tensor.detach()).float().cpu()  # of this rank, where ranks hold shares
                 values = values[values.isfinite()]
                 if len(values):
                     self.file.add(index, histogram(f"{kind}/{name}", values.numpy(), self.config.bins))
