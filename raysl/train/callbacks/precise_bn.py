@@ -44,7 +44,7 @@ class PreciseBN(Callback):
     @torch.no_grad()
     def before_checkpoint(self, run: Run) -> None:
         """See `Callback.before_checkpoint`."""
-        backbone = copy.deepcopy(run.state.method.export()).eval()
+        backbone = copy.deepcopy(run.state.exported()).eval()
         layers = _layers(backbone)
         if not layers:
             return
@@ -57,7 +57,7 @@ class PreciseBN(Callback):
             mean, var = moment.over_ranks()
             if mean is not None and var is not None:
                 buffers |= {f"{name}.running_mean": mean, f"{name}.running_var": var}
-        run.state.exported = buffers
+        run.state.export_buffers = buffers
 
 
 class _Moments:
