@@ -64,13 +64,14 @@ class Histograms(Callback):
             self.file.close()
 
     def _write(self, run: Run, index: int, kind: str, named: Iterable[tuple[str, Tensor]]) -> None:
+        whole = dist.whole(dict(named))  # every rank calls it
         if self.file is None:
             return
         from tensorboardX.summary import histogram
 
         with run.writing():
-            for name, tensor in named:
-                values = dist.local(tensor.detach()).float().cpu()  # of this rank, where ranks hold shares
+            for name, tensor in whole.items():
+                values = tensor.detach().float().cpu()
                 values = values[values.isfinite()]
                 if len(values):
                     self.file.add(index, histogram(f"{kind}/{name}", values.numpy(), self.config.bins))
