@@ -33,10 +33,11 @@ from raysl.config.schema import BackboneConfig, RunConfig
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
+from raysl.methods.place import place
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.freezing import freeze
-from raysl.nn.batch_norm import convert_sync_batch_norm, local_statistics
+from raysl.nn.batch_norm import local_statistics
 from raysl.optim.build import build_optimizer
 from raysl.storage import Folder
 
@@ -48,6 +49,8 @@ class TrainState:
     setup: Setup
     method: Method
     optimizer: Optimizer
+    scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))
+    """Of the loss in fp16, where tiny gradients would be 0."""
     step: int = 0
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
     weights: dict[str, Any] | None = None
@@ -88,12 +91,11 @@ class TrainState:
                 "has no weights beside the backbone's; freeze fewer stages"
             )
         origin = None if weights is None else weights.fill_method(method)
-        method.to(device)
-        if torch.device(device).type == "cuda":  # on a CPU it has crashed, and did not repeat
-            method.to(memory_format=torch.channels_last)
-        if config.train.sync_bn and dist.world() > 1:
-            convert_sync_batch_norm(method)  # the class is that for the device
-        return cls(setup, method, build_optimizer(method, config.optim, classes.optimizer), weights=origin)
+        device = torch.device(device)
+        place(method, config.train, device)
+        optimizer = build_optimizer(method, config.optim, classes.optimizer, is_shared=config.train.parallel == "zero1")
+        scaler = torch.amp.GradScaler(device.type, enabled=config.train.precision == "fp16")
+        return cls(setup, method, optimizer, scaler, weights=origin)
 
     @property
     def config(self) -> RunConfig:
@@ -114,21 +116,49 @@ class TrainState:
         if dist.world() > 1:
             dist.average_(local_statistics(self.method))
 
-    def save(self, folder: Path, metrics: dict[str, float]) -> None:
+    def exported(self) -> Backbone:
+        """The backbone to measure: the method's own, or a whole copy where ranks hold shares; every rank calls it."""
+        backbone = self.method.export()
+        if not dist.is_sharded(self.method):
+            return backbone
+        weights = dist.whole(backbone.state_dict(), on_all=True)
+        with torch.random.fork_rng(devices=[]):
+            copy: Backbone = type(backbone)(backbone.config)
+        copy.load_state_dict(weights)
+        return copy.to(self.device)
+
+    def tensors(self) -> dict[str, Any]:
+        """What a checkpoint holds of method, optimizer and exported backbone, whole; every rank calls it.
+
+        Where ranks hold shares, the main one alone gets it, on the CPU.
+        """
+        return {
+            "method": dist.whole(self.method.state_dict()),
+            "optimizer": dist.optimizer_state(self.optimizer),
+            "backbone": dist.whole(self.method.export().state_dict()),
+        }
+
+    def save(self, folder: Path, metrics: dict[str, float], tensors: dict[str, Any] | None = None) -> None:
         """Write a checkpoint into a local folder; what lies there already becomes part of it.
+
+        Args:
+            folder: to write into.
+            metrics: to note with it.
+            tensors: what `tensors` gave; default: it is asked, so every rank has to save.
 
         Raises:
             OSError: if the disk is full or fails.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {
-            "method": self.method.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+        tensors = tensors or self.tensors()
+        state = {
+            "method": tensors["method"],
+            "optimizer": tensors["optimizer"],
             "step": self.step,
             "callbacks": self.callbacks,
-        }
-        save_tensors(tensors, folder / STATE_FILE)
-        weights = self.method.export().state_dict()
+        } | ({"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {})
+        save_tensors(state, folder / STATE_FILE)
+        weights = tensors["backbone"]
         content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
         (folder / BACKBONE_FILE).write_bytes(content)
         (folder / SETTINGS_FILE).write_text(dump(self.config))
@@ -154,10 +184,12 @@ class TrainState:
         check_resumable(meta, copy.uri, self.config)
         tensors = load_tensors(folder / STATE_FILE, self.device)
         try:
-            self.method.load_state_dict(tensors["method"])
-            self.optimizer.load_state_dict(tensors["optimizer"])
+            self.method.load_state_dict(dist.shared_as(self.method, tensors["method"]))
+            dist.load_optimizer_state(self.optimizer, tensors["optimizer"])
         except (RuntimeError, ValueError, KeyError) as error:
             raise ConfigError(f"the checkpoint {folder} does not fit these settings: {error}") from error
+        if self.scaler.is_enabled() and "scaler" in tensors:
+            self.scaler.load_state_dict(tensors["scaler"])
         self.step = tensors["step"]
         self.callbacks = tensors["callbacks"]
         self.weights = meta.get("weights")

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from raysl import dist
+from raysl.dist import ddp
 from tests.distributed import run_ranks
 
 COUNTS = [2, 0, 3]
@@ -51,7 +52,26 @@ def on_three_ranks() -> dict[str, Any]:
         "twice": averaged_twice(),
         "half": in_bf16(),
         "planned": in_a_step(),
+        "options": {name: averaged_gradient(**options) for name, options in DDP_OPTIONS.items()},
+        "in_group": in_group(),
     }
+
+
+DDP_OPTIONS: dict[str, dict[str, Any]] = {
+    "bucket_mb": {"bucket_mb": 0.001},
+    "is_static": {"is_static": True},
+    "fp16": {"compression": "fp16"},
+    "bf16": {"compression": "bf16"},
+}
+
+
+def in_group() -> dict[str, Any]:
+    """A sum, and its gradient, over the ranks on "a" (0 and 2) and on "b" (1)."""
+    group = dist.group_of(["a", "b", "a"])
+    value = torch.full((2,), dist.rank() + 1.0, requires_grad=True)
+    total = dist.all_sum(value, group)
+    (total.sum() * (dist.rank() + 1)).backward()
+    return {"sum": total.detach(), "grad": value.grad, "of_all": dist.group_of(["a"] * 3)}
 
 
 def averaged_twice() -> list[list[Tensor]]:
@@ -142,10 +162,12 @@ def train(num_steps: int, stop_at: int | None) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def averaged_gradient() -> Tensor:
+def averaged_gradient(**options: Any) -> Tensor:
     model = nn.Linear(1, 1, bias=False)
-    wrapped = dist.data_parallel(model)
-    (wrapped(torch.ones(1, 1)) * (dist.rank() + 1)).sum().backward()
+    wrapped = dist.data_parallel(model, **options)
+    for _ in range(2):
+        model.weight.grad = None
+        (wrapped(torch.ones(1, 1)) * (dist.rank() + 1)).sum().backward()
     return model.weight.grad
 
 
@@ -244,12 +266,26 @@ def test_ddp_is_not_told_to_move_inputs_on_a_gpu(monkeypatch: pytest.MonkeyPatch
         def forward(self) -> Tensor:
             return torch.zeros((), requires_grad=True)
 
-    monkeypatch.setattr(dist, "DistributedDataParallel", Recorder)
-    monkeypatch.setattr(dist, "_no_buffer_broadcast", dict)
-    monkeypatch.setattr(dist, "world", lambda: 2)
+    monkeypatch.setattr(ddp, "DistributedDataParallel", Recorder)
+    monkeypatch.setattr(ddp, "_no_buffer_broadcast", dict)
+    monkeypatch.setattr(ddp, "world", lambda: 2)
     with FakeTensorMode():
         dist.data_parallel(nn.Linear(2, 2, device="cuda"))
-    assert told == {}
+    assert told == {"static_graph": False}
+
+
+@pytest.mark.parametrize("name", DDP_OPTIONS)
+def test_options_of_ddp_change_no_gradient(ranks: list[dict[str, Any]], name: str) -> None:
+    for rank in ranks:
+        digits = 1e-2 if name in ("fp16", "bf16") else 1e-6
+        torch.testing.assert_close(rank["options"][name], torch.full((1, 1), 2.0), rtol=digits, atol=0)
+
+
+def test_a_sum_over_a_group_and_its_gradient_know_no_other_ranks(ranks: list[dict[str, Any]]) -> None:
+    for rank, total in zip(ranks, [4.0, 2.0, 4.0], strict=True):
+        assert rank["in_group"]["sum"].tolist() == [total] * 2
+        assert rank["in_group"]["grad"].tolist() == [total] * 2  # of the losses 1, 2, 3 times the sum
+        assert rank["in_group"]["of_all"] is None
 
 
 def test_one_process_is_the_identity() -> None:

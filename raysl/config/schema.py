@@ -8,6 +8,7 @@ A field that may differ when a run is started again under its name carries `MAY_
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from raysl.config.compute import ComputeConfig, ParallelConfig
 from raysl.config.ranges import (
     AnyBound,
     Count,
@@ -198,8 +199,8 @@ class OptimConfig(ComponentConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """How long, how wide and how safely to train."""
+class CourseConfig:
+    """How long, how wide and how safely to train: a part of `TrainConfig`."""
 
     epochs: Annotated[int, Within(1, 1_000_000)] = field(default=100, metadata=MAY_CHANGE)
     """Passes over the training images. A run that has begun may get more of them, with `extend`, and never fewer."""
@@ -219,10 +220,6 @@ class TrainConfig:
     cpus_per_worker: Annotated[float, Within(0.01, 1024)] | None = field(default=None, metadata=MAY_CHANGE)
     """CPUs that Ray reserves for each worker; default: 1, or a fraction where the data tasks
     would be left without one."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Autocast of the forward pass; auto is bf16 on GPUs and fp32 on CPUs. Losses are computed in fp32 either way."""
-    sync_bn: bool = True
-    """Batch normalisation over the whole global batch instead of each worker's rows."""
     accumulate: Count = 1
     """Parts that each worker's rows of a batch are gone through in, one after another, before an update: memory is that
     of one part. Negatives, batch statistics and balanced assignments are then those of a part, over all workers."""
@@ -230,8 +227,6 @@ class TrainConfig:
     """Largest norm of the gradient; default: no clipping."""
     clip_grad_value: Annotated[float, Within(0, 1e9, above=True)] | None = None
     """Largest value in the gradient, plus or minus, before its norm is looked at; default: no clipping."""
-    deterministic: bool = False
-    """Use deterministic GPU kernels, for results that repeat bit for bit there. CPU runs always repeat."""
     log_every: Every = field(default=Duration.parse("10st"), metadata=MAY_CHANGE)
     """How often a line goes to metrics.jsonl and TensorBoard."""
     checkpoint_every: Every = field(default=Duration.parse("1ep"), metadata=MAY_CHANGE)
@@ -247,6 +242,11 @@ class TrainConfig:
     """Losses of a worker or a node that are repaired before the run gives up; -1 for no limit."""
     expect: dict[str, Annotated[tuple[AnyBound, AnyBound], Rising()]] = field(default_factory=dict, metadata=MAY_CHANGE)
     """Ranges that final metrics must lie in, {metric: [low, high]}; the run fails otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(ComputeConfig, ParallelConfig, CourseConfig):
+    """Training: its course, how workers share it, how a step is computed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,8 +68,44 @@ def draws_of(batch: Batch) -> Iterator[None]:
         _draws = before
 
 
+@contextmanager
+def recorded(tape: list[Tensor]) -> Iterator[None]:
+    """While it is open, what is drawn is put on the tape."""
+    global _recorded
+    before, _recorded = _recorded, tape
+    try:
+        yield
+    finally:
+        _recorded = before
+
+
+@contextmanager
+def replayed(tape: list[Tensor]) -> Iterator[None]:
+    """While it is open, what is drawn comes from the tape, in the order in which it was put there."""
+    global _replayed
+    before, _replayed = _replayed, iter(tape)
+    try:
+        yield
+    finally:
+        _replayed = before
+
+
+_recorded: list[Tensor] | None = None
+_replayed: Iterator[Tensor] | None = None
+
+
 def _uniform(x: Tensor, place: int) -> Tensor:
-    """Numbers [n] in [0, 1) for n rows: those of the batch's samples, where the rows are theirs."""
+    """Numbers [n] in [0, 1) for n rows, which are drawn, or come from the tape."""
+    if _replayed is not None:
+        return next(_replayed)
+    numbers = _drawn(x, place)
+    if _recorded is not None:
+        _recorded.append(numbers)
+    return numbers
+
+
+def _drawn(x: Tensor, place: int) -> Tensor:
+    """Fresh numbers: those of the batch's samples, where the rows are theirs."""
     num_rows = 0 if _draws is None else len(_draws.batch)
     if _draws is None or num_rows == 0 or len(x) % num_rows:
         return torch.rand(len(x), device=x.device)

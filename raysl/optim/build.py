@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from raysl import dist
 from raysl.components import resolve
 from raysl.config.schema import OptimConfig
 from raysl.optim.course import lr_at as lr_at
@@ -27,7 +28,9 @@ _OF_THE_PROGRAM = (
 """Keys of a group that say what is done with it here; all others may be state of the optimizer."""
 
 
-def build_optimizer(method: "Method", optim: OptimConfig, optimizer_class: type[Any] | None = None) -> Optimizer:
+def build_optimizer(
+    method: "Method", optim: OptimConfig, optimizer_class: type[Any] | None = None, is_shared: bool = False
+) -> Optimizer:
     """The optimizer that `optim.name` picks, over `method.param_groups`; `set_schedules` before every step.
 
     A state that is loaded into it leaves the groups' scales as they are here: those of an older checkpoint may have
@@ -37,13 +40,18 @@ def build_optimizer(method: "Method", optim: OptimConfig, optimizer_class: type[
         method: what to optimise.
         optim: its settings.
         optimizer_class: resolved already, for a name that is not known here.
+        is_shared: whether each rank keeps a share of its state, where there are several.
 
     Raises:
         ConfigError: if there is no such optimizer.
         ValueError: if the method's groups contradict themselves.
     """
     optimizer_class = optimizer_class or resolve("optimizer", optim.name)
-    optimizer: Optimizer = optimizer_class(complete_groups(method.param_groups(optim), optim), optim)
+    groups = complete_groups(method.param_groups(optim), optim)
+    if is_shared and dist.world() > 1:
+        optimizer = dist.shared_optimizer(optimizer_class, groups, optim)
+    else:
+        optimizer = optimizer_class(groups, optim)
     optimizer.register_load_state_dict_pre_hook(_with_own_scales)
     return optimizer
 

@@ -5,12 +5,11 @@ ranks, and what a method takes from "the batch" (negatives, statistics, balanced
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from raysl import dist
 from raysl.data.batch import Batch
@@ -18,8 +17,12 @@ from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.plan import TrainPlan
 
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
-def backward_in_parts(model: nn.Module, batch: Batch, plan: TrainPlan, step: Step) -> StepOutput:
+
+def backward_in_parts(
+    model: nn.Module, batch: Batch, plan: TrainPlan, step: Step, scaler: torch.amp.GradScaler
+) -> StepOutput:
     """Forward and backward of each part; the gradients add up in the parameters, over ranks with the last part.
 
     Args:
@@ -27,6 +30,7 @@ def backward_in_parts(model: nn.Module, batch: Batch, plan: TrainPlan, step: Ste
         batch: this rank's rows.
         plan: how many parts, and of which rows.
         step: where training is.
+        scaler: scales the loss that gradients are of, where it is enabled.
 
     Returns:
         Loss and metrics as means over the rows of the parts, what is carried in the order of the batch's rows.
@@ -38,16 +42,13 @@ def backward_in_parts(model: nn.Module, batch: Batch, plan: TrainPlan, step: Ste
     outs = []
     for number, (rows, shares) in enumerate(zip(parts, plan.part_shares(step), strict=True)):
         is_last = number == len(parts) - 1
-        with dist.planned_rows(shares), _without_exchange(model, not is_last):
-            with torch.autocast(batch.index.device.type, torch.bfloat16, enabled=plan.precision == "bf16"):
+        with dist.planned_rows(shares), nullcontext() if is_last else dist.without_exchange(model):
+            half = AUTOCAST.get(plan.precision)
+            with torch.autocast(batch.index.device.type, half, enabled=half is not None):
                 out: StepOutput = model(_rows_of(batch, rows) if len(parts) > 1 else batch, step)
-            torch.autograd.backward(out.loss * plan.weight(len(rows), step))
+            torch.autograd.backward(scaler.scale(out.loss * plan.weight(len(rows), step)))
         outs.append(replace(out, loss=out.loss.detach()))
     return outs[0] if len(outs) == 1 else _joined(outs, parts)
-
-
-def _without_exchange(model: nn.Module, is_without: bool) -> AbstractContextManager[None]:
-    return model.no_sync() if is_without and isinstance(model, DistributedDataParallel) else nullcontext()
 
 
 def _rows_of(batch: Batch, rows: Sequence[int]) -> Batch:

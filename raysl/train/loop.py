@@ -69,14 +69,16 @@ def fit(
         seed_step(plan.seed, step.index, dist.rank())
         set_schedules(optimizer, plan.optim, step, plan.batch_size)
         with dist.planned_rows(plan.shares(step)):
-            out = backward_in_parts(model, batch, plan, step)
+            out = backward_in_parts(model, batch, plan, step, state.scaler)
             finite.add(out.loss, step)
             method.after_backward(step)
+            state.scaler.unscale_(optimizer)  # before anything looks at gradients
             if plan.clip_grad_value is not None:
                 nn.utils.clip_grad_value_(method.parameters(), plan.clip_grad_value)
             if plan.clip_grad is not None:
                 nn.utils.clip_grad_norm_(method.parameters(), plan.clip_grad)
-            optimizer.step()
+            state.scaler.step(optimizer)
+            state.scaler.update()
             optimizer.zero_grad(set_to_none=True)
             state.synchronise()
             method.after_update(step, batch, out.carry)
@@ -105,7 +107,7 @@ def seed_step(seed: int, step: int, rank: int | None) -> None:
 def _check_weights(state: TrainState) -> None:
     """Refuse to save what an update has destroyed, so that the newest checkpoint is a good one."""
     values = [value for value in state.method.state_dict().values() if value.is_floating_point()]
-    is_finite = torch.stack([value.isfinite().all() for value in values]).all()
+    is_finite = torch.stack([dist.local(value).isfinite().all() for value in values]).all()
     if not dist.all_true(bool(is_finite), state.device):
         raise NonFiniteLoss(
             f"weights are not finite after step {state.step - 1}; "
@@ -121,7 +123,8 @@ def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, finite: Fini
     if is_log_due:
         lr = lr_at(run.plan.optim, run.plan.step(run.state.step - 1), run.plan.batch_size)
         averages = _average(out)  # waits for the device, so that the meter times what is done
-        run.log({"epoch": step.index / step.epoch_len, "lr": lr, **averages, **meter.read()})
+        scale = {"loss_scale": run.state.scaler.get_scale()} if run.state.scaler.is_enabled() else {}
+        run.log({"epoch": step.index / step.epoch_len, "lr": lr, **averages, **scale, **meter.read()})
     for callback in callbacks:
         callback.on_step_end(run, step, out)
     if step.in_epoch == 0:
@@ -149,11 +152,12 @@ def _save(run: Run, callbacks: Sequence[Callback], reporter: Reporter) -> None:
     state = run.state
     state.callbacks = {type(callback).__name__: callback.state_dict() for callback in callbacks}
     _check_weights(state)
+    tensors = state.tensors()
 
     def save(folder: Path) -> None:
         for callback in callbacks:
             callback.on_checkpoint(run, folder)
-        state.save(folder, run.metrics)
+        state.save(folder, run.metrics, tensors)
 
     epoch = state.step / run.plan.epoch_len
     reporter.report({**run.metrics, "step": state.step, "epoch": epoch}, save)

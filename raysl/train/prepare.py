@@ -10,6 +10,7 @@ from raysl.data.ingest.split_parts import tell_notes
 from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
+from raysl.methods.place import check_place
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.train.expected import check_expected_names, course_warning
@@ -67,6 +68,7 @@ def prepare(config: RunConfig) -> Prepared:
         backbone_class=classes.backbone,
         fingerprint=train.fingerprint,
     )
+    check_place(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
     recipe = checked_views(setup, classes)
     has_online_knn, has_held_out = _checked_measures(setup, classes, train, test)
     if warning := course_warning(plan):

@@ -18,8 +18,9 @@ from raysl.checkpoint import TrainState
 from raysl.config.schema import RunConfig
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.pipeline import RayBatches
-from raysl.errors import StorageError
+from raysl.errors import ConfigError, StorageError
 from raysl.memory import keep_freed_memory
+from raysl.methods.place import prepare_device
 from raysl.methods.setup import Setup
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.collapse_watch import CollapseWatch
@@ -94,7 +95,10 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     device = ray.train.torch.get_device()
     setup = replace(job.run.setup, plan=_plan(job, device))
     plan, loader = setup.plan, job.run.loader
-    _prepare_process(job, device)
+    try:
+        _prepare_process(job, device)
+    except ConfigError as error:
+        return Outcome(0, str(error), is_input_wrong=True)
     logs, disk = local_logs(folder) if dist.is_main() else Path(folder.path), Disk()
     reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.lock, disk)
     restored = reporter.restore()
@@ -129,7 +133,8 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         buffer_bytes=None if job.config.data.buffer_gb is None else int(job.config.data.buffer_gb * 1e9),
         corrupt=corrupt,
     )
-    model = dist.data_parallel(state.method)
+    train = job.config.train
+    model = dist.data_parallel(state.method, train.bucket_mb, train.static_graph, train.compress_gradients)
     try:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
         reporter.finish()
@@ -168,13 +173,18 @@ def _plan(job: Job, device: torch.device) -> TrainPlan:
 
 
 def _prepare_process(job: Job, device: torch.device) -> None:
-    """Threads, and kernels that repeat."""
+    """Threads, precision, and kernels that repeat.
+
+    Raises:
+        ConfigError: if the device cannot compute as the settings want it.
+    """
     context = ray.train.get_context()
     share = max(1, int(os.cpu_count() or 1) // context.get_local_world_size())
     threads = job.config.train.threads or (share if device.type == "cpu" else min(8, share))
     torch.set_num_threads(threads)
     if device.type == "cpu":
         keep_freed_memory()
+    prepare_device(job.config.train, device)
     if job.config.train.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.use_deterministic_algorithms(True, warn_only=True)

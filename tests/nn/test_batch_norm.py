@@ -52,6 +52,9 @@ def on_two_ranks() -> dict[str, Any]:
     for scale in (1, 3):
         averaging(torch.split(scale * inputs("float32"), COUNTS)[dist.rank()])
     results["averaging"] = {"statistics": norm_statistics(averaging)}
+    grouped = convert_sync_batch_norm(nn.BatchNorm2d(3), dist.group_of(["here", "there"]))
+    results["grouped"] = norm_pass(grouped, inputs("float32"), COUNTS) | {"local": len(local_statistics(grouped))}
+    results["alone"] = norm_pass(nn.BatchNorm2d(3), inputs("float32"), COUNTS)
     return results
 
 
@@ -74,6 +77,13 @@ def test_two_ranks_with_uneven_rows_equal_torch_on_the_whole_batch(ranks: list[d
     for rank in ranks:
         for ours, theirs in zip(rank[case]["statistics"], whole["statistics"], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=min(rtol, 1e-5), atol=1e-6, check_dtype=False)
+
+
+def test_a_group_of_ranks_sees_its_own_rows_alone(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        for name, expected in rank["alone"].items():
+            torch.testing.assert_close(rank["grouped"][name], expected, rtol=1e-5, atol=1e-5)
+        assert rank["grouped"]["local"] == 2, "its statistics differ between groups until they take the mean"
 
 
 def test_momentum_none_is_the_plain_average_over_passes(ranks: list[dict[str, Any]]) -> None:

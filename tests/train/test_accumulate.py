@@ -97,10 +97,10 @@ class Carrying(torch.nn.Module):
 def test_loss_metrics_and_carry_are_those_of_the_batch() -> None:
     plan, model = plan_of(PARTS), Carrying()
     batch = Batch({"global": torch.arange(12.0).view(12, 1)}, torch.arange(12), torch.full((12,), -1))
-    out = backward_in_parts(model, batch, plan, plan.step(0))
+    out = backward_in_parts(model, batch, plan, plan.step(0), torch.amp.GradScaler(enabled=False))
     assert model.scale.grad is not None
     assert (out.loss.item(), out.metrics["mean"].item(), model.scale.grad.item()) == (5.5, 5.5, 5.5)
     assert out.carry["index"].tolist() == list(range(12))
     assert not out.loss.requires_grad
     with pytest.raises(ValueError, match=r"carries 'total', which has no row for each image: set train\.accumulate=1"):
-        backward_in_parts(Carrying(extra=True), batch, plan, plan.step(0))
+        backward_in_parts(Carrying(extra=True), batch, plan, plan.step(0), torch.amp.GradScaler(enabled=False))

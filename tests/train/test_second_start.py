@@ -85,6 +85,8 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
     "train.extend": (["train.extend=true", "train.epochs=7"], lambda run: run.plan.total_steps, 56),
     "train.workers": (["train.workers=2"], lambda run: run.plan.rows, [16, 16]),
     "train.uneven": (["train.uneven=true", "train.workers=3"], lambda run: run.plan.rows, [10, 11, 11]),
+    "train.parallel": (["train.parallel=fsdp", "train.workers=2"], lambda run: run.config.train.parallel, "fsdp"),
+    "train.recompute": (["train.recompute=all"], lambda run: run.config.train.recompute, "all"),
     "train.device": (["train.device=cpu"], lambda run: worker_shape(run.config.train, Resources(8, 8)).device, "cpu"),
     "train.threads": (["train.threads=3"], lambda run: run.config.train.threads, 3),
     "train.cpus_per_worker": (

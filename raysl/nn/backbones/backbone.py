@@ -1,7 +1,7 @@
 """The shape of a backbone."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -113,6 +113,14 @@ class Backbone(nn.Module, ABC):
             ValueError: if a name is no stage of this network; the message lists those that are.
         """
 
+    def units(self) -> dict[str, list[nn.Module]]:
+        """The modules that hold most of its weights and are called one after another, by stage, in that order.
+
+        They are what is compiled, computed again in the backward pass, or spread over ranks one at a time. This finds
+        what the outermost `nn.Sequential` and `nn.ModuleList` of the network hold, each a stage by its name.
+        """
+        return {name: [module] for name, module in _listed(self, "")}
+
     def no_decay(self) -> set[str]:
         """Names of the parameters of more than one dimension that weight decay leaves alone, such as tokens."""
         return set()
@@ -174,6 +182,16 @@ class TokenBackbone(Backbone):
                     f"give {near} for {side}, or another patch_size"
                 )
         return height // patch, width // patch
+
+
+def _listed(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """What the outermost lists inside a module hold, as far as it has weights, with dotted names."""
+    for name, child in module.named_children():
+        if isinstance(module, nn.Sequential | nn.ModuleList) and not isinstance(child, nn.ModuleList):
+            if any(True for _ in child.parameters()):
+                yield f"{prefix}{name}", child
+        else:
+            yield from _listed(child, f"{prefix}{name}.")
 
 
 def visible_places(mask: Tensor, num_visible: int) -> Tensor:

@@ -106,6 +106,11 @@ class ResNet(Backbone):
         """What `forward` gives."""
         return ("avgpool",)
 
+    def units(self) -> dict[str, list[nn.Module]]:
+        """The residual blocks of `res2` to `res5`, as far as they are built."""
+        layers = [self.get_submodule(f"layer{stage + 1}") for stage in range(self.config.num_stages)]
+        return {f"res{stage + 2}": list(layer.children()) for stage, layer in enumerate(layers)}
+
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
         return self.stages(images, ["avgpool"])["avgpool"]

@@ -112,6 +112,10 @@ class ViT(TokenBackbone):
         names = [*(f"block{number + 1}" for number in range(len(self.blocks))), "norm", "class", "mean"]
         return dict.fromkeys(names, self.token_dim)
 
+    def units(self) -> dict[str, list[nn.Module]]:
+        """The blocks `block1` to the last one."""
+        return {f"block{number + 1}": [block] for number, block in enumerate(self.blocks)}
+
     def no_decay(self) -> set[str]:
         """The class, register and mask tokens and the learned position embeddings."""
         return {name for name, _ in self.named_parameters(recurse=False)}

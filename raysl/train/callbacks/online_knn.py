@@ -39,7 +39,7 @@ class OnlineKNN(Callback):
         epochs = max(1, round(self.every.steps(step.total, step.epoch_len) / step.epoch_len))
         if step.epoch % epochs and step.index != step.total:
             return
-        backbone = run.state.method.export()
+        backbone = run.state.exported()
         was_training = backbone.training
         backbone.eval()
         train = self._features(backbone, self.loader.split, MOST_TRAIN, run.state.device)

@@ -1,6 +1,6 @@
 """Collectives: the identity on one process, differentiable where a loss needs it, exact for uneven rows.
 
-The only module that touches `torch.distributed`. Contract for losses: a rank's loss is the mean over its rows, the loop
+Contract for losses: a rank's loss is the mean over its rows, the loop
 weighs it by rows * W / batch, DDP averages gradients, and every collective here that a gradient flows through sums it
 over ranks in its backward pass. Then any number of ranks gives the gradient of one process with the whole batch. Sums
 of half types are taken in float32. Inside a training step the plan says how many rows each rank holds, so gathering
@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as torch_dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 T = TypeVar("T")
+Group = torch_dist.ProcessGroup
+"""Some of the ranks."""
 
 
 def rank() -> int:
@@ -88,9 +89,14 @@ def own_rows(rows: Tensor) -> Tensor:
     return torch.arange(first, first + len(rows), device=rows.device)
 
 
-def all_sum(value: Tensor) -> Tensor:
-    """Element-wise sum over ranks of tensors of one shape, never below fp32 on the way; gradients are summed too."""
-    return value if world() == 1 else _AllSum.apply(value)
+def all_sum(value: Tensor, group: "Group | None" = None) -> Tensor:
+    """Element-wise sum over ranks of tensors of one shape, never below fp32 on the way; gradients are summed too.
+
+    Args:
+        value: of the same shape on every rank.
+        group: the ranks, see `group_of`; default: all.
+    """
+    return value if world() == 1 else _AllSum.apply(value, group)
 
 
 def all_mean(value: Tensor) -> Tensor:
@@ -131,6 +137,25 @@ def broadcast(tensors: Sequence[Tensor]) -> None:
             torch_dist.broadcast(tensor, src=0)
 
 
+def group_of(names: Sequence[Any]) -> Group | None:
+    """The ranks that have this one's name, such as its node; every rank calls it.
+
+    Args:
+        names: [W], of all ranks, the same list on each.
+
+    Returns:
+        None on one process, or where all have one name.
+    """
+    if world() == 1 or len(set(names)) == 1:
+        return None
+    groups: dict[Any, Any] = {
+        name: torch_dist.new_group([other for other, its in enumerate(names) if its == name])
+        for name in dict.fromkeys(names)
+    }
+    own: Group = groups[names[rank()]]
+    return own
+
+
 def barrier() -> None:
     """Wait until every rank is here."""
     if world() > 1:
@@ -151,25 +176,6 @@ def average_(tensors: Sequence[Tensor]) -> None:
     parts = torch.split(flat / world(), [tensor.numel() for tensor in tensors])
     for tensor, mean in zip(tensors, parts, strict=True):
         tensor.copy_(mean.view_as(tensor))
-
-
-def data_parallel(module: nn.Module) -> nn.Module:
-    """Wrap a module so that backward averages its gradients over ranks; the module itself on one process.
-
-    DDP arranges its buckets anew after the first backward pass. With three or more ranks that changes the order of
-    sums, so a run that was resumed would differ in the last bits from one that was not: a backward pass through a sum
-    of all parameters, thrown away, settles the buckets before the first real step.
-
-    Batches are on the module's device already, so DDP gets no `device_ids`: with them it would move its inputs, and
-    fail where it is called without any.
-    """
-    if world() == 1:
-        return module
-    wrapped = DistributedDataParallel(_WarmedUp(module), **_no_buffer_broadcast())
-    for _ in range(2):  # the buckets of the first pass are rebuilt at the start of the second
-        wrapped().backward()
-    module.zero_grad(set_to_none=True)
-    return wrapped
 
 
 _planned: list[int] | None = None
@@ -193,26 +199,6 @@ def _is_on() -> bool:
     return torch_dist.is_available() and torch_dist.is_initialized()
 
 
-def _no_buffer_broadcast() -> dict[str, Any]:
-    import inspect
-
-    names = inspect.signature(DistributedDataParallel).parameters
-    return {"forward_sync_buffers": False} if "forward_sync_buffers" in names else {"broadcast_buffers": False}
-
-
-class _WarmedUp(nn.Module):
-    """Calls the module, or without arguments sums its parameters, so that each gets a gradient."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, *args: Any) -> Any:
-        if args:
-            return self.module(*args)
-        return torch.stack([p.sum() * 0 for p in self.module.parameters() if p.requires_grad]).sum()
-
-
 class _AllGather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, counts: list[int]) -> Tensor:
@@ -232,17 +218,18 @@ class _AllGather(torch.autograd.Function):
 
 class _AllSum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        return _summed(value)
+    def forward(ctx: Any, value: Tensor, group: Group | None) -> Tensor:
+        ctx.group = group
+        return _summed(value, group)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return _summed(grads[0])
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _summed(grads[0], ctx.group), None
 
 
-def _summed(value: Tensor) -> Tensor:
+def _summed(value: Tensor, group: Group | None = None) -> Tensor:
     """Sum over ranks, of half types in float32; a new tensor of the same type."""
     wide = torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else value.dtype
     total = value.to(wide, copy=True, memory_format=torch.contiguous_format)
-    torch_dist.all_reduce(total)
+    torch_dist.all_reduce(total, group=group)
     return total.to(value.dtype)

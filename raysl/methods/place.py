@@ -1,0 +1,134 @@
+"""A method on its device, as the settings of `train` want it computed and spread over ranks."""
+
+import platform
+import shutil
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from raysl import dist
+from raysl.config.schema import TrainConfig
+from raysl.errors import ConfigError
+from raysl.methods.method import Method
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.batch_norm import convert_sync_batch_norm
+from raysl.nn.recompute import recompute
+
+
+def check_place(train: TrainConfig, method_class: type[Method], units: Collection[str]) -> None:
+    """Refuse settings that do not go together, on the driver.
+
+    Args:
+        train: settings.
+        method_class: of the run.
+        units: names of `Backbone.units` of its backbone.
+
+    Raises:
+        ConfigError: with what would work.
+    """
+    for name in () if train.recompute == "all" else train.recompute:
+        if name not in units:
+            raise ConfigError(
+                f"train.recompute: no stage {name!r} to compute again in this backbone; choose from "
+                f"{', '.join(units)}, or all"
+            )
+    kind = train.parallel
+    if kind == "ddp":
+        return
+    if train.workers == 1:
+        raise ConfigError(
+            f"train.parallel={kind} shares memory between workers, and there is 1; set train.workers=2 or more, or "
+            "train.parallel=ddp"
+        )
+    if kind == "zero1":
+        return
+    for name, off in {"bucket_mb": None, "static_graph": False, "compress_gradients": None}.items():
+        if getattr(train, name) != off:
+            raise ConfigError(f"train.{name} is an option of ddp and zero1; leave it out with train.parallel=fsdp")
+    if train.channels_last:
+        raise ConfigError("train.channels_last=true does not go with train.parallel=fsdp; leave it out")
+    if method_class.before_epoch is not Method.before_epoch:
+        raise ConfigError(
+            f"{method_class.__name__} looks at all images between epochs, which train.parallel=fsdp cannot do with "
+            "shares of a network; set train.parallel=zero1 or ddp"
+        )
+    if train.eval_every is not None:
+        raise ConfigError(
+            "train.eval_every tries the method outside of its steps, which train.parallel=fsdp cannot do with shares "
+            "of a network; set train.eval_every=null, or train.parallel=zero1 or ddp"
+        )
+
+
+def place(method: Method, train: TrainConfig, device: torch.device) -> None:
+    """Change a method in place; every rank calls it, before its optimizer is made."""
+    is_sharded = train.parallel == "fsdp" and dist.world() > 1
+    if not is_sharded:  # else one part after another, so that it never lies there whole
+        method.to(device)
+    is_last = device.type == "cuda" if train.channels_last is None else train.channels_last
+    if is_last and not is_sharded:
+        method.to(memory_format=torch.channels_last)
+    if train.sync_bn and dist.world() > 1:
+        convert_sync_batch_norm(method, _group(train), is_on_gpu=device.type == "cuda")
+    recompute(_recomputed_units(method, train))
+    if is_sharded:
+        dist.shard(method, [unit for units in _units(method) for parts in units.values() for unit in parts], device)
+    if train.compile:
+        _compile(method)
+
+
+def prepare_device(train: TrainConfig, device: torch.device) -> None:
+    """Tell torch, for this process, what products and convolutions of fp32 tensors may be made of.
+
+    Raises:
+        ConfigError: if the device has no such precision, or none that `train.precision` asks for, or there is nothing
+            to compile with.
+    """
+    is_on_gpu = device.type == "cuda"
+    if train.precision == "bf16" and is_on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise ConfigError(f"{torch.cuda.get_device_name(device)} has no bf16; set train.precision=fp16 or fp32")
+    if train.compile and not is_on_gpu and not any(shutil.which(name) for name in ("g++", "clang++")):
+        raise ConfigError(
+            "train.compile=true needs a C++ compiler on a CPU, and there is no g++; install one, or set "
+            "train.compile=false"
+        )
+    kind = train.fp32_products
+    if kind == "default":
+        return
+    if kind == "bf16" and is_on_gpu:
+        raise ConfigError("train.fp32_products=bf16 is for CPUs; set tf32, or train.precision=bf16")
+    backends: Any = torch.backends
+    on_gpu, on_cpu = (backends.cuda.matmul, backends.cudnn.conv), (backends.mkldnn.matmul, backends.mkldnn.conv)
+    for products in on_gpu if is_on_gpu else on_cpu:
+        products.fp32_precision = kind
+
+
+def _units(method: nn.Module) -> Iterator[dict[str, list[nn.Module]]]:
+    """Of each backbone in a method: the student's, and a teacher's."""
+    return (module.units() for module in method.modules() if isinstance(module, Backbone))
+
+
+def _recomputed_units(method: nn.Module, train: TrainConfig) -> list[nn.Module]:
+    """Those asked for; a teacher, which keeps no activations, may have other stages than the student."""
+    found: list[nn.Module] = []
+    for units in _units(method):
+        names = units if train.recompute == "all" else train.recompute
+        found += [unit for name in names for unit in units.get(name, ())]
+    return found
+
+
+def _group(train: TrainConfig) -> dist.Group | None:
+    """The ranks that normalise together."""
+    if train.sync_bn_ranks is None:
+        return None
+    if train.sync_bn_ranks == "node":
+        return dist.group_of(dist.gather_objects(platform.node()))
+    return dist.group_of([rank // train.sync_bn_ranks for rank in range(dist.world())])
+
+
+def _compile(method: nn.Module) -> None:
+    for units in _units(method):
+        for parts in units.values():
+            for part in parts:
+                part.compile()
