@@ -101,15 +101,15 @@ class ResNet(Backbone):
         widths = {f"res{stage + 2}": first * 2**stage for stage in range(self.config.num_stages)}
         return {"stem": self.config.width, **widths, "avgpool": self.feature_dim}
 
-    def units(self) -> dict[str, list[nn.Module]]:
-        """The residual blocks of `res2` to `res5`, as far as they are built."""
-        layers = [self.get_submodule(f"layer{stage + 1}") for stage in range(self.config.num_stages)]
-        return {f"res{stage + 2}": list(layer.children()) for stage, layer in enumerate(layers)}
-
     @property
     def feature_stages(self) -> tuple[str, ...]:
         """What `forward` gives."""
         return ("avgpool",)
+
+    def units(self) -> dict[str, list[nn.Module]]:
+        """The residual blocks of `res2` to `res5`, as far as they are built."""
+        layers = [self.get_submodule(f"layer{stage + 1}") for stage in range(self.config.num_stages)]
+        return {f"res{stage + 2}": list(layer.children()) for stage, layer in enumerate(layers)}
 
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
