@@ -39,6 +39,7 @@ from raysl.methods.place import place
 from raysl.methods.setup import Setup
 from raysl.nn.average import WeightAverage
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.freezing import freeze
 from raysl.nn.batch_norm import local_statistics
 from raysl.optim.build import build_optimizer
 from raysl.schedule import Step
@@ -82,7 +83,8 @@ class TrainState:
             is_new: whether to read `method.weights`, which a run that goes on does not need any more.
 
         Raises:
-            ConfigError: if those weights cannot be read, or their backbone is another one.
+            ConfigError: if those weights cannot be read, their backbone is another one, or `backbone.freeze` names no
+                stage or leaves nothing to train.
         """
         config = setup.config
         classes = classes or Classes.of(config)
@@ -91,7 +93,13 @@ class TrainState:
         backbone: Backbone = classes.backbone(config.backbone)
         if weights is not None:  # before the method copies it into a teacher
             weights.fill_backbone(backbone)
+        freeze(backbone, config.backbone.freeze)
         method: Method = classes.method(setup, backbone)
+        if not any(parameter.requires_grad for parameter in method.parameters()):
+            raise ConfigError(
+                f"backbone.freeze={list(config.backbone.freeze)} leaves nothing to train: method={config.method.name} "
+                "has no weights beside the backbone's; freeze fewer stages"
+            )
         origin = None if weights is None else weights.fill_method(method)
         device = torch.device(device)
         place(method, config.train, device)
@@ -302,7 +310,8 @@ def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
 
     Returns:
         A module from images [B, 3, H, W], normalised by the run's `data.mean` and `data.std`, to features
-        [B, feature_dim]; `.stages(x, names)` gives inner features.
+        [B, feature_dim]; `.stages(x, names)` gives inner features. `raysl.transforms.network_input` makes such images,
+        also where the run's `data.channels` are others than red, green and blue.
 
     Raises:
         ConfigError: if there is no checkpoint, it cannot be read, or it names code that is not trusted.

@@ -10,7 +10,7 @@ from raysl.config.schema import DataConfig
 from raysl.data.decode.images import cut_images
 from raysl.data.source import Split
 from raysl.hashing import Int64s
-from raysl.transforms.functional import normalize
+from raysl.transforms.channels import network_input
 from raysl.transforms.view_recipe import evaluation_recipe
 
 
@@ -47,6 +47,6 @@ def embed(
     """
     recipe = evaluation_recipe(data.image_size, data.eval_resize)
     read = cut_images(split, index, lambda sources, rows: recipe(sources[0].images, rows, seed=0, epoch=0))
-    normal = normalize(read.views["image"][:, 0].to(device), data.mean, data.std)
+    normal = network_input(read.views["image"][:, 0].to(device), data.mean, data.std, data.channels)
     features = {name: model(normal).float().cpu() for name, model in models.items()}
     return Embedded(features, read.labels, read.corrupt)

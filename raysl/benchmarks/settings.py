@@ -50,8 +50,8 @@ def load_benchmarks(
 def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
     """Settings of the images that a run's checkpoint is put to: its own, with some of them changed.
 
-    Another source (`data=parquet`) keeps nothing of the run's but what its backbone expects of an image: size and
-    normalisation.
+    Another source (`data=parquet`) keeps nothing of the run's but what its backbone expects of an image: size, channels
+    and normalisation.
 
     Raises:
         ConfigError: if a setting is wrong.
@@ -59,7 +59,7 @@ def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
     layers = Layers()
     tree, changes = to_dict(config), parse_overrides(overrides)
     if "name" in changes.get("data", {}):
-        tree["data"] = {key: tree["data"][key] for key in ("image_size", "eval_resize", "mean", "std")}
+        tree["data"] = {key: tree["data"][key] for key in ("image_size", "eval_resize", "mean", "std", "channels")}
     layers.lay(tree, Path.cwd())
     layers.lay(changes, Path.cwd())
     return from_dict(layers.values).data

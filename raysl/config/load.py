@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from raysl.arguments import text_or_path, words
-from raysl.components import only_own_components
+from raysl.components import ALIASES, only_own_components
 from raysl.config.build import from_dict, node_of
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import filled, find, put, settings_in
@@ -105,7 +105,7 @@ def load_dumped(
     """
     tree = _stored(text, where)
     if isinstance(callbacks := tree.get("callbacks"), dict):
-        own = {key: node for key, node in callbacks.items() if ":" not in str(find(node, ("name",), key))}
+        own = {key: node for key, node in callbacks.items() if find(node, ("name",), key) in ALIASES["callback"]}
         tree = {**tree, "callbacks": own}
     with nullcontext() if trust_code else only_own_components(where, trusted):
         return from_dict(tree)

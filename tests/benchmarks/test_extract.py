@@ -54,8 +54,9 @@ def test_other_images_are_extracted_to_a_file_of_their_own(saved: Path, tmp_path
     assert found.labels.tolist() == [0, 1]
     (path,) = saved.glob("features_*.parquet")
     assert re.fullmatch(r"features_image_folder-\w{6}_train\.parquet", path.name)
-    kept = load_data(load_config("quickstart", ["data.limit=5", "data.image_size=24", "data.mean=[0, 0, 0]"]), words)
-    assert (kept.image_size, kept.mean, kept.limit) == (24, (0.0, 0.0, 0.0), None)
+    own = ["data.limit=5", "data.image_size=24", "data.mean=[0, 0, 0]", "data.channels=bgr"]
+    kept = load_data(load_config("quickstart", own), words)
+    assert (kept.image_size, kept.mean, kept.channels, kept.limit) == (24, (0.0, 0.0, 0.0), "bgr", None)
 
 
 @pytest.mark.parametrize("split", ["foo", "val", ""])

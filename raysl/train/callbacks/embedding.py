@@ -64,7 +64,7 @@ class Embedding(Callback):
 
     def _seen(self, run: Run) -> tuple[Tensor, ...]:
         """Features [N, D], labels and places [N] and thumbnails uint8 [N, 3, h, h] of all workers, on the CPU."""
-        backbone, device = run.state.method.export(), run.state.device
+        backbone, device = run.state.exported(), run.state.device
         was_training = backbone.training
         backbone.eval()
         side = min(self.config.thumbnail, int(LARGEST_SPRITE / np.ceil(np.sqrt(self.config.images))))

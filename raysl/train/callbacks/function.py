@@ -69,7 +69,7 @@ class Function(Callback):
 
     def _measured(self, run: Run) -> tuple[dict[str, float], str | None]:
         """Its numbers, or what is wrong: an exception here would leave the other workers waiting."""
-        backbone = run.state.method.export()
+        backbone = run.state.exported()
         was_training = backbone.training
         backbone.eval()
         try:

@@ -64,12 +64,13 @@ class Histograms(Callback):
             self.file.close()
 
     def _write(self, run: Run, index: int, kind: str, named: Iterable[tuple[str, Tensor]]) -> None:
+        whole = dist.whole(dict(named))  # every rank calls it
         if self.file is None:
             return
         from tensorboardX.summary import histogram
 
         with run.writing():
-            for name, tensor in named:
+            for name, tensor in whole.items():
                 values = tensor.detach().float().cpu()
                 values = values[values.isfinite()]
                 if len(values):

@@ -24,8 +24,8 @@ class NonFiniteFinder(Callback):
     Writes `non_finite.json`: the step and, for each worker, the layer and its place in the pass, which of its own
     parameters are not finite (then an earlier update destroyed them), the images of its batch by index, and those whose
     views were not finite. Views are a function of (seed, epoch, index), so the indices are enough to make them again.
-    Looks at the output of every layer in the forward pass of a step; on a GPU nothing waits for it. What
-    `torch.compile` has fused has no layers.
+    Looks at the output of every layer in the forward pass of a step; on a GPU nothing waits for it. Of
+    what `train.compile` compiles the layer is the one around it.
 
     Source: CheckNanModelOutputHook of VISSL, detect_anomaly of Detectron2.
     """
@@ -77,6 +77,8 @@ class NonFiniteFinder(Callback):
         self.steps = {index: passes for index, passes in self.steps.items() if index > step.index - STEPS}
 
     def _look(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling():  # looked at first: what changes each step would be compiled each step
+            return
         if self.current is not None:
             self.current.look(name, output)
 
@@ -125,7 +127,7 @@ def _tensors(output: Any) -> list[Tensor]:
 
 
 def _bad_parameters(module: nn.Module) -> list[str]:
-    return [name for name, weight in module.named_parameters(recurse=False) if not weight.isfinite().all()]
+    return [name for name, weight in module.named_parameters(recurse=False) if not dist.local(weight).isfinite().all()]
 
 
 def _sentence(step: Step, everywhere: list[dict[str, Any]]) -> str:

@@ -103,6 +103,27 @@ def test_the_layers_are_left_as_they_were(tmp_path: Path) -> None:
     assert not (tmp_path / "non_finite.json").exists()
 
 
+def test_compiled_blocks_are_compiled_once_and_what_is_around_them_is_named(tmp_path: Path) -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    counters = []
+    for folder, callbacks in (
+        ("plain", ()),
+        ("watched", (NonFiniteFinder(), Breaks("backbone.layer1.0.conv1.weight", 6))),
+    ):
+        state, plan = problem()
+        counters.append(CompileCounter())
+        state.method.get_submodule("backbone.layer1.0").compile(backend=counters[-1])
+        reporter = LocalReporter(tmp_path / folder)
+        try:
+            fit(state, state.method, plan, batches(plan), callbacks=callbacks, reporter=reporter)
+        except NonFiniteLoss:
+            assert folder == "watched"
+    assert counters[0].frame_count == counters[1].frame_count
+    found = json.loads((tmp_path / "watched" / "non_finite.json").read_text())
+    assert found["ranks"][0]["layer"] == "backbone.layer1"
+
+
 def _on_ranks(folder: str, name: str) -> tuple[dict[str, Any], str]:
     return lost(Path(folder), Breaks(f"{name}.weight", 2, rank=1))
 
