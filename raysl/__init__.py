@@ -20,6 +20,8 @@ _HOME = {
     "sweep": "raysl.sweeps",
     "views": "raysl.train.views",
     "convert": "raysl.weights.convert",
+    "setup": "raysl.process",
+    "Predictor": "raysl.predictor",
 }
 _MODULES = ("methods", "losses", "transforms", "nn")
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from raysl.benchmarks.features import extract as extract
     from raysl.checkpoint import load_backbone as load_backbone
     from raysl.config.load import load_config as load_config
+    from raysl.predictor import Predictor as Predictor
+    from raysl.process import setup as setup
     from raysl.sweeps import sweep as sweep
     from raysl.train.history import load_history as load_history
     from raysl.train.pretrain import pretrain as pretrain

@@ -2,7 +2,8 @@
 
 A checkpoint is a folder:
 
-* `train_state.pt`: method, optimizer, step and callbacks; tensors and primitives only (`weights_only=True`)
+* `train_state.pt`: method, optimizer, step, callbacks and the average of the weights where one is kept; tensors and
+  primitives only (`weights_only=True`)
 * `backbone.safetensors`: the exported backbone
 * `run.yaml`: the run's settings
 * `meta.json`: format, raysl version, method, step, epochs of the run, dataset, metrics, the weights that it began with
@@ -36,10 +37,12 @@ from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.methods.place import place
 from raysl.methods.setup import Setup
+from raysl.nn.average import WeightAverage
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.freezing import freeze
 from raysl.nn.batch_norm import local_statistics
 from raysl.optim.build import build_optimizer
+from raysl.schedule import Step
 from raysl.storage import Folder
 
 
@@ -60,6 +63,8 @@ class TrainState:
     """Buffers of the exported backbone that checkpoints have in place of the method's own, by name."""
     weights: dict[str, Any] | None = None
     """What the run began with where that is another run's, see `raysl.checkpoint_weights`."""
+    average: WeightAverage | None = None
+    """The average of the weights, where `train.ema` asks for one."""
 
     @classmethod
     def create(
@@ -100,7 +105,7 @@ class TrainState:
         place(method, config.train, device)
         optimizer = build_optimizer(method, config.optim, classes.optimizer, is_shared=config.train.parallel == "zero1")
         scaler = torch.amp.GradScaler(device.type, enabled=config.train.precision == "fp16")
-        return cls(setup, method, optimizer, scaler, weights=origin)
+        return cls(setup, method, optimizer, scaler, weights=origin, average=_average_of(method, config))
 
     @property
     def config(self) -> RunConfig:
@@ -121,30 +126,47 @@ class TrainState:
         if dist.world() > 1:
             dist.average_(local_statistics(self.method))
 
+    def follow(self, step: Step) -> None:
+        """Bring the average of the weights up to the update that began at `step`, which the loop does after each."""
+        if self.average is not None:
+            self.average.update(self.method, step)
+
     def exported(self, as_copy: bool = False) -> Backbone:
-        """The backbone to measure: the method's own, or a copy, also where ranks hold shares; every rank calls it.
+        """The backbone to measure: the method's own, or a copy, also where ranks hold shares or weights are averaged;
+        every rank calls it.
 
         A copy is whole, and as its settings make it: not compiled, with normalisation of its own rows.
         """
         backbone = self.method.export()
-        if not as_copy and not dist.is_sharded(self.method):
+        if not as_copy and not dist.is_sharded(self.method) and not self._is_averaged:
             return backbone
-        weights = dist.whole(backbone.state_dict(), on_all=True)
+        weights = dist.whole(self._exported_weights(), on_all=True)
         with torch.random.fork_rng(devices=[]):
             copy: Backbone = type(backbone)(backbone.config)
         copy.load_state_dict(weights)
         return copy.to(self.device).train(backbone.training)
 
     def tensors(self) -> dict[str, Any]:
-        """What a checkpoint holds of method, optimizer and exported backbone, whole; every rank calls it.
+        """What a checkpoint holds of method, optimizer, average and exported backbone, whole; every rank calls it.
 
         Where ranks hold shares, the main one alone gets it, on the CPU.
         """
         return {
             "method": dist.whole(self.method.state_dict()),
             "optimizer": dist.optimizer_state(self.optimizer),
-            "backbone": dist.whole(self.method.export().state_dict()),
-        }
+            "backbone": dist.whole(self._exported_weights()),
+        } | ({} if self.average is None else {"average": dist.whole(self.average.state_dict())})
+
+    @property
+    def _is_averaged(self) -> bool:
+        return self.average is not None and self.config.train.ema_export
+
+    def _exported_weights(self) -> dict[str, Tensor]:
+        """Those of the network that benchmarks load, averaged where `train.ema_export` is set."""
+        backbone = self.method.export()
+        if self.average is None or not self._is_averaged:
+            return backbone.state_dict()
+        return self.average.state_of(self.method, backbone)
 
     def save(self, folder: Path, metrics: dict[str, float], tensors: dict[str, Any] | None = None) -> None:
         """Write a checkpoint into a local folder; what lies there already becomes part of it.
@@ -164,12 +186,13 @@ class TrainState:
             "optimizer": tensors["optimizer"],
             "step": self.step,
             "callbacks": self.callbacks,
-        } | ({"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {})
+        } | {key: tensors[key] for key in ("average",) if key in tensors}
+        state |= {"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}
         save_tensors(state, folder / STATE_FILE)
         weights = {**tensors["backbone"], **self.export_buffers}
         content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
         (folder / BACKBONE_FILE).write_bytes(content)
-        (folder / SETTINGS_FILE).write_text(dump(self.config))
+        (folder / SETTINGS_FILE).write_text(dump(self.setup.as_written))
         meta = {
             "raysl": raysl.__version__,
             "method": self.config.method.name,
@@ -197,6 +220,8 @@ class TrainState:
         try:
             self.method.load_state_dict(dist.shared_as(self.method, tensors["method"]))
             dist.load_optimizer_state(self.optimizer, tensors["optimizer"])
+            if self.average is not None:
+                self.average.load_state_dict(dist.shared_as(self.method, tensors["average"]))
         except (RuntimeError, ValueError, KeyError) as error:
             raise ConfigError(f"the checkpoint {folder} does not fit these settings: {error}") from error
         if self.scaler.is_enabled() and "scaler" in tensors:
@@ -204,6 +229,13 @@ class TrainState:
         self.step = tensors["step"]
         self.callbacks = tensors["callbacks"]
         self.weights = meta.get("weights")
+
+
+def _average_of(method: Method, config: RunConfig) -> WeightAverage | None:
+    train = config.train
+    if train.ema is None:
+        return None
+    return WeightAverage(method, train.ema, train.ema_every, train.ema_warmup, train.ema_buffers == "average")
 
 
 def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:

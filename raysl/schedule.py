@@ -121,8 +121,27 @@ def decays(step: Step, points: Iterable[Duration], factor: float) -> float:
     return factor ** len(reached)
 
 
-def restart_progress(num_done: int, period: int, growth: int = 1) -> float:
-    """Share of the present period that is done, in [0, 1), after `num_done` updates (SGDR, section 3).
+def polynomial(progress: float, start: float, end: float, power: float) -> float:
+    """`start` at progress 0 to `end` at 1 along (1 - progress)^power; power 1 is a straight line."""
+    return end + (start - end) * math.pow(1 - min(1.0, progress), power)
+
+
+def inverse_sqrt(step: Step, num_first: int) -> float:
+    """Factor sqrt(num_first / updates done), which is 1 after `num_first` updates (Vaswani et al. 2017, eq. 3).
+
+    Where neither has begun, both count as one update.
+    """
+    return math.sqrt(max(1, num_first) / max(1, step.index))
+
+
+def even_part(step: Step, num_warmup: int, num_parts: int) -> int:
+    """Number, from 0, of the part that `step` is in when what follows the warm-up is cut into parts of one length."""
+    done = max(0, step.index - num_warmup) * num_parts // max(1, step.total - num_warmup)
+    return min(done, num_parts - 1)
+
+
+def restart_period(num_done: int, period: int, growth: int = 1) -> tuple[int, int, int]:
+    """Number, first update and length of the period that `num_done` updates lead into (SGDR, section 3).
 
     Args:
         num_done: updates since the first period began.
@@ -130,8 +149,14 @@ def restart_progress(num_done: int, period: int, growth: int = 1) -> float:
         growth: how many times as long as the one before each of the others is (T_mult in the paper).
     """
     if growth == 1:
-        return num_done % period / period
-    while num_done >= period:
-        num_done -= period
-        period *= growth
-    return num_done / period
+        return num_done // period, num_done // period * period, period
+    number, begin = 0, 0
+    while num_done >= begin + period:
+        number, begin, period = number + 1, begin + period, period * growth
+    return number, begin, period
+
+
+def restart_progress(num_done: int, period: int, growth: int = 1) -> float:
+    """Share of the present period that is done, in [0, 1), see `restart_period`."""
+    _, begin, length = restart_period(num_done, period, growth)
+    return (num_done - begin) / length

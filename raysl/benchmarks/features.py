@@ -8,51 +8,31 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import ray
 import ray.data
 import torch
 from ray.data import DataContext
 from torch import Tensor, nn
 
-from raysl.addresses import cut, join
+from raysl.addresses import join
 from raysl.arguments import instance, words
 from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.embedding import embed
+from raysl.benchmarks.feature_file import Features as Features
+from raysl.benchmarks.feature_file import write_features
 from raysl.benchmarks.settings import dataset_tag, load_data
 from raysl.checkpoint import load_checkpoint
 from raysl.cluster import Resources, connect
 from raysl.components import resolve
 from raysl.config.schema import DataConfig
-from raysl.data.decode.images import cut_images
 from raysl.data.source import SPLITS, Split
 from raysl.errors import ConfigError
-from raysl.storage import Folder
-from raysl.transforms.channels import network_input
-from raysl.transforms.view_recipe import evaluation_recipe
 
 log = logging.getLogger("raysl")
 
 CHUNK_ROWS = 512
 
 Numpy = dict[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class Features:
-    """Features of a split, in dataset order.
-
-    Args:
-        features: float32 [N, D].
-        labels: int64 [N], -1 where unlabelled; [N, K] of a multi-label dataset.
-        index: int64 [N], the samples' places in the dataset.
-        path: the Parquet file that holds the same.
-    """
-
-    features: Tensor
-    labels: Tensor
-    index: Tensor
-    path: str
 
 
 def extract(
@@ -94,8 +74,9 @@ def extract(
     index = torch.arange(images.num_samples)
     tag = dataset_tag(data, loaded.config.data)
     path = str(out) if out else join(loaded.uri, f"features_{f'{tag}_' if tag else ''}{split}.parquet")
-    _write(path, found, index)
-    return Features(found.features, found.labels, index, path)
+    features = Features(found.features, found.labels, index, path)
+    write_features(features)
+    return features
 
 
 def extract_sets(models: dict[str, nn.Module], split: Split, data: DataConfig) -> dict[str, FeatureSet]:
@@ -149,20 +130,13 @@ class _Extraction:
         parts = [self._chunk(number) for number in block["id"].tolist()]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
-    @torch.inference_mode()
     def _chunk(self, number: int) -> Numpy:
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         index = np.arange(number * CHUNK_ROWS, min((number + 1) * CHUNK_ROWS, self.split.num_samples))
-        recipe = evaluation_recipe(self.data.image_size, self.data.eval_resize)
-        read = cut_images(self.split, index, lambda sources, rows: recipe(sources[0].images, rows, seed=0, epoch=0))
-        pixels = read.views["image"][:, 0].to(device)
-        normal = network_input(pixels, self.data.mean, self.data.std, self.data.channels)
-        features = {
-            f"features:{name}": model(normal).float().cpu().numpy()
-            for name, model in _models_here(self.token, self.models, device).items()
-        }
-        corrupt = np.array([*read.corrupt, *[""] * (len(index) - len(read.corrupt))])
-        return {"index": index, "label": read.labels, "corrupt": corrupt, **features}
+        found = embed(_models_here(self.token, self.models, device), self.split, index, self.data, device)
+        features = {f"features:{name}": value.numpy() for name, value in found.features.items()}
+        corrupt = np.array([*found.corrupt, *[""] * (len(index) - len(found.corrupt))])
+        return {"index": index, "label": found.labels, "corrupt": corrupt, **features}
 
 
 _HERE: dict[str, dict[str, nn.Module]] = {}
@@ -174,16 +148,3 @@ def _models_here(token: str, reference: Any, device: torch.device) -> dict[str, 
         _HERE.clear()
         _HERE[token] = {name: model.to(device) for name, model in ray.get(reference).items()}
     return _HERE[token]
-
-
-def _write(path: str, found: FeatureSet, index: Tensor) -> None:
-    rows = pa.FixedSizeListArray.from_arrays(pa.array(found.features.flatten().numpy()), found.features.shape[1])
-    column = labels = found.labels.numpy()
-    if labels.ndim == 2:
-        column = pa.FixedSizeListArray.from_arrays(pa.array(labels.ravel()), labels.shape[1])
-    table = pa.table({"index": index.numpy(), "label": column, "features": rows})
-    parent, name = cut(path)
-    folder = Folder(parent or ".")
-    folder.make()
-    with folder.system.open_output_stream(f"{folder.path}/{name}") as stream:
-        pq.write_table(table, stream)

@@ -1,7 +1,7 @@
 """Weighted k-nearest-neighbour classification (Wu et al. 2018, arXiv 1805.01978, section 3.4)."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Annotated
@@ -112,15 +112,40 @@ def knn_predict(
     Returns:
         int64 [N, min(5, num_classes)] for each of `ks`; -1 in places that are left when fewer classes got a vote.
     """
-    keys = F.normalize(train.features.float(), dim=1)
     ranked: dict[int, list[Tensor]] = {k: [] for k in ks}
-    for chunk in torch.split(queries, chunk_rows):
-        cosines, nearest = _nearest(F.normalize(chunk.float(), dim=1), keys, max(ks), chunk_rows)
+    for cosines, nearest in nearest_rows(train.features, queries, max(ks), chunk_rows):
         weights = ((cosines - cosines[:, :1]) / temperature).exp()  # [B, k], the nearest at 1: no overflow
         labels = train.labels[nearest]  # [B, k]
         for k in ranked:
             ranked[k].append(_vote(labels[:, :k], weights[:, :k], num_classes))
     return {k: torch.cat(parts) for k, parts in ranked.items()}
+
+
+@torch.no_grad()
+def knn_probabilities(
+    train: FeatureSet,
+    queries: Tensor,
+    num_classes: int,
+    k: int = 20,
+    temperature: float = 0.07,
+    chunk_rows: int = 4096,
+) -> Tensor:
+    """Share of each class in the vote of the k nearest training rows, float32 [N, num_classes]; see `knn_predict`."""
+    shares = []
+    for cosines, rows in nearest_rows(train.features, queries, k, chunk_rows):
+        weights = ((cosines - cosines[:, :1]) / temperature).exp()
+        votes = weights.new_zeros(len(rows), num_classes).scatter_add_(1, train.labels[rows], weights)
+        shares.append(votes / votes.sum(dim=1, keepdim=True))
+    return torch.cat(shares)
+
+
+@torch.no_grad()
+def nearest_rows(keys: Tensor, queries: Tensor, k: int, chunk_rows: int = 4096) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cosines and places of the k keys [N, D] nearest to queries [M, D], nearest first, for a chunk of these at a time:
+    [m, min(k, N)] each."""
+    normal = F.normalize(keys.float(), dim=1)
+    for chunk in torch.split(queries, chunk_rows):
+        yield _nearest(F.normalize(chunk.float(), dim=1), normal, k, chunk_rows)
 
 
 def _nearest(queries: Tensor, keys: Tensor, k: int, chunk_rows: int) -> tuple[Tensor, Tensor]:

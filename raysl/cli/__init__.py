@@ -15,6 +15,7 @@ from raysl.cli import report, speed
 from raysl.cli.arguments import DEFAULT_CONFIG, split_arguments
 from raysl.cli.benchmark import run_benchmark, run_cluster, run_extract
 from raysl.cli.convert import run_convert
+from raysl.cli.doctor import run_doctor
 from raysl.cli.ingest import run_ingest
 from raysl.cli.names import list_names, show_config
 from raysl.cli.pretrain import run_pretrain
@@ -43,6 +44,7 @@ app.command("ingest")(run_ingest)
 app.command("convert")(run_convert)
 app.command("sweep")(run_sweep)
 app.command("list")(list_names)
+app.command("doctor")(run_doctor)
 app.add_typer(speed.app, name="speed")
 app.add_typer(report.app, name="report")
 

@@ -36,6 +36,7 @@ Checkpoint = Annotated[
 ]
 LOW_RESOURCE = (
     "train.workers=1",
+    "train.reference_workers=null",
     "train.batch_size=32",
     "train.epochs=2",
     "optim.warmup=10%",

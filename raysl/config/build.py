@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from raysl.components import ALIASES
 from raysl.config.dump import show
-from raysl.config.fields import NAMED_BY_KEY, SLOTS, component_class, near, settings_in, settings_of
-from raysl.config.schema import ComponentConfig, DataConfig, RunConfig
+from raysl.config.fields import NAMED_BY_KEY, SLOTS, SYNONYMS, component_class, near, settings_in, settings_of
+from raysl.config.schema import ComponentConfig, DataConfig, OptimConfig, RunConfig, TrainConfig
 from raysl.config.values import convert, spell
 from raysl.errors import ConfigError
-from raysl.optim.course import course_problems
+from raysl.optim.course_problems import course_problems
 
 NodeT = TypeVar("NodeT")
 
@@ -123,10 +123,24 @@ class _Builder:
             for leaf, item in value.items():
                 yield from self._unknown(leaf, item, inner, siblings)
             return
-        if meant := near(inner, self.known):
+        if others := _with_setting(key, name):
+            own = self.tree[key]["name"] if isinstance(self.tree.get(key), Mapping) else self.tree.get(key)
+            have = " has" if len(others) == 1 else " have"
+            names = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
+            yield f"{inner}: {key}={own} has no such setting, {names}{have}; leave it out, or set {key}={others[-1]}"
+        elif meant := near(inner, self.known):
             yield f"{inner}: no such setting; did you mean {' or '.join(meant)}?"
         else:
             yield f"{inner}: no such setting; {key or 'the tree'} has {', '.join(siblings)}"
+
+
+def _with_setting(key: str, name: Any) -> list[str]:
+    """Optimizers that have a setting which the chosen one has not, where the word means nothing else; of other
+    components nobody asks."""
+    if key != "optim" or name in SYNONYMS:
+        return []
+    kinds = {other: component_class(OptimConfig, other) for other in ALIASES[SLOTS[OptimConfig]]}
+    return [other for other, kind in kinds.items() if name in settings_of(kind, None)]
 
 
 def _problems(config: RunConfig) -> Iterator[str]:
@@ -154,6 +168,15 @@ def _problems(config: RunConfig) -> Iterator[str]:
     if optim.warmup.unit == "%" and optim.warmup.value > 100:
         yield f"optim.warmup: {optim.warmup} is longer than the run; give at most 100%"
     yield from course_problems(optim)
+    yield from _of_average(config.train)
+
+
+def _of_average(train: TrainConfig) -> Iterator[str]:
+    for field in dataclasses.fields(train):
+        value = getattr(train, field.name)
+        if train.ema is None and field.name.startswith("ema_") and value != field.default:
+            shown = str(value).lower() if isinstance(value, bool) else value
+            yield f"train.{field.name}: {shown} is of the average of the weights; set train.ema=0.999, or leave it out"
 
 
 def _sources(prefix: str, data: DataConfig) -> Iterator[tuple[str, DataConfig]]:

@@ -8,13 +8,17 @@ A field that may differ when a run is started again under its name carries `MAY_
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from raysl.config.component import ComponentConfig as ComponentConfig
 from raysl.config.compute import ComputeConfig, ParallelConfig
+from raysl.config.optim_schema import OptimConfig as OptimConfig
+from raysl.config.optim_schema import Phase as Phase
 from raysl.config.ranges import (
     AnyBound,
     Count,
     Every,
     Length,
     Location,
+    Momentum,
     Place,
     Rising,
     Seed,
@@ -27,14 +31,6 @@ from raysl.schedule import Duration
 MAY_CHANGE: dict[str, bool] = {"may_change": True}
 Byte = Annotated[int, Within(0, 255)]
 Deviation = Annotated[float, Within(0.001, 1)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComponentConfig:
-    """A node whose `name` picks the class that reads it."""
-
-    name: str
-    """Alias, `package.module:Class`, or `path/to/file.py:Class`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,68 +133,6 @@ class DataConfig(ComponentConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
-    """One of several parts in a row of the course of the learning rate."""
-
-    shape: Literal["constant", "linear", "cosine"]
-    """Its curve."""
-    length: Every
-    """How long it lasts; all phases together last as long as the run."""
-    start: Share
-    """Learning rate at its beginning, as a share of the peak."""
-    end: Share | None = None
-    """Learning rate at its end, as a share of the peak. Default: `start`."""
-    over: Literal["phase", "run"] = "phase"
-    """Where its curve begins and ends: with the phase, or with the run, of which the phase then shows a part."""
-
-    def __post_init__(self) -> None:
-        if self.shape == "constant" and self.end not in (None, self.start):
-            raise ValueError("a constant phase stays at its start; leave out end, or set shape=linear")
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimConfig(ComponentConfig):
-    """Base of every optimizer's settings, with the schedule of its learning rate."""
-
-    lr: Annotated[float, Within(0, 1e6)] = 0.3
-    """Peak learning rate for `lr_batch_size` images."""
-    lr_scaling: Literal["none", "linear", "sqrt"] = "linear"
-    """How the learning rate grows with train.batch_size / lr_batch_size."""
-    lr_batch_size: Count = 256
-    """Global batch size that `lr` is stated for."""
-    schedule: Literal["cosine", "constant", "linear", "steps", "restarts"] = "cosine"
-    """Course of the learning rate after the warm-up: down to `final_lr` along half a cosine or a straight line, the
-    peak all along, steps down at `decay_at`, or half a cosine again and again, each time of `restart_every`."""
-    warmup: Length = field(default=Duration.parse("10ep"))
-    """Linear rise to the peak: epochs (10ep), steps (500st) or a share of the run (5%)."""
-    warmup_start: Share = 0.0
-    """Learning rate of the first step of the warm-up, as a share of the peak. From 0 the warm-up rises by equal parts,
-    and the first step has one of them."""
-    final_lr: Share = 0.0
-    """Learning rate at the end of a cosine or a straight line, as a share of the peak."""
-    cosine_from: Literal["warmup", "start"] = "warmup"
-    """Where the cosine begins: at the peak after the warm-up, or with the run, so that it is below the peak when the
-    warm-up ends (VISSL's interval_scaling: rescaled, fixed)."""
-    decay_at: tuple[Length, ...] = ()
-    """Points of the run at which schedule=steps multiplies the learning rate by `decay_factor`: [60%, 80%]."""
-    decay_factor: Share = 0.1
-    """Factor of the learning rate at each point of `decay_at`."""
-    restart_every: Every | None = None
-    """Length of the first period of schedule=restarts."""
-    restart_growth: Annotated[int, Within(1, 100)] = 1
-    """How many times as long as the one before it each further period of schedule=restarts is."""
-    phases: tuple[Phase, ...] = ()
-    """The whole course of the learning rate in parts, in place of `schedule` and `warmup` and what belongs to them:
-    [{shape: linear, length: 10%, start: 0.1, end: 1}, {shape: cosine, length: 90%, start: 1, end: 0}]."""
-    weight_decay: Annotated[float, Within(0, 1000)] = 1e-6
-    """L2 penalty on the weights."""
-    weight_decay_end: Annotated[float, Within(0, 1000)] | None = None
-    """Weight decay at the end of the run, reached along half a cosine. Default: `weight_decay` all along."""
-    exclude_norm_and_bias: bool = True
-    """Leave one-dimensional parameters (biases, normalisation) out of weight decay and of layer-wise scaling."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class CourseConfig:
     """How long, how wide and how safely to train: a part of `TrainConfig`."""
 
@@ -210,6 +144,10 @@ class CourseConfig:
     """Images in a global batch, over all workers."""
     workers: Annotated[int, Within(1, 65_536)] = field(default=1, metadata=MAY_CHANGE)
     """Training processes; one per GPU."""
+    reference_workers: Annotated[int, Within(1, 65_536)] | None = None
+    """Workers that the settings are stated for. On r times as many the batch is r times as large, so that each worker's
+    part stays, the peak learning rate grows with it (by `optim.lr_scaling`; r times for none), and what is stated in
+    updates (500st) is divided by r, `log_every` apart. Such a run keeps its workers. Default: nothing is scaled."""
     uneven: bool = field(default=False, metadata=MAY_CHANGE)
     """Allow a number of workers that does not divide the lanes: ranks hold uneven rows, the gradient stays exact."""
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=MAY_CHANGE)
@@ -227,6 +165,18 @@ class CourseConfig:
     """Largest norm of the gradient; default: no clipping."""
     clip_grad_value: Annotated[float, Within(0, 1e9, above=True)] | None = None
     """Largest value in the gradient, plus or minus, before its norm is looked at; default: no clipping."""
+    ema: Momentum | None = None
+    """Keep an exponential moving average of all weights, of which this share stays at each update: 0.9999. It is saved
+    in `train_state.pt`. Default: none."""
+    ema_every: Count = 1
+    """Updates of the weights between two of their average."""
+    ema_warmup: Length = field(default=Duration.parse("5%"))
+    """How long the average stays a copy of the weights, so that the first ones leave no trace in it."""
+    ema_buffers: Literal["average", "copy"] = "average"
+    """What the average has for buffers of floating point, such as running statistics: averages too, or the present
+    ones, which take no memory."""
+    ema_export: bool = False
+    """Export the averaged backbone, which benchmarks then measure, in place of the one that is trained."""
     log_every: Every = field(default=Duration.parse("10st"), metadata=MAY_CHANGE)
     """How often a line goes to metrics.jsonl and TensorBoard."""
     checkpoint_every: Every = field(default=Duration.parse("1ep"), metadata=MAY_CHANGE)

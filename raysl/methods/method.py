@@ -97,6 +97,11 @@ class Method(nn.Module, ABC):
         the names in `evaluated`. Called every `train.eval_every` in evaluation mode, for every image once."""
         return {}
 
+    def class_scores(self, h: Tensor) -> Tensor | None:
+        """Scores [B, K] of the classes of the training images, by features [B, D] of `export`'s network; None, as by
+        default, where a method learns no classes. `raysl.Predictor` takes their softmax for probabilities."""
+        return None
+
     def before_epoch(self, step: Step, batches: Callable[[], Iterator[Batch]]) -> None:
         """Called at an epoch's first step, never on a resume inside it; torch and numpy are seeded from (seed, step),
         alike on every rank.

@@ -21,12 +21,19 @@ class Setup:
         backbone: widths and patches of the network, read without building weights.
         data: the dataset.
         plan: batch, epochs, updates, lanes.
+        written: the settings as the user wrote them, where `config` follows from those by `train.reference_workers`.
     """
 
     config: RunConfig
     backbone: BackboneInfo
     data: DataInfo
     plan: "TrainPlan"
+    written: RunConfig | None = None
+
+    @property
+    def as_written(self) -> RunConfig:
+        """The settings as the user wrote them, which a checkpoint keeps."""
+        return self.written or self.config
 
     @property
     def seed(self) -> int:
@@ -64,8 +71,10 @@ class Setup:
         """
         from raysl import dist
         from raysl.train.plan import TrainPlan
+        from raysl.train.reference import for_workers
 
+        written, config = config, for_workers(config)
         plan = plan or TrainPlan.from_config(config, num_samples, dist.world())
         found: type[Backbone] = backbone_class or resolve("backbone", config.backbone.name)
         data = DataInfo(num_samples, num_classes, config.data.image_size, fingerprint)
-        return cls(config, found.info(config.backbone), data, plan)
+        return cls(config, found.info(config.backbone), data, plan, None if written is config else written)

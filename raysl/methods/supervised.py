@@ -132,6 +132,10 @@ class Supervised(Method):
                 scales |= {id(parameter): head.lr_scale for parameter in own.parameters()}
         return with_lr_scales(split_groups(self, optim), scales)
 
+    def class_scores(self, h: Tensor) -> Tensor:
+        """Scores of the classes [B, K], never below fp32."""
+        return at_least_fp32(self.classifier(h))
+
     def _labels(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Which classes each image is of, and which it is not, 1 or 0 [B, K]; neither where that is not known."""
         dtype = batch.views["global"].dtype
@@ -159,7 +163,7 @@ class Supervised(Method):
             h, others = self.backbone(images), []  # [B*V, D]
         else:
             h, others = self.heads(self.backbone, images)
-        scores = [at_least_fp32(logits).view(*views.shape[:2], -1) for logits in (self.classifier(h), *others)]
+        scores = [at_least_fp32(logits).view(*views.shape[:2], -1) for logits in (self.class_scores(h), *others)]
         return h.view(*views.shape[:2], -1), scores
 
 

@@ -13,6 +13,7 @@ from raysl.config.schema import OptimConfig
 
 UNFIT = ("LBFGS", "SparseAdam")
 """Those that call the loss again and again, and those for sparse gradients."""
+LAYERWISE = ("lars", "larc")
 OURS = ("params", "lr", "weight_decay")
 """Arguments that have a setting of their own."""
 
@@ -31,7 +32,9 @@ class AnyTorch(Optimizer):
         """Its arguments by name, other than the learning rate and the weight decay."""
 
         def __post_init__(self) -> None:
-            optimizer_class(self.optimizer, self.options)
+            found = optimizer_class(self.optimizer, self.options)
+            if self.options:
+                _try(found, self.options)
 
     def __new__(cls, params: Iterable[dict[str, Any]], config: Config) -> Any:
         found = optimizer_class(config.optimizer, config.options)
@@ -51,6 +54,11 @@ def optimizer_class(name: str, options: dict[str, Any]) -> type[Optimizer]:
         for found, value in vars(torch.optim).items()
         if inspect.isclass(value) and issubclass(value, Optimizer) and value is not Optimizer and found not in UNFIT
     ]
+    if name.lower() in LAYERWISE:
+        raise ValueError(
+            f"{name} is raysl's own, which scales the updates of SGD and of no other; set "
+            f"optim={name.lower()}, or another optimizer"
+        )
     if name not in known:
         near = get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
@@ -64,3 +72,17 @@ def optimizer_class(name: str, options: dict[str, Any]) -> type[Optimizer]:
         if option not in takes:
             raise ValueError(f"options has {option!r}, and {name} takes {', '.join(takes)}")
     return found
+
+
+def _try(found: type[Any], options: dict[str, Any]) -> None:
+    """Have the optimizer refuse its options before a run begins.
+
+    Raises:
+        ValueError: if it does.
+    """
+    try:
+        optimizer = found([torch.nn.Parameter(torch.zeros(2, 2))], **options)
+        optimizer.param_groups[0]["params"][0].grad = torch.zeros(2, 2)
+        optimizer.step()
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"options={options} do not fit {found.__name__}: {error}") from error

@@ -11,6 +11,7 @@ from raysl.optim.course import lr_at as lr_at
 from raysl.optim.course import peak_lr as peak_lr
 from raysl.optim.course import weight_decay_at
 from raysl.optim.groups import complete_groups
+from raysl.optim.layers import parted_groups
 from raysl.schedule import Step
 
 if TYPE_CHECKING:
@@ -43,11 +44,11 @@ def build_optimizer(
         is_shared: whether each rank keeps a share of its state, where there are several.
 
     Raises:
-        ConfigError: if there is no such optimizer.
+        ConfigError: if there is no such optimizer, or the backbone tells no layers that `optim.layer_decay` needs.
         ValueError: if the method's groups contradict themselves.
     """
     optimizer_class = optimizer_class or resolve("optimizer", optim.name)
-    groups = complete_groups(method.param_groups(optim), optim)
+    groups = complete_groups(parted_groups(method.param_groups(optim), method, optim), optim)
     if is_shared and dist.world() > 1:
         optimizer = dist.shared_optimizer(optimizer_class, groups, optim)
     else:

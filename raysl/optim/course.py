@@ -1,17 +1,23 @@
 """The course of the learning rate and of the weight decay: pure functions of the step and the settings."""
 
-import dataclasses
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
 from itertools import accumulate
 
 from raysl.config.schema import OptimConfig
 from raysl.errors import ConfigError
-from raysl.schedule import Step, cosine, decays, linear, progress_after, restart_progress, warmup
-
-_IN_PHASES = ("schedule", "warmup", "warmup_start", "final_lr", "cosine_from")
-"""What phases stand in place of; the points of steps and restarts come with their schedule."""
+from raysl.schedule import (
+    Step,
+    cosine,
+    decays,
+    even_part,
+    inverse_sqrt,
+    linear,
+    polynomial,
+    progress_after,
+    restart_period,
+    warmup,
+)
 
 
 def peak_lr(optim: OptimConfig, batch_size: int) -> float:
@@ -22,7 +28,7 @@ def peak_lr(optim: OptimConfig, batch_size: int) -> float:
 
 def lr_at(optim: OptimConfig, step: Step, batch_size: int) -> float:
     """Learning rate of the update that starts at `step`: a linear warm-up, then the schedule; or the phases."""
-    peak = peak_lr(optim, batch_size)
+    peak, step = peak_lr(optim, batch_size), _changed_at(optim, step)
     if optim.phases:
         return peak * _share_in_phases(optim, step)
     num_warmup = optim.warmup.steps(step.total, step.epoch_len)
@@ -35,31 +41,13 @@ def weight_decay_at(optim: OptimConfig, step: Step) -> float:
     """Weight decay of the update that starts at `step`."""
     if optim.weight_decay_end is None:
         return optim.weight_decay
-    return cosine(step.progress, optim.weight_decay, optim.weight_decay_end)
+    curve = cosine if optim.weight_decay_schedule == "cosine" else linear
+    return curve(_changed_at(optim, step).progress, optim.weight_decay, optim.weight_decay_end)
 
 
-def course_problems(optim: OptimConfig) -> Iterator[str]:
-    """A line for each setting of the course that does not go with another."""
-    if optim.phases:
-        defaults = {field.name: field.default for field in dataclasses.fields(optim)}
-        mixed = [name for name in _IN_PHASES if getattr(optim, name) != defaults[name]]
-        if mixed:
-            given = ", ".join(f"optim.{name}={getattr(optim, name)}" for name in mixed)
-            back = " ".join(f"optim.{name}={defaults[name]}" for name in mixed)
-            yield f"optim.phases: they stand in place of {given}; set {back}, which is the default, or no phases"
-    if optim.decay_at and optim.schedule != "steps":
-        yield f"optim.decay_at: schedule={optim.schedule} has no such points; set optim.schedule=steps, or leave it out"
-    if optim.schedule == "steps" and not optim.decay_at:
-        yield "optim.schedule: steps needs the points of the run to step down at; set optim.decay_at=[60%,80%]"
-    if optim.restart_every is not None and optim.schedule != "restarts":
-        yield (
-            f"optim.restart_every: schedule={optim.schedule} has no restarts; set optim.schedule=restarts, "
-            "or leave it out"
-        )
-    if optim.schedule == "restarts" and optim.restart_every is None:
-        yield "optim.schedule: restarts needs the length of the first period; set optim.restart_every=25%"
-    if optim.cosine_from == "start" and optim.schedule != "cosine":
-        yield f"optim.cosine_from: schedule={optim.schedule} is no cosine; set optim.schedule=cosine, or leave it out"
+def _changed_at(optim: OptimConfig, step: Step) -> Step:
+    """The update whose values `step` has."""
+    return step if optim.update_every == "step" else Step(step.index - step.in_epoch, step.total, step.epoch_len)
 
 
 def check_phases(optim: OptimConfig, total: int, epoch_len: int) -> None:
@@ -83,15 +71,47 @@ def _after_warmup(optim: OptimConfig, step: Step, num_warmup: int, peak: float) 
         return peak
     if optim.schedule == "linear":
         return linear(progress, peak, end)
+    if optim.schedule == "polynomial":
+        return polynomial(progress, peak, end, optim.power)
+    if optim.schedule == "inverse_sqrt":
+        return peak * inverse_sqrt(step, num_warmup)
     if optim.schedule == "steps":
-        return peak * decays(step, optim.decay_at, optim.decay_factor)
+        return peak * _share_in_steps(optim, step, num_warmup)
     if optim.schedule == "restarts":
-        assert optim.restart_every is not None
-        period = max(1, optim.restart_every.steps(step.total, step.epoch_len))
-        progress = restart_progress(step.index - num_warmup, period, optim.restart_growth)
-    elif optim.cosine_from == "start":
-        progress = step.progress
-    return cosine(progress, peak, end)
+        return peak * _share_in_restarts(optim, step, num_warmup)
+    return cosine(step.progress if optim.cosine_from == "start" else progress, peak, end)
+
+
+def _share_in_steps(optim: OptimConfig, step: Step, num_warmup: int) -> float:
+    if optim.values:
+        if not optim.decay_at:
+            return optim.values[even_part(step, num_warmup, len(optim.values))]
+        return optim.values[sum(point.is_over(step) for point in optim.decay_at)]
+    if optim.num_decays:
+        return optim.decay_factor ** even_part(step, num_warmup, optim.num_decays + 1)
+    return decays(step, optim.decay_at, optim.decay_factor)
+
+
+def _share_in_restarts(optim: OptimConfig, step: Step, num_warmup: int) -> float:
+    """Share of the peak; of full waves, whose peaks change at the troughs between them, after one, three, ... periods.
+
+    The rules are those of VISSL's `cosine_warm_restart`.
+    """
+    assert optim.restart_every is not None
+    done, left = step.index - num_warmup, max(1, step.total - num_warmup)
+    period = max(1, optim.restart_every.steps(step.total, step.epoch_len))
+    number, begin, length = restart_period(done, period, optim.restart_growth)
+    is_full = optim.restart_wave == "full"
+    progress = (done - begin) / length
+    if is_full:
+        up = number % 2  # where a period leads back to the peak
+        number, begin = (number + 1) // 2, begin + period if up or number == 0 else begin
+        progress = 1 - progress if up else progress
+    if optim.restart_peak == "cosine":
+        top = cosine(begin / left, 1.0, optim.final_lr)
+    else:
+        top = optim.restart_factor**number
+    return cosine(progress, top, optim.final_lr)
 
 
 def _share_in_phases(optim: OptimConfig, step: Step) -> float:
@@ -101,5 +121,9 @@ def _share_in_phases(optim: OptimConfig, step: Step) -> float:
     place = min(bisect_right(ends, step.index), len(ends) - 1)
     phase, begin = optim.phases[place], ends[place - 1] if place > 0 else 0
     progress = step.progress if phase.over == "run" else (step.index - begin) / max(1, ends[place] - begin)
-    curve = cosine if phase.shape == "cosine" else linear
-    return curve(progress, phase.start, phase.start if phase.end is None else phase.end)
+    end = phase.start if phase.end is None else phase.end
+    if phase.shape == "inverse_sqrt":
+        return phase.start * inverse_sqrt(step, begin)
+    if phase.shape == "polynomial":
+        return polynomial(progress, phase.start, end, phase.power)
+    return (cosine if phase.shape == "cosine" else linear)(progress, phase.start, end)

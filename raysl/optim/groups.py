@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def split_groups(method: "Method", optim: OptimConfig, keep: Iterable[nn.Parameter] = ()) -> list[dict[str, Any]]:
     """Groups of the parameters that train: those that decay, and those that do not.
 
-    The latter, which get no layer-wise scaling either, are `keep`, what `method.backbone.no_decay` names and, with
-    `optim.exclude_norm_and_bias`, parameters of one dimension or none (biases, scales and shifts of normalisation).
-    Empty groups are left out.
+    The latter, which get no layer-wise scaling either, are `keep`, what `method.backbone.no_decay` names and, as
+    `optim.exclude_norm`, `optim.exclude_bias` or `optim.exclude_norm_and_bias` for both say, parameters of one
+    dimension or none: scales and shifts of normalisation, biases. Empty groups are left out.
 
     Raises:
         ValueError: if the backbone names a parameter that it does not have.
@@ -38,7 +38,7 @@ def split_groups(method: "Method", optim: OptimConfig, keep: Iterable[nn.Paramet
         )
     kept = {id(named[name]) for name in method.backbone.no_decay()} | {id(parameter) for parameter in keep}
     trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
-    kept |= {id(parameter) for parameter in trained if optim.exclude_norm_and_bias and parameter.ndim <= 1}
+    kept |= _narrow(method, optim)
     decaying = [parameter for parameter in trained if id(parameter) not in kept]
     excluded = [parameter for parameter in trained if id(parameter) in kept]
     groups = [
@@ -62,6 +62,25 @@ def with_lr_scales(groups: list[dict[str, Any]], scales: Mapping[int, float]) ->
             own.setdefault(group["lr_scale"] * scales.get(id(parameter), 1.0), []).append(parameter)
         parted += [{**group, "params": params, "lr_scale": scale} for scale, params in own.items()]
     return parted
+
+
+def _narrow(network: nn.Module, optim: OptimConfig) -> set[int]:
+    """Identities of the parameters of at most one dimension that are left out.
+
+    A scale is what is not called bias; a bias belongs to normalisation where the weight beside it has no more
+    dimensions than itself, or there is none.
+    """
+    both = optim.exclude_norm_and_bias
+    has_norm, has_bias = (both if own is None else own for own in (optim.exclude_norm, optim.exclude_bias))
+    found = set()
+    for module in network.modules():
+        own = dict(module.named_parameters(recurse=False))
+        is_norm = all(parameter.ndim <= 1 for parameter in own.values())
+        for name, parameter in own.items():
+            is_out = has_bias or (has_norm and is_norm) if name.endswith("bias") else has_norm
+            if parameter.ndim <= 1 and is_out:
+                found.add(id(parameter))
+    return found
 
 
 def complete_groups(groups: list[dict[str, Any]], optim: OptimConfig) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ def begin(run: Prepared, folder: RunFolder) -> Found:
             without a word, the checkpoint is of another method or keeps something of other images, the weights do not
             fit, or `backbone.freeze` leaves nothing to train.
     """
-    config, found = run.config, folder.newest()
+    config, found = run.setup.as_written, folder.newest()
     is_looked_at = config.method.weights is not None or config.backbone.freeze
     first = _first_state(run) if found.name is None and is_looked_at else None
     folder.claim(config, found)

@@ -43,9 +43,10 @@ def check_length(before: int, config: RunConfig, found: Found) -> str | None:
 
 def _consequence(before: int, config: RunConfig, found: Found) -> str:
     """What happens to the learning rate of a run that is extended, with the numbers."""
-    num_samples, optim, batch_size = int(found.meta["data"]["num_samples"]), config.optim, config.train.batch_size
+    num_samples = int(found.meta["data"]["num_samples"])
     shorter = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=before))
     old, new = (TrainPlan.from_config(either, num_samples) for either in (shorter, config))
+    optim, batch_size = new.optim, new.batch_size
     step, last = found.step, lr_at(optim, old.step(found.step - 1), batch_size)
     parts = [
         f"it is at step {step} of {old.total_steps}, where the learning rate was {last:.4g} (its peak: "

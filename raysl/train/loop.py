@@ -86,6 +86,7 @@ def fit(
             optimizer.zero_grad(set_to_none=True)
             state.synchronise()
             method.after_update(step, batch, out.carry)
+        state.follow(step)
         state.step += 1
         meter.count(plan.batch_rows(step))
         _observe(run, callbacks, meter, finite, out)

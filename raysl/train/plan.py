@@ -10,6 +10,7 @@ from raysl.data.source import Split
 from raysl.errors import ConfigError
 from raysl.optim.course import check_phases
 from raysl.schedule import Duration, Step
+from raysl.train.reference import for_workers
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class TrainPlan:
             ConfigError: if the images do not fill a batch, there are more workers than lanes, the last batch of an
                 epoch leaves a worker without images, or the phases of the learning rate do not fill the run.
         """
+        config = for_workers(config)
         train = config.train
         if num_samples < train.batch_size and config.data.drop_last:
             raise ConfigError(

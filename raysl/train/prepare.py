@@ -13,10 +13,12 @@ from raysl.errors import ConfigError
 from raysl.methods.place import check_place
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.freezing import check_freeze
+from raysl.optim.layers import check_layers
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.configured import configured
 from raysl.train.expected import check_expected_names, course_warning
 from raysl.train.plan import TrainPlan
+from raysl.train.reference import told_for_workers
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 log = logging.getLogger("raysl")
@@ -73,9 +75,12 @@ def prepare(config: RunConfig) -> Prepared:
         backbone_class=classes.backbone,
         fingerprint=train.fingerprint,
     )
+    check_layers(config.optim, setup.backbone.num_layers, classes.backbone)
     check_place(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
     recipe = checked_views(setup, classes)
     has_online_knn, has_held_out = _checked_measures(setup, classes, train, test)
+    if derived := told_for_workers(config):
+        log.info(derived)
     if warning := course_warning(plan):
         log.warning(warning)
     is_cut = next(iter(recipe.groups.values()))[0].tiles is not None  # a tile is no image that anybody measures

@@ -1,8 +1,6 @@
 """Views of a user's own images, for `fit` in a notebook: the same that a run makes of a dataset."""
 
-import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -15,7 +13,8 @@ from raysl.components import Classes
 from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
 from raysl.data.decode.background import color_of
-from raysl.data.split import Rows, Split, runs, seen_on
+from raysl.data.given import GivenImage, GivenImages, given_device, stored_image
+from raysl.data.split import seen_on
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     Picture = Tensor | np.ndarray | Image
-
-MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of Pillow's, which a PNG file keeps as they are
-DEEP = ("I", "F")  # which a TIFF file does
 
 
 @overload
@@ -81,10 +77,10 @@ def views(
     """
     run_config(config)
     found = _checked(images)
-    split = seen_on(_Images(found, _labels(labels, len(found))), color_of(config.data.background))
+    split = seen_on(GivenImages(found, _labels(labels, len(found))), color_of(config.data.background))
     setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
     loader = loader_of(setup, split, checked_views(setup, classes), augment_in_task=True)
-    stream = LocalBatches(loader, dist.rank(), dist.world(), _device(device))
+    stream = LocalBatches(loader, dist.rank(), dist.world(), given_device(device))
     if epoch is None:
         return stream
     if type(epoch) is not int or epoch < 0:
@@ -95,26 +91,7 @@ def views(
     return [next(batches) for _ in range(setup.plan.epoch_len)]
 
 
-@dataclass
-class _Images(Split):
-    """Images in memory."""
-
-    images: list[bytes | np.ndarray]
-    labels: Int64s
-
-    def __post_init__(self) -> None:
-        self.unit_sizes = runs(len(self.images))
-        self.fingerprint = f"images:{len(self.images)}"
-        self.classes = tuple(map(str, range(int(self.labels.max(initial=-1)) + 1)))
-        self.is_random_access = True
-
-    def read(self, index: Int64s) -> Rows:
-        """See `Split.read`."""
-        places = index.tolist()
-        return Rows([self.images[place] for place in places], self.labels[index], [f"image {n}" for n in places])
-
-
-def _checked(images: Any) -> list[bytes | np.ndarray]:
+def _checked(images: Any) -> list[GivenImage]:
     """Images as a split has them."""
     try:
         found = list(images)
@@ -122,51 +99,7 @@ def _checked(images: Any) -> list[bytes | np.ndarray]:
         raise ConfigError(f"images: a {type(images).__name__} is no list of images") from error
     if not found:
         raise ConfigError("images: the list is empty; give at least as many as train.batch_size")
-    return [_stored(image, f"images[{place}]") for place, image in enumerate(found)]
-
-
-def _stored(image: Any, name: str) -> bytes | np.ndarray:
-    """One image as pixels [H, W] or [H, W, 3], or as an encoded file."""
-    if isinstance(image, Tensor | np.ndarray):
-        return _pixels(image, name)
-    from PIL import Image, ImageOps
-
-    if not isinstance(image, Image.Image):
-        raise ConfigError(f"{name} is a {type(image).__name__}; give a uint8 tensor [3, H, W] or an image of Pillow's")
-    file = io.BytesIO()
-    try:
-        upright = ImageOps.exif_transpose(image)
-        if upright.mode in DEEP:
-            upright.save(file, "TIFF")
-        else:
-            kept = upright if upright.mode in MODES or upright.mode.startswith("I;16") else upright.convert("RGB")
-            kept.save(file, "PNG", compress_level=1)  # so that transparency and depth mean what they do in a file
-    except (OSError, ValueError, SyntaxError) as error:
-        raise ConfigError(f"{name} cannot be read by Pillow: {error}; leave it out") from error
-    return file.getvalue()
-
-
-def _pixels(image: Tensor | np.ndarray, name: str) -> np.ndarray:
-    is_tensor = isinstance(image, Tensor)
-    channels = image.shape[0 if is_tensor else 2] if image.ndim == 3 else 1 if image.ndim == 2 else 0
-    if image.dtype not in (torch.uint8, np.uint8) or channels not in (1, 3) or 0 in image.shape:
-        raise ConfigError(
-            f"{name} is {image.dtype} {list(image.shape)}; give pixels from 0 to 255 as uint8 "
-            f"{'[3, H, W]' if is_tensor else '[H, W, 3]'}, not normalised, or an image of Pillow's"
-        )
-    pixels = image.cpu().numpy() if isinstance(image, Tensor) else image
-    pixels = pixels.transpose(1, 2, 0) if is_tensor and pixels.ndim == 3 else pixels
-    return pixels[:, :, 0] if pixels.ndim == 3 and channels == 1 else pixels
-
-
-def _device(device: torch.device | str) -> torch.device:
-    try:
-        found = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ConfigError(f"device: {device!r} is none that torch knows; give 'cpu' or 'cuda'") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device: {device!r}, and torch sees no GPU here; give 'cpu'")
-    return found
+    return [stored_image(image, f"images[{place}]") for place, image in enumerate(found)]
 
 
 def _labels(labels: Sequence[int] | None, num: int) -> Int64s:

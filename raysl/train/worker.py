@@ -22,6 +22,7 @@ from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.memory import keep_freed_memory
 from raysl.methods.place import prepare_device
 from raysl.methods.setup import Setup
+from raysl.process import repeat_kernels
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.collapse_watch import CollapseWatch
 from raysl.train.callbacks.corrupt_images import CorruptImages
@@ -40,6 +41,7 @@ from raysl.train.loop import fit
 from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared
 from raysl.train.ray_reporter import RayReporter, local_logs
+from raysl.train.reference import told_for_workers
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     if dist.is_main():
         with disk.writing(logs):
             _announce(plan, state, logs)
+            if derived := told_for_workers(setup.as_written):
+                note_event(logs, derived)
         reporter.put_logs()
     corrupt = CorruptLog()
     broken = CorruptImages(corrupt, logs, max_corrupt(setup), disk)
@@ -187,12 +191,7 @@ def _prepare_process(job: Job, device: torch.device) -> None:
     if device.type == "cpu":
         keep_freed_memory()
     prepare_device(job.config.train, device)
-    if job.config.train.deterministic:
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.backends.cudnn.benchmark = False
-    elif device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
+    repeat_kernels(job.config.train.deterministic)
 
 
 def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:

@@ -32,7 +32,18 @@ BAD = ["-3", "-0.5", "1.5", ".nan", ".inf", "-.inf", "1e300", "10000000000000000
 Field = tuple[tuple[str, ...], str, Any]
 """Overrides that choose a component, the dotted key of a number there, and its annotation."""
 
-SCHEDULES = {"optim.decay_at": ["optim.schedule=steps"], "optim.restart_every": ["optim.schedule=restarts"]}
+RESTARTS = ["optim.schedule=restarts", "optim.restart_every=10%"]
+SCHEDULES = {
+    "optim.decay_at": ["optim.schedule=steps"],
+    "optim.num_decays": ["optim.schedule=steps"],
+    "optim.values": ["optim.schedule=steps"],
+    "optim.power": ["optim.schedule=polynomial"],
+    "optim.restart_every": ["optim.schedule=restarts"],
+    "optim.restart_growth": RESTARTS,
+    "optim.restart_factor": RESTARTS,
+    "train.ema_every": ["train.ema=0.9"],
+    "train.ema_warmup": ["train.ema=0.9"],
+}
 """What settings go with alone."""
 TILES = {
     "method.views.resize": ["method.views.size=6", "method.views.tile_size=2", "method.views.jitter=1"],

@@ -62,9 +62,32 @@ def test_options_and_schedules_reach_it() -> None:
         (["optim.optimizer=lr_scheduler"], "is no optimizer of torch.optim"),
         (["optim.options={betta: 1}"], "options has 'betta', and Adam takes betas, eps"),
         (["optim.options={lr: 1}"], "options has lr, which is a setting of its own: optim.lr"),
+        (["optim.options={betas: [0.9]}"], "options={'betas': .* do not fit Adam: list index out of range"),
+        (["optim.options={betas: [0.9, 2]}"], "do not fit Adam: Invalid beta parameter at index 1"),
+        (["optim.optimizer=SGD", "optim.options={nesterov: true}"], "do not fit SGD: Nesterov momentum requires"),
+        (["optim.optimizer=LARC"], "optim: LARC is raysl's own, which scales the updates of SGD .* set optim=larc"),
         *(([f"optim.optimizer={name}"], f"optimizer {name} needs another training loop") for name in UNFIT),
     ],
 )
 def test_other_names_and_options_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_config("quickstart", ["optim=torch", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "optim=larc optim.betas=[0.9,0.95]",
+            "optim.betas: optim=larc has no such setting, adam and adamw have; .*w$",
+        ),
+        ("optim=lars optim.eps=1e-8", "optim.eps: optim=lars has no such setting, adam, adamw and larc have; leave it"),
+        ("optim=adamw optim.momentum=0.9", "optim.momentum: optim=adamw has no such .* or set optim=sgd"),
+        ("optim={name: lars, betas: [0.9, 0.95]}", "optim.betas: optim=lars has no such setting"),
+        ("optim.beta=1", "optim.beta: no such setting; did you mean"),
+        ("optim=larc optim.nonsense=1", "optim.nonsense: no such setting; optim has name, lr"),
+    ],
+)
+def test_settings_of_another_optimizer_are_told_to_be_its(words: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config("quickstart", [words] if "{" in words else words.split())

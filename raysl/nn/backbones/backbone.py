@@ -21,12 +21,14 @@ class BackboneInfo:
         patch_size: side of a patch in pixels, of a `TokenBackbone`; None of others.
         stages: widths of the inner features that it names; empty where it does not tell.
         feature_stages: those of them that its features are, side by side; empty where it does not tell.
+        num_layers: see `Backbone.num_layers`.
     """
 
     feature_dim: int
     patch_size: int | None
     stages: dict[str, int]
     feature_stages: tuple[str, ...] = field(default=(), compare=False)
+    num_layers: int | None = None
 
 
 class Backbone(nn.Module, ABC):
@@ -63,8 +65,13 @@ class Backbone(nn.Module, ABC):
             ConfigError: if the settings make no network.
         """
         network = cls.without_weights(config)
-        widths = dict(network.stage_widths)
-        return BackboneInfo(network.feature_dim, network.patch_size, widths, network.feature_stages)
+        return BackboneInfo(
+            network.feature_dim,
+            network.patch_size,
+            dict(network.stage_widths),
+            network.feature_stages,
+            network.num_layers,
+        )
 
     @classmethod
     def without_weights(cls, config: Any) -> Self:
@@ -124,6 +131,19 @@ class Backbone(nn.Module, ABC):
     def no_decay(self) -> set[str]:
         """Names of the parameters of more than one dimension that weight decay leaves alone, such as tokens."""
         return set()
+
+    @property
+    def num_layers(self) -> int | None:
+        """Number L of the last of the layers 0 to L that `layer_of` tells of; None where it does not."""
+        return None
+
+    def layer_of(self, name: str) -> int:
+        """Layer of a parameter, from 0 for the stem or the embeddings, which `optim.layer_decay` follows.
+
+        Args:
+            name: as `named_parameters` has it.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not tell its layers")
 
 
 class TokenBackbone(Backbone):

@@ -106,6 +106,16 @@ class ResNet(Backbone):
         """What `forward` gives."""
         return ("avgpool",)
 
+    @property
+    def num_layers(self) -> int:
+        """Stages that are built; the stem is layer 0."""
+        return int(self.config.num_stages)
+
+    def layer_of(self, name: str) -> int:
+        """0 for `conv1` and `bn1`, n for `layer`n."""
+        stage = name.partition(".")[0]
+        return int(stage.removeprefix("layer")) if stage.startswith("layer") else 0
+
     def units(self) -> dict[str, list[nn.Module]]:
         """The residual blocks of `res2` to `res5`, as far as they are built."""
         layers = [self.get_submodule(f"layer{stage + 1}") for stage in range(self.config.num_stages)]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import ModuleType
 from typing import Any
 
@@ -51,6 +52,23 @@ class TimmModel(WrappedBackbone):
         told = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()
         return {f"network.{name}" for name, _ in network.named_parameters() if name in told}
 
+    @property
+    def num_layers(self) -> int | None:
+        """Of the groups that timm parts the network into; None where it does not."""
+        return max(self._layers.values(), default=None)
+
+    def layer_of(self, name: str) -> int:
+        """Number of a parameter's group: as a rule 0 for the stem, then one for each stage, or each block of a ViT."""
+        return self._layers[name]
+
+    @cached_property
+    def _layers(self) -> dict[str, int]:
+        network: Any = self.network
+        if not hasattr(network, "group_matcher"):
+            return {}
+        groups = _timm().models.group_parameters(network, network.group_matcher(coarse=True), reverse=True)
+        return {f"network.{name}": number for name, number in groups.items()}
+
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Inner features by name, in the order asked for; nothing is computed beyond the deepest one.
 
@@ -85,6 +103,7 @@ def _timm() -> ModuleType:
     try:
         import timm
         import timm.layers
+        import timm.models
     except ImportError as error:
         raise ConfigError("backbone=timm needs timm, which is not installed: pip install timm") from error
     return timm  # type: ignore[no-any-return]

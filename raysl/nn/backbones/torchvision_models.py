@@ -63,6 +63,23 @@ class TorchvisionModel(WrappedBackbone):
         named = [name for name, _ in self.named_parameters()]
         return {name for name in named if name.endswith(NO_DECAY) or ".cpb_mlp." in name}
 
+    @property
+    def num_layers(self) -> int:
+        """Blocks of a ViT, whose embeddings are layer 0; of others, stages less one: the first has the stem, too."""
+        return len(self._widths) - (0 if "block1" in self._widths else 1)
+
+    def layer_of(self, name: str) -> int:
+        """Layer of the block or the stage that a parameter is of; what comes before them is 0, behind them the last."""
+        ends = [list(_units(self.network)).index(place) for place in self._places.values()]
+        names = [f"{unit}." for unit in _units(self.network)]
+        found = [place for place, unit in enumerate(names) if name.removeprefix("network.").startswith(unit)]
+        if found:
+            stage = sum(end < found[0] for end in ends)
+            return min(stage + ("block1" in self._widths), self.num_layers)
+        all_names = [known.removeprefix("network.") for known, _ in self.named_parameters()]
+        first = next(place for place, known in enumerate(all_names) if known.startswith(tuple(names)))
+        return 0 if all_names.index(name.removeprefix("network.")) < first else self.num_layers
+
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """Inner features by name, in the order asked for; nothing is computed beyond the deepest one.
 

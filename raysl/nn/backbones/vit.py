@@ -125,6 +125,18 @@ class ViT(TokenBackbone):
         """What `forward` gives: `class`, `mean` or both."""
         return ("class", "mean") if self.config.output == "class_mean" else (self.config.output,)
 
+    @property
+    def num_layers(self) -> int:
+        """Blocks; embeddings and tokens are layer 0."""
+        return len(self.blocks)
+
+    def layer_of(self, name: str) -> int:
+        """0 for `patch_embed`, tokens and positions, i + 1 for `blocks.`i; the last norm is of the last block."""
+        part, _, rest = name.partition(".")
+        if part == "blocks":
+            return int(rest.partition(".")[0]) + 1
+        return self.num_layers if part == "norm" else 0
+
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
         tokens = self.tokens(images)

@@ -58,7 +58,7 @@ class RunFolder(Folder):
         extended = None
         if self.exists("run.yaml"):
             before = stored_settings(self.read("run.yaml").decode(), self.uri_of("run.yaml"), config)
-            changes = differences(before, config)
+            changes = [*differences(before, config), *_other_workers(before, config)]
             if changes:
                 listed = "\n  ".join(changes)
                 raise ConfigError(
@@ -92,6 +92,15 @@ class RunFolder(Folder):
         """
         with run_lock(self) as lock:
             yield lock
+
+
+def _other_workers(before: RunConfig | Mapping[str, Any], config: RunConfig) -> list[str]:
+    """A line where the workers differ of a run whose batch follows them."""
+    tree = to_dict(before) if isinstance(before, RunConfig) else before
+    now, then = config.train.workers, tree.get("train", {}).get("workers", config.train.workers)
+    if config.train.reference_workers is None or now == then:
+        return []
+    return [f"train.workers: {then} -> {now}, which the batch follows by train.reference_workers"]
 
 
 def _epochs(found: Found, before: RunConfig | Mapping[str, Any], config: RunConfig) -> int:
