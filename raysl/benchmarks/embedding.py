@@ -36,7 +36,7 @@ def embed(
     """Features of rows of a split.
 
     Args:
-        models: networks from normalised images [B, 3, H, W] to [B, D] by name, on the device.
+        models: networks from normalised images [B, C, H, W] to [B, D] by name, on the device.
         split: the images.
         index: int64 [B].
         data: gives sizes and normalisation.

@@ -163,7 +163,7 @@ class Supervised(Method):
             h, others = self.backbone(images), []  # [B*V, D]
         else:
             h, others = self.heads(self.backbone, images)
-        scores = [at_least_fp32(logits).view(*views.shape[:2], -1) for logits in (self.classifier(h), *others)]
+        scores = [at_least_fp32(logits).view(*views.shape[:2], -1) for logits in (self.class_scores(h), *others)]
         return h.view(*views.shape[:2], -1), scores
 
 

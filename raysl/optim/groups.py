@@ -48,6 +48,22 @@ def split_groups(method: "Method", optim: OptimConfig, keep: Iterable[nn.Paramet
     return [group for group in groups if group["params"]]
 
 
+def with_lr_scales(groups: list[dict[str, Any]], scales: Mapping[int, float]) -> list[dict[str, Any]]:
+    """The groups, each parted by the learning rates of its parameters.
+
+    Args:
+        groups: as `split_groups` gives them.
+        scales: factors of the learning rate by the `id` of a parameter; others keep their group's.
+    """
+    parted: list[dict[str, Any]] = []
+    for group in groups:
+        own: dict[float, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            own.setdefault(group["lr_scale"] * scales.get(id(parameter), 1.0), []).append(parameter)
+        parted += [{**group, "params": params, "lr_scale": scale} for scale, params in own.items()]
+    return parted
+
+
 def _narrow(network: nn.Module, optim: OptimConfig) -> set[int]:
     """Identities of the parameters of at most one dimension that are left out.
 
@@ -65,22 +81,6 @@ def _narrow(network: nn.Module, optim: OptimConfig) -> set[int]:
             if parameter.ndim <= 1 and is_out:
                 found.add(id(parameter))
     return found
-
-
-def with_lr_scales(groups: list[dict[str, Any]], scales: Mapping[int, float]) -> list[dict[str, Any]]:
-    """The groups, each parted by the learning rates of its parameters.
-
-    Args:
-        groups: as `split_groups` gives them.
-        scales: factors of the learning rate by the `id` of a parameter; others keep their group's.
-    """
-    parted: list[dict[str, Any]] = []
-    for group in groups:
-        own: dict[float, list[nn.Parameter]] = {}
-        for parameter in group["params"]:
-            own.setdefault(group["lr_scale"] * scales.get(id(parameter), 1.0), []).append(parameter)
-        parted += [{**group, "params": params, "lr_scale": scale} for scale, params in own.items()]
-    return parted
 
 
 def complete_groups(groups: list[dict[str, Any]], optim: OptimConfig) -> list[dict[str, Any]]:

@@ -181,7 +181,7 @@ def test_stage_widths_are_those_of_what_comes_out(depth: int) -> None:
     found = network.stages(torch.zeros(2, 3, 8, 8), list(network.stage_widths))
     assert network.stage_widths == {name: out.shape[1] for name, out in found.items()}
     expected = {"stem": 64, "res2": 256, "res3": 512, "res4": 1024, "res5": 2048, "avgpool": 2048}
-    assert ResNet.info(ResNet.Config()) == BackboneInfo(2048, None, expected, 4)
+    assert ResNet.info(ResNet.Config()) == BackboneInfo(2048, None, expected, num_layers=4)
     assert network.no_decay() == set()
 
 

@@ -49,7 +49,7 @@ def test_features_and_stages_are_timms(model: str) -> None:
     assert list(found) == names[::-1]
     assert {name: out.shape[1] for name, out in found.items()} == network.stage_widths
     assert TimmModel.info(network.config) == BackboneInfo(
-        expected.shape[1], None, network.stage_widths, network.num_layers
+        expected.shape[1], None, network.stage_widths, num_layers=network.num_layers
     )
 
 

@@ -133,7 +133,9 @@ def test_a_stage_is_kept_as_it_was_before_the_network_writes_over_it() -> None:
 
 def test_facts_are_those_of_the_network() -> None:
     widths = {"stage1": 96, "stage2": 192, "stage3": 384, "stage4": 768, "features": 768}
-    assert TorchvisionModel.info(TorchvisionModel.Config(model="swin_t")) == BackboneInfo(768, None, widths, 3)
+    assert TorchvisionModel.info(TorchvisionModel.Config(model="swin_t")) == BackboneInfo(
+        768, None, widths, num_layers=3
+    )
     assert made("swin_t").stage_widths == widths
 
 

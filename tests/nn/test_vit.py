@@ -142,7 +142,9 @@ def test_stages_stop_at_the_deepest_one_asked_for() -> None:
 
 def test_facts_tell_the_patch_size() -> None:
     widths = dict.fromkeys(["block1", "block2", "block3", "block4", "norm", "class", "mean"], 96)
-    assert ViT.info(ViT.Config(size="nano", patch_size=8, output="class_mean")) == BackboneInfo(192, 8, widths, 4)
+    assert ViT.info(ViT.Config(size="nano", patch_size=8, output="class_mean")) == BackboneInfo(
+        192, 8, widths, num_layers=4
+    )
 
 
 def test_positions_stay_as_they_are_on_their_own_grid() -> None:

@@ -20,15 +20,15 @@ class BackboneInfo:
         feature_dim: width of its features.
         patch_size: side of a patch in pixels, of a `TokenBackbone`; None of others.
         stages: widths of the inner features that it names; empty where it does not tell.
-        num_layers: see `Backbone.num_layers`.
         feature_stages: those of them that its features are, side by side; empty where it does not tell.
+        num_layers: see `Backbone.num_layers`.
     """
 
     feature_dim: int
     patch_size: int | None
     stages: dict[str, int]
-    num_layers: int | None = None
     feature_stages: tuple[str, ...] = field(default=(), compare=False)
+    num_layers: int | None = None
 
 
 class Backbone(nn.Module, ABC):
@@ -65,9 +65,12 @@ class Backbone(nn.Module, ABC):
             ConfigError: if the settings make no network.
         """
         network = cls.without_weights(config)
-        widths = dict(network.stage_widths)
         return BackboneInfo(
-            network.feature_dim, network.patch_size, widths, network.num_layers, feature_stages=network.feature_stages
+            network.feature_dim,
+            network.patch_size,
+            dict(network.stage_widths),
+            network.feature_stages,
+            network.num_layers,
         )
 
     @classmethod

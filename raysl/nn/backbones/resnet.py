@@ -102,6 +102,11 @@ class ResNet(Backbone):
         return {"stem": self.config.width, **widths, "avgpool": self.feature_dim}
 
     @property
+    def feature_stages(self) -> tuple[str, ...]:
+        """What `forward` gives."""
+        return ("avgpool",)
+
+    @property
     def num_layers(self) -> int:
         """Stages that are built; the stem is layer 0."""
         return int(self.config.num_stages)
@@ -110,11 +115,6 @@ class ResNet(Backbone):
         """0 for `conv1` and `bn1`, n for `layer`n."""
         stage = name.partition(".")[0]
         return int(stage.removeprefix("layer")) if stage.startswith("layer") else 0
-
-    @property
-    def feature_stages(self) -> tuple[str, ...]:
-        """What `forward` gives."""
-        return ("avgpool",)
 
     def units(self) -> dict[str, list[nn.Module]]:
         """The residual blocks of `res2` to `res5`, as far as they are built."""

@@ -121,6 +121,11 @@ class ViT(TokenBackbone):
         return {name for name, _ in self.named_parameters(recurse=False)}
 
     @property
+    def feature_stages(self) -> tuple[str, ...]:
+        """What `forward` gives: `class`, `mean` or both."""
+        return ("class", "mean") if self.config.output == "class_mean" else (self.config.output,)
+
+    @property
     def num_layers(self) -> int:
         """Blocks; embeddings and tokens are layer 0."""
         return len(self.blocks)
@@ -131,11 +136,6 @@ class ViT(TokenBackbone):
         if part == "blocks":
             return int(rest.partition(".")[0]) + 1
         return self.num_layers if part == "norm" else 0
-
-    @property
-    def feature_stages(self) -> tuple[str, ...]:
-        """What `forward` gives: `class`, `mean` or both."""
-        return ("class", "mean") if self.config.output == "class_mean" else (self.config.output,)
 
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
