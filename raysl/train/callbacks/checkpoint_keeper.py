@@ -42,7 +42,7 @@ class CheckpointKeeper(Callback):
             if self.metric is None and self.every is None:
                 raise ValueError("nothing would be kept; set metric, every or both")
             if self.metric is not None and self.mode is None:
-                raise ValueError(f"mode: say whether less {self.metric} is better (min), or more (max)")
+                raise ValueError(f"set mode=min if less {self.metric} is better, mode=max if more")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
