@@ -37,6 +37,7 @@ from raysl.methods.method import Method
 from raysl.methods.place import place
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.freezing import freeze
 from raysl.nn.batch_norm import local_statistics
 from raysl.optim.build import build_optimizer
 from raysl.storage import Folder
@@ -77,7 +78,8 @@ class TrainState:
             is_new: whether to read `method.weights`, which a run that goes on does not need any more.
 
         Raises:
-            ConfigError: if those weights cannot be read, or their backbone is another one.
+            ConfigError: if those weights cannot be read, their backbone is another one, or `backbone.freeze` names no
+                stage or leaves nothing to train.
         """
         config = setup.config
         classes = classes or Classes.of(config)
@@ -86,7 +88,13 @@ class TrainState:
         backbone: Backbone = classes.backbone(config.backbone)
         if weights is not None:  # before the method copies it into a teacher
             weights.fill_backbone(backbone)
+        freeze(backbone, config.backbone.freeze)
         method: Method = classes.method(setup, backbone)
+        if not any(parameter.requires_grad for parameter in method.parameters()):
+            raise ConfigError(
+                f"backbone.freeze={list(config.backbone.freeze)} leaves nothing to train: method={config.method.name} "
+                "has no weights beside the backbone's; freeze fewer stages"
+            )
         origin = None if weights is None else weights.fill_method(method)
         device = torch.device(device)
         place(method, config.train, device)
@@ -113,16 +121,19 @@ class TrainState:
         if dist.world() > 1:
             dist.average_(local_statistics(self.method))
 
-    def exported(self) -> Backbone:
-        """The backbone to measure: the method's own, or a whole copy where ranks hold shares; every rank calls it."""
+    def exported(self, as_copy: bool = False) -> Backbone:
+        """The backbone to measure: the method's own, or a copy, also where ranks hold shares; every rank calls it.
+
+        A copy is whole, and as its settings make it: not compiled, with normalisation of its own rows.
+        """
         backbone = self.method.export()
-        if not dist.is_sharded(self.method):
+        if not as_copy and not dist.is_sharded(self.method):
             return backbone
         weights = dist.whole(backbone.state_dict(), on_all=True)
         with torch.random.fork_rng(devices=[]):
             copy: Backbone = type(backbone)(backbone.config)
         copy.load_state_dict(weights)
-        return copy.to(self.device)
+        return copy.to(self.device).train(backbone.training)
 
     def tensors(self) -> dict[str, Any]:
         """What a checkpoint holds of method, optimizer and exported backbone, whole; every rank calls it.
@@ -267,7 +278,8 @@ def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
 
     Returns:
         A module from images [B, 3, H, W], normalised by the run's `data.mean` and `data.std`, to features
-        [B, feature_dim]; `.stages(x, names)` gives inner features.
+        [B, feature_dim]; `.stages(x, names)` gives inner features. `raysl.transforms.network_input` makes such images,
+        also where the run's `data.channels` are others than red, green and blue.
 
     Raises:
         ConfigError: if there is no checkpoint, it cannot be read, or it names code that is not trusted.

@@ -166,4 +166,6 @@ def _hint(settings: Path, config: RunConfig) -> str:
     mine = plain(config.backbone)
     if not isinstance(theirs, dict):
         return ""
-    return " ".join(f"backbone.{key}={value}" for key, value in theirs.items() if mine.get(key) != value)
+    return " ".join(
+        f"backbone.{key}={value}" for key, value in theirs.items() if key != "freeze" and mine.get(key) != value
+    )

@@ -56,6 +56,8 @@ ALIASES: dict[str, dict[str, str]] = {
         "wmse": "raysl.methods.wmse:WMSE",
     },
     "backbone": {
+        "alexnet": "raysl.nn.backbones.alexnet:AlexNet",
+        "regnet": "raysl.nn.backbones.regnet:RegNet",
         "resnet": "raysl.nn.backbones.resnet:ResNet",
         "timm": "raysl.nn.backbones.timm_models:TimmModel",
         "torchvision": "raysl.nn.backbones.torchvision_models:TorchvisionModel",

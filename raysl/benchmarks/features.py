@@ -28,7 +28,7 @@ from raysl.data.decode.images import cut_images
 from raysl.data.source import SPLITS, Split
 from raysl.errors import ConfigError
 from raysl.storage import Folder
-from raysl.transforms.functional import normalize
+from raysl.transforms.channels import network_input
 from raysl.transforms.view_recipe import evaluation_recipe
 
 log = logging.getLogger("raysl")
@@ -156,7 +156,7 @@ class _Extraction:
         recipe = evaluation_recipe(self.data.image_size, self.data.eval_resize)
         read = cut_images(self.split, index, lambda sources, rows: recipe(sources[0].images, rows, seed=0, epoch=0))
         pixels = read.views["image"][:, 0].to(device)
-        normal = normalize(pixels, self.data.mean, self.data.std)
+        normal = network_input(pixels, self.data.mean, self.data.std, self.data.channels)
         features = {
             f"features:{name}": model(normal).float().cpu().numpy()
             for name, model in _models_here(self.token, self.models, device).items()

@@ -26,7 +26,7 @@ def run_convert(
         str | None, typer.Option(metavar="URI", help="What to write: a folder for raysl and safetensors, else a file.")
     ] = None,
     to: Annotated[
-        str, typer.Option(help="raysl, torchvision, timm, detectron2, vissl, safetensors or export.")
+        str, typer.Option(help="raysl, torchvision, timm, detectron2, vissl, safetensors, export or onnx.")
     ] = "raysl",
     layout: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of the file, such as moco; default: recognised.")

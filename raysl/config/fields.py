@@ -185,6 +185,7 @@ _WORDS: dict[str, str] = {
     "seed": "random_seed random_state rng",
     "std": "stds sigma normalize_std",
     "mean": "means normalize_mean",
+    "channels": "input_type color_space colour_space color_mode",
     "storage": "output out output_dir out_dir save_dir log_dir run_dir exp_dir results",
     "sync_bn": "syncbn sync_batchnorm sync_batch_norm",
     "temperature": "temp tau t",

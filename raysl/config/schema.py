@@ -56,6 +56,10 @@ class MethodConfig(ComponentConfig):
 class BackboneConfig(ComponentConfig):
     """Base of every backbone's settings."""
 
+    freeze: tuple[str, ...] = ()
+    """Stages that stay as they begin, with all in front of them, or all: weights do not train, and normalisation keeps
+    its running statistics. What comes behind trains, and a teacher's copy is frozen alike."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(ComponentConfig):
@@ -71,6 +75,9 @@ class DataConfig(ComponentConfig):
     """Channel means of the normalisation, of images in [0, 1]."""
     std: tuple[Deviation, Deviation, Deviation] = (0.229, 0.224, 0.225)
     """Channel standard deviations of the normalisation, of images in [0, 1]."""
+    channels: Literal["rgb", "bgr", "gray", "lab_l"] = "rgb"
+    """What the network sees, in training and measurement: red, green and blue; those backwards, each with its own mean
+    and std; or one channel three times, which mean and std then go with: grey, or the lightness L / 100 of CIE Lab."""
     limit: Count | None = None
     """Use only so many images of each split, an even share of the file order; default: all."""
     balanced: bool = False

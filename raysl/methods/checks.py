@@ -1,7 +1,10 @@
-"""What methods on pairs of views refuse before a process starts."""
+"""What several methods refuse before a process starts."""
 
+from raysl.components import resolve
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.stage_heads import vector_widths
 
 
 def check_two_views(setup: Setup, why: str) -> None:
@@ -46,3 +49,26 @@ def check_queue(setup: Setup, what: str) -> None:
             f"method.queue_size is {queue_size} and train.batch_size {batch_size}: {what}; give {batch_size} or more, "
             "better 16 batches"
         )
+
+
+def check_heads(setup: Setup) -> None:
+    """Refuse heads on stages that are not there, or that their pools do not fit.
+
+    Raises:
+        ConfigError: with the stages that there are, or what fits.
+    """
+    config, info = setup.config, setup.backbone
+    if not info.feature_stages:
+        raise ConfigError(
+            f"method.heads: backbone {config.backbone.name!r} does not tell which of its stages its features are; give "
+            "it `feature_stages`, or leave the heads out"
+        )
+    if unknown := [head.stage for head in setup.method.heads if head.stage not in info.stages]:
+        raise ConfigError(
+            f"method.heads: no stage {unknown[0]!r} in {config.backbone.name}; its stages: {', '.join(info.stages)}"
+        )
+    network: Backbone = resolve("backbone", config.backbone.name).without_weights(config.backbone)
+    try:
+        vector_widths([(head.stage, head.pool) for head in setup.method.heads], network, setup.method.views.size)
+    except ValueError as error:
+        raise ConfigError(f"method.heads: {error}") from error

@@ -83,11 +83,17 @@ class Colorization(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones that show neither patches nor stages, and patches that do not cover a view.
+        """Refuse images without colours, backbones that show neither patches nor stages, and patches that do not cover
+        a view.
 
         Raises:
             ConfigError: with what is wrong and what to set instead.
         """
+        if setup.config.data.channels != "rgb":
+            raise ConfigError(
+                f"data.channels is {setup.config.data.channels}, and colorization tells the colours of red, green and "
+                "blue: it shows the network their lightness by itself; leave data.channels out"
+            )
         size, patch_size = setup.method.views.size, setup.backbone.patch_size
         if patch_size is None and not setup.backbone.stages:
             raise ConfigError(

@@ -50,6 +50,16 @@ class Method(nn.Module, ABC):
         self.backbone = backbone
 
     @classmethod
+    def logged_by(cls, config: Any) -> tuple[str, ...] | None:
+        """`logged`, of these settings of the method."""
+        return cls.logged
+
+    @classmethod
+    def evaluated_by(cls, config: Any) -> tuple[str, ...]:
+        """`evaluated`, of these settings of the method."""
+        return cls.evaluated
+
+    @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse settings that cannot work, on the driver, before views are made and any worker starts.
 

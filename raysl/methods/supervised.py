@@ -6,21 +6,25 @@ Minibatch SGD, arXiv 1706.02677); label smoothing, mixup and CutMix may be added
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysl import dist
-from raysl.config.ranges import Amount, Share, Within
-from raysl.config.schema import MethodConfig
+from raysl.config.ranges import Amount, Share, Width, Within
+from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, one_hot, smoothed, soft_binary_cross_entropy, soft_cross_entropy, top_share
+from raysl.methods.checks import check_heads
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.classifiers import ClassifierKind, classifier
 from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.nn.stage_heads import StageHead, StageHeads
+from raysl.optim.groups import split_groups, with_lr_scales
 from raysl.schedule import Step
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
 from raysl.transforms.recipes import Crops
@@ -50,25 +54,49 @@ class Supervised(Method):
         """Probability that it is CutMix, where both are above 0."""
         mix_by: Literal["image", "batch"] = "batch"
         """One draw for the whole batch, as in the code of both papers, or one for each image."""
+        classifier: ClassifierKind = "linear"
+        """What names the classes: a linear layer (linear); one behind batch normalisation, as in VISSL's linear
+        evaluation (norm_linear); or a hidden layer too: mlp, vit (with tanh), mobilenet (with hard swish)."""
+        hidden_dim: Width | None = None
+        """Width of that hidden layer. Default: that of the features."""
+        head_lr_scale: Amount = 1.0
+        """Factor of the learning rate of the classifier."""
+        heads: tuple[StageHead, ...] = ()
+        """Further classifiers, on stages of the backbone, trained along: [{stage: res4}, {stage: res3, lr_scale: 10}].
+        Below a frozen stage they are linear probes; elsewhere their losses train the backbone too."""
         views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
         """One crop, mirrored by half. VISSL adds a colour jitter of [0.4, 0.4, 0.4, 0.4]."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
-        self.classifier = nn.Linear(backbone.feature_dim, setup.data.num_classes)
+        num_classes, config = setup.data.num_classes, self.config
+        self.classifier = classifier(config.classifier, backbone.feature_dim, num_classes, config.hidden_dim)
+        self.heads = StageHeads(config.heads, backbone, config.views.size, num_classes) if config.heads else None
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse images without classes.
+        """Refuse images without classes, and heads on stages that are not there.
 
         Raises:
-            ConfigError: with the number of classes and what to set instead.
+            ConfigError: with the number of classes, or the stages, and what to set instead.
         """
         if setup.data.num_classes < 2:
             raise ConfigError(
                 f"data.name={setup.config.data.name} has {setup.data.num_classes} classes here; method=supervised "
                 "tells at least 2 apart: give images with labels and data.label_type=standard, or train without them"
             )
+        if setup.method.heads:
+            check_heads(setup)
+
+    @classmethod
+    def logged_by(cls, config: Any) -> tuple[str, ...]:
+        """Also `head1_top1` and so on, in the order of the heads."""
+        return (*cls.logged, *(f"head{number}_top1" for number, _ in enumerate(config.heads, 1)))
+
+    @classmethod
+    def evaluated_by(cls, config: Any) -> tuple[str, ...]:
+        """Also `head1_top1` and so on, in the order of the heads."""
+        return (*cls.evaluated, *(f"head{number}_top1" for number, _ in enumerate(config.heads, 1)))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Cross entropy with the labels of this rank's images, mixed where the images are."""
@@ -81,20 +109,28 @@ class Supervised(Method):
             drawn = mix.draw(random, batch.lane, (views.shape[-2], views.shape[-1]))
             views = mix.apply(views.flatten(1, 2), drawn).view_as(views)
             present, absent = mix.mix_labels(present, drawn), mix.mix_labels(absent, drawn)
-        h, logits = self._scored(views)  # [B, V, D], [B, V, K]
-        if batch.label.ndim == 1:
-            loss = soft_cross_entropy(logits, smoothed(present, self.config.label_smoothing)[:, None])
-        else:
-            loss = soft_binary_cross_entropy(logits, present[:, None], absent[:, None])
-        top1 = 100 * top_share(logits, present[:, None], 1).mean()
-        return StepOutput(loss, {"top1": top1, **collapse(dist.all_gather(h.detach()).flatten(0, 1))})
+        h, scores = self._scored(views)  # [B, V, D], [B, V, K] each
+        losses = [self._loss(logits, present, absent, batch.label.ndim == 1) for logits in scores]
+        weights = [1.0, *(head.loss_weight for head in self.config.heads)]
+        loss = torch.stack([weight * term for weight, term in zip(weights, losses, strict=True)]).sum()
+        hits = {"top1": 100 * top_share(scores[0], present[:, None], 1).mean(), **self._head_hits(scores, present)}
+        return StepOutput(loss, {**hits, **collapse(dist.all_gather(h.detach()).flatten(0, 1))})
 
     @torch.no_grad()
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
         """Whether the class of highest score, or one of the five highest, is an image's own, in percent [B]."""
         present, _ = self._labels(batch)
-        _, logits = self._scored(batch.views["global"])
-        return {f"top{k}": 100 * top_share(logits, present[:, None], k).mean(dim=1) for k in (1, 5)}
+        _, scores = self._scored(batch.views["global"])
+        hits = {f"top{k}": 100 * top_share(scores[0], present[:, None], k).mean(dim=1) for k in (1, 5)}
+        return {**hits, **self._head_hits(scores, present, dim=1)}
+
+    def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
+        """As of all methods, with the learning rates of the classifiers."""
+        scales = {id(parameter): self.config.head_lr_scale for parameter in self.classifier.parameters()}
+        if self.heads is not None:
+            for head, own in zip(self.config.heads, self.heads.classifiers, strict=True):
+                scales |= {id(parameter): head.lr_scale for parameter in own.parameters()}
+        return with_lr_scales(split_groups(self, optim), scales)
 
     def _labels(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Which classes each image is of, and which it is not, 1 or 0 [B, K]; neither where that is not known."""
@@ -104,11 +140,27 @@ class Supervised(Method):
         present = one_hot(batch.label, self.setup.data.num_classes, dtype)
         return present, present.sum(dim=1, keepdim=True) - present
 
-    def _scored(self, views: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [B, V, D] and scores of the classes [B, V, K] of views [B, V, C, H, W]."""
-        h = self.backbone(views.flatten(0, 1))  # [B*V, D]
-        logits = at_least_fp32(self.classifier(h))
-        return h.view(*views.shape[:2], -1), logits.view(*views.shape[:2], -1)
+    def _loss(self, logits: Tensor, present: Tensor, absent: Tensor, has_one_label: bool) -> Tensor:
+        """Of scores [B, V, K]."""
+        if has_one_label:
+            return soft_cross_entropy(logits, smoothed(present, self.config.label_smoothing)[:, None])
+        return soft_binary_cross_entropy(logits, present[:, None], absent[:, None])
+
+    def _head_hits(self, scores: list[Tensor], present: Tensor, dim: int | None = None) -> dict[str, Tensor]:
+        """In percent, how often the class of highest score is an image's own, for each of `heads`."""
+        hits = [100 * top_share(logits, present[:, None], 1) for logits in scores[1:]]  # [B, V] each
+        return {f"head{number}_top1": hit.mean(dim=dim) for number, hit in enumerate(hits, 1)}
+
+    def _scored(self, views: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Features [B, V, D] of views [B, V, C, H, W], and scores of the classes [B, V, K]: the classifier's, and those
+        of each of `heads`."""
+        images = views.flatten(0, 1)
+        if self.heads is None:
+            h, others = self.backbone(images), []  # [B*V, D]
+        else:
+            h, others = self.heads(self.backbone, images)
+        scores = [at_least_fp32(logits).view(*views.shape[:2], -1) for logits in (self.classifier(h), *others)]
+        return h.view(*views.shape[:2], -1), scores
 
 
 def _mix(config: Supervised.Config) -> MixupOrCutMix | None:

@@ -9,13 +9,19 @@ def read_teacher(setup: Setup) -> Checkpoint:
     """The checkpoint at `method.teacher`, or the newest one of the run there.
 
     Raises:
-        ConfigError: if it cannot be read, or its network saw images normalised in another way than these.
+        ConfigError: if it cannot be read, or its network saw images of other channels or normalised
+            in another way than these.
     """
     try:
         checkpoint = load_checkpoint(setup.method.teacher)
     except ConfigError as error:
         raise ConfigError(f"method.teacher: {error}") from error
     ours, theirs = setup.config.data, checkpoint.config.data
+    if theirs.channels != ours.channels:
+        raise ConfigError(
+            f"data.channels is {ours.channels}, and that of method.teacher {theirs.channels}; set "
+            f"data.channels={theirs.channels}"
+        )
     if (theirs.mean, theirs.std) != (ours.mean, ours.std):
         raise ConfigError(
             f"data.mean and data.std are {list(ours.mean)} and {list(ours.std)}, and those of method.teacher "

@@ -10,7 +10,7 @@ Besides `params`, a group of `Method.param_groups` may have
 * settings of the optimizer, such as `momentum`, other than the configured ones
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -46,6 +46,22 @@ def split_groups(method: "Method", optim: OptimConfig, keep: Iterable[nn.Paramet
         {"params": excluded, "lr_scale": 1.0, "weight_decay_scale": 0.0, "layer_scaling": False},
     ]
     return [group for group in groups if group["params"]]
+
+
+def with_lr_scales(groups: list[dict[str, Any]], scales: Mapping[int, float]) -> list[dict[str, Any]]:
+    """The groups, each parted by the learning rates of its parameters.
+
+    Args:
+        groups: as `split_groups` gives them.
+        scales: factors of the learning rate by the `id` of a parameter; others keep their group's.
+    """
+    parted: list[dict[str, Any]] = []
+    for group in groups:
+        own: dict[float, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            own.setdefault(group["lr_scale"] * scales.get(id(parameter), 1.0), []).append(parameter)
+        parted += [{**group, "params": params, "lr_scale": scale} for scale, params in own.items()]
+    return parted
 
 
 def complete_groups(groups: list[dict[str, Any]], optim: OptimConfig) -> list[dict[str, Any]]:

@@ -31,18 +31,19 @@ def begin(run: Prepared, folder: RunFolder) -> Found:
 
     Raises:
         ConfigError: if the folder is another run's, the dataset has changed, the run has become shorter, or longer
-            without a word, the checkpoint is of another method or keeps something of other images, or the weights do
-            not fit.
+            without a word, the checkpoint is of another method or keeps something of other images, the weights do not
+            fit, or `backbone.freeze` leaves nothing to train.
     """
     config, found = run.config, folder.newest()
-    first = _first_state(run) if found.name is None and config.method.weights is not None else None
+    is_looked_at = config.method.weights is not None or config.backbone.freeze
+    first = _first_state(run) if found.name is None and is_looked_at else None
     folder.claim(config, found)
     if config.data.changed == "accept":
         _check_rows(run, folder, found)
     found = claim_dataset(folder, config, DatasetNote.of(run.loader.split, run.setup.plan.epoch_len), found)
     if found.name is not None:
         check_resumable(found.meta, folder.uri_of(found.name), config)
-    return found if first is None else _store(folder, first)
+    return found if first is None or first.weights is None else _store(folder, first)
 
 
 def _first_state(run: Prepared) -> TrainState:

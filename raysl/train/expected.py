@@ -33,10 +33,11 @@ def check_expected_names(
     Raises:
         ConfigError: with the names that there will be.
     """
-    logged = {*LOGGED, *(method_class.logged or ()), *(["knn_top1"] if has_online_knn else [])}
+    own = method_class.logged_by(config.method)
+    logged = {*LOGGED, *(own or ()), *(["knn_top1"] if has_online_knn else [])}
     logged |= {PREFIX + name for name in evaluated}
     for name in config.train.expect:
-        is_open = method_class.logged is None and not ("/" in name or name == "knn_top1" or name.startswith(PREFIX))
+        is_open = own is None and not ("/" in name or name == "knn_top1" or name.startswith(PREFIX))
         is_open |= bool(config.callbacks)  # which do not say what they log
         if name not in logged | measured and not is_open:
             near = difflib.get_close_matches(name, logged | measured, n=1)

@@ -12,6 +12,7 @@ from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.methods.place import check_place
 from raysl.methods.setup import Setup
+from raysl.nn.backbones.freezing import check_freeze
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.configured import configured
 from raysl.train.expected import check_expected_names, course_warning
@@ -101,6 +102,7 @@ def checked_views(setup: Setup, classes: Classes) -> ViewRecipe:
     Raises:
         ConfigError: if one of them has, or there are no such views.
     """
+    check_freeze(setup.config.backbone.freeze, setup.backbone, setup.config.backbone.name)
     classes.method.check(setup)
     recipe = views_of(setup, classes)
     sides = {view.size for views in recipe.groups.values() for view in views}
@@ -136,6 +138,7 @@ def loader_of(setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: b
         augment_in_task=augment_in_task,
         plain_recipe=evaluation_recipe(data.image_size, data.eval_resize),
         scaled_decode=data.scaled_decode,
+        channels=data.channels,
     )
 
 
@@ -158,11 +161,11 @@ def _evaluated(config: RunConfig, classes: Classes, test: Split | None) -> tuple
     """Names of what the method tells of held-out images; none where that is not asked for or cannot be."""
     if config.train.eval_every is None:
         return ()
-    if not classes.method.evaluated:
+    names: tuple[str, ...] = classes.method.evaluated_by(config.method)
+    if not names:
         log.warning("train.eval_every is left out: %s has no task for held-out images", config.method.name)
         return ()
     if test is None:
         log.warning("train.eval_every is left out: the data has no held-out images; give data.test=")
         return ()
-    names: tuple[str, ...] = classes.method.evaluated
     return names

@@ -4,6 +4,7 @@ Everything random is a function of (seed, epoch, sample index, view): see `raysl
 """
 
 from raysl.transforms.auto_augment import AutoAugment
+from raysl.transforms.channels import network_input
 from raysl.transforms.color import Autocontrast, Equalize, Invert, Posterize, RandomPhotometric, Sharpness, ToLab
 from raysl.transforms.crop import Canvas, CenterCrop, Crop, RandomCrop, RandomResizedCrop
 from raysl.transforms.erasing import RandomErasing
@@ -58,6 +59,7 @@ __all__ = [
     "View",
     "ViewRecipe",
     "evaluation_recipe",
+    "network_input",
     "normalize",
     "permutation_table",
 ]

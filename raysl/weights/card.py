@@ -6,6 +6,13 @@ import raysl
 from raysl.config.dump import write
 from raysl.weights.loaded import Loaded
 
+_CHANNELS = {
+    "rgb": "RGB",
+    "bgr": "BGR (normalised as RGB)",
+    "gray": "grey three times,",
+    "lab_l": "L / 100 of CIE Lab three times,",
+}
+
 
 def card_of(loaded: Loaded, content: bytes) -> str:
     """The text of `README.md`: front matter that the Hub reads, and how to use the weights.
@@ -35,7 +42,7 @@ A backbone from images [B, 3, H, W] to features [B, {backbone.feature_dim}], wit
 
 | | |
 |---|---|
-| images | {data.image_size} x {data.image_size} pixels, RGB in [0, 1] |
+| images | {data.image_size} x {data.image_size} pixels, {_CHANNELS[data.channels]} in [0, 1] |
 | normalised by the mean | {", ".join(map(str, data.mean))} |
 | and the standard deviation | {", ".join(map(str, data.std))} |
 | SHA-256 of `model.safetensors` | `{hashlib.sha256(content).hexdigest()}` |

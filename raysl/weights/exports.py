@@ -1,5 +1,6 @@
 """Weights out: a backbone as other libraries read it."""
 
+import importlib.util
 import io
 import pickle
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
-from torch.export import Dim
+from torch.export import Dim, ExportedProgram
 
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
@@ -18,6 +19,7 @@ from raysl.weights.card import card_of
 from raysl.weights.loaded import Loaded
 
 Tensors = dict[str, Tensor]
+_LARGEST_PROTO = 2**31
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def to_torchvision(loaded: Loaded) -> Written:
         ConfigError: if torchvision has no such network.
     """
     net = _usual_resnet(loaded.backbone, "torchvision")
-    usage = f"torchvision.models.resnet{net.config.depth}().load_state_dict(torch.load(PATH), strict=False)"
+    usage = f"torchvision.models.{_usual_name(net, 'torchvision')}().load_state_dict(torch.load(PATH), strict=False)"
     return Written(_saved(_tensors(net)), usage)
 
 
@@ -53,7 +55,7 @@ def to_timm(loaded: Loaded) -> Written:
     net = loaded.backbone
     if not isinstance(net, ViT):
         net = _usual_resnet(net, "timm")
-        made = f"timm.create_model('resnet{net.config.depth}', num_classes=0)"
+        made = f"timm.create_model('{_usual_name(net, 'timm')}', num_classes=0)"
         return Written(_saved(_tensors(net)), f"{made}.load_state_dict(torch.load(PATH))")
     if net.config.output == "class_mean":
         raise ConfigError(
@@ -98,9 +100,11 @@ def to_detectron2(loaded: Loaded) -> Written:
     net = _usual_resnet(loaded.backbone, "Detectron2", (50, 101, 152, 18, 34))
     arrays = {detectron2_name(name): t.numpy() for name, t in _tensors(net).items() if "num_batches" not in name}
     content = pickle.dumps({"model": arrays, "__author__": "raysl", "matching_heuristics": True})
-    return Written(
-        content, "cfg.MODEL.WEIGHTS = PATH; cfg.MODEL.RESNETS.STRIDE_IN_1X1 = False; cfg.INPUT.FORMAT = 'RGB'"
-    )
+    lines = ["cfg.MODEL.WEIGHTS = PATH", "cfg.MODEL.RESNETS.STRIDE_IN_1X1 = False", "cfg.INPUT.FORMAT = 'RGB'"]
+    groups, width = net.config.groups, net.config.width_per_group
+    if (groups, width) != (1, 64):
+        lines += [f"cfg.MODEL.RESNETS.NUM_GROUPS = {groups}", f"cfg.MODEL.RESNETS.WIDTH_PER_GROUP = {width}"]
+    return Written(content, "; ".join(lines))
 
 
 def detectron2_name(name: str) -> str:
@@ -143,14 +147,30 @@ def to_safetensors_folder(loaded: Loaded) -> Written:
 
 def to_program(loaded: Loaded) -> Written:
     """A program of `torch.export`: images of `data.image_size` in batches of any size, to features."""
-    side = loaded.config.data.image_size
-    example = torch.zeros(2, 3, side, side)
-    program = torch.export.export(
-        loaded.backbone.eval(), (example,), dynamic_shapes=({0: Dim("batch", min=1)},), strict=True
-    )
     buffer = io.BytesIO()
-    torch.export.save(program, buffer)
+    torch.export.save(_exported(loaded), buffer)
     return Written(buffer.getvalue(), "torch.export.load(PATH).module()(images)")
+
+
+def to_onnx(loaded: Loaded) -> Written:
+    """An ONNX model with the input `images`, as `to_program` takes them, and the output `features`.
+
+    Raises:
+        ConfigError: if torch's exporter lacks its packages, or the weights are too large for one file.
+    """
+    if missing := [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]:
+        raise ConfigError(f"to=onnx needs {' and '.join(missing)}, not installed here: pip install {' '.join(missing)}")
+    program = torch.onnx.export(
+        _exported(loaded), dynamo=True, input_names=["images"], output_names=["features"], verbose=False
+    )
+    assert program is not None
+    proto = program.model_proto
+    if proto.ByteSize() >= _LARGEST_PROTO:
+        raise ConfigError(
+            f"to=onnx writes one file of less than 2 GiB, and this has {proto.ByteSize():,} bytes; {_ELSE}"
+        )
+    usage = "onnxruntime.InferenceSession(PATH).run(['features'], {'images': images.numpy()})"
+    return Written(proto.SerializeToString(), usage)
 
 
 EXPORTS: dict[str, Callable[[Loaded], Written]] = {
@@ -160,8 +180,16 @@ EXPORTS: dict[str, Callable[[Loaded], Written]] = {
     "vissl": to_vissl,
     "safetensors": to_safetensors_folder,
     "export": to_program,
+    "onnx": to_onnx,
 }
 """By what `--to` calls them."""
+
+
+def _exported(loaded: Loaded) -> ExportedProgram:
+    side = loaded.config.data.image_size
+    example = torch.zeros(2, 3, side, side)
+    batch = ({0: Dim("batch", min=1)},)
+    return torch.export.export(loaded.backbone.eval(), (example,), dynamic_shapes=batch, strict=True)
 
 
 def _usual_resnet(net: Backbone, library: str, depths: tuple[int, ...] = (18, 34, 50, 101, 152)) -> ResNet:
@@ -169,7 +197,15 @@ def _usual_resnet(net: Backbone, library: str, depths: tuple[int, ...] = (18, 34
     if not isinstance(net, ResNet):
         raise ConfigError(f"{library} takes a ResNet here, not a {type(net).__name__}; {_ELSE}")
     config = net.config
-    usual = {"num_stages": (4,), "width": (64,), "stem": ("imagenet",), "depth": depths}
+    usual = {
+        "num_stages": (4,),
+        "width": (64,),
+        "stem": ("imagenet",),
+        "depth": depths,
+        "norm": ("batch",),
+        "last_stride": (2,),
+        "sk_ratio": (None,),
+    }
     for name, values in usual.items():
         if (value := getattr(config, name)) not in values:
             raise ConfigError(
@@ -178,6 +214,28 @@ def _usual_resnet(net: Backbone, library: str, depths: tuple[int, ...] = (18, 34
     return net
 
 
+def _usual_name(net: ResNet, library: str) -> str:
+    """What torchvision and timm call a ResNet of usual width."""
+    config = net.config
+    shape = (config.depth, config.groups, config.width_per_group)
+    if shape[1:] == (1, 64):
+        return f"resnet{config.depth}"
+    if shape not in _NAMES:
+        raise ConfigError(
+            f"{library} has no ResNet-{config.depth} of backbone.groups={config.groups} and backbone.width_per_group="
+            f"{config.width_per_group}, but {', '.join(_NAMES.values())}; {_ELSE}"
+        )
+    return _NAMES[shape]
+
+
+_NAMES = {
+    (50, 1, 128): "wide_resnet50_2",
+    (101, 1, 128): "wide_resnet101_2",
+    (50, 32, 4): "resnext50_32x4d",
+    (101, 32, 8): "resnext101_32x8d",
+    (101, 64, 4): "resnext101_64x4d",
+}
+"""By depth, groups and channels of a group."""
 _ELSE = "safetensors and export take any backbone"
 
 

@@ -48,20 +48,34 @@ def _resnet(tensors: Tensors, where: str) -> dict[str, Any]:
             f"{where} is a ResNet with {counts} {block.__name__} blocks in its stages; raysl builds {known}"
         )
     width, channels, height, across = tensors["conv1.weight"].shape
-    inner = tensors["layer1.0.conv1.weight"].shape[0]
-    if inner != width or (block is Bottleneck and tensors["layer1.0.conv2.weight"].shape[1] != inner):
-        raise ConfigError(
-            f"{where} is a ResNet whose blocks have other widths or groups (a wide ResNet, a ResNeXt): "
-            f"conv1.weight is {list(tensors['conv1.weight'].shape)}, layer1.0.conv1.weight "
-            f"{list(tensors['layer1.0.conv1.weight'].shape)}; raysl's are equally wide, give one of those"
-        )
+    inner = _inner_widths(tensors, where, int(width), block is Bottleneck)
     stems = {(7, 7): "imagenet", (3, 3): "cifar"}
     if (height, across) not in stems or channels != 3:
         raise ConfigError(
             f"{where} is a ResNet with a conv1.weight of {list(tensors['conv1.weight'].shape)}; raysl builds 7x7 and "
             "3x3 ones of 3 channels"
         )
-    return {"depth": fits[0], "num_stages": num_stages, "width": int(width), "stem": stems[height, across]}
+    return {"depth": fits[0], "num_stages": num_stages, "width": int(width), "stem": stems[height, across], **inner}
+
+
+def _inner_widths(tensors: Tensors, where: str, width: int, has_bottlenecks: bool) -> dict[str, int]:
+    """Groups of the 3x3 convolutions and their width, where they are not the usual ones."""
+    first = tensors["layer1.0.conv1.weight"].shape[0]
+    second = tensors.get("layer1.0.conv2.weight")
+    if second is None:
+        raise ConfigError(
+            f"{where} is a ResNet with other blocks (selective kernels, say), which are not read from files"
+        )
+    groups = first // second.shape[1]
+    per_group, rest = divmod(64 * second.shape[1], width)
+    is_usual = first == width and groups == 1
+    if groups * second.shape[1] != first or rest or not (has_bottlenecks or is_usual):
+        raise ConfigError(
+            f"{where} is a ResNet whose blocks have widths that raysl does not build: conv1.weight is "
+            f"{list(tensors['conv1.weight'].shape)}, layer1.0.conv1.weight "
+            f"{list(tensors['layer1.0.conv1.weight'].shape)}, layer1.0.conv2.weight {list(second.shape)}"
+        )
+    return {} if is_usual else {"groups": groups, "width_per_group": per_group}
 
 
 def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from raysl.train import LocalReporter, fit
 from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared, prepare
 
+Steps = dict[str, Any]
+"""What `exact_steps` gives."""
 METHODS = sorted(ALIASES["method"])
 SMALL = (
     "data.limit=62",  # 3 batches of 16 and one of 14
@@ -47,9 +49,10 @@ STOPS = (2, 4, 7)
 
 @cache
 def small(name: str, *words: str) -> Prepared:
-    """A run of a method over 62 digits, with further settings."""
+    """A run of a method over 62 digits, with further settings; `backbone=NAME` among them picks another network."""
     network = load_config(f"digits/{name}").backbone.name
-    run = prepare(load_config(f"digits/{name}", [*SMALL, *TINY[network], *words]))
+    is_own = any(word.startswith("backbone=") for word in words)
+    run = prepare(load_config(f"digits/{name}", [*SMALL, *(() if is_own else TINY[network]), *words]))
     loader = replace(run.loader, augment_in_task=True)
     plan = TrainPlan.from_config(run.config, run.setup.data.num_samples, dist.world(), lanes=run.setup.plan.lanes)
     return replace(run, loader=loader, setup=replace(run.setup, plan=plan))
@@ -75,7 +78,7 @@ def _double(batch: Batch) -> Batch:
     return replace(wide, host_index=batch.host_index)
 
 
-def exact_steps(name: str, *words: str) -> dict[str, Any]:
+def exact_steps(name: str, *words: str) -> Steps:
     """Two epochs in float64: the gradients of each step, and all that a checkpoint keeps at the end."""
     torch.set_num_threads(1)
     run = small(name, *words)

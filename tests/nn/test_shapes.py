@@ -1,12 +1,16 @@
 """What the well-known shapes cost is what their authors published."""
 
+from pathlib import Path
+
 import pytest
+import torch
 from torchvision import models
 
-from raysl.components import resolve
+from raysl.components import ALIASES, resolve
 from raysl.nn.backbones.shapes import SHAPES, Cost, cost_of, shapes_of
 from raysl.nn.backbones.vit import ViT
 
+EVERY = [(alias, shape) for alias, shapes in SHAPES.items() for shape in shapes]
 TORCHVISION = {
     "resnet18": "resnet",
     "resnet50": "resnet",
@@ -26,6 +30,25 @@ def test_parameters_and_multiplications_are_those_that_torchvision_tells(shape: 
     published = models.get_model_weights(shape).IMAGENET1K_V1.meta
     assert cost.parameters + 1000 * (cost.feature_dim + 1) == published["num_params"]
     assert (cost.flops / 2 + 1000 * cost.feature_dim) / 1e9 == pytest.approx(published["_ops"], abs=1e-3)
+
+
+@pytest.mark.parametrize(("alias", "shape"), EVERY)
+def test_every_shape_makes_a_network_that_trains_as_a_whole(alias: str, shape: str) -> None:
+    kind = resolve("backbone", alias)
+    network = kind.without_weights(kind.Config(**SHAPES[alias][shape]))
+    side = network.native_size
+    features = network(torch.zeros(2, 3, side, side, device="meta"))
+    assert features.shape == (2, network.feature_dim)
+    features.sum().backward()
+    assert [name for name, parameter in network.named_parameters() if parameter.grad is None] == []
+    *_, last = network.stage_widths.values()
+    assert last == network.feature_dim
+
+
+def test_every_backbone_has_shapes_and_a_row_in_the_docs() -> None:
+    assert {*SHAPES, "timm"} == set(ALIASES["backbone"])
+    text = Path("docs/backbones.md").read_text(encoding="utf-8")
+    assert [alias for alias in ALIASES["backbone"] if f"\n| `{alias}` |" not in text] == []
 
 
 def test_the_resnet_of_fifty_layers_has_25_557_032_parameters_with_its_classifier() -> None:

@@ -1,5 +1,6 @@
 """Weights go out as other libraries read them, and converted ones are a run that all else of raysl takes."""
 
+import importlib.util
 import json
 import pickle
 import re
@@ -25,11 +26,13 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.vit import ViT
 from raysl.train.prepare import prepare
 from raysl.weights.convert import KINDS, convert, load_weights
-from raysl.weights.exports import detectron2_name
+from raysl.weights.exports import detectron2_name, to_timm, to_torchvision
 from raysl.weights.layouts import Rules
+from raysl.weights.loaded import Loaded
 from tests.weights.networks import (
     behind,
     features,
@@ -95,6 +98,53 @@ def test_torchvision_and_timm_read_a_resnet_and_give_the_same_features(resnet18:
         torch.testing.assert_close(found, truth, rtol=0, atol=1e-6)
     tensors = torch.load(tmp_path / "torchvision.pth", weights_only=True)
     assert set(tensors) == {name for name in tv_resnet(18).state_dict() if not name.startswith("fc.")}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("resnext50_32x4d", (50, 64, 32, 4)), ("wide_resnet50_2", (50, 64, 1, 128))]
+)
+def test_wide_and_grouped_networks_of_torchvision_make_the_round_trip(
+    name: str, settings: tuple[int, ...], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    net = shaken(torchvision.models.get_model(name))
+    source = saved(net.state_dict(), tmp_path / "in.pth")
+    loaded = load_weights(source)
+    config: Any = loaded.config.backbone
+    assert (config.depth, config.width, config.groups, config.width_per_group) == settings
+    truth = features(net, images(64))
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.backbone(images(64)), truth, rtol=0, atol=1e-6)
+    for kind in ("torchvision", "timm"):
+        done = convert(source, str(tmp_path / f"{kind}.pth"), kind)
+        assert name in done.usage
+        again = read_back(done.usage)
+        found = features(again, images(64)) if kind == "torchvision" else pooled(again, images(64))
+        torch.testing.assert_close(found, truth, rtol=0, atol=1e-6)
+    kept = {key: value for key, value in net.state_dict().items() if not key.startswith("fc.")}
+    assert same(torch.load(tmp_path / "torchvision.pth", weights_only=True), kept)
+    done = convert(source, str(tmp_path / "net.pkl"), "detectron2")
+    told = f"cfg.MODEL.RESNETS.NUM_GROUPS = {settings[2]}; cfg.MODEL.RESNETS.WIDTH_PER_GROUP = {settings[3]}"
+    assert done.usage.endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"groups": 4, "width_per_group": 16},
+            "no ResNet-50 of backbone.groups=4 and backbone.width_per_group=16",
+        ),
+        ({"norm": "group"}, "no ResNet of backbone.norm=group, but of batch"),
+        ({"last_stride": 1}, "no ResNet of backbone.last_stride=1, but of 2"),
+        ({"sk_ratio": 0.5}, "no ResNet of backbone.sk_ratio=0.5, but of None"),
+    ],
+)
+def test_shapes_of_a_resnet_that_others_lack_are_refused(fields: dict[str, Any], said: str) -> None:
+    loaded = Loaded(ResNet.without_weights(ResNet.Config(**fields)), load_config("quickstart"), "here", "", None)
+    for export in (to_torchvision, to_timm):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            export(loaded)
 
 
 @pytest.mark.parametrize("depth", [18, 50])
@@ -188,6 +238,33 @@ def test_an_exported_program_gives_the_features_of_batches_of_any_size(family: s
             truth = net(images(32, num)) if family == "resnet" else pooled(net, images(32, num))
             torch.testing.assert_close(program(images(32, num)), truth, rtol=0, atol=1e-5)
         assert read_back(done.usage).shape == truth[:2].shape
+
+
+@pytest.mark.parametrize("family", ["resnet", "vit"])
+def test_an_onnx_model_gives_the_features_of_batches_of_any_size(family: str, tmp_path: Path) -> None:
+    reference = pytest.importorskip("onnx.reference")
+    pytest.importorskip("onnxscript")
+    net = small_resnet(depth=10) if family == "resnet" else small_vit()
+    source = saved(net.state_dict(), tmp_path / "in.pth")
+    convert(source, str(tmp_path / "net.onnx"), "onnx", ["data.image_size=32"] if family == "resnet" else VIT_SETTINGS)
+    model = reference.ReferenceEvaluator(str(tmp_path / "net.onnx"))
+    assert (model.input_names, model.output_names) == (["images"], ["features"])
+    for num in (1, 5):
+        with torch.no_grad():
+            truth = net(images(32, num)) if family == "resnet" else pooled(net, images(32, num))
+        (found,) = model.run(None, {"images": images(32, num).numpy()})
+        torch.testing.assert_close(torch.from_numpy(found), truth, rtol=0, atol=1e-5)
+
+
+def test_onnx_without_its_packages_is_refused_with_how_to_get_them(
+    narrow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if "onnx" in name else find(name, *rest))
+    assert refusal(narrow, str(tmp_path / "net.onnx"), "onnx") == (
+        "to=onnx needs onnx and onnxscript, not installed here: pip install onnx onnxscript"
+    )
+    assert not (tmp_path / "net.onnx").exists()
 
 
 def test_safetensors_come_with_a_card_and_are_read_again(narrow: str, tmp_path: Path) -> None:

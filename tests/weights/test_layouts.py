@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-import torchvision
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
+from raysl.nn.backbones.resnet import ResNet
 from raysl.weights.convert import load_weights
 from raysl.weights.layouts import LAYOUTS, Rules
 from tests.weights.networks import (
@@ -437,14 +437,11 @@ def test_unknown_layouts_are_refused_with_what_the_file_holds(tmp_path: Path) ->
 
 
 def test_networks_that_raysl_does_not_build_are_refused_with_what_they_are(tmp_path: Path) -> None:
-    with torch.device("meta"):
-        wide = torchvision.models.wide_resnet50_2().state_dict()
-        groups = torchvision.models.resnext50_32x4d().state_dict()
-    for name, tensors in {"wide": wide, "groups": groups}.items():
-        real = {
-            key: torch.zeros(value.shape) for key, value in tensors.items() if not key.startswith(("layer3", "layer4"))
-        }
-        assert "blocks have other widths or groups" in refusal(saved(real, tmp_path / name))
+    narrow = {**resnet(), "layer1.0.conv1.weight": torch.zeros(5, 8, 3, 3)}
+    text = refusal(saved(narrow, tmp_path / "narrow.pth"))
+    assert "blocks have widths that raysl does not build: conv1.weight is [8, 3, 7, 7], layer1.0.conv1" in text
+    selective = ResNet(ResNet.Config(depth=14, width=8, stem="cifar", sk_ratio=0.5)).state_dict()
+    assert "is a ResNet with other blocks (selective kernels" in refusal(saved(selective, tmp_path / "sk.pth"))
     odd = {**resnet(), **{f"layer1.{block}.conv1.weight": torch.zeros(8, 8, 3, 3) for block in (2, 3)}}
     assert "is a ResNet with [4, 2, 2, 2] BasicBlock blocks in its stages; raysl builds 10: [1, 1, 1, 1]" in refusal(
         saved(odd, tmp_path / "odd.pth")

@@ -18,7 +18,7 @@ from raysl.data.order import Order, rank_share
 from raysl.data.source import Rows, Split
 from raysl.data.stream.prefetch import batches_for
 from raysl.hashing import Int64s, hash_words
-from raysl.transforms.functional import normalize
+from raysl.transforms.channels import Channels, network_input
 from raysl.transforms.view_recipe import Augmented, ViewRecipe
 
 log = logging.getLogger("raysl")
@@ -59,6 +59,7 @@ class Loader:
         augment_in_task: whether `load` also augments; else `finish` does, on the device.
         plain_recipe: the one view of an image without augmentation.
         scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.
+        channels: what the network sees, see `network_input`.
     """
 
     split: Split
@@ -69,6 +70,7 @@ class Loader:
     augment_in_task: bool
     plain_recipe: ViewRecipe
     scaled_decode: bool = True
+    channels: Channels = "rgb"
 
     def load(self, step: int, rank: int, world: int) -> Loaded:
         """Read, decode and crop a rank's rows of a step; augment them too if that is done here."""
@@ -160,7 +162,7 @@ class Loader:
 
     def normalized(self, views: dict[str, Tensor]) -> dict[str, Tensor]:
         """uint8 views as floats."""
-        return {name: normalize(view, self.mean, self.std) for name, view in views.items()}
+        return {name: network_input(view, self.mean, self.std, self.channels) for name, view in views.items()}
 
     @property
     def row_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 import torch
@@ -20,11 +20,13 @@ class BackboneInfo:
         feature_dim: width of its features.
         patch_size: side of a patch in pixels, of a `TokenBackbone`; None of others.
         stages: widths of the inner features that it names; empty where it does not tell.
+        feature_stages: those of them that its features are, side by side; empty where it does not tell.
     """
 
     feature_dim: int
     patch_size: int | None
     stages: dict[str, int]
+    feature_stages: tuple[str, ...] = field(default=(), compare=False)
 
 
 class Backbone(nn.Module, ABC):
@@ -36,10 +38,22 @@ class Backbone(nn.Module, ABC):
     Config: ClassVar[type[BackboneConfig]]
     feature_dim: int
     patch_size: int | None = None
+    native_size: int = 224
+    """Side in pixels of square images that fit."""
+    frozen_modules: tuple[str, ...] = ()
+    """Names of the modules that stay in evaluation mode, see `raysl.nn.backbones.freezing`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.config = config
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode, but of what is frozen."""
+        super().train(mode)
+        for name in self.frozen_modules:
+            for module in self.get_submodule(name).modules():
+                module.training = False
+        return self
 
     @classmethod
     def info(cls, config: Any) -> BackboneInfo:
@@ -49,7 +63,8 @@ class Backbone(nn.Module, ABC):
             ConfigError: if the settings make no network.
         """
         network = cls.without_weights(config)
-        return BackboneInfo(network.feature_dim, network.patch_size, dict(network.stage_widths))
+        widths = dict(network.stage_widths)
+        return BackboneInfo(network.feature_dim, network.patch_size, widths, network.feature_stages)
 
     @classmethod
     def without_weights(cls, config: Any) -> Self:
@@ -80,6 +95,11 @@ class Backbone(nn.Module, ABC):
     def stage_widths(self) -> dict[str, int]:
         """Names that `stages` takes and the widths of what they give, from the first to the last; empty: not told."""
         return {}
+
+    @property
+    def feature_stages(self) -> tuple[str, ...]:
+        """Names of the stages that `forward` gives, side by side; empty: not told."""
+        return ()
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:

@@ -62,6 +62,8 @@ class Bottleneck(nn.Module):
         norm: makes the normalisation of so many channels.
         groups: of the 3x3 convolution, into which it splits its channels.
         inner: channels of the 3x3 convolution, a multiple of `groups`. Default: `width`.
+        middle: stands in for the 3x3 convolution and its normalisation, makes a module of (channels, stride). Default:
+            none does.
     """
 
     expansion: ClassVar[int] = 4
@@ -75,13 +77,17 @@ class Bottleneck(nn.Module):
         norm: Norm = nn.BatchNorm2d,
         groups: int = 1,
         inner: int | None = None,
+        middle: Callable[[int, int], nn.Module] | None = None,
     ) -> None:
         super().__init__()
         inner = inner or width
         self.conv1 = nn.Conv2d(channels, inner, 1, bias=False)
         self.bn1 = norm(inner)
-        self.conv2 = nn.Conv2d(inner, inner, 3, stride, 1, groups=groups, bias=False)
-        self.bn2 = norm(inner)
+        if middle is None:
+            self.conv2: nn.Module = nn.Conv2d(inner, inner, 3, stride, 1, groups=groups, bias=False)
+            self.bn2: nn.Module = norm(inner)
+        else:
+            self.conv2, self.bn2 = middle(inner, stride), nn.Identity()
         self.conv3 = nn.Conv2d(inner, width * self.expansion, 1, bias=False)
         self.bn3 = norm(width * self.expansion)
         self.relu = nn.ReLU(inplace=True)

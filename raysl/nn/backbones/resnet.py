@@ -13,6 +13,7 @@ from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.blocks import BasicBlock, Bottleneck, Norm
+from raysl.nn.backbones.selective_kernels import SelectiveKernels, mean_shortcut, middle_of, three_convolutions
 
 LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]]] = {
     10: (BasicBlock, (1, 1, 1, 1)),
@@ -30,7 +31,7 @@ LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]
 class ResNet(Backbone):
     """A ResNet, wide or with groups (ResNeXt); features are the global average pool of the last stage.
 
-    The state dict is torchvision's less `fc.*`, with any `norm`.
+    The state dict is torchvision's less `fc.*`, with any `norm`, but with selective kernels.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,9 @@ class ResNet(Backbone):
         as it is. 128 with one group is Wide ResNet-50-2 (arXiv 1605.07146), where `width` widens all layers."""
         stem: Literal["imagenet", "cifar"] = "imagenet"
         """7x7 convolution of stride 2 and a max-pool, or for images below about 64 px a 3x3 convolution of stride 1."""
+        sk_ratio: Annotated[float, Within(0, 1, above=True)] | None = None
+        """Selective kernels in the bottlenecks (arXiv 1903.06586), with the stem and the shortcuts of SimCLRv2: width
+        of the layer behind their mixing weights, as a share of the channels; 0.0625 there. Default: none."""
         last_stride: Literal[1, 2] = 2
         """Stride of the last stage, where that is not the first; 1 leaves its maps as large as those of the one before
         it."""
@@ -76,7 +80,10 @@ class ResNet(Backbone):
         norm = _norm(config)
         is_imagenet = config.stem == "imagenet"
         kernel, stride, padding = (7, 2, 3) if is_imagenet else (3, 1, 1)
-        self.conv1 = nn.Conv2d(3, config.width, kernel, stride, padding, bias=False)
+        if is_imagenet and config.sk_ratio is not None:
+            self.conv1: nn.Module = three_convolutions(config.width, norm)
+        else:
+            self.conv1 = nn.Conv2d(3, config.width, kernel, stride, padding, bias=False)
         self.bn1 = norm(config.width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1) if is_imagenet else nn.Identity()
@@ -93,6 +100,11 @@ class ResNet(Backbone):
         first = self.config.width * LAYERS[self.config.depth][0].expansion
         widths = {f"res{stage + 2}": first * 2**stage for stage in range(self.config.num_stages)}
         return {"stem": self.config.width, **widths, "avgpool": self.feature_dim}
+
+    @property
+    def feature_stages(self) -> tuple[str, ...]:
+        """What `forward` gives."""
+        return ("avgpool",)
 
     def units(self) -> dict[str, list[nn.Module]]:
         """The residual blocks of `res2` to `res5`, as far as they are built."""
@@ -152,9 +164,12 @@ def _stage(config: ResNet.Config, stage: int, channels: int, norm: Norm) -> nn.S
     shortcut = None
     if stride != 1 or channels != out:
         shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm(out))
+        if config.sk_ratio is not None:
+            shortcut = mean_shortcut(channels, out, stride, norm)
     made: Callable[..., nn.Module] = block
     if block is Bottleneck:
-        made = partial(Bottleneck, groups=config.groups, inner=_inner(config, stage))
+        middle = None if config.sk_ratio is None else partial(SelectiveKernels, ratio=config.sk_ratio, norm=norm)
+        made = partial(Bottleneck, groups=config.groups, inner=_inner(config, stage), middle=middle)
     blocks = [made(channels, width, stride, shortcut, norm=norm)]
     return nn.Sequential(*blocks, *(made(out, width, norm=norm) for _ in range(layers[stage] - 1)))
 
@@ -165,6 +180,22 @@ def _inner(config: ResNet.Config, stage: int) -> int:
     return width * config.width_per_group // 64 * config.groups
 
 
+def _check_selective(config: ResNet.Config) -> None:
+    """Refuse selective kernels where there is no place for them."""
+    if config.sk_ratio is None:
+        return
+    if LAYERS[config.depth][0] is BasicBlock:
+        raise ConfigError(
+            f"backbone.sk_ratio={config.sk_ratio:g} needs bottlenecks; a ResNet-{config.depth} has none; set "
+            "backbone.depth=50 or deeper, or 14 or 26"
+        )
+    if config.groups != 1 or config.width < 2:
+        raise ConfigError(
+            f"backbone.sk_ratio={config.sk_ratio:g} goes with backbone.groups=1 and backbone.width=2 or more, not with "
+            f"{config.groups} and {config.width}"
+        )
+
+
 def _norm(config: ResNet.Config) -> Norm:
     """What makes the normalisation of so many channels; ConfigError where groups do not fit."""
     block, _ = LAYERS[config.depth]
@@ -173,6 +204,7 @@ def _norm(config: ResNet.Config) -> Norm:
             f"backbone.groups={config.groups} and backbone.width_per_group={config.width_per_group} need bottlenecks; "
             f"a ResNet-{config.depth} has none; set backbone.depth=50 or deeper, or 14 or 26"
         )
+    _check_selective(config)
     inner = [_inner(config, stage) for stage in range(config.num_stages)] if block is Bottleneck else []
     if not all(inner):
         least = -(-64 // config.width)
@@ -184,6 +216,8 @@ def _norm(config: ResNet.Config) -> Norm:
         return nn.BatchNorm2d
     if config.norm == "layer":
         return partial(nn.GroupNorm, 1)
+    if config.sk_ratio is not None:
+        inner += [config.width // 2, *(middle_of(channels, config.sk_ratio) for channels in inner)]
     common = math.gcd(config.width, *inner)
     if common % config.norm_groups:
         fit = max(number for number in range(1, min(common, config.norm_groups) + 1) if common % number == 0)

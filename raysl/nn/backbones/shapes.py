@@ -7,14 +7,32 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from raysl.components import resolve
+from raysl.nn.backbones.alexnet import VARIANTS
 from raysl.nn.backbones.backbone import Backbone
 
 SHAPES: dict[str, dict[str, dict[str, Any]]] = {
+    "alexnet": {f"alexnet_{variant}": {"variant": variant} for variant in VARIANTS},
+    "regnet": {
+        "regnet_x_400mf": {
+            "depth": 22,
+            "w_0": 24,
+            "w_a": 24.48,
+            "w_m": 2.54,
+            "group_width": 16,
+            "se_ratio": 0.0,
+        },
+        "regnet_y_16gf": {},
+        "regnet_y_128gf": {"depth": 27, "w_0": 456, "w_a": 160.83, "w_m": 2.52, "group_width": 264},
+        "regnet_y_256gf": {"depth": 27, "w_0": 640, "w_a": 230.83, "w_m": 2.53, "group_width": 373},
+    },
     "resnet": {
         **{f"resnet{depth}": {"depth": depth} for depth in (18, 34, 50, 101, 152, 200)},
         "resnet50_w2": {"width": 128},
         "wide_resnet50_2": {"width_per_group": 128},
         "resnext50_32x4d": {"groups": 32, "width_per_group": 4},
+        "resnet50_sk": {"sk_ratio": 0.0625},
+        "resnet50_w2_sk": {"width": 128, "sk_ratio": 0.0625},
+        "resnet152_w3_sk": {"depth": 152, "width": 192, "sk_ratio": 0.0625},
     },
     "torchvision": {
         name: {"model": name}

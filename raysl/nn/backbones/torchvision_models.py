@@ -40,13 +40,18 @@ class TorchvisionModel(WrappedBackbone):
         """Name of a classification network: resnet50, convnext_tiny, swin_t, vit_b_16, efficientnet_b0, regnet_y_400mf,
         mobilenet_v3_small, densenet121, alexnet and more, see `torchvision.models.list_models()`."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__(config)
-        network, size = _built(config)
+        network, size = self._made()
         _cut_classifier(network)
         self._is_channels_last = type(network).__name__ == "SwinTransformer"
-        self._wrap(_with_drop_path(network, config), size)
+        self._wrap(network, size)
         self._places, self._widths = self._found_stages()
+
+    def _made(self) -> tuple[nn.Module, int]:
+        """The whole network, with its classifier, and the side of its images."""
+        network, size = _built(self.config)
+        return _with_drop_path(network, self.config), size
 
     @property
     def stage_widths(self) -> dict[str, int]:

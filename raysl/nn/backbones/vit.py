@@ -86,6 +86,7 @@ class ViT(TokenBackbone):
         self.num_heads = heads
         self.num_prefix_tokens = 1 + config.num_registers
         self.feature_dim = 2 * width if config.output == "class_mean" else width
+        self.native_size = config.image_size
         side = config.image_size // config.patch_size
         self.native_grid = (side, side)
         self.patch_embed = PatchEmbed(width, config.patch_size)
@@ -119,11 +120,15 @@ class ViT(TokenBackbone):
         """The class, register and mask tokens and the learned position embeddings."""
         return {name for name, _ in self.named_parameters(recurse=False)}
 
+    @property
+    def feature_stages(self) -> tuple[str, ...]:
+        """What `forward` gives: `class`, `mean` or both."""
+        return ("class", "mean") if self.config.output == "class_mean" else (self.config.output,)
+
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
         tokens = self.tokens(images)
-        kinds = ["class", "mean"] if self.config.output == "class_mean" else [self.config.output]
-        return torch.cat([self._pooled(tokens, kind) for kind in kinds], dim=1)  # [B, feature_dim]
+        return torch.cat([self._pooled(tokens, kind) for kind in self.feature_stages], dim=1)  # [B, feature_dim]
 
     def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
         """All tokens behind the last layer norm [B, num_prefix_tokens + h*w, D], see `TokenBackbone`."""

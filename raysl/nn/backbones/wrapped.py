@@ -40,7 +40,6 @@ class WrappedBackbone(Backbone):
         earlier blocks follow in proportion. Default: the network's own."""
 
     network: nn.Module
-    native_size: int
 
     @classmethod
     def check_side(cls, config: Any, side: int) -> None:
@@ -51,6 +50,11 @@ class WrappedBackbone(Backbone):
         """
         if problem := cls.without_weights(config)._size_problem(side, side):
             raise ConfigError(f"{problem} (method.views and data.image_size say how large images are)")
+
+    @property
+    def feature_stages(self) -> tuple[str, ...]:
+        """What `forward` gives."""
+        return ("features",)
 
     def forward(self, images: Tensor) -> Tensor:
         """Features [B, feature_dim] of normalised images [B, 3, H, W].

@@ -44,7 +44,7 @@ class HeldOut(Callback):
     def _means(self, run: Run) -> dict[str, float]:
         method, device, num = run.state.method, run.state.device, self.test.num_samples
         share = rank_share(num, dist.rank(), dist.world())
-        names = type(method).evaluated
+        names = method.evaluated_by(method.config)
         sums = torch.zeros(len(names), dtype=torch.float64, device=device)
         for batch in self.loader.seen_batches(self.test, share.start, share.stop, device):
             values: dict[str, Tensor] = method.evaluation_step(batch)

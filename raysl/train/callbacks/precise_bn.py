@@ -1,6 +1,5 @@
 """Statistics of batch normalisation over many images, for the backbone that is exported."""
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -44,7 +43,7 @@ class PreciseBN(Callback):
     @torch.no_grad()
     def before_checkpoint(self, run: Run) -> None:
         """See `Callback.before_checkpoint`."""
-        backbone = copy.deepcopy(run.state.exported()).eval()
+        backbone = run.state.exported(as_copy=True).eval()
         layers = _layers(backbone)
         if not layers:
             return

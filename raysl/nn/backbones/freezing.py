@@ -1,0 +1,104 @@
+"""Stages of a backbone that stay as they begin: neither their weights nor their running statistics move."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from raysl.errors import ConfigError
+from raysl.nn.backbones.backbone import Backbone, BackboneInfo
+
+ALL = "all"
+"""What `backbone.freeze` calls the whole network."""
+
+
+def check_freeze(names: Sequence[str], info: BackboneInfo, backbone: str) -> None:
+    """Refuse names that are no stages.
+
+    Args:
+        names: of `backbone.freeze`.
+        info: facts of the network.
+        backbone: its name, for the message.
+
+    Raises:
+        ConfigError: with the stages that there are.
+    """
+    if unknown := [name for name in names if name != ALL and name not in info.stages]:
+        told = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
+        raise ConfigError(f"backbone.freeze: no stage {unknown[0]!r} in {backbone}; {told}; {ALL} freezes all of it")
+
+
+def freeze(backbone: Backbone, names: Sequence[str]) -> None:
+    """Freeze the network up to and including the deepest of these stages, in place.
+
+    Parameters that the stage depends on take no gradients any more. Modules that only have such stay in evaluation mode
+    whatever `train` says, those of copies too: normalisation uses its running statistics and leaves them, and no block
+    is left out of a sample.
+
+    Args:
+        backbone: with its weights.
+        names: of its stages, or `all`; none: nothing is frozen.
+
+    Raises:
+        ConfigError: if a name is no stage of it.
+    """
+    known = list(backbone.stage_widths)
+    check_freeze(
+        names, BackboneInfo(backbone.feature_dim, backbone.patch_size, backbone.stage_widths), backbone.config.name
+    )
+    if not names:
+        return
+    if ALL in names:
+        frozen, modules = {name for name, _ in backbone.named_parameters()}, {""}
+    else:
+        frozen, ran = _reached(backbone, max(names, key=known.index))
+        modules = ran
+    for name, parameter in backbone.named_parameters():
+        if name in frozen:
+            parameter.requires_grad_(False)
+    modules = {name for name in modules if _is_still(backbone.get_submodule(name))}
+    backbone.frozen_modules = tuple(sorted(modules))
+    backbone.train(backbone.training)
+
+
+def _is_still(module: nn.Module) -> bool:
+    """Whether a module has parameters or buffers, and no parameter that trains."""
+    has_state = next(module.parameters(), next(module.buffers(), None)) is not None
+    return has_state and not any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _reached(backbone: Backbone, stage: str) -> tuple[set[str], set[str]]:
+    """Names of the parameters that a stage depends on, and of the modules that run for it.
+
+    They are seen in a pass without values; through the network itself where it computes with values as it goes.
+    """
+    try:
+        return _traced(type(backbone).without_weights(backbone.config), stage)
+    except RuntimeError:
+        was_training = backbone.training
+        try:
+            return _traced(backbone, stage)
+        finally:
+            backbone.train(was_training)
+
+
+def _traced(network: Backbone, stage: str) -> tuple[set[str], set[str]]:
+    named = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+    ran: set[str] = set()
+
+    def noting(name: str) -> Callable[..., None]:
+        return lambda *_: ran.add(name)
+
+    handles = [module.register_forward_pre_hook(noting(name)) for name, module in network.named_modules()]
+    side = network.native_size
+    images = torch.zeros(2, 3, side, side, device=next(network.parameters()).device)
+    try:
+        with torch.enable_grad():
+            out: Tensor = network.eval().stages(images, [stage])[stage]
+        if not out.requires_grad:
+            return set(), ran
+        grads = torch.autograd.grad(out.sum(), list(named.values()), allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name for name, grad in zip(named, grads, strict=True) if grad is not None}, ran
