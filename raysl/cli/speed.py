@@ -32,6 +32,29 @@ def run_speed_step(
     _tell(json_file, lambda: measure_step(repeats=repeats, steps=steps), step_table)
 
 
+@app.command("options")
+def run_speed_options(
+    json_file: JsonFile = None,
+    model: Annotated[str, typer.Option(help="resnet50 (SimCLR) or vit_s (DINO with crops).")] = "resnet50",
+    only: Annotated[
+        list[str] | None, typer.Option(help="A combination such as 'bf16 compile plain'; again for more.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each combination.")] = 3,
+    batch_size: Annotated[int, typer.Option(min=4, help="Images in a step.")] = 8,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of each process; default: one a CPU.")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Compare steps in fp32 and bf16, channels last, compiled, recomputed and accumulated with plain ones."""
+    set_up(verbose)
+    from raysl.speed.options import measure_options, options_table
+
+    _tell(
+        json_file,
+        lambda: measure_options(model, only, repeats=repeats, batch_size=batch_size, threads=threads),
+        options_table,
+    )
+
+
 @app.command("start")
 def run_speed_start(
     json_file: JsonFile = None,

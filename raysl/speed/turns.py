@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ import torch
 
 from raysl.data.batch import Batch
 from raysl.errors import RunFailed
+from raysl.train.meter import most_used_gb
 
 HELLO_S = 180.0  # a contender that has not set itself up by then is given up
 
@@ -59,19 +60,27 @@ class Line:
         return message
 
 
-def join(path: str, name: str, rank: int = 0) -> Line:
+def join(path: str, name: str, rank: int = 0, facts: Mapping[str, Any] | None = None) -> Line:
     """Connect a contender's process to the starter, and tell it who is there.
 
     Args:
         path: of the starter's socket.
         name: of the contender.
         rank: of this process in it.
+        facts: what else to tell.
     """
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(path)
     line = Line(connection)
     line.send(
-        {"name": name, "rank": rank, "threads": torch.get_num_threads(), "niceness": os.nice(0), "pid": os.getpid()}
+        {
+            "name": name,
+            "rank": rank,
+            "threads": torch.get_num_threads(),
+            "niceness": os.nice(0),
+            "pid": os.getpid(),
+            **(facts or {}),
+        }
     )
     return line
 
@@ -84,11 +93,22 @@ class Gate:
         name: of the contender.
         rank: of this process in it.
         batches: what the stream goes through again and again.
+        device: that trains; a GPU is waited for at the ends of what is timed.
+        facts: of this process, for the starter.
     """
 
-    def __init__(self, path: str, name: str, rank: int, batches: Sequence[Batch]) -> None:
+    def __init__(
+        self,
+        path: str,
+        name: str,
+        rank: int,
+        batches: Sequence[Batch],
+        device: torch.device | None = None,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         self.batches = batches
-        self.line = join(path, name, rank)
+        self.device = device or torch.device("cpu")
+        self.line = join(path, name, rank, facts)
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """Batches from `step` on. A step counts as done when the next batch is asked for; the last turn has no next."""
@@ -98,15 +118,20 @@ class Gate:
             start = time.perf_counter()
             for done in range(turn.num_warmup + turn.num_steps):
                 if done == turn.num_warmup:
-                    start = time.perf_counter()
+                    start = self._now()
                 yield self.batches[step % len(self.batches)]
                 step += 1
             if not turn.is_last:
-                self.line.send({"seconds": time.perf_counter() - start})
+                self.line.send({"seconds": self._now() - start, "memory_gb": most_used_gb(self.device)})
 
     def plain(self) -> Iterator[Batch]:
         """The batches themselves, once."""
         return iter(self.batches)
+
+    def _now(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
 
 class Starter:
@@ -120,6 +145,7 @@ class Starter:
         self.path = str(folder / "turns")
         self.lines: dict[str, dict[int, Line]] = {}
         self.hellos: dict[str, dict[int, dict[str, Any]]] = {}
+        self.memory: dict[str, float] = {}
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
         self.listener.listen()
@@ -168,7 +194,7 @@ class Starter:
         return [hello for _, hello in sorted(self.hellos[name].items())]
 
     def run(self, name: str, turn: Turn) -> float:
-        """Have a contender run a turn; the seconds that its slowest process took.
+        """Have a contender run a turn; the seconds that its slowest process took. `memory` has the most it has used.
 
         Raises:
             EOFError: if one of its processes is gone.
@@ -176,4 +202,8 @@ class Starter:
         lines = self.lines[name].values()
         for line in lines:
             line.send(asdict(turn))
-        return 0.0 if turn.is_last else max(line.receive()["seconds"] for line in lines)
+        if turn.is_last:
+            return 0.0
+        told = [line.receive() for line in lines]
+        self.memory[name] = sum(one["memory_gb"] for one in told)
+        return float(max(one["seconds"] for one in told))

@@ -48,9 +48,9 @@ class Meter:
         those of the warm-up is done there is the memory alone. All ranks call it at the same steps.
         """
         if not self.steps:
-            return {"memory_gb": self._most(self._memory_gb())[0]}
+            return {"memory_gb": self._most(most_used_gb(self.device))[0]}
         seconds = max(time.perf_counter() - self.start, 1e-9)
-        wait, memory = self._most(self.wait / seconds, self._memory_gb())
+        wait, memory = self._most(self.wait / seconds, most_used_gb(self.device))
         mean = float(dist.all_mean(torch.tensor(seconds, dtype=torch.float64, device=self.device)))
         numbers = {
             "images_per_s": self.images / mean,
@@ -72,8 +72,9 @@ class Meter:
         self.steps = 0
         self.images = 0
 
-    def _memory_gb(self) -> float:
-        """Most memory used: of the GPU if there is one, else of this process."""
-        if self.device.type == "cuda":
-            return float(torch.cuda.max_memory_allocated(self.device) / 1e9)
-        return most_resident() / 1e9
+
+def most_used_gb(device: torch.device) -> float:
+    """Most memory used so far: of the GPU if it is one, else of this process."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device) / 1e9)
+    return most_resident() / 1e9
