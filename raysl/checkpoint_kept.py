@@ -21,7 +21,7 @@ class Kept:
         always: names that stay in any case.
     """
 
-    rule: tuple[str | None, str] = (None, "max")
+    rule: tuple[str | None, str | None] = (None, None)
     best: tuple[tuple[str, float], ...] = ()
     always: tuple[str, ...] = ()
 

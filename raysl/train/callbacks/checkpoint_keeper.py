@@ -33,14 +33,16 @@ class CheckpointKeeper(Callback):
 
         metric: str | None = None
         """A logged number, such as `knn_top1`, that the best checkpoint is told by. Default: none is the best."""
-        mode: Literal["min", "max"] = "max"
-        """Whether less of it is better, or more."""
+        mode: Literal["min", "max"] | None = None
+        """Whether less of it is better, or more; has to be said of a metric."""
         every: Every | None = None
         """Checkpoints of multiples of this stay for good; they must be some of `train.checkpoint_every`."""
 
         def __post_init__(self) -> None:
             if self.metric is None and self.every is None:
                 raise ValueError("nothing would be kept; set metric, every or both")
+            if self.metric is not None and self.mode is None:
+                raise ValueError(f"set mode=min if less {self.metric} is better, mode=max if more")
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -26,7 +26,7 @@ NAN = math.nan
 
 
 def keeper(**settings: Any) -> CheckpointKeeper:
-    return CheckpointKeeper(CheckpointKeeper.Config(**settings))
+    return CheckpointKeeper(CheckpointKeeper.Config(**({"mode": "max"} | settings)))
 
 
 def saved_by(
@@ -121,6 +121,8 @@ def test_a_remote_storage_keeps_the_best_too(tmp_path: Path) -> None:
 def test_a_keeper_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"callbacks.checkpoint_keeper: nothing would be kept; set metric, every"):
         load_config("quickstart", ["callbacks=[checkpoint_keeper]"])
+    with pytest.raises(ConfigError, match=r"callbacks.checkpoint_keeper: set mode=min if less loss is better"):
+        load_config("quickstart", ["callbacks.checkpoint_keeper.metric=loss"])
     with pytest.raises(ConfigError, match=r"callbacks.early_stop.metric: missing; it has no default"):
         load_config("quickstart", ["callbacks=[early_stop]"])
 

@@ -141,7 +141,7 @@ def test_every_named_callback_lets_a_run_end_in_the_same_bits(tmp_path: Path) ->
 
 
 NEEDS_SETTINGS: dict[str, tuple[str, ...]] = {
-    "checkpoint_keeper": ("callbacks.checkpoint_keeper.metric=loss",),
+    "checkpoint_keeper": ("callbacks.checkpoint_keeper={metric: loss, mode: min}",),
     "function": ("callbacks.function.function=tests.train.callbacks.test_function:measured",),
     "early_stop": ("callbacks.early_stop={metric: loss, mode: min}",),
 }
