@@ -226,6 +226,7 @@ CHANGED = {
     "eval_resize": 999,
     "mean": (0.1, 0.1, 0.1),
     "std": (0.1, 0.1, 0.1),
+    "channels": "bgr",
     "limit": 2,
     "balanced": True,
     "skip": 1,
