@@ -74,16 +74,7 @@ def fit(
             out = backward_in_parts(model, batch, plan, step, state.scaler)
             finite.add(out.loss, step)
             method.after_backward(step)
-            state.scaler.unscale_(optimizer)  # before anything looks at gradients
-            for callback in callbacks:
-                callback.on_backward(run, step)
-            if plan.clip_grad_value is not None:
-                nn.utils.clip_grad_value_(method.parameters(), plan.clip_grad_value)
-            if plan.clip_grad is not None:
-                nn.utils.clip_grad_norm_(method.parameters(), plan.clip_grad)
-            state.scaler.step(optimizer)
-            state.scaler.update()
-            optimizer.zero_grad(set_to_none=True)
+            _update(run, callbacks, step)
             state.synchronise()
             method.after_update(step, batch, out.carry)
         state.follow(step)
@@ -107,6 +98,21 @@ def seed_step(seed: int, step: int, rank: int | None) -> None:
     torch.manual_seed(number)
     np.random.seed(number % (1 << 32))
     random.seed(number)
+
+
+def _update(run: Run, callbacks: Sequence[Callback], step: Step) -> None:
+    """Change the weights by their gradients, which callbacks see at their own size and before they are clipped."""
+    state, plan = run.state, run.plan
+    state.scaler.unscale_(state.optimizer)
+    for callback in callbacks:
+        callback.on_backward(run, step)
+    if plan.clip_grad_value is not None:
+        nn.utils.clip_grad_value_(state.method.parameters(), plan.clip_grad_value)
+    if plan.clip_grad is not None:
+        nn.utils.clip_grad_norm_(state.method.parameters(), plan.clip_grad)
+    state.scaler.step(state.optimizer)
+    state.scaler.update()
+    state.optimizer.zero_grad(set_to_none=True)
 
 
 def _check_weights(state: TrainState) -> None:

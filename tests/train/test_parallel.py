@@ -1,6 +1,8 @@
 """Weights and the optimizer's state that are spread over ranks end as those that every rank has whole."""
 
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from tests.distributed import run_ranks
 from tests.methods.properties import small
 from tests.train.parallel_runs import tensors_of, trained
 
-CASES = {
+CASES: dict[str, tuple[str, ...]] = {
     "simclr": ("optim=lars", "optim.lr=0.1"),
     "swav": ("train.accumulate=2",),
     "dino": ("optim=larc", "optim.lr=0.1", "train.recompute=[res3]"),
@@ -25,49 +27,50 @@ CASES = {
 """Methods with a head of their own, prototypes, a teacher, tokens; optimizers with norms over whole tensors."""
 
 
-def spread(kind: str, folder: str) -> dict[str, Any]:
-    """Each case over 10 steps: all that a checkpoint keeps, and the share of the weights that a rank holds."""
+def spread(name: str, folder: str) -> dict[str, Any]:
+    """A case over 10 steps in each way: what a checkpoint keeps, and how many of the weights a rank holds."""
     found: dict[str, Any] = {}
-    for name, words in CASES.items():
-        run = small(name, f"train.parallel={kind}", "train.workers=2", "train.epochs=5", *words)
+    for kind in ("ddp", "zero1", "fsdp"):
+        run = small(name, f"train.parallel={kind}", "train.workers=2", "train.epochs=5", *CASES[name])
         assert run.setup.plan.total_steps >= 10
-        state = trained(run, Path(folder, kind, name))
+        state = trained(run, Path(folder, kind))
         held = sum(dist.local(p).numel() for p in state.method.parameters())
-        weights = state.exported().state_dict()
-        found[name] = {"tensors": tensors_of(state), "held": held, "exported": weights}
+        found[kind] = {"tensors": tensors_of(state), "held": held, "exported": state.exported().state_dict()}
     return found
 
 
-def on_two_ranks(folder: str) -> dict[str, Any]:
-    return {kind: spread(kind, folder) for kind in ("ddp", "zero1", "fsdp")}
-
-
-def gone_on(kinds: list[str], folder: str) -> list[dict[str, Tensor]]:
+def gone_on(name: str, kinds: list[str], folder: str) -> list[dict[str, Tensor]]:
     """The ends of runs, on the ranks that are there, from a checkpoint made with shares at two ranks."""
-    start = sorted(Path(folder, "fsdp", "simclr").glob("checkpoint_*"))[1]
+    start = sorted(Path(folder, "fsdp").glob("checkpoint_*"))[1]
     found = []
     for kind in kinds:
         words = [f"train.parallel={kind}", f"train.workers={dist.world()}", "train.uneven=true", "train.epochs=5"]
-        words += CASES["simclr"]
-        found.append(tensors_of(trained(small("simclr", *words), Path(folder, f"{kind}-{dist.world()}"), start)))
+        run = small(name, *words, *CASES[name])
+        found.append(tensors_of(trained(run, Path(folder, f"{kind}-{dist.world()}"), start)))
     return found
 
 
-@pytest.fixture(scope="module")
-def folder() -> Any:
-    with tempfile.TemporaryDirectory() as made:
-        yield made
+@dataclass
+class Spread:
+    """A case, where its checkpoints are, and what its ranks gave."""
+
+    name: str
+    folder: str
+    ranks: list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def ranks(folder: str) -> list[dict[str, Any]]:
-    return run_ranks(2, on_two_ranks, folder, timeout=200)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name == "dino" else pytest.mark.slow) for name in CASES],
+)
+def case(request: pytest.FixtureRequest) -> Iterator[Spread]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Spread(request.param, folder, run_ranks(2, spread, request.param, folder, timeout=200))
 
 
-@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("kind", ["zero1", "fsdp"])
-def test_ten_steps_end_as_with_ddp(ranks: list[dict[str, Any]], kind: str, name: str) -> None:
-    assert_close(ranks[0][kind][name]["tensors"], ranks[0]["ddp"][name]["tensors"])
+def test_ten_steps_end_as_with_ddp(case: Spread, kind: str) -> None:
+    assert_close(case.ranks[0][kind]["tensors"], case.ranks[0]["ddp"]["tensors"])
 
 
 def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], most: float = 1e-9) -> None:
@@ -76,30 +79,29 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], most: fl
     assert {key: value for key, value in apart.items() if not value <= most} == {}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_rank_holds_its_share(ranks: list[dict[str, Any]], name: str) -> None:
-    whole = ranks[0]["ddp"][name]
-    for rank in ranks:
-        assert rank["zero1"][name]["held"] == whole["held"]
-        assert rank["fsdp"][name]["held"] < 0.6 * whole["held"]
-    assert sum(rank["fsdp"][name]["held"] for rank in ranks) == whole["held"]
+def test_a_rank_holds_its_share(case: Spread) -> None:
+    whole = case.ranks[0]["ddp"]["held"]
+    for rank in case.ranks:
+        assert rank["zero1"]["held"] == whole
+        assert rank["fsdp"]["held"] < 0.6 * whole
+    assert sum(rank["fsdp"]["held"] for rank in case.ranks) == whole
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_measured_is_whole_on_every_rank(ranks: list[dict[str, Any]], name: str) -> None:
-    for rank in ranks:
-        assert_close(rank["fsdp"][name]["exported"], ranks[0]["ddp"][name]["exported"], 1e-6)  # float32
+def test_what_is_measured_is_whole_on_every_rank(case: Spread) -> None:
+    for rank in case.ranks:
+        assert_close(rank["fsdp"]["exported"], case.ranks[0]["ddp"]["exported"], 1e-6)  # float32
 
 
-def test_a_checkpoint_of_shares_goes_on_at_three_ranks_as_with_ddp(ranks: list[dict[str, Any]], folder: str) -> None:
-    whole, *others = run_ranks(3, gone_on, ["ddp", "zero1", "fsdp"], folder, timeout=120)[0]
+@pytest.mark.slow
+def test_a_checkpoint_of_shares_goes_on_at_three_ranks_as_with_ddp(case: Spread) -> None:
+    whole, *others = run_ranks(3, gone_on, case.name, ["ddp", "zero1", "fsdp"], case.folder, timeout=200)[0]
     for other in others:
         assert_close(other, whole)
 
 
-def test_a_checkpoint_of_shares_goes_on_in_one_process(ranks: list[dict[str, Any]], folder: str) -> None:
-    (alone,) = gone_on(["ddp"], folder)
-    assert_close(alone, ranks[0]["ddp"]["simclr"]["tensors"])
+def test_a_checkpoint_of_shares_goes_on_in_one_process(case: Spread) -> None:
+    (alone,) = gone_on(case.name, ["ddp"], case.folder)
+    assert_close(alone, case.ranks[0]["ddp"]["tensors"], 1e-6)
 
 
 def overflowing() -> list[float]:
