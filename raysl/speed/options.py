@@ -2,7 +2,8 @@
 
 Each combination is a process of its own, beside one with none of them. Both train on the same batches, made beforehand,
 and take turns, so that the machine's slow spells meet both. Speed is a ratio to the plain one, memory is that of the
-process, or on a GPU what tensors had at most.
+process, or on a GPU what tensors had at most. A name that ends in `piped` has its images read, decoded and augmented
+by threads of the process as it trains.
 """
 
 import json
@@ -25,11 +26,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
+from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.memory import keep_freed_memory
 from raysl.methods.place import prepare_device
 from raysl.speed.numbers import machine, medians, rotated
+from raysl.speed.pictures import write_pictures
 from raysl.speed.processes import Child, Lineup
 from raysl.speed.turns import LAST_TURN, Gate, Starter, Turn
 from raysl.train.loop import fit
@@ -55,7 +58,10 @@ MEMORY: dict[str, tuple[str, ...]] = {
     "accumulated": ("train.accumulate=2",),
 }
 PLAIN = "fp32 default plain"
+PIPED = "piped"
 NUM_BATCHES = 2
+NUM_PICTURES = 256
+READ_AHEAD = 2  # threads of a piped process beside those of torch
 SIDE = 2048  # of the square matrices whose product gives the machine's rate
 
 
@@ -87,16 +93,21 @@ class Task:
         """As one argument of a command line."""
         return json.dumps(asdict(self))
 
+    @property
+    def is_piped(self) -> bool:
+        """Whether images are made while it trains."""
+        return self.name.split()[-1] == PIPED
+
     def prepared(self) -> Prepared:
-        """The run that is trained, on images that are made."""
+        """The run that is trained: on images that are made, or on photographs in the folder."""
         config, words = MODELS[self.model]
+        images = ("data=parquet", f"data.path={self.folder}") if self.is_piped else ("data=synthetic",)
         own = (
-            "data=synthetic",
+            *images,
             "data.image_size=224",
-            f"data.num_train={self.batch_size * 1000}",
             f"data.lanes={min(self.batch_size, 64)}",
             f"train.batch_size={self.batch_size}",
-            "train.epochs=1",
+            "train.epochs=10000",
             "optim.warmup=0st",
             "train.online_knn_every=null",
             "benchmarks=[]",
@@ -106,8 +117,9 @@ class Task:
 
 
 def option_names() -> list[str]:
-    """All combinations, the plain one first."""
-    return [" ".join(names) for names in product(PRECISION, KERNELS, MEMORY)]
+    """All combinations, the plain one first, and those without any of memory's options through the pipeline."""
+    names = [" ".join(names) for names in product(PRECISION, KERNELS, MEMORY)]
+    return [*names, *(f"{precision} default plain {PIPED}" for precision in PRECISION)]
 
 
 def words_of(name: str) -> tuple[str, ...]:
@@ -116,7 +128,7 @@ def words_of(name: str) -> tuple[str, ...]:
     Raises:
         ConfigError: if there is no such one.
     """
-    parts = name.split()
+    parts = name.removesuffix(f" {PIPED}").split()
     tables = (PRECISION, KERNELS, MEMORY)
     if len(parts) != 3 or any(part not in table for part, table in zip(parts, tables, strict=True)):
         raise ConfigError(f"no options {name!r}; write one of {', '.join(option_names())}")
@@ -179,13 +191,14 @@ def options_table(numbers: dict[str, Any]) -> str:
     lines = [
         f"{where['model']}, {where['batch_size']} images a step; plain: {plain['flops'] / 1e9:.0f} GFLOP a step, "
         f"{100 * plain['share']:.0f} % of the rate of fp32 matrix products here",
-        f"{'precision':<10}{'kernels':<15}{'memory':<13}{'images/s':>9}{'of plain':>10}{'GB':>8}",
+        f"{'precision':<10}{'kernels':<15}{'memory':<13}{'images':<8}{'images/s':>9}{'of plain':>10}{'GB':>8}",
     ]
     for name, row in numbers["options"].items():
-        precision, kernels, memory = name.split()
+        precision, kernels, memory, *piped = name.split()
         slower = "  slower than without" if row["ratio"] < 0.97 and memory == "plain" else ""
         lines.append(
-            f"{precision:<10}{kernels:<15}{memory:<13}{row['images_per_s']:>9.2f}{row['ratio']:>10.2f}"
+            f"{precision:<10}{kernels:<15}{memory:<13}{PIPED if piped else 'held':<8}{row['images_per_s']:>9.2f}"
+            f"{row['ratio']:>10.2f}"
             f"{row['memory_gb']:>8.2f}{slower}"
         )
     return "\n".join(lines)
@@ -196,6 +209,7 @@ def _ready(model: str, batch_size: int, threads: int, words: Sequence[str]) -> I
     """A function that measures one combination beside the plain one, which is started once."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raysl_speed_")))
+        write_pictures(folder / "train-0.parquet", 224, NUM_PICTURES)
         starter = Starter(folder)
         lineup: Lineup[Task] = Lineup(starter)
         stack.callback(lineup.end)
@@ -242,6 +256,19 @@ def _ready(model: str, batch_size: int, threads: int, words: Sequence[str]) -> I
         starter.run(PLAIN, LAST_TURN)
 
 
+class _Made(Sequence[Batch]):
+    """A stream of batches as a list that is read once, from its beginning on."""
+
+    def __init__(self, stream: Iterator[Batch]) -> None:
+        self.stream = stream
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, step: Any) -> Any:
+        return next(self.stream)
+
+
 def train(task: Task) -> None:
     """Train as the task says, a turn at a time."""
     torch.set_num_threads(task.threads)
@@ -251,7 +278,8 @@ def train(task: Task) -> None:
     run = task.prepared()
     prepare_device(run.config.train, device)
     state = TrainState.create(run.setup, device, run.classes)
-    batches = list(islice(LocalBatches(run.loader, device=device).from_step(0), NUM_BATCHES))
+    stream = LocalBatches(run.loader, device=device, threads=READ_AHEAD if task.is_piped else 0).from_step(0)
+    batches = _Made(stream) if task.is_piped else list(islice(stream, NUM_BATCHES))
     facts: dict[str, float] = {}
     if task.name == PLAIN:
         rate = _product_rate(device)
@@ -270,19 +298,22 @@ def _flops(state: TrainState, batch: Any, run: Prepared) -> int:
     return count
 
 
-def _product_rate(device: torch.device, seconds: float = 1.0) -> float:
-    """Floating-point operations a second of a product of two large fp32 matrices."""
+def _product_rate(device: torch.device, seconds: float = 0.5, repeats: int = 3) -> float:
+    """Floating-point operations a second of a product of two large fp32 matrices, in the fastest of some spells."""
     left, right = torch.randn(2, SIDE, SIDE, device=device)
 
     def done(out: Tensor) -> None:
         float(out[0, 0])  # waits for the device
 
     done(left @ right)
-    start, count = time.perf_counter(), 0
-    while time.perf_counter() - start < seconds:
-        done(left @ right)
-        count += 1
-    return 2 * SIDE**3 * count / (time.perf_counter() - start)
+    rates = []
+    for _ in range(repeats):
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() - start < seconds:
+            done(left @ right)
+            count += 1
+        rates.append(2 * SIDE**3 * count / (time.perf_counter() - start))
+    return max(rates)
 
 
 if __name__ == "__main__":

@@ -10,23 +10,30 @@ TINY = ("backbone.depth=10", "backbone.width=8", "backbone.num_stages=2", "metho
 
 def test_combinations_are_all_of_precision_kernels_and_memory() -> None:
     names = option_names()
-    assert len(set(names)) == 2 * 3 * 3
+    assert len(set(names)) == 2 * 3 * 3 + 2
     assert names[0] == PLAIN
     assert words_of("bf16 compile recomputed") == ("train.precision=bf16", "train.compile=true", "train.recompute=all")
 
 
 def test_combinations_are_measured_beside_the_plain_one() -> None:
     numbers = measure_options(
-        "resnet50", [PLAIN, "bf16 channels_last accumulated"], repeats=1, batch_size=8, threads=1, words=TINY
+        "resnet50",
+        [PLAIN, "bf16 channels_last accumulated", "fp32 default plain piped"],
+        repeats=1,
+        batch_size=8,
+        threads=1,
+        words=TINY,
     )
-    plain, other = numbers["options"].values()
+    plain, other, piped = numbers["options"].values()
     assert plain["ratio"] == 1
     assert other["images_per_s"] > 0
+    assert piped["images_per_s"] > 0
     assert 0.1 < other["memory_gb"] < 20
     assert 0 < numbers["plain"]["share"] < 1
     assert numbers["plain"]["flops"] > 8 * 2 * 1e6
     table = options_table(numbers)
-    assert "bf16      channels_last  accumulated" in table
+    assert "bf16      channels_last  accumulated  held" in table
+    assert "fp32      default        plain        piped" in table
     assert "of the rate of fp32 matrix products here" in table
 
 
