@@ -20,7 +20,7 @@ from tests.train.parallel_runs import tensors_of, trained
 
 CASES: dict[str, tuple[str, ...]] = {
     "simclr": ("optim=lars", "optim.lr=0.1"),
-    "swav": ("train.accumulate=2",),
+    "swav": ("train.accumulate=2", "train.batch_size=24", "data.lanes=12", "method.queue_length=48"),
     "dino": ("optim=larc", "optim.lr=0.1", "train.recompute=[res3]"),
     "mae": ("train.clip_grad=0.1",),
 }

@@ -170,6 +170,8 @@ def _replacement(split: Split, index: int, reason: str) -> tuple[list[_Image], I
         except CorruptImage:
             continue
     tried = min(MOST_TRIED, split.num_samples - 1)
+    if tried == 0:
+        raise CorruptImage(reason)
     raise CorruptImage(f"no valid image among the {tried:,} behind row {index}; the first problem: {reason}")
 
 
