@@ -186,8 +186,11 @@ class TrainState:
             "optimizer": tensors["optimizer"],
             "step": self.step,
             "callbacks": self.callbacks,
-        } | {key: tensors[key] for key in ("average",) if key in tensors}
-        state |= {"scaler": self.scaler.state_dict()} if self.scaler.is_enabled() else {}
+        }
+        if self.average is not None:
+            state["average"] = tensors["average"]
+        if self.scaler.is_enabled():
+            state["scaler"] = self.scaler.state_dict()
         save_tensors(state, folder / STATE_FILE)
         weights = {**tensors["backbone"], **self.export_buffers}
         content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})

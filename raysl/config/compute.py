@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from raysl.config.component import MAY_CHANGE
 from raysl.config.ranges import Count, Within
-
-_MAY_CHANGE: dict[str, bool] = {"may_change": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +18,12 @@ class ComputeConfig:
     """What matrix products and convolutions of fp32 tensors may be made of: fp32 (ieee), TF32 of a GPU, or bf16, where
     the device has it. Default: torch's own, TF32 for the convolutions of a GPU alone."""
     channels_last: bool | None = None
-    """Keep the channels of a pixel side by side in memory, as tensor cores want them. Default: on a GPU."""
+    """Keep the channels of a pixel side by side in memory, as tensor cores want them. Default: on a GPU, but
+    not with parallel=fsdp."""
     compile: bool = False
-    """Compile the blocks of backbones by torch.compile: some minutes at the start of each worker, then faster steps;
+    """Compile the blocks of backbones by torch.compile: a minute or more at the start of each worker, for faster steps;
     results differ in the last bits from those without."""
-    recompute: Literal["all"] | tuple[str, ...] = field(default=(), metadata=_MAY_CHANGE)
+    recompute: Literal["all"] | tuple[str, ...] = field(default=(), metadata=MAY_CHANGE)
     """Stages of the backbone, such as [res2, res3], whose inner activations are computed again in the backward pass
     and not kept: less memory, more time, the same results. `all` takes every stage."""
     deterministic: bool = False
@@ -34,7 +34,7 @@ class ComputeConfig:
 class ParallelConfig:
     """How several workers train one network."""
 
-    parallel: Literal["ddp", "zero1", "fsdp"] = field(default="ddp", metadata=_MAY_CHANGE)
+    parallel: Literal["ddp", "zero1", "fsdp"] = field(default="ddp", metadata=MAY_CHANGE)
     """What each worker holds: everything (ddp), a share of the optimizer's state (zero1), or shares of that, of
     gradients and of weights (fsdp), for networks that do not fit one GPU. Checkpoints are the same in all three."""
     sync_bn: bool = True
@@ -43,8 +43,8 @@ class ParallelConfig:
     """Batch normalisation over the rows of so many neighbouring workers, or of those of a node, where sync_bn is on.
     Default: all workers, which alone gives the gradient of one process with the whole batch."""
     bucket_mb: Annotated[float, Within(0.001, 1e5)] | None = None
-    """Size in MiB of the parts in which ddp exchanges gradients. Default: torch's, 25."""
+    """Size in MiB of the parts in which ddp and zero1 exchange gradients. Default: torch's, 25."""
     static_graph: bool = False
-    """Have ddp rely on that every step uses the same weights in the same way."""
+    """Have ddp and zero1 rely on that every step uses the same weights in the same way."""
     compress_gradients: Literal["fp16", "bf16"] | None = None
-    """Type in which ddp exchanges gradients; loses digits. Default: their own."""
+    """Type in which ddp and zero1 exchange gradients; loses digits. Default: their own."""

@@ -8,6 +8,7 @@ A field that may differ when a run is started again under its name carries `MAY_
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from raysl.config.component import MAY_CHANGE as MAY_CHANGE
 from raysl.config.component import ComponentConfig as ComponentConfig
 from raysl.config.compute import ComputeConfig, ParallelConfig
 from raysl.config.optim_schema import OptimConfig as OptimConfig
@@ -28,7 +29,6 @@ from raysl.config.ranges import (
 )
 from raysl.schedule import Duration
 
-MAY_CHANGE: dict[str, bool] = {"may_change": True}
 Byte = Annotated[int, Within(0, 255)]
 Deviation = Annotated[float, Within(0.001, 1)]
 

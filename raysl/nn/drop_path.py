@@ -1,6 +1,6 @@
 """Stochastic depth whose draws belong to a sample, so that they are the same on any number of ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -32,7 +32,7 @@ class DropPath(nn.Module):
         if not self.training or self.rate == 0:
             return x
         keep = 1 - self.rate
-        is_kept = _uniform(x, self.place) < keep
+        is_kept = _draw(x, self.place) < keep
         return x * (is_kept.view(-1, *[1] * (x.dim() - 1)) / keep).to(x.dtype)
 
     def extra_repr(self) -> str:
@@ -69,44 +69,22 @@ def draws_of(batch: Batch) -> Iterator[None]:
 
 
 @contextmanager
-def recorded(tape: list[Tensor]) -> Iterator[None]:
-    """While it is open, what is drawn is put on the tape."""
-    global _recorded
-    before, _recorded = _recorded, tape
+def drawn_by(draw: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
+    """While it is open, `draw` gives the numbers of a module: [n] in [0, 1) for its input [n, ...] and its place."""
+    global _draw
+    before, _draw = _draw, draw
     try:
         yield
     finally:
-        _recorded = before
+        _draw = before
 
 
-@contextmanager
-def replayed(tape: list[Tensor]) -> Iterator[None]:
-    """While it is open, what is drawn comes from the tape, in the order in which it was put there."""
-    global _replayed
-    before, _replayed = _replayed, iter(tape)
-    try:
-        yield
-    finally:
-        _replayed = before
-
-
-_recorded: list[Tensor] | None = None
-_replayed: Iterator[Tensor] | None = None
-
-
-def _uniform(x: Tensor, place: int) -> Tensor:
-    """Numbers [n] in [0, 1) for n rows, which are drawn, or come from the tape."""
-    if _replayed is not None:
-        return next(_replayed)
-    numbers = _drawn(x, place)
-    if _recorded is not None:
-        _recorded.append(numbers)
-    return numbers
-
-
-def _drawn(x: Tensor, place: int) -> Tensor:
+def drawn(x: Tensor, place: int) -> Tensor:
     """Fresh numbers: those of the batch's samples, where the rows are theirs."""
     num_rows = 0 if _draws is None else len(_draws.batch)
     if _draws is None or num_rows == 0 or len(x) % num_rows:
         return torch.rand(len(x), device=x.device)
     return _draws.uniform(place, len(x) // num_rows).to(x.device, non_blocking=True)
+
+
+_draw: Callable[[Tensor, int], Tensor] = drawn

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from raysl.nn.drop_path import recorded, replayed
+from raysl.nn.drop_path import drawn, drawn_by
 
 
 def recompute(modules: Iterable[nn.Module]) -> None:
@@ -30,11 +30,16 @@ class _Recomputed(nn.Module):
         if not torch.is_grad_enabled():
             return super().__call__(*args, **kwargs)
         draws: list[Tensor] = []
+
+        def kept(x: Tensor, place: int) -> Tensor:
+            draws.append(drawn(x, place))
+            return draws[-1]
+
         return checkpoint(
             super().__call__,
             *args,
             use_reentrant=False,
-            context_fn=lambda: (recorded(draws), _second_run(self, draws)),
+            context_fn=lambda: (drawn_by(kept), _second_run(self, draws)),
             **kwargs,
         )
 
@@ -47,8 +52,9 @@ def _second_run(module: nn.Module, draws: list[Tensor]) -> Iterator[None]:
     for layer, buffers in zip(layers, kept, strict=True):
         for name, buffer in buffers.items():
             setattr(layer, name, buffer.clone())
+    again = iter(draws)
     try:
-        with replayed(draws):
+        with drawn_by(lambda x, place: next(again)):
             yield
     finally:
         for layer, buffers in zip(layers, kept, strict=True):

@@ -98,7 +98,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         return Outcome(0, _BLIND.format(uri=folder.uri, nodes=", ".join(blind)), is_input_wrong=True)
     device = ray.train.torch.get_device()
     setup = replace(job.run.setup, plan=_plan(job, device))
-    plan, loader = setup.plan, job.run.loader
+    plan = setup.plan
     try:
         _prepare_process(job, device)
     except ConfigError as error:
@@ -119,7 +119,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     broken = CorruptImages(corrupt, logs, max_corrupt(setup), disk)
     writers = [
         Startup(logs, marks, reporter.put_logs),
-        DataWait(logs, loader.augment_in_task),
+        DataWait(logs, job.run.loader.augment_in_task),
         MetricsLog(logs),
         TensorBoard(logs),
     ]
@@ -127,18 +127,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     callbacks = [broken, *_callbacks(job.run, folder, disk), *job.run.callbacks, watch, OnDisk(writers, logs, disk)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
-    batches = RayBatches(
-        loader=loader,
-        total_steps=plan.total_steps,
-        rank=dist.rank(),
-        world=dist.world(),
-        device=device,
-        share=broadcast_from_rank_zero,
-        task_cpus=job.task_cpus,
-        prefetch=job.config.data.prefetch,
-        buffer_bytes=None if job.config.data.buffer_gb is None else int(job.config.data.buffer_gb * 1e9),
-        corrupt=corrupt,
-    )
+    batches = _batches(job, plan, device, corrupt)
     train = job.config.train
     model = dist.data_parallel(state.method, train.bucket_mb, train.static_graph, train.compress_gradients)
     try:
@@ -192,6 +181,22 @@ def _prepare_process(job: Job, device: torch.device) -> None:
         keep_freed_memory()
     prepare_device(job.config.train, device)
     repeat_kernels(job.config.train.deterministic)
+
+
+def _batches(job: Job, plan: TrainPlan, device: torch.device, corrupt: CorruptLog) -> RayBatches:
+    data = job.config.data
+    return RayBatches(
+        loader=job.run.loader,
+        total_steps=plan.total_steps,
+        rank=dist.rank(),
+        world=dist.world(),
+        device=device,
+        share=broadcast_from_rank_zero,
+        task_cpus=job.task_cpus,
+        prefetch=data.prefetch,
+        buffer_bytes=None if data.buffer_gb is None else int(data.buffer_gb * 1e9),
+        corrupt=corrupt,
+    )
 
 
 def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:

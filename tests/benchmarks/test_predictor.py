@@ -141,9 +141,11 @@ def test_neighbours_are_the_nearest_by_cosine(folder: Path, predictor: Any) -> N
 
 
 def test_a_folder_is_gone_through_once(folder: Path, predictor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    predictor.neighbours(picture(1), among=str(folder / "images"))
-    monkeypatch.setattr("raysl.predictor.resolve", None)
-    predictor.neighbours(picture(1), among=str(folder / "images"))
+    first = predictor.neighbours(picture(1), among=str(folder / "images"))
+    monkeypatch.setattr("raysl.predictor.resolve", None)  # which would read the folder
+    again = predictor.neighbours(picture(1), among=str(folder / "images"))
+    assert torch.equal(again.index, first.index)
+    assert torch.equal(again.cosine, first.cosine)
 
 
 def bank() -> FeatureSet:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,9 +116,8 @@ class TorchvisionModel(WrappedBackbone):
             self.network.get_submodule(place).register_forward_hook(catch(name)) for name, place in places.items()
         ]
         try:
-            found["features"] = self(images)
-        except _Enough:
-            pass
+            with suppress(_Enough):
+                found["features"] = self(images)
         finally:
             for handle in handles:
                 handle.remove()
