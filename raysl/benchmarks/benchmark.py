@@ -1,15 +1,47 @@
-"""The shape of a benchmark on features."""
+"""The shape of a benchmark: what it needs, what it measures, and what it is handed for that."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
+from raysl.benchmarks.metric import Findings as Findings
+from raysl.benchmarks.metric import Metric as Metric
+from raysl.benchmarks.metric import by_name as by_name
+from raysl.benchmarks.metric import metrics_of as metrics_of
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
+
+if TYPE_CHECKING:
+    from raysl.checkpoint import Checkpoint
+    from raysl.config.schema import DataConfig
+    from raysl.data.source import Split
+    from raysl.storage import Folder
+
+FEATURES = ""
+"""Name of what a network's `forward` gives, among its stages."""
+PIXELS = "pixels"
+
+Side = Literal["trained", "untrained", "pixels"]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a benchmark needs of images.
+
+    Args:
+        labels: one of each image; one, or several (`any`); or `none`.
+        test: held-out images.
+        own_images: it has images of its own, which its settings name, and none of the run's.
+    """
+
+    labels: Literal["one", "any", "none"] = "one"
+    test: bool = True
+    own_images: bool = False
 
 
 @dataclass(frozen=True)
@@ -18,14 +50,16 @@ class Labelled:
 
     Args:
         num_train, num_test: images.
-        classes: their names; labels lie in [0, number of classes).
+        classes: their names; labels lie in [0, number of classes). Empty where there are none.
         counts: training images of each class, int64 [K]; None where counting them would take long.
+        is_multilabel: whether an image has a label of each class.
     """
 
     num_train: int
     num_test: int
     classes: tuple[str, ...]
     counts: Int64s | None
+    is_multilabel: bool = False
 
 
 @dataclass
@@ -37,9 +71,11 @@ class FeatureSet:
     """
 
     features: Tensor
-    """float32 [N, D]."""
+    """float [N, D]; maybe on disk and mapped into memory: go through it in chunks."""
     labels: Tensor
-    """int64 [N]; [N, K] of 1 present, 0 absent and -1 ignore, of a multi-label dataset."""
+    """int64 [N], -1 where unlabelled; [N, K] of 1 present, 0 absent and -1 ignore, of a multi-label dataset."""
+    stages: Mapping[str, Tensor] = field(default_factory=dict)
+    """float [N, D] of further stages by the names that `Benchmark.stages` asked for; empty of what has none."""
 
     def __post_init__(self) -> None:
         are_rows = self.labels.ndim in (1, 2) and len(self.labels) == len(self.features) > 0
@@ -48,6 +84,10 @@ class FeatureSet:
                 f"features must be [N, D] and labels [N] or [N, K] with N > 0, "
                 f"got {list(self.features.shape)} and {list(self.labels.shape)}"
             )
+
+    def at(self, stage: str) -> "FeatureSet":
+        """The same images by the features of a stage."""
+        return self if stage == FEATURES else FeatureSet(self.stages[stage], self.labels)
 
     def check(self, split: str, num_classes: int) -> None:
         """Refuse what would give a number that means nothing.
@@ -58,9 +98,7 @@ class FeatureSet:
         """
         if self.labels.ndim != 1:
             raise ConfigError(f"the {split} rows have several labels each; this benchmark needs one on every image")
-        num_bad = int((~self.features.isfinite().all(dim=1)).sum())
-        if num_bad:
-            raise ConfigError(f"{num_bad} of {len(self.features)} {split} rows have features that are not finite")
+        self.check_finite(split)
         low, high = int(self.labels.min()), int(self.labels.max())
         if low < 0 or high >= num_classes:
             raise ConfigError(
@@ -68,56 +106,77 @@ class FeatureSet:
                 "a benchmark needs a label on every image"
             )
 
+    def check_finite(self, split: str) -> None:
+        """Refuse features that are not finite.
+
+        Raises:
+            ConfigError: with their number.
+        """
+        chunks = torch.split(self.features, CHUNK_ROWS)
+        if num_bad := sum(int((~chunk.isfinite().all(dim=1)).sum()) for chunk in chunks):
+            raise ConfigError(f"{num_bad} of {len(self.features)} {split} rows have features that are not finite")
+
+
+CHUNK_ROWS = 4096
+
 
 @dataclass(frozen=True)
-class Metric:
-    """One number of a benchmark, and all that a table or a page needs to show it.
+class Context:
+    """What a benchmark may use beside features.
 
     Args:
-        name: what programs call it, such as `5_shot`; in the results of a run it is `<benchmark>/<name>`.
-        value: in `unit`.
-        deviation: standard deviation of `value` over repeated draws, where there are any.
-        unit: such as `%` or `s`; may be empty.
-        title: what people call it, such as `Low-shot, 5 per class`; default: made of both names.
-        is_headline: whether it is among the numbers that open the page; others follow as far as there is room.
-        is_lower_better: whether a smaller value is the better one.
+        side: which network it is now.
+        network: in evaluation mode, from normalised images [B, C, H, W] to [B, D]; a `Backbone` but for pixels.
+        checkpoint: that is measured; `.config` are its run's settings, `.uri` is where it lies.
+        data: settings of the images; gives size, channels and normalisation.
+        images: training and test split by `train` and `test`, as far as there are any.
+        train, test: features, of a benchmark that asked for some (`Benchmark.stages`).
+        num_classes: labels lie in [0, num_classes).
+        seed: of all that is random.
+        folder: of this benchmark and this side alone, for what lasts from one start to the next.
     """
 
-    name: str
-    value: float
-    deviation: float | None = None
-    unit: str = "%"
-    title: str = ""
-    is_headline: bool = True
-    is_lower_better: bool = False
-
-
-def by_name(metrics: Sequence[Metric]) -> dict[str, Metric]:
-    """The metrics that a benchmark gave, by their names.
-
-    Raises:
-        ValueError: if they are something else, or two of one name.
-    """
-    if not isinstance(metrics, Sequence) or not all(isinstance(metric, Metric) for metric in metrics):
-        raise ValueError(f"run() gave {metrics!r}; return a list of Metric (raysl.benchmarks.benchmark)")
-    found = {metric.name: metric for metric in metrics}
-    if len(found) < len(metrics):
-        names = [metric.name for metric in metrics]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"run() gave the metric {twice!r} more than once; give each a name of its own")
-    return found
+    side: Side
+    network: nn.Module
+    checkpoint: "Checkpoint"
+    data: "DataConfig"
+    images: Mapping[str, "Split"]
+    train: FeatureSet | None
+    test: FeatureSet | None
+    num_classes: int
+    seed: int
+    folder: "Folder"
 
 
 class Benchmark(ABC):
-    """A measure of features: a function of two labelled sets, with nothing kept between calls.
+    """A measure of what a backbone learned, with nothing kept between calls.
 
-    A subclass nests a frozen `Config` and takes it as its only argument.
+    A subclass nests a frozen `Config` and takes it as its only argument. One on features overrides `run`; one that
+    needs the network itself, because it trains or looks at images in its own way, overrides `measure`.
     """
 
     Config: ClassVar[type[BenchmarkConfig]]
+    protocol: ClassVar[str] = ""
+    """What is done, in a line, and the paper that it is from."""
+    cost: ClassVar[str] = ""
+    """What it takes, in a line, such as `seconds on features` or `a training of 100 epochs`."""
+    trains: ClassVar[bool] = False
+    """Whether it starts workers of its own (Ray Train, actors): it then runs on the driver, not inside a task."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
+
+    @classmethod
+    def needs(cls, config: Any) -> Needs:
+        """What it needs of images. Default: training and test images with one label each."""
+        return Needs()
+
+    @classmethod
+    def stages(cls, config: Any) -> tuple[str, ...]:
+        """The features that `run` is to be given: `FEATURES` for what the network's `forward` gives, and names of
+        stages, each of which is pooled to its mean over all places. Default: `FEATURES` alone; none for one that
+        overrides `measure` and has no use for them."""
+        return (FEATURES,)
 
     @classmethod
     def fit_to(cls, config: Any, images: Labelled) -> tuple[Any, list[str]]:
@@ -137,13 +196,22 @@ class Benchmark(ABC):
         return config, []
 
     @classmethod
-    @abstractmethod
     def metrics(cls, config: Any, num_classes: int) -> list[str]:
-        """Names of the numbers that `run` gives with these settings."""
+        """Names of the numbers that it gives with these settings."""
+        raise NotImplementedError(f"{cls.__name__} does not tell the names of its metrics; override metrics()")
 
-    @abstractmethod
-    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> list[Metric]:
-        """Measure.
+    def measure(self, context: Context) -> Findings | Sequence[Metric]:
+        """Measure one network; see `run`. Default: `run` on the features.
+
+        Raises:
+            ValueError: as `run`.
+        """
+        assert context.train is not None
+        assert context.test is not None
+        return self.run(context.train, context.test, context.num_classes, context.seed)
+
+    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings | Sequence[Metric]:
+        """Measure features.
 
         Args:
             train: what may be learned from.
@@ -152,8 +220,9 @@ class Benchmark(ABC):
             seed: of all that is random.
 
         Returns:
-            The numbers, each name once; accuracies in percent, 0 to 100.
+            The numbers, each name once; accuracies in percent, 0 to 100. With more for the page as `Findings`.
 
         Raises:
             ValueError: if the sets do not allow the measurement; the message says why.
         """
+        raise NotImplementedError(f"{type(self).__name__} measures nothing; override run() or measure()")

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from raysl.benchmarks.benchmark import Benchmark, FeatureSet, by_name
+from raysl.benchmarks.benchmark import Benchmark, FeatureSet, by_name, metrics_of
 from raysl.benchmarks.features import extract_sets
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.benchmarks.results import Basis, Result, Results, label_of
@@ -142,7 +142,7 @@ class Measurement:
         config = self.fitting.settings[key]
         measure: Benchmark = resolve("benchmark", config.name)(config)
         num_classes, seed = len(self.images.train.classes), self.loaded.config.seed
-        found = {name: by_name(measure.run(train[name], test[name], num_classes, seed)) for name in train}
+        found = {name: by_name(metrics_of(measure.run(train[name], test[name], num_classes, seed))) for name in train}
         rivals = {side: {name: metric.value for name, metric in found[side].items()} for side in found}
         return [
             Score(

@@ -206,6 +206,11 @@ class BenchmarkConfig(ComponentConfig):
     required: bool = True
     """Refuse images on which it cannot be measured; else it is left out there, with a line that says so. One that a
     file of yours or the command line names is required unless it says otherwise."""
+    rivals: tuple[Literal["untrained", "pixels"], ...] = ("untrained", "pixels")
+    """What is measured beside the pre-trained backbone: the same one with initial weights, and raw pixels."""
+    data: str | dict[str, Any] | None = None
+    """Images of its own: a dataset of the catalog by its name, or settings {name: voc, path: ...} of a source. Size and
+    normalisation stay those of the run unless they are given. Default: those of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)

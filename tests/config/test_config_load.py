@@ -15,6 +15,9 @@ Write = Callable[[str, str], str]
 PARTS = Path(__file__).with_name("parts.py")
 DURATIONS = "write epochs (10ep), steps (500st) or a share of the run (5%)"
 
+BENCHMARK = {"required": True, "rivals": ["untrained", "pixels"], "data": None}
+"""What every benchmark's node has."""
+
 
 def error_of(path: str, *overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
@@ -240,7 +243,7 @@ def test_another_component_starts_from_its_own_defaults(tiny: str, write: Write)
     assert error_of(typed).startswith("method.temperature: no such setting")
     wide = write("w.yaml", "base: tiny\nbenchmarks: {wide: {name: neighbours, k: 50}}\n")
     other = load_config(wide, [f"benchmarks.wide={PARTS}:Others"])
-    assert to_dict(other)["benchmarks"]["wide"] == {"name": f"{PARTS}:Others", "required": True, "k": 7}
+    assert to_dict(other)["benchmarks"]["wide"] == BENCHMARK | {"name": f"{PARTS}:Others", "k": 7}
 
 
 def test_benchmarks_have_their_key_as_name_and_can_be_selected(tiny: str, write: Write) -> None:
@@ -250,7 +253,7 @@ def test_benchmarks_have_their_key_as_name_and_can_be_selected(tiny: str, write:
         "wide": "neighbours",
     }
     only = load_config(path, ["benchmarks.wide.k=60", "benchmarks=[wide]"])
-    assert to_dict(only)["benchmarks"] == {"wide": {"name": "neighbours", "required": True, "k": 60}}
+    assert to_dict(only)["benchmarks"] == {"wide": BENCHMARK | {"name": "neighbours", "k": 60}}
     assert load_config(path, ["benchmarks=[]"]).benchmarks == load_config(path, ["benchmarks={}"]).benchmarks == {}
     assert "write benchmarks=[]" in error_of(path, "benchmarks=null")
     assert error_of(path, "benchmarks.wide=null").startswith("benchmarks.wide: null is no group of settings")
