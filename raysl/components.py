@@ -89,6 +89,7 @@ ALIASES: dict[str, dict[str, str]] = {
     },
     "benchmark": {
         "knn": "raysl.benchmarks.knn:KNN",
+        "linear_augmented": "raysl.benchmarks.linear_augmented:LinearAugmented",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
     },
     "callback": {

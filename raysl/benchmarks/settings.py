@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raysl.components import ALIASES
+from raysl.benchmarks.benchmark import Benchmark
+from raysl.components import ALIASES, resolve
 from raysl.config.build import from_dict
 from raysl.config.dump import plain, to_dict
 from raysl.config.files import read
@@ -27,7 +28,7 @@ def load_benchmarks(
     Args:
         config: the run's settings.
         names: benchmarks to take, which are then required; default: those of the run, or, where it has none, all that
-            there are, of which none is.
+            do not train, of which none is.
         overrides: `knn.k=[20,200]`.
 
     Raises:
@@ -37,7 +38,7 @@ def load_benchmarks(
     if names:
         wanted = {name: {**own.get(name, {}), "required": True} for name in names}
     else:
-        wanted = own or {name: {"required": False} for name in ALIASES["benchmark"]}
+        wanted = own or {name: {"required": False} for name in ALIASES["benchmark"] if not _trains(name)}
     for override in overrides:
         key, _, text = override.partition("=")
         if "." not in key and not isinstance(read(text, override), str | dict):  # which name a benchmark, or set one
@@ -45,6 +46,12 @@ def load_benchmarks(
             raise ConfigError(f"{override!r}: of which benchmark? write {ways}")
     settings = from_dict({**to_dict(config), "benchmarks": wanted})
     return apply_overrides(settings, [f"benchmarks.{override}" for override in overrides]).benchmarks
+
+
+def _trains(name: str) -> bool:
+    """Whether a benchmark takes a training, which nobody is to wait for who has not asked for it."""
+    kind: type[Benchmark] = resolve("benchmark", name)
+    return kind.trains
 
 
 def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:

@@ -1,0 +1,74 @@
+"""A linear classifier on a frozen backbone, trained on augmented images (Chen et al. 2020, arXiv 2002.05709, B.6)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from raysl.benchmarks.benchmark import Context, Findings
+from raysl.benchmarks.training import (
+    TrainingBenchmark,
+    TrainingConfig,
+    accuracies,
+    curves,
+    metric_names,
+    suffixes,
+    trained,
+    training_run,
+)
+from raysl.errors import ConfigError
+from raysl.nn.stage_heads import StageHead
+
+TITLE = "Linear probe, augmented"
+
+
+class LinearAugmented(TrainingBenchmark):
+    """The linear evaluation of the papers: the backbone is frozen and in evaluation mode, and a linear layer on it is
+    trained by SGD on random crops and flips, with as many further ones on inner stages, in one pass, as are asked for.
+
+    Metrics `top1` and, with more than five classes, `top5`, of the last epoch on the centre crops of all test images;
+    `top1_best` of the best epoch, which some report; and for a classifier on the stage res4 `top1_res4` and so on.
+    """
+
+    protocol: ClassVar[str] = (
+        "a linear layer on the frozen backbone, trained on random crops and flips; centre crops of the test images, "
+        "last epoch (SimCLR, Chen et al. 2020, arXiv 2002.05709, appendix B.6)"
+    )
+    cost: ClassVar[str] = "a training of 90 epochs, without the backward pass of the backbone"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(TrainingConfig):
+        """The settings of SimCLR's linear evaluation at batch 256, with the cosine of its code."""
+
+        name: str = "linear_augmented"
+        batch_norm: bool = False
+        """Put batch normalisation in front of the linear layer, as VISSL's linear evaluation has it."""
+        stages: tuple[StageHead, ...] = ()
+        """Further classifiers, on stages of the backbone, each with its pool and its factor of the learning rate:
+        [{stage: res4}, {stage: res3, pool: {size: 2}}, {stage: avgpool, lr_scale: 10}]."""
+
+    config: Config
+
+    @classmethod
+    def metrics(cls, config: Config, num_classes: int) -> list[str]:
+        """See `Benchmark.metrics`."""
+        return metric_names(num_classes, suffixes(config.stages), has_best=True)
+
+    def measure(self, context: Context) -> Findings:
+        """See `Benchmark.measure`.
+
+        Raises:
+            ConfigError: if a stage is none of the backbone's.
+        """
+        config, info = self.config, context.checkpoint.setup.backbone
+        if unknown := [head.stage for head in config.stages if head.stage not in info.stages]:
+            there = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
+            backbone = context.checkpoint.config.backbone.name
+            raise ConfigError(f"{config.name}.stages: no stage {unknown[0]!r} in {backbone}; {there}")
+        kind = "norm_linear" if config.batch_norm else "linear"
+        run = training_run(context, config, freeze=True, classifier=kind, heads=config.stages)
+        found, endings = trained(run, config.keep_checkpoints), suffixes(config.stages)
+        return Findings(
+            accuracies(found, TITLE, endings, has_best=True, seed=context.seed),
+            scores=found.scores.softmax(dim=1),
+            are_probabilities=True,
+            figures={"curves": curves(found, TITLE, endings)},
+        )
