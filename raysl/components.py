@@ -88,9 +88,11 @@ ALIASES: dict[str, dict[str, str]] = {
         "torch": "raysl.optim.any_torch:AnyTorch",
     },
     "benchmark": {
+        "finetune": "raysl.benchmarks.finetune:Finetune",
         "knn": "raysl.benchmarks.knn:KNN",
         "linear_augmented": "raysl.benchmarks.linear_augmented:LinearAugmented",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
+        "semi_supervised": "raysl.benchmarks.semi_supervised:SemiSupervised",
     },
     "callback": {
         "checkpoint_keeper": "raysl.train.callbacks.checkpoint_keeper:CheckpointKeeper",

@@ -7,8 +7,7 @@ from raysl.benchmarks.benchmark import Context, Findings
 from raysl.benchmarks.training import (
     TrainingBenchmark,
     TrainingConfig,
-    accuracies,
-    curves,
+    findings,
     metric_names,
     suffixes,
     trained,
@@ -50,7 +49,7 @@ class LinearAugmented(TrainingBenchmark):
     @classmethod
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
         """See `Benchmark.metrics`."""
-        return metric_names(num_classes, suffixes(config.stages), has_best=True)
+        return metric_names(num_classes, suffixes(config.stages))
 
     def measure(self, context: Context) -> Findings:
         """See `Benchmark.measure`.
@@ -65,10 +64,4 @@ class LinearAugmented(TrainingBenchmark):
             raise ConfigError(f"{config.name}.stages: no stage {unknown[0]!r} in {backbone}; {there}")
         kind = "norm_linear" if config.batch_norm else "linear"
         run = training_run(context, config, freeze=True, classifier=kind, heads=config.stages)
-        found, endings = trained(run, config.keep_checkpoints), suffixes(config.stages)
-        return Findings(
-            accuracies(found, TITLE, endings, has_best=True, seed=context.seed),
-            scores=found.scores.softmax(dim=1),
-            are_probabilities=True,
-            figures={"curves": curves(found, TITLE, endings)},
-        )
+        return findings(trained(run, config.keep_checkpoints), TITLE, suffixes(config.stages), context.seed)

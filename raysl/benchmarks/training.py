@@ -21,7 +21,7 @@ from torch import Tensor
 import raysl
 from raysl.benchmarks.benchmark import Benchmark, Context, Labelled
 from raysl.benchmarks.held_out_scores import FILE, HeldOutScores, logged_names
-from raysl.benchmarks.metric import Metric, mean_of
+from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.probe import Probe
 from raysl.checkpoint_files import BACKBONE_FILE, checkpoint_names, local_copy, remove
 from raysl.config.dump import plain
@@ -290,38 +290,40 @@ def suffixes(stages: Sequence[StageHead]) -> list[str]:
     return found
 
 
-def metric_names(num_classes: int, endings: Sequence[str], has_best: bool) -> list[str]:
-    """Names of the numbers that `accuracies` gives."""
-    tops = ["top1", *(["top5"] if num_classes > 5 else []), *(["top1_best"] if has_best else [])]
+def metric_names(num_classes: int, endings: Sequence[str]) -> list[str]:
+    """Names of the numbers that `findings` gives."""
+    tops = ["top1", *(["top5"] if num_classes > 5 else []), "top1_best"]
     return [f"{top}{ending}" for ending in endings for top in tops]
 
 
-def accuracies(found: Trained, title: str, endings: Sequence[str], has_best: bool, seed: int) -> list[Metric]:
-    """Accuracies of the last epoch with their intervals, and of the best one.
+def findings(found: Trained, title: str, endings: Sequence[str], seed: int) -> Findings:
+    """Accuracies of the last epoch with their intervals, those of the best one, and the course of training.
+
+    The best epoch is chosen by the images that it is measured on, and so is a little too good.
 
     Args:
         found: what was trained.
-        title: of the metrics, such as `Linear probe`.
+        title: of the metrics, such as `Fine-tuned`.
         endings: of the names, see `suffixes`; one for each classifier.
-        has_best: whether to tell of the best epoch, which is chosen by the same images and so a little too good.
         seed: of the intervals.
     """
     metrics = []
     for place, ending in enumerate(endings):
         where = f", {ending[1:]}" if ending else ""
-        first, five = f"{title}, top-1{where}", f"{title}, top-5{where}"
+        first = f"{title}, top-1{where}"
         metrics.append(mean_of(f"top1{ending}", found.top1[place], title=first, is_headline=not ending, seed=seed))
         if found.scores.shape[1] > 5:
+            five = f"{title}, top-5{where}"
             metrics.append(mean_of(f"top5{ending}", found.top5[place], title=five, is_headline=False, seed=seed))
-        if has_best:
-            best = found.history[:, 1 + place].max().item()
-            metrics.append(Metric(f"top1_best{ending}", best, title=f"{first}, best epoch", is_headline=False))
-    return metrics
-
-
-def curves(found: Trained, title: str, endings: Sequence[str]) -> dict[str, Any]:
-    """The course of the accuracies, for `Findings.figures`."""
+        best = found.history[:, 1 + place].max().item()
+        metrics.append(Metric(f"top1_best{ending}", best, title=f"{first}, best epoch", is_headline=False))
     lines = {
         ending[1:] or "features": found.history[:, [0, 1 + place]].tolist() for place, ending in enumerate(endings)
     }
-    return {f"{title}: accuracy during training": {"x": "epoch", "y": "top-1 accuracy, %", "lines": lines}}
+    curve = {"x": "epoch", "y": "top-1 accuracy, %", "lines": lines}
+    return Findings(
+        metrics,
+        scores=found.scores.softmax(dim=1),
+        are_probabilities=True,
+        figures={"curves": {f"{title}: accuracy during training": curve}},
+    )

@@ -3,7 +3,6 @@
 import math
 import threading
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,7 @@ from raysl.nn.pooling import Pool
 from raysl.nn.stage_heads import StageHead
 from raysl.schedule import Duration
 from raysl.train.prepare import prepare
-from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, pretrain_here
-from tests.data.samples import png
+from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, pretrain_here, shades
 from tests.train.problem import StopAt
 
 WHOLE = ProbeViews(min_scale=1.0, flip=0.0)
@@ -219,12 +217,7 @@ def test_a_supervised_checkpoint_gives_no_classifier_away(tmp_path: Path) -> Non
 def test_dark_and_bright_images_are_told_apart_and_a_network_that_sees_nothing_guesses(
     tmp_path: Path, started: list[int], is_blind: bool
 ) -> None:
-    for split, name, number in product(("train", "val"), ("dark", "dim", "light", "bright"), range(6)):
-        place = tmp_path / "images" / split / name / f"{number}.png"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(png({"dark": 0, "dim": 70, "light": 150, "bright": 230}[name] + number))
-    images = ("data=image_folder", f"data.path={tmp_path}/images", "data.image_size=16")
-    context = context_of(checkpoint(tmp_path, *DIGITS[:2], *images, is_blind=is_blind), tmp_path)
+    context = context_of(checkpoint(tmp_path, *shades(tmp_path), is_blind=is_blind), tmp_path)
     values, _ = measured(context, epochs=60, batch_size=24, lr=20.0, batch_norm=not is_blind)
     assert values["top1"] == (25 if is_blind else 100)
 

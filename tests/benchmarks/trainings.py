@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,10 @@ from raysl.train.folder.run_folder import RunFolder
 from raysl.train.history import load_history
 from raysl.train.prepare import prepare
 from raysl.train.pretrain import Result
+from tests.data.samples import png
 
 NUM = 60
+SHADES = {"dark": 0, "dim": 70, "light": 150, "bright": 230}
 WORDS = (
     "backbone.num_stages=2",
     "backbone.width=4",
@@ -36,9 +39,20 @@ WORDS = (
 DIGITS = ("method.hidden_dim=8", "method.output_dim=4", f"data.limit={NUM}")
 
 
-def checkpoint(folder: Path, *words: str, name: str = "quickstart", is_blind: bool = False) -> str:
+def shades(folder: Path, num: int = 6) -> tuple[str, ...]:
+    """Settings of images of four shades of red, so many of each in either split, which are their classes."""
+    for split, (name, shade), number in product(("train", "val"), SHADES.items(), range(num)):
+        place = folder / "shades" / split / name / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(png(shade + number))
+    return ("data=image_folder", f"data.path={folder}/shades", "data.image_size=16", *DIGITS[:2])
+
+
+def checkpoint(
+    folder: Path, *words: str, name: str = "quickstart", base: Sequence[str] = WORDS, is_blind: bool = False
+) -> str:
     """A checkpoint at step 7 with the weights of another seed than its run's, or with zeros."""
-    config = load_config(name, [*WORDS, *words])
+    config = load_config(name, [*base, *words])
     state = TrainState.create(Setup.of(replace(config, seed=3), NUM, 10))
     if is_blind:
         for weight in state.method.export().parameters():
