@@ -12,8 +12,8 @@ from torch import Tensor
 
 from raysl.arguments import text_or_path
 from raysl.benchmarks.benchmark import FeatureSet
-from raysl.benchmarks.embedding import embed
-from raysl.benchmarks.feature_file import Features, read_features
+from raysl.benchmarks.features.embedding import embed
+from raysl.benchmarks.features.stored import Features, read_features
 from raysl.benchmarks.knn import knn_probabilities, nearest_rows
 from raysl.benchmarks.settings import load_data
 from raysl.checkpoint import Checkpoint, TrainState, load_checkpoint
