@@ -71,4 +71,4 @@ class Finetune(TrainingBenchmark):
         """See `Benchmark.measure`."""
         config = self.config
         run = training_run(context, config, layer_decay=config.layer_decay, **config.of_method)
-        return findings(trained(run, config.keep_checkpoints), TITLE, FEATURES_ALONE, context.seed)
+        return findings(trained(run, config.keep_checkpoints), TITLE, FEATURES_ALONE, context)

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from raysl import dist
-from raysl.benchmarks.embedding import embed
+from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.probe import Probe
 from raysl.components import resolve
 from raysl.config.ranges import Every
@@ -64,7 +64,7 @@ class HeldOutScores(Callback):
         method = run.state.method
         assert isinstance(method, Probe)
         was_training = method.training
-        labels, scores, hits = self._own(method.eval(), run.state.device)
+        labels, scores, hits, broken = self._own(method.eval(), run.state.device)
         method.train(was_training)
         hits = _of_all_ranks(hits, run.state.device)
         accuracies = (100 * hits[:, 0].double().sum(dim=0) / len(hits)).tolist()
@@ -72,6 +72,8 @@ class HeldOutScores(Callback):
         if is_last:
             labels, scores = (_of_all_ranks(rows, run.state.device) for rows in (labels, scores))
             top1, top5 = (hits[:, place].bool().T.contiguous() for place in (0, 1))
+            if broken := [name for names in dist.gather_objects(broken) for name in names]:
+                run.note(f"{len(broken)} test images are broken, their neighbours were measured: {broken[0]} ...")
             self.found = {"labels": labels, "scores": scores, "top1": top1, "top5": top5}
 
     def on_checkpoint(self, run: Run, folder: Path) -> None:
@@ -80,19 +82,22 @@ class HeldOutScores(Callback):
             folder.mkdir(parents=True, exist_ok=True)
             save_file(self.found, folder / FILE)
 
-    def _own(self, method: Probe, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Of this rank's images: labels int64 [B], scores [B, K], and hits uint8 [B, 2, H], on the CPU."""
+    def _own(self, method: Probe, device: torch.device) -> tuple[Tensor, Tensor, Tensor, list[str]]:
+        """Of this rank's images: labels int64 [B], scores [B, K] and hits uint8 [B, 2, H], on the CPU, and which were
+        broken."""
         scorer, data = {"": _Scorer(method)}, self.config.data
         shape = (1 + len(method.config.heads), method.setup.data.num_classes)
         labels, scores = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, shape[1])]
         hits = [torch.empty(0, 2, shape[0], dtype=torch.uint8)]
+        broken: list[str] = []
         for index in _chunks(self.test.num_samples):
             seen = embed(scorer, self.test, index, data, device)
             of_heads = seen.features[""].view(-1, *shape)  # [B, H, K]
             labels.append(torch.from_numpy(seen.labels))
             scores.append(of_heads[:, 0].clone())  # a view would keep those of all heads
             hits.append(_hits(of_heads, labels[-1]).byte())
-        return torch.cat(labels), torch.cat(scores), torch.cat(hits)
+            broken += seen.corrupt
+        return torch.cat(labels), torch.cat(scores), torch.cat(hits), broken
 
 
 def _of_all_ranks(rows: Tensor, device: torch.device) -> Tensor:

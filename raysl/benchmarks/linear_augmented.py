@@ -64,4 +64,4 @@ class LinearAugmented(TrainingBenchmark):
             raise ConfigError(f"{config.name}.stages: no stage {unknown[0]!r} in {backbone}; {there}")
         kind = "norm_linear" if config.batch_norm else "linear"
         run = training_run(context, config, freeze=True, classifier=kind, heads=config.stages)
-        return findings(trained(run, config.keep_checkpoints), TITLE, suffixes(config.stages), context.seed)
+        return findings(trained(run, config.keep_checkpoints), TITLE, suffixes(config.stages), context)

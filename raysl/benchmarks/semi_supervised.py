@@ -11,7 +11,7 @@ from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Context, Findings, Labelled
 from raysl.benchmarks.finetune import FinetuneConfig
 from raysl.benchmarks.metric import Metric, mean_of
-from raysl.benchmarks.training import Trained, TrainingBenchmark, trained, training_run
+from raysl.benchmarks.training import Trained, TrainingBenchmark, class_figures, trained, training_run
 from raysl.components import resolve
 from raysl.config.ranges import Every, Length, NotEmpty, Within
 from raysl.config.schema import DataConfig
@@ -98,7 +98,8 @@ class SemiSupervised(TrainingBenchmark):
         for ending, draws in _draws(config, context):
             found = [self._trained(context, data, draw) for draw, data in enumerate(draws)]
             metrics += _metrics(found, ending, context.seed)
-        return Findings(metrics, scores=found[0].scores.softmax(dim=1), are_probabilities=True)
+        shares = found[0].scores.softmax(dim=1)  # of the last, usually the largest, share of the images
+        return Findings(metrics, scores=shares, are_probabilities=True, figures=class_figures(found[0], context))
 
     def _trained(self, context: Context, data: DataConfig, draw: int) -> Trained:
         config = self.config

@@ -20,6 +20,7 @@ from torch import Tensor
 
 import raysl
 from raysl.benchmarks.benchmark import Benchmark, Context, Labelled
+from raysl.benchmarks.figures import confusion, reliability
 from raysl.benchmarks.held_out_scores import FILE, HeldOutScores, logged_names
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.probe import Probe
@@ -296,7 +297,7 @@ def metric_names(num_classes: int, endings: Sequence[str]) -> list[str]:
     return [f"{top}{ending}" for ending in endings for top in tops]
 
 
-def findings(found: Trained, title: str, endings: Sequence[str], seed: int) -> Findings:
+def findings(found: Trained, title: str, endings: Sequence[str], context: Context) -> Findings:
     """Accuracies of the last epoch with their intervals, those of the best one, and the course of training.
 
     The best epoch is chosen by the images that it is measured on, and so is a little too good.
@@ -305,9 +306,9 @@ def findings(found: Trained, title: str, endings: Sequence[str], seed: int) -> F
         found: what was trained.
         title: of the metrics, such as `Fine-tuned`.
         endings: of the names, see `suffixes`; one for each classifier.
-        seed: of the intervals.
+        context: what the benchmark was handed.
     """
-    metrics = []
+    metrics, seed = [], context.seed
     for place, ending in enumerate(endings):
         where = f", {ending[1:]}" if ending else ""
         first = f"{title}, top-1{where}"
@@ -321,9 +322,14 @@ def findings(found: Trained, title: str, endings: Sequence[str], seed: int) -> F
         ending[1:] or "features": found.history[:, [0, 1 + place]].tolist() for place, ending in enumerate(endings)
     }
     curve = {"x": "epoch", "y": "top-1 accuracy, %", "lines": lines}
-    return Findings(
-        metrics,
-        scores=found.scores.softmax(dim=1),
-        are_probabilities=True,
-        figures={"curves": {f"{title}: accuracy during training": curve}},
-    )
+    figures = {"curves": {f"{title}: accuracy during training": curve}, **class_figures(found, context)}
+    return Findings(metrics, scores=found.scores.softmax(dim=1), are_probabilities=True, figures=figures)
+
+
+def class_figures(found: Trained, context: Context) -> dict[str, Any]:
+    """What the page draws of classes: confusion and reliability."""
+    shares = found.scores.softmax(dim=1)
+    return {
+        "confusion": confusion(found.labels, shares.argmax(dim=1), context.images["train"].classes),
+        "reliability": reliability(found.labels, shares),
+    }

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from raysl.benchmarks import training
 from raysl.benchmarks.benchmark import Context, Findings, Side
-from raysl.benchmarks.embedding import embed
+from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.finetune import Finetune
 from raysl.benchmarks.training import ProbeViews, training_run
 from raysl.checkpoint import TrainState

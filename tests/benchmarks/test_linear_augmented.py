@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from raysl.benchmarks import training
 from raysl.benchmarks.benchmark import Context, Findings, Labelled, Side
-from raysl.benchmarks.embedding import embed
+from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.linear_augmented import LinearAugmented
 from raysl.benchmarks.settings import load_benchmarks
 from raysl.benchmarks.training import ProbeViews, training_run
@@ -125,6 +125,8 @@ def test_the_names_are_those_that_were_told_and_the_best_epoch_is_told_beside_th
     assert LinearAugmented.metrics(config_of(stages=(STEM, STEM)), 4)[2:] == [
         "top1_stem", "top1_best_stem", "top1_stem_2", "top1_best_stem_2",
     ]  # fmt: skip
+    assert {"confusion", "reliability"} <= found.figures.keys()
+    assert sum(map(sum, found.figures["confusion"]["counts"])) == NUM
     ((title, drawn),) = found.figures["curves"].items()
     assert title == "Linear probe, augmented: accuracy during training"
     line = drawn["lines"]["features"]
