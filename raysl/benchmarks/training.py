@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
-import raysl
 from raysl.benchmarks.benchmark import Benchmark, Context, Labelled
+from raysl.benchmarks.code import code_of
 from raysl.benchmarks.figures import confusion, reliability
 from raysl.benchmarks.held_out_scores import FILE, HeldOutScores, logged_names
 from raysl.benchmarks.metric import Findings, Metric, mean_of
@@ -30,7 +30,7 @@ from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.ranges import Amount, Area, Every, Length, Momentum, Share, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, TrainConfig, is_may_change
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, RunInUse, StorageError
 from raysl.methods.supervised import Supervised
 from raysl.nn.stage_heads import StageHead
 from raysl.optim.sgd import SGD
@@ -232,7 +232,7 @@ def _digest(context: Context, run: RunConfig) -> str:
     """Of all that the result of a run depends on."""
     files = context.checkpoint.meta.get("files", {})
     images = [context.images[split].fingerprint for split in ("train", "test")]
-    basis = [_lasting(run), run.train.epochs, images, files.get(BACKBONE_FILE), raysl.__version__]
+    basis = [_lasting(run), run.train.epochs, images, files.get(BACKBONE_FILE), code_of(HeldOutScores)]
     return hashlib.sha256(json.dumps(bare_tree(basis), sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -260,7 +260,7 @@ def trained(run: RunConfig, keep_checkpoints: bool = False) -> Trained:
     content = outlast(partial(folder.read_if_there, FILE))
     if not content:
         log.info("%s trains for %d epochs in %s", run.name, run.train.epochs, folder.uri)
-        result = pretrain(run, show_progress=False)
+        result = _pretrained(run)
         with local_copy(result.checkpoint, [FILE]) as copy:
             found = load_file(copy / FILE)
         content = save(found | {"history": _history(result, run)})
@@ -269,6 +269,18 @@ def trained(run: RunConfig, keep_checkpoints: bool = False) -> Trained:
         for name in outlast(partial(checkpoint_names, folder)):
             outlast(partial(remove, folder, name))
     return Trained(**load(content))
+
+
+def _pretrained(run: RunConfig) -> Result:
+    """The result of the run; what is wrong with its settings is told as what it is, nobody wrote them so."""
+    try:
+        return pretrain(run, show_progress=False)
+    except (RunInUse, StorageError):
+        raise
+    except ConfigError as error:
+        raise ConfigError(
+            f"the training run of {run.name}: {error} (settings=[key=value] of the benchmark reaches all of its own)"
+        ) from error
 
 
 def _history(result: Result, run: RunConfig) -> Tensor:

@@ -23,7 +23,7 @@ from raysl.schedule import Duration
 from raysl.storage import Folder
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.prepare import prepare
-from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of
+from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, shades
 from tests.distributed import run_ranks
 
 
@@ -82,3 +82,17 @@ def test_training_goes_on_as_if_nobody_had_looked(tmp_path: Path) -> None:
     seldom = trained(config, str(tmp_path / "seldom"))
     watched = trained(replace(config, callbacks={"held_out": often}), str(tmp_path / "often"))
     assert torch.equal(seldom["scores"], watched["scores"])
+
+
+def test_broken_test_images_are_told_of(tmp_path: Path) -> None:
+    words = shades(tmp_path)
+    (tmp_path / "shades" / "val" / "dim" / "2.png").write_bytes(b"no image")
+    context = context_of(checkpoint(tmp_path, *words), tmp_path)
+    config = training_run(context, LinearAugmented.Config(epochs=1, batch_size=24), freeze=True)
+    run = prepare(config)
+    state = TrainState.create(run.setup, classes=run.classes)
+    stream, reporter = LocalBatches(run.loader), LocalReporter(tmp_path / "one")
+    fit(state, state.method, run.setup.plan, stream, callbacks=run.callbacks, reporter=reporter)
+    (event,) = (tmp_path / "one" / "events.jsonl").read_text().splitlines()
+    assert "1 test images are broken, their neighbours were measured: " in event
+    assert "dim/2.png" in event

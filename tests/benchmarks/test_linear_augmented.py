@@ -248,12 +248,16 @@ def test_settings_that_cannot_work_are_refused_when_they_are_read(word: str, sai
         load_config("quickstart", [f"benchmarks.linear_augmented.{word}"])
 
 
-def test_stages_that_are_not_there_and_batches_that_are_too_large(digits: str, tmp_path: Path) -> None:
+def test_stages_that_are_not_there_and_batches_that_are_too_large(
+    digits: str, tmp_path: Path, started: list[int]
+) -> None:
     context = context_of(digits, tmp_path)
     with pytest.raises(
         ConfigError, match=r"linear_augmented.stages: no stage 'res9' in resnet; its stages: stem, res2"
     ):
         measured(context, stages=(StageHead(stage="res9"),))
+    with pytest.raises(ConfigError, match=r"training run of linear_augmented_\w+: method.heads: windows of 99 places"):
+        measured(context, stages=(StageHead(stage="res2", pool=Pool(kernel=99)),))
     images = Labelled(100, 20, ("a", "b"), None)
     config, lines = LinearAugmented.fit_to(LinearAugmented.Config(), images)
     assert config.batch_size == 100
