@@ -4,15 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from raysl.benchmarks.benchmark import Context, Findings
-from raysl.benchmarks.training import (
-    TrainingBenchmark,
-    TrainingConfig,
-    findings,
-    metric_names,
-    suffixes,
-    trained,
-    training_run,
-)
+from raysl.benchmarks.trained import findings, metric_names, suffixes, trained
+from raysl.benchmarks.training import TrainingBenchmark, TrainingConfig, training_run
 from raysl.errors import ConfigError
 from raysl.nn.stage_heads import StageHead
 

@@ -11,7 +11,8 @@ from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Context, Findings, Labelled
 from raysl.benchmarks.finetune import FinetuneConfig
 from raysl.benchmarks.metric import Metric, mean_of
-from raysl.benchmarks.training import Trained, TrainingBenchmark, class_figures, trained, training_run
+from raysl.benchmarks.trained import Trained, class_figures, trained
+from raysl.benchmarks.training import TrainingBenchmark, training_run
 from raysl.components import resolve
 from raysl.config.ranges import Every, Length, NotEmpty, Within
 from raysl.config.schema import DataConfig

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl.benchmarks import training
+from raysl.benchmarks import trained
 from raysl.benchmarks.benchmark import Context, Findings, Labelled, Side
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.linear_augmented import LinearAugmented
@@ -47,7 +47,7 @@ def config_of(**fields: Any) -> LinearAugmented.Config:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps that trainings began at, which run in this process."""
     steps: list[int] = []
-    monkeypatch.setattr(training, "pretrain", pretrain_here(steps))
+    monkeypatch.setattr(trained, "pretrain", pretrain_here(steps))
     return steps
 
 
@@ -156,11 +156,11 @@ def test_one_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
     digits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[int]
 ) -> None:
     whole, found = measured(context_of(digits, tmp_path / "whole"), views=ProbeViews(flip=0.0))
-    monkeypatch.setattr(training, "pretrain", pretrain_here(started, [StopAt(5)]))
+    monkeypatch.setattr(trained, "pretrain", pretrain_here(started, [StopAt(5)]))
     context = context_of(digits, tmp_path / "cut")
     with pytest.raises(Stopped):
         measured(context, views=ProbeViews(flip=0.0))
-    monkeypatch.setattr(training, "pretrain", pretrain_here(started))
+    monkeypatch.setattr(trained, "pretrain", pretrain_here(started))
     resumed, same = measured(context, views=ProbeViews(flip=0.0))
     assert started == [0, 0, 5]
     assert resumed == whole
@@ -180,6 +180,7 @@ def test_a_run_is_the_same_one_for_what_its_result_depends_on(digits: str, tmp_p
     meta = {**context.checkpoint.meta, "files": {"backbone.safetensors": {"sha256": "another"}}}
     others = [
         run_of(context, epochs=9),
+        run_of(context, eval_every=Duration.parse("2ep")),
         run_of(context, views=ProbeViews()),
         run_of(context, settings=("method.label_smoothing=0.1",)),
         run_of(replace(context, side="untrained")),
@@ -187,7 +188,7 @@ def test_a_run_is_the_same_one_for_what_its_result_depends_on(digits: str, tmp_p
         run_of(cut),
         run_of(replace(context, checkpoint=replace(context.checkpoint, meta=meta))),
     ]
-    assert len({name, *(run.name for run in others)}) == 8
+    assert len({name, *(run.name for run in others)}) == 9
 
 
 def test_settings_of_the_run_that_trains_are_all_within_reach(digits: str, tmp_path: Path) -> None:
@@ -276,16 +277,18 @@ def test_one_that_trains_is_measured_where_somebody_asks_for_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
-def test_workers_on_ray_come_to_the_same_beside_the_main_thread(
+def test_two_workers_on_ray_come_to_what_one_process_does_beside_the_main_thread_too(
     digits: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[Findings] = []
     context = context_of(digits, tmp_path / "ray")
-    thread = threading.Thread(target=lambda: found.append(measured(context, epochs=2, stages=(STEM,))[1]))
+    thread = threading.Thread(target=lambda: found.append(measured(context, epochs=2, stages=(STEM,), workers=2)[1]))
     thread.start()
     thread.join()
     assert capsys.readouterr().out == ""
-    monkeypatch.setattr(training, "pretrain", pretrain_here([]))
+    monkeypatch.setattr(trained, "pretrain", pretrain_here([]))
     _, here = measured(context_of(digits, tmp_path / "here"), epochs=2, stages=(STEM,))
     torch.testing.assert_close(found[0].scores, here.scores)
     assert found[0].metrics == here.metrics
+    (name,) = context.folder.names()
+    assert "2 worker(s)" in context.folder.child(name).read("events.jsonl").decode()

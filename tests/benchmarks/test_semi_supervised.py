@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from raysl.benchmarks import semi_supervised, training
+from raysl.benchmarks import semi_supervised, trained
 from raysl.benchmarks.benchmark import Context, Labelled
 from raysl.benchmarks.metric import bootstrap
 from raysl.benchmarks.semi_supervised import SemiSupervised, num_drawn
-from raysl.benchmarks.training import ProbeViews, Trained
+from raysl.benchmarks.trained import Trained
+from raysl.benchmarks.training import ProbeViews
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
@@ -150,7 +151,7 @@ def test_the_settings_are_those_of_vissl(digits: str, tmp_path: Path, fake: Fake
 
 def test_few_shades_suffice_and_all_test_images_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    monkeypatch.setattr(training, "pretrain", pretrain_here(started))
+    monkeypatch.setattr(trained, "pretrain", pretrain_here(started))
     context = context_of(checkpoint(tmp_path, *shades(tmp_path)), tmp_path)
     config = SemiSupervised.Config(fractions=(50.0, 100.0), epochs=60, decay_at=(), lr=4.0, views=WHOLE)
     found = SemiSupervised(config).measure(context)
