@@ -1,7 +1,7 @@
 """All of a backbone and a classifier on it, trained by labels (Chen et al. 2020, arXiv 2002.05709, B.5)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from raysl.benchmarks.benchmark import Context, Findings
 from raysl.benchmarks.trained import findings, metric_names, trained
@@ -40,11 +40,11 @@ class Finetune(TrainingBenchmark):
     `top1_best` of the best epoch.
     """
 
-    protocol: ClassVar[str] = (
-        "the whole network and a fresh linear layer trained on all labels, random crops and flips; centre crops of the "
-        "test images, last epoch (SimCLR, Chen et al. 2020, arXiv 2002.05709, appendix B.5; 30 epochs as in lightly)"
+    protocol = (
+        "The whole network and a fresh linear layer trained on all labels, random crops and flips; centre crops of the "
+        "test images, last epoch (SimCLR, Chen et al. 2020, arXiv 2002.05709, appendix B.5; 30 epochs as in lightly)."
     )
-    cost: ClassVar[str] = "a supervised training of 30 epochs"
+    cost = "a supervised training of 30 epochs"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(FinetuneConfig):

@@ -1,7 +1,6 @@
 """A linear classifier on a frozen backbone, trained on augmented images (Chen et al. 2020, arXiv 2002.05709, B.6)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from raysl.benchmarks.benchmark import Context, Findings
 from raysl.benchmarks.trained import findings, metric_names, suffixes, trained
@@ -13,18 +12,18 @@ TITLE = "Linear probe, augmented"
 
 
 class LinearAugmented(TrainingBenchmark):
-    """The linear evaluation of the papers: the backbone is frozen and in evaluation mode, and a linear layer on it is
-    trained by SGD on random crops and flips, with as many further ones on inner stages, in one pass, as are asked for.
+    """Accuracy of a linear layer on the frozen backbone, trained on augmented images: the papers' linear evaluation.
 
+    The backbone is in evaluation mode. Further classifiers, on inner stages of it, are trained in the same pass.
     Metrics `top1` and, with more than five classes, `top5`, of the last epoch on the centre crops of all test images;
     `top1_best` of the best epoch, which some report; and for a classifier on the stage res4 `top1_res4` and so on.
     """
 
-    protocol: ClassVar[str] = (
-        "a linear layer on the frozen backbone, trained on random crops and flips; centre crops of the test images, "
-        "last epoch (SimCLR, Chen et al. 2020, arXiv 2002.05709, appendix B.6)"
+    protocol = (
+        "A linear layer on the frozen backbone, trained on random crops and flips; centre crops of the test images, "
+        "last epoch (SimCLR, Chen et al. 2020, arXiv 2002.05709, appendix B.6)."
     )
-    cost: ClassVar[str] = "a training of 90 epochs, without the backward pass of the backbone"
+    cost = "a training of 90 epochs, without the backward pass of the backbone"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(TrainingConfig):

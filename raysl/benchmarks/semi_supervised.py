@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -31,11 +31,11 @@ class SemiSupervised(TrainingBenchmark):
     and so on for each share; the mean over the draws with their standard deviation, where there are several.
     """
 
-    protocol: ClassVar[str] = (
-        "the whole network and a fresh linear layer trained on the labels of 1 % and of 10 % of the images; centre "
-        "crops of all test images, last epoch (SimCLR, Chen et al. 2020, arXiv 2002.05709, table 7; schedule of VISSL)"
+    protocol = (
+        "The whole network and a fresh linear layer trained on the labels of 1 % and of 10 % of the images; centre "
+        "crops of all test images, last epoch (SimCLR, Chen et al. 2020, arXiv 2002.05709, table 7; schedule of VISSL)."
     )
-    cost: ClassVar[str] = "trainings of 70 epochs on 1 % and on 10 % of the images, with and without pre-training"
+    cost = "trainings of 70 epochs on 1 % and on 10 % of the images, with and without pre-training"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(FinetuneConfig):
