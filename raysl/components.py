@@ -89,6 +89,7 @@ ALIASES: dict[str, dict[str, str]] = {
     },
     "benchmark": {
         "knn": "raysl.benchmarks.knn:KNN",
+        "linear": "raysl.benchmarks.linear:Linear",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
     },
     "callback": {
