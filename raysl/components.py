@@ -90,6 +90,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "benchmark": {
         "knn": "raysl.benchmarks.knn:KNN",
         "linear": "raysl.benchmarks.linear:Linear",
+        "logistic": "raysl.benchmarks.logistic:Logistic",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
     },
     "callback": {
