@@ -92,6 +92,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "linear": "raysl.benchmarks.linear:Linear",
         "logistic": "raysl.benchmarks.logistic:Logistic",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
+        "svm": "raysl.benchmarks.svm:SVM",
     },
     "callback": {
         "checkpoint_keeper": "raysl.train.callbacks.checkpoint_keeper:CheckpointKeeper",
