@@ -92,6 +92,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "linear": "raysl.benchmarks.linear:Linear",
         "logistic": "raysl.benchmarks.logistic:Logistic",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
+        "low_shot_svm": "raysl.benchmarks.low_shot_svm:LowShotSVM",
         "svm": "raysl.benchmarks.svm:SVM",
     },
     "callback": {

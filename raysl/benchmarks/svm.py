@@ -68,6 +68,9 @@ class SVM(Benchmark):
         """Weight of the images that have the class; others weigh 1."""
         max_iter: Count = 2000
         """Steps of liblinear at most."""
+        dual: bool = True
+        """Solve the dual problem, as VISSL does, which stops before its end at high costs; else the primal one, which
+        has the same solution and is mostly faster."""
 
     @classmethod
     def needs(cls, config: Config) -> Needs:
@@ -117,7 +120,7 @@ class SVM(Benchmark):
 
     def _train(self, rows: LabelledRows, seed: int, stage: str) -> Numbers:
         """Weights and biases [K, D + 1], each class with its own cost."""
-        machine = Machine(self.config.positive_weight, self.config.max_iter, seed=seed)
+        machine = Machine(self.config.positive_weight, self.config.max_iter, self.config.dual, seed)
         classes, costs = range(rows.labels.shape[1]), tuple(dict.fromkeys(self.config.costs))
         chosen = dict.fromkeys(classes, costs[0])
         if len(costs) > 1:

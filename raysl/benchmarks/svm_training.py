@@ -3,7 +3,6 @@
 import logging
 import warnings
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -32,14 +31,14 @@ class Machine:
     Args:
         positive_weight: of the images that have the class; others weigh 1.
         max_iter: steps of liblinear at most.
-        dual: whether the dual problem is solved; `auto` where there are no more images than features. Both have the
-            same solution.
-        seed: of the order in which the dual problem is gone through.
+        is_dual: whether the dual problem is solved, in a random order, as VISSL does; else the primal one, which has
+            the same solution and is there sooner where the cost is high.
+        seed: of that order.
     """
 
     positive_weight: float = 2.0
     max_iter: int = 2000
-    dual: bool | Literal["auto"] = True
+    is_dual: bool = True
     seed: int = 0
 
     def fit(self, rows: Floats, is_positive: NDArray[np.bool_], cost: float) -> tuple[Numbers, bool]:
@@ -50,11 +49,10 @@ class Machine:
             is_positive: bool [N], neither all nor none.
             cost: of an error.
         """
-        is_dual = len(rows) <= rows.shape[1] if self.dual == "auto" else self.dual
         machine = LinearSVC(
             C=cost,
             class_weight={1: self.positive_weight, -1: 1.0},
-            dual=is_dual,
+            dual=self.is_dual,
             max_iter=self.max_iter,
             random_state=self.seed,
         )

@@ -10,7 +10,6 @@ from sklearn.svm import LinearSVC
 from raysl.benchmarks import svm_training
 from raysl.benchmarks.average_precision import average_precision, mean_average_precision
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
-from raysl.benchmarks.parallel import run_jobs
 from raysl.benchmarks.svm import SVM
 from raysl.benchmarks.svm_training import LabelledRows, Machine, cross_validated, fit_class, normalised
 from raysl.cluster import connect
@@ -19,6 +18,12 @@ from tests.benchmarks.test_knn import digits, random_set
 from tests.benchmarks.test_linear import perfect_set
 
 COSTS = (0.1, 1.0, 10.0)
+
+
+@pytest.fixture(autouse=True)
+def serial() -> None:
+    """Without the tasks that would begin with minutes of imports, whoever has started Ray before."""
+    ray.shutdown()
 
 
 def svm(train: FeatureSet, test: FeatureSet, num_classes: int, **settings: object) -> Findings:
@@ -102,8 +107,8 @@ def test_raw_digits_are_ranked_nearly_right_by_both_average_precisions() -> None
 def test_the_primal_and_the_dual_problem_have_one_solution() -> None:
     rows = normalised(random_set(60, 0).features)
     is_positive = random_set(60, 0).labels.numpy() == 1
-    dual, is_done = Machine(dual=True, max_iter=100_000).fit(rows, is_positive, 10.0)
-    primal, also = Machine(dual="auto").fit(rows, is_positive, 10.0)
+    dual, is_done = Machine(max_iter=100_000).fit(rows, is_positive, 10.0)
+    primal, also = Machine(is_dual=False).fit(rows, is_positive, 10.0)
     assert is_done
     assert also
     np.testing.assert_allclose(dual, primal, rtol=1e-2, atol=1e-2)
@@ -127,22 +132,11 @@ def test_rows_are_divided_by_their_length_and_a_little_more_in_any_chunks(monkey
 @pytest.mark.slow  # the processes that import this
 def test_tasks_give_what_this_process_gives(ray_here: None) -> None:
     train, test = several(40, 0), several(30, 1)
-    ray.shutdown()
     here = svm(train, test, 3, costs=(0.1, 1.0))
     connect()
     assert svm(train, test, 3, costs=(0.1, 1.0)).metrics == here.metrics
     inside = ray.remote(num_cpus=1)(svm).remote(train, test, 3, costs=(0.1, 1.0))
     assert ray.get(inside).metrics == here.metrics
-
-
-def share(shared: np.ndarray, place: int) -> tuple[int, bool]:
-    return int(shared[place]), shared.flags.writeable
-
-
-def test_jobs_answer_in_their_order_and_read_what_they_share_without_a_copy(ray_here: None) -> None:
-    connect()
-    assert run_jobs(share, np.arange(5), [(3,), (1,)]) == [(3, False), (1, False)]
-    assert run_jobs(share, np.arange(5), []) == []
 
 
 def test_stages_have_metrics_of_their_own_and_pixels_have_none() -> None:
