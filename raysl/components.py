@@ -89,7 +89,11 @@ ALIASES: dict[str, dict[str, str]] = {
     },
     "benchmark": {
         "knn": "raysl.benchmarks.knn:KNN",
+        "linear": "raysl.benchmarks.linear:Linear",
+        "logistic": "raysl.benchmarks.logistic:Logistic",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
+        "low_shot_svm": "raysl.benchmarks.low_shot_svm:LowShotSVM",
+        "svm": "raysl.benchmarks.svm:SVM",
     },
     "callback": {
         "checkpoint_keeper": "raysl.train.callbacks.checkpoint_keeper:CheckpointKeeper",
