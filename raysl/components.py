@@ -88,6 +88,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "torch": "raysl.optim.any_torch:AnyTorch",
     },
     "benchmark": {
+        "clustering": "raysl.benchmarks.clustering:Clustering",
         "knn": "raysl.benchmarks.knn:KNN",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
     },
