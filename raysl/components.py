@@ -92,6 +92,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "geometry": "raysl.benchmarks.geometry:Geometry",
         "knn": "raysl.benchmarks.knn:KNN",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
+        "retrieval": "raysl.benchmarks.retrieval:Retrieval",
     },
     "callback": {
         "checkpoint_keeper": "raysl.train.callbacks.checkpoint_keeper:CheckpointKeeper",
