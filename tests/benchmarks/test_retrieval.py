@@ -100,7 +100,7 @@ def test_queries_with_nothing_to_find_are_left_out_and_told(caplog: pytest.LogCa
     without = FeatureSet(train.features[train.labels > 0], train.labels[train.labels > 0])
     with caplog.at_level(logging.WARNING, logger="raysl"):
         assert measured(without, test)["map"] == 100
-    assert "5 of 20 queries have nothing to find" in caplog.text
+    assert "5 of 20 queries have nothing to find, left out" in caplog.text
     nothing = FeatureSet(test.features[:5], torch.zeros(5, dtype=torch.int64))
     with pytest.raises(ValueError, match="none of 5 test images shares a class with a training image"):
         measured(without, nothing)
