@@ -89,6 +89,7 @@ ALIASES: dict[str, dict[str, str]] = {
     },
     "benchmark": {
         "clustering": "raysl.benchmarks.clustering:Clustering",
+        "copy_detection": "raysl.benchmarks.copy_detection:CopyDetection",
         "geometry": "raysl.benchmarks.geometry:Geometry",
         "knn": "raysl.benchmarks.knn:KNN",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",

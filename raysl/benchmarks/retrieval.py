@@ -69,6 +69,9 @@ class Retrieval(Benchmark):
         """Folder or URI of that dataset, in its authors' layout; all below is of instance retrieval alone."""
         query_splits: Annotated[tuple[str, ...], NotEmpty()] = ("strong",)
         """Folders of Copydays whose images are queries, such as strong, crops/50 or jpegqual."""
+        distractors: Location | None = None
+        """Folder of further images that are searched and right for no query, such as the million of the revisited
+        benchmark. Default: none."""
         stage: str | None = None
         """Stage of the network whose map is pooled. Default: the last that has places, as res5."""
         pooling: Pooling = "rmac"
@@ -101,7 +104,7 @@ class Retrieval(Benchmark):
         not."""
 
         def __post_init__(self) -> None:
-            for name in ("path", "whiten_on"):  # tasks run in other directories
+            for name in ("path", "distractors", "whiten_on"):  # tasks run in other directories
                 if getattr(self, name) is not None:
                     object.__setattr__(self, name, absolute(getattr(self, name)))
 
@@ -214,4 +217,5 @@ def _search(config: Retrieval.Config) -> Search:
         whiten_on=config.whiten_on,
         whiten_dim=config.whiten_dim,
         whiten_images=config.whiten_images,
+        distractors=config.distractors,
     )

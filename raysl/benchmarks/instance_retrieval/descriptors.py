@@ -40,6 +40,7 @@ class Recipe:
     gem_p: float = 4.0
     gem_bias: bool = False
     whiten_norm: bool = True
+    is_square: bool = False
 
 
 class Describer:
@@ -73,7 +74,7 @@ class Describer:
         recipe = self.recipe
         found = []
         for scale in recipe.scales:
-            pixels = sized(image, recipe.size, scale, box, self.patch)[None].to(self.device)
+            pixels = sized(image, recipe.size, scale, box, self.patch, recipe.is_square)[None].to(self.device)
             inputs = network_input(pixels, self.data.mean, self.data.std, self.data.channels)
             found.append(self._pooled(inputs))
         if recipe.pooling == "rmac":
@@ -188,6 +189,11 @@ def describe(
         torch.stack([torch.zeros_like(filled) if row is None else row for row in rows]),
         torch.tensor([row is not None for row in rows]),
     )
+
+
+def joined(first: Described, second: Described) -> Described:
+    """One behind the other."""
+    return Described(torch.cat([first.rows, second.rows]), torch.cat([first.is_read, second.is_read]))
 
 
 def gather_moments(describer: Describer, images: Images, most_broken: float = MOST_BROKEN) -> Moments:

@@ -133,6 +133,7 @@ def test_a_box_keeps_the_scale_of_its_image() -> None:
     assert sized(image, 192, box=box).shape == (3, 48, 48)
     assert torch.equal(sized(image, 96, box=box), image[:, 4:28, 10:34])
     assert sized(image, 48).shape == (3, 24, 48)
+    assert sized(image, 48, 0.5, is_square=True).shape == (3, 24, 24)
     assert torch.equal(sized(image, 96, box=(-5, -5, 1000, 1000)), image)
     assert torch.equal(sized(image, 96, box=(200, 0, 300, 10)), image)  # nothing of it lies inside
 
@@ -273,15 +274,28 @@ def test_cropping_queries_changes_what_is_searched_for(tmp_path: Path) -> None:
     assert not torch.allclose(box, expected, atol=1e-3)
 
 
+def test_distractors_are_searched_too(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    samples.buildings(tmp_path / "data")
+    config = {"dataset": "oxford5k", "path": str(tmp_path / "data"), "crop_queries": False}
+    for thing in range(3):
+        samples.save(tmp_path / "alike" / f"{thing}.jpg", thing)
+    _, alone = measured(tmp_path, **config)
+    _, among = measured(tmp_path, **config, distractors=str(tmp_path / "alike"))
+    assert values(among)["map"] < values(alone)["map"]
+
+
 def test_settings_that_do_not_go_together_are_refused_before_anything_is_read(tmp_path: Path) -> None:
     samples.revisited(tmp_path)
     config = Retrieval.Config(dataset="roxford5k", path=str(tmp_path))
     with pytest.raises(ConfigError, match="whiten_dim=4 without whiten_on="):
         Retrieval.fit_to(replace(config, whiten_dim=4), NONE)
-    with pytest.raises(ConfigError, match="is the folder that is searched; learn the whitening on other images"):
+    with pytest.raises(ConfigError, match="is the folder that is searched; give other images"):
         Retrieval.fit_to(replace(config, whiten_on=f"{tmp_path}/"), NONE)
     with pytest.raises(ConfigError, match="none"):
         Retrieval.fit_to(replace(config, whiten_on=str(tmp_path / "none")), NONE)
+    with pytest.raises(ConfigError, match=r"distractors=.* is the folder that is searched"):
+        Retrieval.fit_to(replace(config, distractors=str(tmp_path)), NONE)
     with pytest.raises(ConfigError, match="dataset=oxford5k needs path="):
         Retrieval.fit_to(Retrieval.Config(dataset="oxford5k"), NONE)
 
