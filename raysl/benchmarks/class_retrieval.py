@@ -104,8 +104,8 @@ def pictured(found: Searched, num: int, k: int) -> dict[str, Sequence[object]]:
 
 
 def _cosines(queries: Tensor, searched: Tensor) -> Tensor:
-    """[B, N] of features [B, D] and [N, D], in float32, a chunk of the latter at a time."""
-    own = F.normalize(queries.float(), dim=1)
+    """[B, N] of features [B, D] and [N, D], float32, a chunk of the latter at a time; on a GPU where there is one."""
+    own = F.normalize(queries.to("cuda" if torch.cuda.is_available() else queries.device).float(), dim=1)
     out = own.new_empty(len(own), len(searched))
     for first, part in _chunks(searched):
         out[:, first : first + len(part)] = own @ F.normalize(part.to(own.device).float(), dim=1).T

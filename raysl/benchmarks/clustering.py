@@ -87,7 +87,7 @@ class Clustering(Benchmark):
         images.check(config.split, num_classes)
         k = config.k or num_classes
         labels = images.labels.cpu().numpy()
-        best: tuple[float, Tensor, Int64s] | None = None
+        best: tuple[float, Int64s] | None = None
         accuracies = []
         for restart in range(config.restarts):
             start = hash_words(seed, restart) >> 1
@@ -96,16 +96,14 @@ class Clustering(Benchmark):
             accuracies.append(float((match(clusters, labels, k, num_classes)[clusters] == labels).mean()))
             spread = mean_distance(images.features, centroids, found, config.spherical)
             if best is None or spread < best[0]:
-                best = spread, centroids, clusters
+                best = spread, clusters
         assert best is not None
-        _, centroids, clusters = best
+        _, clusters = best
         classes = match(clusters, labels, k, num_classes)
         deviation = 100 * float(np.std(accuracies)) if config.restarts > 1 else None
         metrics = _metrics(clusters, labels, classes[clusters] == labels, deviation)
-        if k != num_classes or config.split != "test":
-            return Findings(metrics)
-        order = torch.from_numpy(np.argsort(classes)).to(centroids.device)
-        return Findings(metrics, scores=_scores(images.features, centroids[order], config.spherical))
+        predicted = torch.from_numpy(classes[clusters]) if config.split == "test" else None
+        return Findings(metrics, predicted=predicted)
 
 
 def match(clusters: Int64s, labels: Int64s, k: int, num_classes: int) -> Int64s:
@@ -150,12 +148,3 @@ def _metrics(clusters: Int64s, labels: Int64s, hits: NDArray[np.bool_], deviatio
         Metric("nmi", nmi, title="Clustering, normalised mutual information", is_headline=False),
         Metric("ari", ari, title="Clustering, adjusted Rand index", is_headline=False),
     ]
-
-
-def _scores(features: Tensor, centroids: Tensor, spherical: bool) -> Tensor:
-    """Cosines of features with centroids, or negative distances, [N, k]: the largest is the image's cluster."""
-    scores = []
-    for part in torch.split(features, CHUNK_ROWS):
-        rows = at_least_fp32(part)
-        scores.append(F.normalize(rows, dim=1) @ centroids.T if spherical else -torch.cdist(rows, centroids))
-    return torch.cat(scores)

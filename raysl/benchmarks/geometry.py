@@ -157,7 +157,8 @@ def embedded_views(
         most: images that are looked at.
         seed: of the views, which depend on nothing else but the image and its place.
     """
-    device = next((own.device for own in network.parameters()), torch.device("cpu"))
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network = network.to(device)
     index = even_index(images.num_samples, most)
     num_views = recipe.num_views
     for part in np.split(index, range(max(1, BATCH_VIEWS // num_views), len(index), max(1, BATCH_VIEWS // num_views))):

@@ -65,13 +65,15 @@ def test_raw_digits_are_clustered_as_well_as_by_scikit_learn() -> None:
     assert found["ari"] == pytest.approx(100 * adjusted_rand_score(labels, other), abs=5)
 
 
-def test_scores_are_those_of_the_classes_that_clusters_were_matched_to() -> None:
-    for spherical in (True, False):
-        images = random_set(80, seed=3)
-        found = Clustering(Clustering.Config(spherical=spherical)).run(images, images, 4, seed=0)
-        assert found.scores is not None
-        hits = (found.scores.argmax(dim=1) == images.labels).double().mean()
+def test_what_is_predicted_is_the_class_that_a_cluster_was_matched_to() -> None:
+    images = random_set(80, seed=3)
+    for k in (3, 4, 6):
+        found = Clustering(Clustering.Config(k=k)).run(images, images, 4, seed=0)
+        assert found.predicted is not None
+        assert found.predicted.min() == (-1 if k > 4 else 0)
+        hits = (found.predicted == images.labels).double().mean()
         assert 100 * hits.item() == pytest.approx(by_name(found.metrics)["accuracy"].value)
+    assert Clustering(Clustering.Config(split="train")).run(images, images, 4, seed=0).predicted is None
 
 
 def test_the_tightest_of_the_restarts_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,8 +58,8 @@ class Describer:
     """
 
     def __init__(self, network: nn.Module, data: DataConfig, recipe: Recipe) -> None:
-        self.network, self.data, self.recipe = network, data, recipe
-        self.device = next((own.device for own in network.parameters()), torch.device("cpu"))
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.network, self.data, self.recipe = network.to(self.device), data, recipe
         self.patch = (network.patch_size or 1) if isinstance(network, Backbone) else 1
         self._stage = recipe.stage
 
