@@ -97,6 +97,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
         "low_shot_svm": "raysl.benchmarks.low_shot_svm:LowShotSVM",
         "retrieval": "raysl.benchmarks.retrieval:Retrieval",
+        "robustness": "raysl.benchmarks.robustness:Robustness",
         "svm": "raysl.benchmarks.svm:SVM",
     },
     "callback": {
