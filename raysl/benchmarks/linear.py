@@ -106,9 +106,7 @@ class Linear(Benchmark):
         shares: list[Tensor] = []
         for stage in stages_in(train, self.stages(self.config)):
             rows, name = train.at(stage), stage or "features"
-            scaling = Scaling.of(self.config.normalize, rows.features, device_for(rows.features))
-            chosen, tried = self._choose(rows, scaling, num_classes, seed, name)
-            probe = self._train(rows, torch.arange(len(rows.labels)), [chosen], scaling, num_classes, seed)
+            probe, tried = self.fit(rows, num_classes, seed, name)
             shares.append(probe.probabilities(test.at(stage).features))
             lines |= tried
             metrics += top_metrics(shares[-1], test.labels, "Linear probe", stage)
@@ -118,6 +116,13 @@ class Linear(Benchmark):
             title = "Linear probe: held-out training images"
             figures["curves"] = curves(title, "learning rate", "top-1 (%)", lines)
         return Findings(metrics, scores=shares[0], are_probabilities=True, figures=figures)
+
+    def fit(self, train: FeatureSet, num_classes: int, seed: int, name: str = "features") -> tuple[Probes, Lines]:
+        """The classifier of features, with the setting that is best on held-out rows, and what each one gave there."""
+        scaling = Scaling.of(self.config.normalize, train.features, device_for(train.features))
+        chosen, tried = self._choose(train, scaling, num_classes, seed, name)
+        every = torch.arange(len(train.labels))
+        return self._train(train, every, [chosen], scaling, num_classes, seed), tried
 
     def _choose(
         self, train: FeatureSet, scaling: Scaling, num_classes: int, seed: int, name: str
