@@ -90,14 +90,17 @@ ALIASES: dict[str, dict[str, str]] = {
     "benchmark": {
         "clustering": "raysl.benchmarks.clustering:Clustering",
         "copy_detection": "raysl.benchmarks.copy_detection:CopyDetection",
+        "finetune": "raysl.benchmarks.finetune:Finetune",
         "geometry": "raysl.benchmarks.geometry:Geometry",
         "knn": "raysl.benchmarks.knn:KNN",
         "linear": "raysl.benchmarks.linear:Linear",
+        "linear_augmented": "raysl.benchmarks.linear_augmented:LinearAugmented",
         "logistic": "raysl.benchmarks.logistic:Logistic",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
         "low_shot_svm": "raysl.benchmarks.low_shot_svm:LowShotSVM",
         "retrieval": "raysl.benchmarks.retrieval:Retrieval",
         "robustness": "raysl.benchmarks.robustness:Robustness",
+        "semi_supervised": "raysl.benchmarks.semi_supervised:SemiSupervised",
         "svm": "raysl.benchmarks.svm:SVM",
     },
     "callback": {
