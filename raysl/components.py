@@ -90,6 +90,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "benchmark": {
         "knn": "raysl.benchmarks.knn:KNN",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
+        "segmentation": "raysl.benchmarks.segmentation:Segmentation",
     },
     "callback": {
         "checkpoint_keeper": "raysl.train.callbacks.checkpoint_keeper:CheckpointKeeper",
