@@ -88,6 +88,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "torch": "raysl.optim.any_torch:AnyTorch",
     },
     "benchmark": {
+        "detection": "raysl.benchmarks.detection:Detection",
         "knn": "raysl.benchmarks.knn:KNN",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
         "segmentation": "raysl.benchmarks.segmentation:Segmentation",

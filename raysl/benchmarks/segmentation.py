@@ -43,7 +43,7 @@ class Segmentation(Benchmark):
         "A 1x1 convolution behind batch normalisation on the frozen backbone's last map, scores resized bilinearly to "
         "the label; windows are slid over test images (DINOv2, Oquab et al. 2023, arXiv 2304.07193, section 7.4)."
     )
-    cost = "a training of 40,000 updates of the head: about 3 hours on a GPU with a ViT-B/16, and as long untrained"
+    cost = "a training of a head for 40,000 updates of 16 images of 512 px, for a GPU; as much for each rival"
     trains = True
 
     @dataclass(frozen=True, kw_only=True)
