@@ -95,9 +95,8 @@ class Perfect(nn.Module):
         self.place += 1
         boxes, num = picture.boxes, len(picture.labels)
         assert batch.extras["image.size"].tolist() == [list(picture.image.shape[1:])]
-        return [
-            {"boxes": boxes, "scores": torch.ones(num), "labels": picture.labels, "masks": torch.ones(num, 1, 28, 28)}
-        ]
+        masks = {"masks": torch.ones(num, 1, 28, 28)} if self.seeing.has_masks else {}
+        return [{"boxes": boxes, "scores": torch.ones(num), "labels": picture.labels, **masks}]
 
 
 @pytest.mark.parametrize("layout", ["voc", "coco"])
@@ -153,12 +152,18 @@ def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("overrides", [RESNET, VIT])
-def test_it_learns_where_coloured_rectangles_are(tmp_path: Path, overrides: tuple[str, ...]) -> None:
-    voc(tmp_path / "data", num=24)
-    settings = config(tmp_path / "data", iterations=250, batch_size=4, lr=0.08 if overrides == RESNET else 2e-3)
+@pytest.mark.parametrize(
+    ("overrides", "lr", "least"),
+    [(("backbone.num_stages=2", "backbone.width=16", "backbone.depth=10", "backbone.stem=imagenet"), 0.16, 80),
+     (VIT, 8e-3, 35)],
+)  # fmt: skip
+def test_it_learns_where_coloured_rectangles_are(
+    tmp_path: Path, overrides: tuple[str, ...], lr: float, least: float
+) -> None:
+    voc(tmp_path / "data", num=16)
+    settings = config(tmp_path / "data", iterations=120, batch_size=4, lr=lr, short_sides=(64,))
     found = by_name(metrics_of(Detection(settings).measure(context(tmp_path / "run", *overrides))))
-    assert found["ap50"].value > 60
+    assert found["ap50"].value > least
 
 
 def test_a_picture_and_its_boxes_and_masks_show_the_same(tmp_path: Path) -> None:
