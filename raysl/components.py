@@ -90,6 +90,7 @@ ALIASES: dict[str, dict[str, str]] = {
     "benchmark": {
         "clustering": "raysl.benchmarks.clustering:Clustering",
         "copy_detection": "raysl.benchmarks.copy_detection:CopyDetection",
+        "detection": "raysl.benchmarks.detection:Detection",
         "finetune": "raysl.benchmarks.finetune:Finetune",
         "geometry": "raysl.benchmarks.geometry:Geometry",
         "knn": "raysl.benchmarks.knn:KNN",
@@ -100,6 +101,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "low_shot_svm": "raysl.benchmarks.low_shot_svm:LowShotSVM",
         "retrieval": "raysl.benchmarks.retrieval:Retrieval",
         "robustness": "raysl.benchmarks.robustness:Robustness",
+        "segmentation": "raysl.benchmarks.segmentation:Segmentation",
         "semi_supervised": "raysl.benchmarks.semi_supervised:SemiSupervised",
         "svm": "raysl.benchmarks.svm:SVM",
     },
