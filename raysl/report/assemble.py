@@ -25,7 +25,7 @@ from raysl.data.decode.images import cut_images, read_images
 from raysl.data.source import Split
 from raysl.hashing import permutation
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, RunReport, ViewSample
-from raysl.report.page import write_report
+from raysl.report.page import FILES, write_report
 from raysl.storage import Folder, outlast
 from raysl.transforms.view_recipe import evaluation_recipe
 
@@ -85,16 +85,17 @@ def assemble(
         neighbours=_neighbours(pictured, images.data),
         views=_views(loaded, images.train),
         checkpoint=loaded.uri,
+        step=loaded.meta["step"],
         **{**finished, **facts},
     )
 
 
 def upload(report: RunReport, folder: Folder) -> None:
-    """Write both files of a report into a folder."""
+    """Write the files of a report into a folder."""
     outlast(folder.make)
     with tempfile.TemporaryDirectory(prefix="raysl_report_") as draft:
         write_report(report, Path(draft))
-        for name in ("report.json", "report.html"):
+        for name in FILES:
             outlast(partial(folder.upload, Path(draft) / name, name))
 
 

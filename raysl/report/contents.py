@@ -136,6 +136,8 @@ class RunReport:
     """What happened on the way, such as `resumed at step 120`."""
     checkpoint: str = ""
     """URI of the last checkpoint."""
+    step: int = 0
+    """Updates of the weights at that checkpoint; 0 where it is not known."""
     command: str = ""
     """What was typed to start the run."""
     finished: str = ""
@@ -197,13 +199,13 @@ def parse_report_json(text: str, path: str) -> RunReport:
 
 
 def parse_score(content: dict[str, Any]) -> Score:
-    """A score from its JSON object."""
+    """A score from its JSON object; without an interval where one of its bounds was not finite."""
     interval = content.get("interval")
     return Score(
         **content
         | {
             "trained": math.nan if content["trained"] is None else content["trained"],
-            "interval": None if interval is None else tuple(interval),
+            "interval": None if interval is None or None in interval else (interval[0], interval[1]),
         }
     )
 

@@ -1,6 +1,7 @@
 """Drawings as inline SVG: matplotlib draws them in stand-in colours that the page's style sheet then decides."""
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -51,7 +52,7 @@ COLUMNS = (("trained", TRAINED), ("untrained", UNTRAINED), ("pixels", PIXELS))
 
 
 def score_bars(scores: Sequence[Score], headings: Sequence[str], name: str = "scores") -> str:
-    """Horizontal bars in groups: for each score trained (with its deviation), untrained and raw pixels.
+    """Horizontal bars in groups: for each score trained (with whiskers, see `whiskers`), untrained and raw pixels.
 
     Args:
         scores: of one unit.
@@ -83,16 +84,16 @@ def score_bars(scores: Sequence[Score], headings: Sequence[str], name: str = "sc
 
 
 def _bar(axes: Axes, middle: float, thickness: float, score: Score, column: str, colour: str) -> None:
-    """One bar with its number at the end, and the deviation where it is known."""
-    value, deviation = _value(score, column), 0.0
+    """One bar with its number at the end, and whiskers where they are known."""
+    value, end = _value(score, column), 0.0
     axes.barh(middle, value, height=thickness, color=colour)
-    if column == "trained" and score.deviation is not None and np.isfinite(score.deviation):
-        deviation = score.deviation
-        axes.errorbar(value, middle, xerr=deviation, color=INK, capsize=3, linewidth=1.4)
+    if column == "trained" and (reach := whiskers(score)) is not None:
+        end = reach[1]
+        axes.errorbar(value, middle, xerr=[[value - reach[0]], [end - value]], color=INK, capsize=3, linewidth=1.4)
     weight = "bold" if column == "trained" else "normal"
     axes.annotate(
         large(value, score.unit),
-        (max(0.0, value + deviation), middle),
+        (max(0.0, value, end), middle),
         xytext=(5, 0),
         textcoords="offset points",
         va="center",
@@ -100,6 +101,25 @@ def _bar(axes: Axes, middle: float, thickness: float, score: Score, column: str,
         color=INK if column == "trained" else MUTED,
         fontweight=weight,
     )
+
+
+def whiskers(score: Score) -> tuple[float, float] | None:
+    """Where the whiskers of a score's bar end: its interval, else one deviation to both sides; None without either."""
+    low, high = (math.nan, math.nan) if score.interval is None else score.interval
+    if not low <= score.trained <= high and score.deviation is not None:
+        low, high = score.trained - score.deviation, score.trained + score.deviation
+    return (low, high) if -math.inf < low <= score.trained <= high < math.inf else None
+
+
+def whiskers_note(scores: Sequence[Score]) -> str:
+    """What the whiskers of a drawing are; empty where there are none."""
+    drawn = [score for score in scores if score.unit and whiskers(score) is not None]
+    kinds = []
+    if any(score.interval is not None for score in drawn):
+        kinds.append("95 % interval over test images")
+    if any(score.interval is None for score in drawn):
+        kinds.append("standard deviation over draws" + " where there is no interval" * bool(kinds))
+    return f"Whiskers: {'; '.join(kinds)}." if kinds else ""
 
 
 def _label(name: str) -> str:

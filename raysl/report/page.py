@@ -10,26 +10,37 @@ from raysl.report.html import document
 from raysl.report.picture_sections import curves_section, map_section, neighbours_section, views_section
 from raysl.report.record_sections import environment_section, settings_section, times_section, use_section
 from raysl.report.score_sections import benchmarks_section, results_section
+from raysl.report.tables import score_csv, score_latex
+
+FILES = ("report.json", "report.html", "report.csv", "report.tex")
+"""What `write_report` writes; the last two hold the table of the scores."""
 
 
 def write_report(report: RunReport, folder: Path) -> Path:
-    """Write `report.json` and `report.html` into `folder`, which is made if need be; returns the path of the page.
+    """Write `FILES` into `folder`, which is made if need be; returns the path of the page.
 
-    Neither holds credentials.
+    None holds credentials.
     """
-    report = replace(
+    report = redacted(report)
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = (report_json(report), page(report), score_csv(report.scores), score_latex(report.scores))
+    for name, text in zip(FILES, texts, strict=True):
+        (folder / name).write_text(text, encoding="utf-8", errors="replace", newline="")
+    return folder / "report.html"
+
+
+def redacted(report: RunReport) -> RunReport:
+    """A report with the credentials in its texts as `***`."""
+    return replace(
         report,
         config=redact_tree(report.config),
+        scores=[replace(score, title=redact(score.title), note=redact(score.note)) for score in report.scores],
+        figures=redact_tree(report.figures),
         checkpoint=redact_uri(report.checkpoint),
         command=redact(report.command),
         events=[redact(event) for event in report.events],
         notes=[redact(note) for note in report.notes],
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(report_json(report), encoding="utf-8")
-    path = folder / "report.html"
-    path.write_text(page(report), encoding="utf-8", errors="replace")
-    return path
 
 
 def page(report: RunReport) -> str:

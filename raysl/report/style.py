@@ -33,6 +33,7 @@ figcaption { margin-top: 6px; }
 .card h3 { color: var(--muted); font-weight: 600; margin: 0; }
 .card .big { font-size: 36px; font-weight: 700; line-height: 1.25; white-space: nowrap; }
 .card .big small { font-size: 16px; font-weight: 400; color: var(--muted); }
+.card .interval { font-size: 14px; color: var(--muted); margin-bottom: 2px; }
 .card .gain { font-size: 14px; font-weight: 600; }
 .card .pixels { font-weight: 400; color: var(--muted); }
 .better { color: var(--good); }
@@ -57,6 +58,7 @@ tr > *:last-child { padding-right: 0; }
 .number { text-align: right; white-space: nowrap; }
 .name { overflow-wrap: anywhere; min-width: 118px; }
 .remark { min-width: 190px; }
+th.group { color: var(--ink); padding-top: 18px; font-size: 15px; }
 .main { font-weight: 700; }
 .bar { min-width: 60px; width: 40%; }
 .bar div { height: 12px; margin-top: 6px; border-radius: 3px; background: var(--trained); min-width: 2px; }
