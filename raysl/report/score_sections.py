@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from raysl.report.contents import Score
@@ -110,8 +110,13 @@ def _saturation_note(scores: Sequence[Score]) -> str:
     )
 
 
-def benchmarks_section(scores: Sequence[Score]) -> str:
-    """Every score, by benchmark; a long table opens."""
+def benchmarks_section(scores: Sequence[Score], anchors: Mapping[str, str]) -> str:
+    """Every score, by benchmark; a long table is folded.
+
+    Args:
+        scores: the rows.
+        anchors: ids of the drawings of a benchmark, by its name, where there are any.
+    """
     if not scores:
         return ""
     order = list(dict.fromkeys(score.benchmark for score in scores))
@@ -120,7 +125,9 @@ def benchmarks_section(scores: Sequence[Score]) -> str:
         f"{escape(heading)}<div><code>{escape(f'{score.benchmark}/{score.metric}')}</code></div>"
         for score, heading in zip(scores, headings_of(scores), strict=True)
     ]
-    numbers = score_table(scores, names, with_notes=True, is_grouped=len(order) > 1) + spread_note(scores)
+    numbers = score_table(scores, names, with_notes=True, anchors=anchors if len(order) > 1 else None) + spread_note(
+        scores
+    )
     if len(scores) > MAX_OPEN:
         what = f"All {len(scores)} numbers of {len(order)} benchmark{'s' * (len(order) > 1)}"
         numbers = f"<details><summary>{what}</summary>{numbers}</details>"

@@ -1,7 +1,7 @@
 """The table of the scores, with their intervals, and what those mean."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import groupby
 
@@ -19,7 +19,7 @@ def headings_of(scores: Sequence[Score]) -> list[str]:
 
 
 def score_table(
-    scores: Sequence[Score], names: Sequence[str], with_notes: bool = False, is_grouped: bool = False
+    scores: Sequence[Score], names: Sequence[str], with_notes: bool = False, anchors: Mapping[str, str] | None = None
 ) -> str:
     """Scores as rows under names that are HTML; columns that none of them fills are left out.
 
@@ -27,26 +27,31 @@ def score_table(
         scores: the rows.
         names: of each.
         with_notes: whether their notes are a column.
-        is_grouped: whether each benchmark's rows stand under its name.
+        anchors: ids on the page by benchmark; where they are given, each benchmark's rows stand under its name, which
+            is a link to its id if it has one.
     """
     columns = [name for name in COLUMN_TITLES if any(getattr(score, name) is not None for score in scores)]
     shown = {
-        "unit": any(score.unit for score in scores),
+        "unit": any(score.unit != "%" for score in scores),
         "±": any(score.deviation is not None for score in scores),
         "95 %": any(score.interval is not None for score in scores),
         "note": with_notes and any(score.note for score in scores),
     }
     spreads = [title for title in ("±", "95 %") if shown[title]]
-    numbers = ["pre-trained", *spreads, *(COLUMN_TITLES[name] for name in columns[1:])]
+    percent = "" if shown["unit"] else ", %"
+    numbers = [f"pre-trained{percent}", *spreads, *(COLUMN_TITLES[name] for name in columns[1:])]
     head = "<th></th>" + "<th>unit</th>" * shown["unit"]
     head += "".join(f'<th class="number">{title}</th>' for title in numbers) + "<th>note</th>" * shown["note"]
     rows = [_row(score, name, columns[1:], shown) for score, name in zip(scores, names, strict=True)]
-    if not is_grouped:
+    if anchors is None:
         return grouped_table(head, [rows])
     width = 1 + len(numbers) + shown["unit"] + shown["note"]
     groups = []
     for benchmark, group in groupby(zip(scores, rows, strict=True), key=lambda pair: pair[0].benchmark):
-        title = f'<th class="group" scope="rowgroup" colspan="{width}">{escape(benchmark)}</th>'
+        title = escape(benchmark)
+        if benchmark in anchors:
+            title = f'<a href="#{anchors[benchmark]}">{title}</a>'
+        title = f'<th class="group" scope="rowgroup" colspan="{width}">{title}</th>'
         groups.append([title, *(row for _, row in group)])
     return grouped_table(head, groups)
 
@@ -56,7 +61,7 @@ def _row(score: Score, name: str, rivals: Sequence[str], shown: dict[str, bool])
     spreads = {"±": number(score.deviation, score.unit), "95 %": bounds(score.interval, score.unit)}
     cells = [f'<td class="name">{name}</td>' + f"<td>{escape(score.unit)}</td>" * shown["unit"]]
     cells.append(f'<td class="number main">{number(score.trained, score.unit)}</td>')
-    cells += [f'<td class="number">{text}</td>' for title, text in spreads.items() if shown[title]]
+    cells += [f'<td class="number spread">{text}</td>' for title, text in spreads.items() if shown[title]]
     cells += [f'<td class="number">{number(getattr(score, rival), score.unit)}</td>' for rival in rivals]
     return "".join(cells) + f'<td class="remark">{escape(score.note)}</td>' * shown["note"]
 
