@@ -56,6 +56,18 @@ def benchmark(
         ConfigError: if the checkpoint, a name or a setting is wrong, it names code that is not trusted, or the images
             do not allow a benchmark that is required, or, without `config`, any.
     """
+    task = prepare(checkpoint, benchmarks, overrides, trust_code, config)
+    return task.run(facts or {}, again, keep_features)
+
+
+def prepare(
+    checkpoint: str,
+    benchmarks: Sequence[str] | None = None,
+    overrides: Sequence[str] = (),
+    trust_code: bool = False,
+    config: RunConfig | None = None,
+) -> Measurement:
+    """What `benchmark` would measure: all that can be checked beforehand is checked here. See there."""
     benchmarks = None if benchmarks is None else words(benchmarks, "benchmarks", "knn")
     overrides = words(overrides, "overrides", "knn.k=[20,200]")
     patience_s = 0.0 if config is None else PATIENCE_S  # a run that has just been trained waits for its storage
@@ -70,8 +82,7 @@ def benchmark(
             log.warning(line)
         if not fitting.settings:
             raise ConfigError(f"nothing can be measured: {fitting.reasons}")
-    task = Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data))
-    return task.run(facts or {}, again, keep_features)
+    return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data))
 
 
 def _folders(loaded: Checkpoint, checkpoint: str, data: DataConfig) -> tuple[Folder, Folder, Folder]:

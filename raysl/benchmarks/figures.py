@@ -17,7 +17,7 @@ def confusion(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict
     """How often each class was taken for each other one.
 
     Args:
-        labels, predicted: int64 [N].
+        labels, predicted: int64 [N]; rows that were taken for none, -1, are left out.
         classes: their names.
 
     Returns:
@@ -25,6 +25,7 @@ def confusion(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict
         made most often, as [true, predicted, count].
     """
     num = len(classes)
+    labels, predicted = labels[predicted >= 0], predicted[predicted >= 0]
     counts = torch.bincount(labels * num + predicted, minlength=num * num).view(num, num)
     wrong = counts.clone().fill_diagonal_(0)
     best = wrong.flatten().topk(min(NUM_PAIRS, num * num))

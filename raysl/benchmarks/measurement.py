@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from torch import nn
@@ -340,7 +339,7 @@ class Measurement:
 
 def _predictions(task: Task, measured: Measured) -> bytes:
     """What each test image was taken for, as a Parquet file; empty of a benchmark that does not classify."""
-    if measured.predicted is None or measured.confidence is None or task.test is None:
+    if measured.predicted is None or task.test is None:
         return b""
     rows, predicted = task.test.any, measured.predicted.numpy()
     if rows.num_rows != len(predicted):
@@ -349,9 +348,10 @@ def _predictions(task: Task, measured: Measured) -> bytes:
         "index": rows.index.numpy(),
         "name": pa.array(rows.names, pa.string()),
         "prediction": predicted,
-        "class": pa.array(np.array(task.class_names, dtype=object)[predicted], pa.string()),
-        "score": measured.confidence.numpy(),
+        "class": pa.array([task.class_names[place] if place >= 0 else None for place in predicted], pa.string()),
     }
+    if measured.confidence is not None:
+        columns["score"] = measured.confidence.numpy()
     if rows.labels.ndim == 1:
         columns["label"] = rows.labels.numpy()
     buffer = io.BytesIO()

@@ -54,7 +54,7 @@ class Measured:
         metrics: by name.
         figures: what the page draws.
         predicted: int64 [N], the class that each test image got; None of benchmarks that do not classify.
-        confidence: float32 [N], its share or score.
+        confidence: float32 [N], its share or score, where that is known.
         seconds: that it took.
     """
 
@@ -76,14 +76,15 @@ def measure(task: Task) -> Measured:
         found = Findings(found)
     metrics = by_name(found.metrics)
     figures = dict(found.figures)
-    predicted = confidence = None
+    predicted, confidence = found.predicted, None
     if found.scores is not None:
         confidence, predicted = found.scores.cpu().float().max(dim=1)
-        labels = None if test is None else test.labels.cpu()
-        if labels is not None and labels.ndim == 1 and len(labels) == len(predicted):
-            figures["confusion"] = confusion(labels, predicted, task.class_names)
-            if found.are_probabilities:
-                figures["reliability"] = reliability(labels, found.scores.cpu().float())
+    labels = None if test is None else test.labels.cpu()
+    if predicted is not None and labels is not None and labels.ndim == 1 and len(labels) == len(predicted):
+        predicted = predicted.cpu()
+        figures["confusion"] = confusion(labels, predicted, task.class_names)
+        if found.are_probabilities and found.scores is not None:
+            figures["reliability"] = reliability(labels, found.scores.cpu().float())
     return Measured(metrics, figures, predicted, confidence, time.monotonic() - began)
 
 

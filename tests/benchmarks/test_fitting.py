@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysl.benchmarks.benchmark import FeatureSet, Needs
+from raysl.benchmarks.benchmark import FeatureSet, Needs, metrics_of
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.low_shot import LowShot
@@ -115,7 +115,7 @@ def test_what_data_limit_took_away_is_named() -> None:
 def test_benchmarks_name_the_numbers_that_they_give_each_once(config: BenchmarkConfig, num_classes: int) -> None:
     train, test = random_set(80, 0, num_classes), random_set(20, 1, num_classes)
     kind = resolve("benchmark", config.name)
-    found = [metric.name for metric in kind(config).run(train, test, num_classes, seed=0)]
+    found = [metric.name for metric in metrics_of(kind(config).run(train, test, num_classes, seed=0))]
     assert kind.metrics(config, num_classes) == found
     assert len(set(found)) == len(found)
 
