@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from raysl.report.contents import Score
-from raysl.report.families import FEATURES, Family, Stages, number_title
+from raysl.report.families import FEATURES, Family, Stages
 from raysl.report.figures import COLUMNS, GRID, INK, MUTED, TRAINED, VARIABLES, drawing, to_svg, whiskers
 from raysl.report.html import table
 from raysl.report.legend import legend
@@ -139,11 +139,10 @@ def stages_figure(stages: Stages, name: str) -> str:
         axes.tick_params(axis="x", labelcolor=INK)
         axes.grid(axis="y", color=GRID, linewidth=0.8)
         axes.margins(y=0.12)
-        title = f"{number_title(stages.base)} by stage"
-        svg = to_svg(figure, name, f"{title}: trained, untrained, raw pixels")
+        svg = to_svg(figure, name, f"{stages.title}: trained, untrained, raw pixels")
     marks = legend([(VARIABLES[colour], "o", COLUMN_TITLES[column]) for column, colour in drawn])
     note = f"<figcaption>From shallow to deep; {FEATURES}: what the network gives at its end.</figcaption>"
-    return f"<figure><h3>{escape(title)}</h3>{marks}{svg}{note}</figure>"
+    return f"<figure><h3>{escape(stages.title)}</h3>{marks}{svg}{note}</figure>"
 
 
 def _column_bars(axes: Axes, scores: Sequence[Score], column: str, colour: str, shift: float, num: int) -> None:

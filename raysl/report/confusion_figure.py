@@ -9,6 +9,8 @@ from raysl.report.html import table
 
 MAX_CLASSES = 50
 MAX_PAIRS = 10
+MAX_IN_COLUMN = 25
+"""Classes up to which the map has room beside another drawing."""
 SIDE = 520
 """Pixels of the longer side of the cells together."""
 MIN_CELL, MAX_CELL, MIN_NUMBERED = 13, 46, 30
@@ -30,7 +32,8 @@ def confusion_figure(found: Mapping[str, Any]) -> str:
     pairs = [(str(true), str(taken), int(count)) for true, taken, count in found["pairs"]][:MAX_PAIRS]
     if pairs:
         rows = [
-            f'<td>{escape(true)}</td><td>{escape(taken)}</td><td class="number">{count:,}</td>'
+            f'<td class="name">{escape(true)}</td><td class="taken">{escape(taken)}</td>'
+            f'<td class="number">{count:,}</td>'
             for true, taken, count in pairs
         ]
         head = '<th>class</th><th>taken for</th><th class="number">images</th>'
@@ -85,7 +88,8 @@ def _map(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
         "Rows: true classes; columns: what they were taken for. Blue: right; red: mistakes. The stronger, the larger "
         "the share of the row, mistakes by the square root of theirs. Pointing at a cell tells its number."
     )
-    return f'<figure><h3>Confusion</h3><div class="wide">{svg}</div><figcaption>{note}</figcaption></figure>'
+    kind = ' class="whole"' if num > MAX_IN_COLUMN else ""
+    return f'<figure{kind}><h3>Confusion</h3><div class="wide">{svg}</div><figcaption>{note}</figcaption></figure>'
 
 
 def _cell(corner: tuple[int, int], side: int, count: int, share: float, is_right: bool, spoken: str) -> str:

@@ -84,6 +84,11 @@ class Stages:
     base: str
     scores: dict[str, Score]
 
+    @property
+    def title(self) -> str:
+        """What people call it: `Top-1 by stage`."""
+        return f"{number_title(self.base)} by stage"
+
 
 def stages_of(scores: Sequence[Score]) -> list[Stages]:
     """The numbers that a benchmark gives of several stages: `top1` and `top1_<stage>`, whose title names the stage."""

@@ -15,7 +15,7 @@ from raysl.report.benchmark_figures import (
 )
 from raysl.report.confusion_figure import confusion_figure
 from raysl.report.contents import Retrieved, RunReport, Score
-from raysl.report.families import families, number_title, stages_of
+from raysl.report.families import families, stages_of
 from raysl.report.html import slug
 from raysl.report.images import retrieved_sheet
 from raysl.report.picture_sections import sheet_figure
@@ -69,9 +69,7 @@ def _of_scores(scores: Sequence[Score], benchmark: str) -> dict[str, str]:
     """Drawings of numbers that belong together."""
     drawn = {}
     for place, stages in enumerate(stages_of(scores)):
-        drawn[f"{_lower(number_title(stages.base))} by stage"] = stages_figure(
-            stages, f"{anchor(benchmark)}-stages{place}"
-        )
+        drawn[_lower(stages.title)] = stages_figure(stages, f"{anchor(benchmark)}-stages{place}")
     for place, family in enumerate(families(scores)):
         drawn[_lower(family.title)] = family_figure(family, f"{anchor(benchmark)}-family{place}")
     return drawn

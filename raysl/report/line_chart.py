@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from raysl.report.figures import CLASS_COLOURS, CLASS_SHAPES, GRID, INK, MUTED, drawing, to_svg
+from raysl.report.figures import CLASS_COLOURS, CLASS_SHAPES, GRID, MUTED, drawing, to_svg
 from raysl.report.legend import legend
 from raysl.report.summary import readable
 
@@ -49,7 +49,15 @@ def lines_of(named: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> list
     ]
 
 
-def line_chart(lines: Sequence[Line], x: str, y: str, name: str, title: str, may_be_log: bool = True) -> str:
+def line_chart(
+    lines: Sequence[Line],
+    x: str,
+    y: str,
+    name: str,
+    title: str,
+    may_be_log: bool = True,
+    labels: Sequence[str] = (),
+) -> str:
     """A drawing under its title, with a legend where there are several lines.
 
     Args:
@@ -58,6 +66,7 @@ def line_chart(lines: Sequence[Line], x: str, y: str, name: str, title: str, may
         name: of the drawing, an id that is unique on the page.
         title: plain text.
         may_be_log: whether the horizontal axis may be logarithmic, which a clock never is.
+        labels: what the axis says at 0, 1 and so on, where the places have names.
     """
     lines = [line for line in lines if line.points]
     if not lines:
@@ -66,7 +75,10 @@ def line_chart(lines: Sequence[Line], x: str, y: str, name: str, title: str, may
     with drawing(figure) as axes:
         for line in lines:
             _draw(axes, line)
-        _scale(axes, sorted({place for line in lines for place, _ in line.points}), may_be_log)
+        if labels:
+            axes.set_xticks(range(len(labels)), list(labels))
+        else:
+            _scale(axes, sorted({place for line in lines for place, _ in line.points}), may_be_log)
         axes.set_xlabel(x, color=MUTED, fontsize=10)
         axes.set_ylabel(y, color=MUTED, fontsize=10)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
@@ -87,7 +99,7 @@ def _draw(axes: Axes, line: Line) -> None:
     for (place, value), reach in zip(line.points, line.bounds or [None] * len(places), strict=True):
         if reach is not None:
             below, above = value - reach[0], reach[1] - value
-            axes.errorbar(place, value, yerr=[[below], [above]], color=INK, capsize=3, linewidth=1.1)
+            axes.errorbar(place, value, yerr=[[below], [above]], color=line.colour, capsize=3, linewidth=1.1)
 
 
 def _scale(axes: Axes, places: Sequence[float], may_be_log: bool) -> None:

@@ -65,10 +65,10 @@ def page(report: RunReport) -> str:
         use_section(report),
     ]
     title = f"{report.name}: {report.method} on {report.dataset}"
-    return document(title, "\n".join([_title(report), *_contents(parts), *(part for part in parts if part)]))
+    return document(title, "\n".join([_title(report), *contents(parts), *(part for part in parts if part)]))
 
 
-def _contents(parts: Sequence[str]) -> list[str]:
+def contents(parts: Sequence[str]) -> list[str]:
     """Links to the sections of a page; none where there are few."""
     headings = [heading for part in parts for heading in re.findall(r'<section id="(\w+)"><h2>(.*?)</h2>', part)]
     if len(headings) < MIN_LISTED:

@@ -38,9 +38,8 @@ def score_table(
         "note": with_notes and any(score.note for score in scores),
     }
     spreads = [title for title in ("±", "95 %") if shown[title]]
-    percent = "" if shown["unit"] else ", %"
-    numbers = [f"pre-trained{percent}", *spreads, *(COLUMN_TITLES[name] for name in columns[1:])]
-    head = "<th></th>" + "<th>unit</th>" * shown["unit"]
+    numbers = ["pre-trained", *spreads, *(COLUMN_TITLES[name] for name in columns[1:])]
+    head = "<th></th><th>unit</th>" if shown["unit"] else "<th>in %</th>"
     head += "".join(f'<th class="number">{title}</th>' for title in numbers) + "<th>note</th>" * shown["note"]
     rows = [_row(score, name, columns[1:], shown) for score, name in zip(scores, names, strict=True)]
     if anchors is None:

@@ -51,6 +51,9 @@ nav a:hover, nav a:focus { text-decoration: underline; }
   padding: 10px 0; align-items: start; }
 .figures > .whole { grid-column: 1 / -1; }
 .figures > * { min-width: 0; }
+.bars { margin-top: 24px; }
+.compared .best { font-weight: 700; color: var(--good); }
+.compared .spread { font-weight: 400; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 16px; font-size: 14px; padding: 0; margin: 6px 0; list-style: none; }
 .legend li { display: flex; align-items: center; gap: 6px; min-width: 0; overflow-wrap: anywhere; }
 .legend svg { width: 12px; flex: none; }
@@ -61,11 +64,11 @@ nav a:hover, nav a:focus { text-decoration: underline; }
 .heads { display: grid; font-size: 14px; color: var(--muted); margin-bottom: 4px; }
 .heads span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; padding-right: 8px; }
 table { border-collapse: collapse; font-size: 15px; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: 5px 16px 5px 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
+th, td { text-align: left; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
 th { color: var(--muted); font-weight: 600; font-size: 14px; white-space: nowrap; }
-.pair th { white-space: normal; }
 tr > *:last-child { padding-right: 0; }
 .number { text-align: right; white-space: nowrap; }
+.taken { overflow-wrap: anywhere; min-width: 88px; }
 .spread { color: var(--muted); font-size: 13px; }
 .name { overflow-wrap: anywhere; min-width: 118px; }
 .remark { min-width: 190px; }
@@ -93,7 +96,7 @@ dl.tree dd p { margin: 0; color: var(--muted); }
   th, td { padding-right: 9px; }
   table, th { font-size: 13px; }
   th { white-space: normal; }
-  .name { min-width: 88px; }
+  .name { min-width: 118px; position: sticky; left: 0; background: var(--paper); }
 }
 """
 
