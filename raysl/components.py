@@ -88,8 +88,17 @@ ALIASES: dict[str, dict[str, str]] = {
         "torch": "raysl.optim.any_torch:AnyTorch",
     },
     "benchmark": {
+        "clustering": "raysl.benchmarks.clustering:Clustering",
+        "copy_detection": "raysl.benchmarks.copy_detection:CopyDetection",
+        "geometry": "raysl.benchmarks.geometry:Geometry",
         "knn": "raysl.benchmarks.knn:KNN",
+        "linear": "raysl.benchmarks.linear:Linear",
+        "logistic": "raysl.benchmarks.logistic:Logistic",
         "low_shot": "raysl.benchmarks.low_shot:LowShot",
+        "low_shot_svm": "raysl.benchmarks.low_shot_svm:LowShotSVM",
+        "retrieval": "raysl.benchmarks.retrieval:Retrieval",
+        "robustness": "raysl.benchmarks.robustness:Robustness",
+        "svm": "raysl.benchmarks.svm:SVM",
     },
     "callback": {
         "checkpoint_keeper": "raysl.train.callbacks.checkpoint_keeper:CheckpointKeeper",
