@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from raysl import dist
 from raysl.benchmarks.features.embedding import embed
-from raysl.benchmarks.probe import Probe
+from raysl.benchmarks.probe_method import Probe
 from raysl.components import resolve
 from raysl.config.ranges import Every
 from raysl.config.schema import CallbackConfig, DataConfig

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from raysl.methods.supervised import Supervised
 
-NAME = "raysl.benchmarks.probe:Probe"
+NAME = "raysl.benchmarks.probe_method:Probe"
 
 
 class Probe(Supervised):
