@@ -77,21 +77,33 @@ def moments(features: Tensor) -> tuple[Tensor, Tensor]:
     mean = squares = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
     count = 0
     for chunk in torch.split(features, CHUNK_ROWS):
-        variance, own = torch.var_mean(chunk.double(), dim=0, correction=0)
-        total, moved = count + len(chunk), own - mean
-        squares = squares + variance * len(chunk) + moved**2 * (count * len(chunk) / total)
-        mean = mean + moved * (len(chunk) / total)
+        rows = chunk.double()
+        own = rows.mean(dim=0)
+        total, moved = count + len(rows), own - mean
+        squares = squares + (rows - own).square_().sum(dim=0) + moved**2 * (count * len(rows) / total)
+        mean = mean + moved * (len(rows) / total)
         count = total
     return mean, (squares / count).sqrt()
 
 
 def rows_of(features: Tensor, index: Tensor, device: torch.device) -> Tensor:
     """Rows [B, D] by their places, float32 or, of float64 features, that, on the device that calculates."""
-    return features[index.to(features.device)].to(device, _working(features))
+    return features.index_select(0, index.to(features.device)).to(device, _working(features))
 
 
 def _working(features: Tensor) -> torch.dtype:
     return torch.float64 if features.dtype == torch.float64 else torch.float32
+
+
+def softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Shares [..., K] that add up to 1, and the logarithms [...] of what the exponentials were divided by.
+
+    `torch.softmax` of ten classes takes five times as long on a CPU.
+    """
+    top = logits.amax(dim=-1, keepdim=True)
+    shares = (logits - top).exp_()
+    total = shares.sum(dim=-1, keepdim=True)
+    return shares.div_(total), (top + total.log())[..., 0]
 
 
 def chunks_of(features: Tensor, index: Tensor, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:

@@ -19,11 +19,12 @@ from raysl.benchmarks.classification import (
     names_of_tops,
     nothing_held_out,
     rows_of,
+    softmax,
     stages_in,
     top_metrics,
 )
 from raysl.benchmarks.lbfgs import minimise
-from raysl.benchmarks.probe import Probes, best_of
+from raysl.benchmarks.probes import Probes, best_of
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
@@ -203,10 +204,10 @@ def _loss_and_gradient(
     for part, rows in chunks_of(features, index, weight.device):
         x, target = scaling(rows), labels[part.to(labels.device)].to(weight.device)
         logits = torch.addmm(weight[-1], x, weight[:-1]).view(len(x), -1, num_classes)  # [B, A, K]
-        log_p = logits.log_softmax(dim=2)
         places = torch.arange(len(x), device=x.device)
-        loss -= log_p[places, :, target].double().sum(dim=0)
-        error = log_p.exp_()
+        named = logits[places, :, target]  # [B, A]
+        error, norm = softmax(logits)
+        loss += (norm - named).double().sum(dim=0)
         error[places, :, target] -= 1
         grad[:-1].addmm_(x.T, error.flatten(1))
         grad[-1] += error.flatten(1).sum(dim=0)

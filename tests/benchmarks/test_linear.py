@@ -9,9 +9,9 @@ from torch import nn
 
 from raysl.benchmarks import classification, probe
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
-from raysl.benchmarks.classification import Scaling, hold_out, moments
+from raysl.benchmarks.classification import Scaling, hold_out, moments, softmax
 from raysl.benchmarks.linear import Linear
-from raysl.benchmarks.probe import Length, Setting, best_of, train_probes
+from raysl.benchmarks.probes import Length, Setting, best_of, train_probes
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 
@@ -196,6 +196,15 @@ def test_moments_do_not_cancel_and_constant_features_stay_out_of_it(monkeypatch:
     np.testing.assert_allclose(deviation, rows.numpy().std(0), rtol=1e-9)
     rows = torch.full((50, 3), 0.1)
     assert Scaling.of("standardize", rows, CPU)(rows).abs().max() < 1e-6
+
+
+def test_shares_of_classes_are_those_of_softmax_and_large_scores_do_not_overflow() -> None:
+    logits = (
+        30 * torch.randn(5, 3, 7, generator=torch.Generator().manual_seed(0)) + torch.tensor([0, 1e4, -1e4])[:, None]
+    )
+    shares, norm = softmax(logits)
+    torch.testing.assert_close(shares, logits.softmax(dim=2))
+    torch.testing.assert_close(norm, logits.logsumexp(dim=2))
 
 
 def test_batch_norm_is_that_of_the_network_in_front_of_a_linear_layer() -> None:

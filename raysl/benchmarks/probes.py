@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.classification import Scaling, chunks_of, device_for, rows_of
+from raysl.benchmarks.classification import Scaling, chunks_of, device_for, rows_of, softmax
 from raysl.hashing import hash_words, permutation
 from raysl.schedule import cosine
 
@@ -155,7 +155,7 @@ def train_probes(
 def _errors(x: Tensor, labels: Tensor, weight: Tensor, num_classes: int) -> Tensor:
     """Gradient of the mean cross entropy by the logits, [B, G K]: what is predicted minus what is so."""
     logits = torch.addmm(weight[-1], x, weight[:-1]).view(len(x), -1, num_classes)  # [B, G, K]
-    share = logits.softmax(dim=2)
+    share, _ = softmax(logits)
     share[torch.arange(len(x), device=x.device), :, labels] -= 1
     return share.div_(len(x)).flatten(1)
 
