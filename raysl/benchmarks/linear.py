@@ -22,7 +22,7 @@ from raysl.benchmarks.classification import (
     stages_in,
     top_metrics,
 )
-from raysl.benchmarks.probe import Length, Probes, Setting, best_of, train_probes
+from raysl.benchmarks.probes import Length, Probes, Setting, best_of, train_probes
 from raysl.config.ranges import Amount, Count, Momentum, NotEmpty, Place, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError

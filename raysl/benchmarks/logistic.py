@@ -24,7 +24,7 @@ from raysl.benchmarks.classification import (
     top_metrics,
 )
 from raysl.benchmarks.lbfgs import minimise
-from raysl.benchmarks.probe import Probes, best_of
+from raysl.benchmarks.probes import Probes, best_of
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError

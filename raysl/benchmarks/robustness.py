@@ -13,7 +13,7 @@ from raysl.benchmarks.classification import Normalize, check_sets, chunks_of
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.metric import mean_of
-from raysl.benchmarks.probe import Probes
+from raysl.benchmarks.probes import Probes
 from raysl.benchmarks.results import weights_of
 from raysl.benchmarks.shifted_sets import ShiftedSet, by_folder, objectnet, real_labels, reassessed
 from raysl.config.ranges import Count, Location, NotEmpty, Positive, Within

@@ -11,7 +11,7 @@ from raysl.benchmarks import classification, probe
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
 from raysl.benchmarks.classification import Scaling, hold_out, moments, softmax
 from raysl.benchmarks.linear import Linear
-from raysl.benchmarks.probe import Length, Setting, best_of, train_probes
+from raysl.benchmarks.probes import Length, Setting, best_of, train_probes
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 
