@@ -277,14 +277,13 @@ class Measurement:
         if not self.bases:
             return []
         asked = {self.labels[key][0]: basis for key, basis in self.bases.items()}
-        any_basis = next(iter(self.bases.values()))
         names = [*asked, *(name for name in sorted(self.kept) if name not in asked)]
         results = []
         for name in names:
             if name not in self.kept:
                 continue
             basis = self.kept[name].basis
-            if basis == asked[name] if name in asked else basis.may_stand_beside(any_basis):
+            if basis == asked[name] if name in asked else basis.is_of(self.loaded, self.images):
                 results.append(self.kept[name])
             else:
                 log.warning("%s was measured on other images or weights; it is not shown", name)
