@@ -15,7 +15,7 @@ _HOME = {
     "pretrain": "raysl.train.pretrain",
     "load_backbone": "raysl.checkpoint",
     "load_history": "raysl.train.history",
-    "extract": "raysl.benchmarks.features",
+    "extract": "raysl.benchmarks.features.extraction",
     "benchmark": "raysl.benchmarks.evaluate",
     "sweep": "raysl.sweeps",
     "views": "raysl.train.views",
@@ -29,7 +29,7 @@ __all__ = [*_HOME, *_MODULES]
 
 if TYPE_CHECKING:
     from raysl.benchmarks.evaluate import benchmark as benchmark
-    from raysl.benchmarks.features import extract as extract
+    from raysl.benchmarks.features.extraction import extract as extract
     from raysl.checkpoint import load_backbone as load_backbone
     from raysl.config.load import load_config as load_config
     from raysl.predictor import Predictor as Predictor

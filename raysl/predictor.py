@@ -12,9 +12,10 @@ from torch import Tensor
 
 from raysl.arguments import text_or_path
 from raysl.benchmarks.benchmark import FeatureSet
-from raysl.benchmarks.embedding import embed
-from raysl.benchmarks.feature_file import Features, read_features
-from raysl.benchmarks.knn import knn_probabilities, nearest_rows
+from raysl.benchmarks.features.embedding import embed
+from raysl.benchmarks.features.stored import Features, read_features
+from raysl.benchmarks.knn import knn_probabilities
+from raysl.benchmarks.neighbours import nearest_rows
 from raysl.benchmarks.settings import load_data
 from raysl.checkpoint import Checkpoint, TrainState, load_checkpoint
 from raysl.checkpoint_files import META_FILE, STATE_FILE, local_copy

@@ -24,9 +24,9 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 
 from raysl.addresses import absolute
 from raysl.arguments import instance, run_config
+from raysl.benchmarks.benchmark import Needs
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.cluster import Resources, connect, worker_shape
-from raysl.components import resolve
 from raysl.config.dump import dump, dump_all
 from raysl.config.files import read
 from raysl.config.load import apply_overrides
@@ -118,8 +118,7 @@ def _check_labels(base: RunConfig, space: SweepConfig) -> None:
     """Refuse to rank by the online kNN where the images, the same in all trials, do not allow it."""
     if any(key.split(".")[0] == "data" for key in space.space):
         return
-    source = resolve("source", base.data.name)(base.data)
-    if missing := MeasuredImages(base.data, source.required("train"), source.optional("test")).missing:
+    if missing := MeasuredImages.of(base.data).lacks(Needs()):
         raise ConfigError(
             f"metric: knn_top1 cannot be measured, {missing}; rank by another, such as metric=loss mode=min"
         )

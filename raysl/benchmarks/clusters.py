@@ -8,7 +8,10 @@ import torch
 
 from raysl.addresses import join
 from raysl.assignments import Assignments
-from raysl.benchmarks.features import extract_sets
+from raysl.benchmarks.benchmark import FEATURES
+from raysl.benchmarks.features.extraction import Wanted, extract_to
+from raysl.benchmarks.features.stored import Features
+from raysl.benchmarks.results import weights_of
 from raysl.benchmarks.settings import dataset_tag, load_data
 from raysl.checkpoint import load_checkpoint
 from raysl.components import resolve
@@ -18,6 +21,7 @@ from raysl.config.ranges import Count, Seed, Width, Within
 from raysl.errors import ConfigError
 from raysl.methods.clusters import feature_clusters
 from raysl.redact import redact_uri
+from raysl.storage import Folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +57,8 @@ def cluster_images(
 ) -> Clustered:
     """Cluster the training images of a dataset by the features that a checkpoint's backbone has of them.
 
-    The features, brought to length 1, are held in this process's memory, and k-means runs here, on a GPU where there
-    is one.
+    The features go to disk, and what a call that was cut off has left of them is gone on with. Brought to length 1 they
+    are clustered by k-means in this process, on a GPU where there is one.
 
     Args:
         checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
@@ -76,12 +80,15 @@ def cluster_images(
     images = resolve("source", data.name)(data).required("train")
     if settings.k > images.num_samples:
         raise ConfigError(f"k={settings.k} is more than the {images.num_samples} images; give fewer clusters")
-    features = extract_sets({"features": loaded.backbone}, images, data)["features"].features
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    rows = features.to(device)
-    clusters = feature_clusters(rows, settings.k, settings.iters, settings.seed, settings.pca_dim).cpu()
     tag = dataset_tag(data, loaded.config.data)
+    folder = Folder(join(loaded.uri, f"clustered_{f'{tag}_' if tag else ''}train.parquet"))
+    wanted = Wanted({"trained": loaded.backbone}, {"trained": weights_of(loaded)})
+    (store,) = extract_to(wanted, images, data, {("trained", FEATURES): folder}).values()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = Features(path=folder.uri).features.to(device)
+    clusters = feature_clusters(rows, settings.k, settings.iters, settings.seed, settings.pca_dim).cpu()
     path = out or join(loaded.uri, f"clusters_{f'{tag}_' if tag else ''}{settings.k}.parquet")
     found = Assignments(clusters, settings.k, images.fingerprint, redact_uri(loaded.uri))
     found.write(path)
+    store.remove()
     return Clustered(found, path)

@@ -14,7 +14,6 @@ from raysl.benchmarks.results import RESULTS_FOLDER
 from raysl.benchmarks.settings import dataset_tag, load_benchmarks, load_data
 from raysl.checkpoint import Checkpoint, load_checkpoint
 from raysl.checkpoint_files import checkpoint_names
-from raysl.components import resolve
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.errors import ConfigError
 from raysl.storage import PATIENCE_S, Folder, outlast
@@ -29,21 +28,26 @@ def benchmark(
     facts: dict[str, Any] | None = None,
     trust_code: bool = False,
     config: RunConfig | None = None,
+    again: bool = False,
+    keep_features: bool = False,
 ) -> Report:
     """Measure a checkpoint's backbone, the same one untrained, and raw pixels; keep the results and write the report.
 
-    Results are kept one file each in `<run>/benchmarks/<checkpoint>/`, and the report shows all that were measured of
-    the checkpoint. That of a run's newest checkpoint on its own images lies in the run's folder, any other beside its
-    results.
+    Features are extracted once for all benchmarks, which then run side by side on the cluster. Results are kept one
+    file each in `<run>/benchmarks/<checkpoint>/`, and the report shows all that were measured of the checkpoint. That
+    of a run's newest checkpoint on its own images lies in the run's folder, any other beside its results. What was
+    measured before of the same weights, images, settings and code is not measured again.
 
     Args:
         checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
-        benchmarks: names; default: those of the run's settings, or all where it has none.
+        benchmarks: names; default: those of the run's settings, or `knn` and `low_shot` where it has none.
         overrides: settings of the benchmarks, `knn.k=[20,200]`, and of other images, `data=parquet`, `data.test=/b`.
         facts: what the caller knows of the run for its report (times, events, command), where it has none yet.
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
-        config: the settings of a run that was trained, as they are in use: what they ask for and was not measured yet
-            is measured, where the images allow it.
+        config: the settings of a run that was trained, as they are in use, whose benchmarks may be left out where the
+            images do not allow them.
+        again: measure anew what was measured before.
+        keep_features: leave the features on disk for the next call, in `features/` beside the results.
 
     Returns:
         The numbers, where the report lies, and which benchmarks failed.
@@ -52,6 +56,18 @@ def benchmark(
         ConfigError: if the checkpoint, a name or a setting is wrong, it names code that is not trusted, or the images
             do not allow a benchmark that is required, or, without `config`, any.
     """
+    task = prepare(checkpoint, benchmarks, overrides, trust_code, config)
+    return task.run(facts or {}, again, keep_features)
+
+
+def prepare(
+    checkpoint: str,
+    benchmarks: Sequence[str] | None = None,
+    overrides: Sequence[str] = (),
+    trust_code: bool = False,
+    config: RunConfig | None = None,
+) -> Measurement:
+    """What `benchmark` would measure: all that can be checked beforehand is checked here. See there."""
     benchmarks = None if benchmarks is None else words(benchmarks, "benchmarks", "knn")
     overrides = words(overrides, "overrides", "knn.k=[20,200]")
     patience_s = 0.0 if config is None else PATIENCE_S  # a run that has just been trained waits for its storage
@@ -59,15 +75,14 @@ def benchmark(
     of_images = [word for word in overrides if re.match(r"data[.=]", word)]
     wanted = load_benchmarks(loaded.config, benchmarks, [word for word in overrides if word not in of_images])
     data = load_data(loaded.config, of_images) if of_images else loaded.config.data
-    source = resolve("source", data.name)(data)
-    images = MeasuredImages(data, source.required("train"), source.optional("test"))
-    task = Measurement(loaded, wanted, images, *_folders(loaded, checkpoint, data))
+    images = MeasuredImages.of(data)
+    fitting = images.fit(wanted)
     if config is None:
-        for line in task.fitting.left_out:
+        for line in fitting.left_out:
             log.warning(line)
-        if not task.fitting.settings:
-            raise ConfigError(f"nothing can be measured: {images.missing or '; '.join(task.fitting.left_out)}")
-    return task.run(facts or {}, only_missing=config is not None)
+        if not fitting.settings:
+            raise ConfigError(f"nothing can be measured: {fitting.reasons}")
+    return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data))
 
 
 def _folders(loaded: Checkpoint, checkpoint: str, data: DataConfig) -> tuple[Folder, Folder, Folder]:

@@ -1,5 +1,6 @@
 """What can be measured on the images that are there: found on the driver, before anything is trained."""
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,7 +8,8 @@ from itertools import product
 
 import numpy as np
 
-from raysl.benchmarks.benchmark import Benchmark, Labelled
+from raysl.benchmarks.benchmark import Benchmark, Labelled, Needs
+from raysl.benchmarks.settings import other_data
 from raysl.components import resolve
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.source import Split
@@ -23,21 +25,30 @@ class Fitting:
 
     Args:
         settings: of those that can be measured, by their names.
+        images: what each of them is measured on.
         left_out: a line on each benchmark, or part of one, that cannot be, with the reason.
+        asked: settings of all that were asked for, as they were given.
     """
 
     settings: dict[str, BenchmarkConfig]
+    images: "dict[str, MeasuredImages]"
     left_out: list[str]
+    asked: Mapping[str, BenchmarkConfig]
 
-    def metrics(self, num_classes: int) -> set[str]:
+    def metrics(self) -> set[str]:
         """Names of the numbers that a report will have: `knn/top1`, `knn/top1/untrained` and so on."""
-        names = {f"{key}/{metric}" for key, metric in self._metrics(num_classes)}
+        names = {f"{key}/{metric}" for key, metric in self._metrics()}
         sides = ("", "/untrained", "/pixels", "/deviation")
         return {f"{name}{side}" for name, side in product(names, sides)}
 
-    def _metrics(self, num_classes: int) -> Iterator[tuple[str, str]]:
+    @property
+    def reasons(self) -> str:
+        """Why benchmarks were left out, each reason once."""
+        return "; ".join(dict.fromkeys(line.partition(" is left out: ")[2] or line for line in self.left_out))
+
+    def _metrics(self) -> Iterator[tuple[str, str]]:
         for key, config in self.settings.items():
-            for metric in _benchmark(config).metrics(config, num_classes):
+            for metric in benchmark_class(config).metrics(config, self.images[key].num_classes):
                 yield key, metric
 
 
@@ -54,39 +65,83 @@ class MeasuredImages:
         self.data = data
         self.train = train
         self.test = test
+        self._others: dict[str, MeasuredImages] = {}
 
-    @cached_property
-    def missing(self) -> str:
-        """Why nothing that needs labels can be measured; empty where it can."""
-        name, test = self.data.name, self.test
-        if not self.train.classes:
+    @classmethod
+    def of(cls, data: DataConfig) -> "MeasuredImages":
+        """The images of settings.
+
+        Raises:
+            ConfigError: if they cannot be found or read.
+        """
+        source = resolve("source", data.name)(data)
+        return cls(data, source.required("train"), source.optional("test"))
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the labels."""
+        return len(self.train.classes)
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """Those that there are, by their names."""
+        return {"train": self.train} | ({} if self.test is None else {"test": self.test})
+
+    def lacks(self, needs: Needs) -> str:
+        """Why a benchmark with these needs cannot be measured; empty where it can."""
+        name = self.data.name
+        if needs.own_images:
+            return ""
+        if needs.labels != "none" and not self.train.classes:
             return f"the images of {name!r} have no labels"
-        if self.train.is_multilabel:
-            return f"the images of {name!r} have several labels each, which no benchmark measures yet"
-        if test is None:
+        if needs.labels == "one" and self.train.is_multilabel:
+            return f"the images of {name!r} have several labels each, and it needs one of each"
+        if needs.test and self.test is None:
             return f"the dataset {name!r} has no test images (data.test= names some)"
-        if len(self.train.classes) == 1:
+        if needs.labels == "none" or self.train.is_multilabel:
+            return ""
+        if self.num_classes == 1:
             return f"all images of {name!r} are of one class, {self.train.classes[0]!r}"
-        for words, labels in (("training", self._train_labels), ("test", self._labels(test))):
+        for words, labels in (("training", self._train_labels), ("test", self._test_labels if needs.test else None)):
             if labels is not None and (num := int((labels < 0).sum())):
                 return f"{num:,} of the {len(labels):,} {words} images of {name!r} have no label"
         return ""
 
     @cached_property
     def labelled(self) -> Labelled:
-        """What is known of the labels, where nothing is missing."""
-        assert self.test is not None
-        labels = self._train_labels
-        counts = None if labels is None else np.bincount(labels, minlength=len(self.train.classes))
-        return Labelled(self.train.num_samples, self.test.num_samples, self.train.classes, counts)
+        """What is known of the labels."""
+        labels, counts = self._train_labels, None
+        if labels is not None and self.train.is_multilabel:
+            counts = (labels == 1).sum(axis=0)
+        elif labels is not None:
+            counts = np.bincount(labels[labels >= 0], minlength=self.num_classes)
+        num_test = 0 if self.test is None else self.test.num_samples
+        return Labelled(self.train.num_samples, num_test, self.train.classes, counts, self.train.is_multilabel)
 
     @cached_property
     def _train_labels(self) -> np.ndarray | None:
         return self._labels(self.train)
 
+    @cached_property
+    def _test_labels(self) -> np.ndarray | None:
+        return None if self.test is None else self._labels(self.test)
+
     def _labels(self, split: Split) -> np.ndarray | None:
         is_quick = split.is_random_access or split.num_samples <= MOST_COUNTED
         return split.labels_of(np.arange(split.num_samples)) if is_quick else None
+
+    def for_(self, config: BenchmarkConfig) -> "MeasuredImages":
+        """The images that a benchmark is measured on: these, or those that its settings name.
+
+        Raises:
+            ConfigError: if those cannot be found or read.
+        """
+        if config.data is None:
+            return self
+        key = json.dumps(config.data, sort_keys=True)
+        if key not in self._others:
+            self._others[key] = MeasuredImages.of(other_data(self.data, config.data))
+        return self._others[key]
 
     def fit(self, wanted: Mapping[str, BenchmarkConfig]) -> Fitting:
         """Benchmarks as these images allow them.
@@ -95,27 +150,34 @@ class MeasuredImages:
             ConfigError: a line for each benchmark that is required and cannot be measured at all, or whose settings
                 are wrong.
         """
-        settings: dict[str, BenchmarkConfig] = {}
-        left_out: list[str] = []
+        fitting = Fitting({}, {}, [], wanted)
         refused: list[str] = []
         for key, config in wanted.items():
-            kind = _benchmark(config)
-            kind(config)  # refuses settings that are wrong whatever the images
+            benchmark_class(config)(config)  # refuses settings that are wrong whatever the images
             try:
-                if self.missing:
-                    raise ConfigError(self.missing)
-                settings[key], lines = kind.fit_to(config, self.labelled)
-                left_out += [f"{key}: {line}{self._chosen}" for line in lines]
+                self._fit_one(key, config, fitting)
             except ConfigError as error:
-                reason = str(error) if self.missing else f"{error}{self._chosen}"
                 if config.required:
                     others = ", ".join(other for other in wanted if other != key)
-                    refused.append(f"benchmarks.{key}: {reason}; benchmarks=[{others}] leaves it out")
+                    refused.append(f"benchmarks.{key}: {error}; benchmarks=[{others}] leaves it out")
                 else:
-                    left_out.append(f"{key} is left out: {reason}")
+                    fitting.left_out.append(f"{key} is left out: {error}")
         if refused:
             raise ConfigError("\n".join(refused))
-        return Fitting(settings, left_out)
+        return fitting
+
+    def _fit_one(self, key: str, config: BenchmarkConfig, fitting: Fitting) -> None:
+        kind, images = benchmark_class(config), self.for_(config)
+        needs = kind.needs(config)
+        if reason := images.lacks(needs):
+            raise ConfigError(reason)
+        known = Labelled(0, 0, (), None) if needs.own_images else images.labelled
+        try:
+            fitted, lines = kind.fit_to(config, known)
+        except ConfigError as error:
+            raise ConfigError(f"{error}{images._chosen}") from error
+        fitting.settings[key], fitting.images[key] = fitted, images
+        fitting.left_out.extend(f"{key}: {line}{images._chosen}" for line in lines)
 
     @property
     def _chosen(self) -> str:
@@ -125,6 +187,7 @@ class MeasuredImages:
         return f" (under {named})" if named else ""
 
 
-def _benchmark(config: BenchmarkConfig) -> type[Benchmark]:
+def benchmark_class(config: BenchmarkConfig) -> type[Benchmark]:
+    """The class of a benchmark's settings."""
     kind: type[Benchmark] = resolve("benchmark", config.name)
     return kind

@@ -1,21 +1,24 @@
 """Weighted k-nearest-neighbour classification (Wu et al. 2018, arXiv 1805.01978, section 3.4)."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled, Metric
+from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
+from raysl.benchmarks.metric import Findings, mean_of
+from raysl.benchmarks.neighbours import Backend, Similarity, nearest_rows
 from raysl.config.ranges import Count, NotEmpty, Temperature
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
 
 log = logging.getLogger("raysl")
+
+Weights = Literal["exp", "uniform", "inverse"]
 
 
 class KNN(Benchmark):
@@ -23,6 +26,11 @@ class KNN(Benchmark):
 
     Metrics `top1` and, with more than five classes, `top5`, for the first k; `top1_k200` and so on for further ones.
     """
+
+    protocol = (
+        "Weighted vote of the k nearest training images by cosine (Wu et al. 2018, arXiv 1805.01978, section 3.4)."
+    )
+    cost = "seconds on features"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):
@@ -32,9 +40,18 @@ class KNN(Benchmark):
         k: Annotated[tuple[Count, ...], NotEmpty()] = (20,)
         """Neighbours that vote; several values are all measured, each once. The paper has 200, for ImageNet."""
         temperature: Temperature = 0.07
-        """A neighbour of cosine s votes with weight exp(s / temperature)."""
+        """Of the weights; the paper's for cosines."""
         chunk_rows: Count = 4096
-        """Test and training rows that are compared at once; bounds memory, changes no result."""
+        """Test rows that are compared at once, with four times as many training rows; bounds memory, changes no
+        result."""
+        similarity: Similarity = "cosine"
+        """What is near: the cosine, the dot product of features as they are, or minus their Euclidean distance."""
+        weights: Weights = "exp"
+        """A neighbour of similarity s votes with exp(s / temperature); with 1 (uniform); or with 1 / distance
+        (inverse), of the Euclidean one."""
+        backend: Backend = "auto"
+        """What searches: torch, or faiss, whose exact search is faster on CPUs (auto). Both give the same neighbours,
+        but for the order of those that are equally near."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -42,6 +59,11 @@ class KNN(Benchmark):
             raise ConfigError(
                 f"knn needs every k and chunk_rows at least 1 and temperature above 0, "
                 f"got k={config.k}, chunk_rows={config.chunk_rows}, temperature={config.temperature}"
+            )
+        if config.weights == "inverse" and config.similarity != "euclidean":
+            raise ConfigError(
+                f"knn.weights=inverse is of distances, and knn.similarity={config.similarity} gives none; set "
+                "knn.similarity=euclidean, or knn.weights=exp"
             )
 
     @classmethod
@@ -64,25 +86,34 @@ class KNN(Benchmark):
         tops = ("top1", "top5") if num_classes > 5 else ("top1",)
         return [f"{top}{suffix}" for suffix, top in product(_suffixes(config.k).values(), tops)]
 
-    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> list[Metric]:
-        """See `Benchmark.run`; nothing is random here."""
+    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
+        """See `Benchmark.run`; nothing is random here but the intervals."""
         train.check("train", num_classes)
         test.check("test", num_classes)
-        for k in self.config.k:
+        own = self.config
+        for k in own.k:
             if k > len(train.labels):
                 log.warning("knn: k=%d is more than the %d training images; all of them vote", k, len(train.labels))
         ranked = knn_predict(
-            train, test.features, num_classes, self.config.k, self.config.temperature, self.config.chunk_rows
+            train,
+            test.features,
+            num_classes,
+            own.k,
+            own.temperature,
+            own.chunk_rows,
+            backend=own.backend,
+            similarity=own.similarity,
+            weights=own.weights,
         )
         metrics = []
-        for k, suffix in _suffixes(self.config.k).items():
+        for k, suffix in _suffixes(own.k).items():
             is_hit = ranked[k] == test.labels[:, None]  # [N, min(5, K)]
-            title, is_first = f"kNN, top-1, k = {k}", not suffix
-            metrics.append(Metric(f"top1{suffix}", _percent(is_hit[:, 0]), title=title, is_headline=is_first))
+            title = f"kNN, top-1, k = {k}"
+            metrics.append(mean_of(f"top1{suffix}", is_hit[:, 0], title=title, is_headline=not suffix, seed=seed))
             if num_classes > 5:
                 title = f"kNN, top-5, k = {k}"
-                metrics.append(Metric(f"top5{suffix}", _percent(is_hit.any(dim=1)), title=title, is_headline=False))
-        return metrics
+                metrics.append(mean_of(f"top5{suffix}", is_hit.any(dim=1), title=title, is_headline=False, seed=seed))
+        return Findings(metrics, predicted=ranked[own.k[0]][:, 0])
 
 
 def _suffixes(ks: Sequence[int]) -> dict[int, str]:
@@ -98,26 +129,32 @@ def knn_predict(
     ks: Sequence[int] = (20,),
     temperature: float = 0.07,
     chunk_rows: int = 4096,
+    *,
+    backend: Backend = "torch",
+    similarity: Similarity = "cosine",
+    weights: Weights = "exp",
 ) -> dict[int, Tensor]:
     """The likeliest classes of each query, best first.
 
     Args:
-        train: labelled features; normalised here, as are the queries.
+        train: labelled features; for cosines they are normalised here, as are the queries.
         queries: float [N, D].
         num_classes: labels lie in [0, num_classes).
         ks: numbers of neighbours; where there are fewer training rows, all vote.
         temperature: of the weights.
         chunk_rows: rows compared at once.
+        backend, similarity: see `nearest_rows`.
+        weights: of the votes, see `KNN.Config`.
 
     Returns:
         int64 [N, min(5, num_classes)] for each of `ks`; -1 in places that are left when fewer classes got a vote.
     """
     ranked: dict[int, list[Tensor]] = {k: [] for k in ks}
-    for cosines, nearest in nearest_rows(train.features, queries, max(ks), chunk_rows):
-        weights = ((cosines - cosines[:, :1]) / temperature).exp()  # [B, k], the nearest at 1: no overflow
+    for found, nearest in nearest_rows(train.features, queries, max(ks), chunk_rows, backend, similarity):
+        shares = _weights(found, weights, temperature)  # [B, k]
         labels = train.labels[nearest]  # [B, k]
         for k in ranked:
-            ranked[k].append(_vote(labels[:, :k], weights[:, :k], num_classes))
+            ranked[k].append(_vote(labels[:, :k], shares[:, :k], num_classes))
     return {k: torch.cat(parts) for k, parts in ranked.items()}
 
 
@@ -133,32 +170,17 @@ def knn_probabilities(
     """Share of each class in the vote of the k nearest training rows, float32 [N, num_classes]; see `knn_predict`."""
     shares = []
     for cosines, rows in nearest_rows(train.features, queries, k, chunk_rows):
-        weights = ((cosines - cosines[:, :1]) / temperature).exp()
+        weights = _weights(cosines, "exp", temperature)
         votes = weights.new_zeros(len(rows), num_classes).scatter_add_(1, train.labels[rows], weights)
         shares.append(votes / votes.sum(dim=1, keepdim=True))
     return torch.cat(shares)
 
 
-@torch.no_grad()
-def nearest_rows(keys: Tensor, queries: Tensor, k: int, chunk_rows: int = 4096) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cosines and places of the k keys [N, D] nearest to queries [M, D], nearest first, for a chunk of these at a time:
-    [m, min(k, N)] each."""
-    normal = F.normalize(keys.float(), dim=1)
-    for chunk in torch.split(queries, chunk_rows):
-        yield _nearest(F.normalize(chunk.float(), dim=1), normal, k, chunk_rows)
-
-
-def _nearest(queries: Tensor, keys: Tensor, k: int, chunk_rows: int) -> tuple[Tensor, Tensor]:
-    """Cosines and rows of the k nearest keys, nearest first: [B, min(k, N)] each. Never holds more than a chunk."""
-    cosines = queries.new_empty(len(queries), 0)
-    rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
-    for first in range(0, len(keys), chunk_rows):
-        found = queries @ keys[first : first + chunk_rows].T  # [B, chunk]
-        places = torch.arange(first, first + found.shape[1], device=rows.device).expand_as(found)
-        cosines, rows = torch.cat([cosines, found], dim=1), torch.cat([rows, places], dim=1)
-        cosines, order = cosines.topk(min(k, cosines.shape[1]), dim=1)
-        rows = rows.gather(1, order)
-    return cosines, rows
+def _weights(found: Tensor, weights: Weights, temperature: float) -> Tensor:
+    """Of votes of similarities [B, k], best first; the nearest gets 1 where they are exponential: no overflow."""
+    if weights == "exp":
+        return ((found - found[:, :1]) / temperature).exp()
+    return torch.ones_like(found) if weights == "uniform" else 1 / found.neg().clamp_min(1e-8)
 
 
 def _vote(labels: Tensor, weights: Tensor, num_classes: int) -> Tensor:
@@ -167,7 +189,3 @@ def _vote(labels: Tensor, weights: Tensor, num_classes: int) -> Tensor:
     has_vote = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, labels, True)
     best, classes = scores.masked_fill(~has_vote, -1.0).topk(min(5, num_classes), dim=1)
     return classes.masked_fill(best < 0, -1)
-
-
-def _percent(is_hit: Tensor) -> float:
-    return 100 * is_hit.double().mean().item()

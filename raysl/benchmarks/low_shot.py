@@ -29,6 +29,12 @@ class LowShot(Benchmark):
     with their standard deviation. The draws are a function of the seed and the order of the training rows.
     """
 
+    protocol = (
+        "Nearest class mean of a few centred and normalised features, over many draws "
+        "(SimpleShot, Wang et al. 2019, arXiv 1911.04623, CL2N)."
+    )
+    cost = "seconds on features"
+
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):
         """Settings of the draws."""
@@ -77,12 +83,10 @@ class LowShot(Benchmark):
         train.check("train", num_classes)
         test.check("test", num_classes)
         picks = draw_shots(train.labels, num_classes, max(self.config.shots), self.config.draws, seed)
-        mean = train.features.float().mean(dim=0)
-        keys = F.normalize(train.features.float() - mean, dim=1)
-        queries = F.normalize(test.features.float() - mean, dim=1)
+        mean = _mean(train.features)
         metrics = []
         for shots in dict.fromkeys(self.config.shots):
-            parts = [_hits(keys, queries, test.labels, part) for part in _parts(picks[:, :, :shots], keys.shape[1])]
+            parts = [_hits(train.features, test, mean, part) for part in _parts(picks[:, :, :shots], len(mean))]
             accuracy = 100 * torch.cat(parts)  # [draws]
             mean_and_spread = accuracy.mean().item(), accuracy.std(correction=0).item()
             metrics.append(Metric(f"{shots}_shot", *mean_and_spread, title=f"Low-shot, {shots} per class"))
@@ -121,11 +125,22 @@ def _parts(picks: Tensor, width: int) -> Iterator[Tensor]:
     yield from torch.split(picks, max(1, MEMORY // (num_classes * (shots * width + CHUNK_ROWS))))
 
 
-def _hits(keys: Tensor, queries: Tensor, labels: Tensor, picks: Tensor) -> Tensor:
-    """Share of the queries that each draw [draws, K, shots] gets right, float64 [draws]."""
-    means = F.normalize(keys[picks].mean(dim=2), dim=-1)  # [draws, K, D]
+def _mean(features: Tensor) -> Tensor:
+    """Of all rows, which may be more than memory holds, float32 [D]."""
+    total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
+    for chunk in torch.split(features, CHUNK_ROWS):
+        total += chunk.sum(dim=0, dtype=torch.float64)
+    return (total / len(features)).float()
+
+
+def _hits(keys: Tensor, test: FeatureSet, mean: Tensor, picks: Tensor) -> Tensor:
+    """Share of the test rows that each draw [draws, K, shots] of the keys gets right, float64 [draws]."""
+    own = F.normalize(keys[picks].float() - mean, dim=-1)
+    means = F.normalize(own.mean(dim=2), dim=-1)  # [draws, K, D]
     num_hits = torch.zeros(len(picks), dtype=torch.int64, device=keys.device)
-    for chunk, target in zip(torch.split(queries, CHUNK_ROWS), torch.split(labels, CHUNK_ROWS), strict=True):
-        cosines = torch.einsum("nd,skd->snk", chunk, means)  # [draws, B, K]
+    chunks = zip(torch.split(test.features, CHUNK_ROWS), torch.split(test.labels, CHUNK_ROWS), strict=True)
+    for chunk, target in chunks:
+        queries = F.normalize(chunk.float() - mean, dim=1)
+        cosines = torch.einsum("nd,skd->snk", queries, means)  # [draws, B, K]
         num_hits += (cosines.argmax(dim=2) == target).sum(dim=1)
-    return num_hits.double() / len(queries)
+    return num_hits.double() / len(test.labels)

@@ -44,9 +44,10 @@ class Findings:
     Args:
         metrics: the numbers, each name once.
         scores: float [N, K], what each class got on each test image, the largest of which is predicted; shares that
-            add up to 1 where `are_probabilities`. The page draws confusion and reliability from them, and they are
-            kept as a Parquet file of predictions.
+            add up to 1 where `are_probabilities`. The page draws confusion and reliability from them, and the
+            predictions are kept as a Parquet file.
         are_probabilities: see `scores`.
+        predicted: int64 [N], in place of `scores` where only the best class is known; -1 for none.
         figures: what else the page draws, in the types of JSON, by the names that `raysl.report` knows:
             `curves`: {title: {"x": name, "y": name, "lines": {name: [[x, y], ...]}}};
             `retrieved`: {"queries": [index, ...], "found": [[index, ...], ...], "right": [[bool, ...], ...]}, places in
@@ -56,6 +57,7 @@ class Findings:
     metrics: Sequence[Metric]
     scores: Tensor | None = None
     are_probabilities: bool = False
+    predicted: Tensor | None = None
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -7,12 +7,13 @@ result. Images that are not the run's own have a folder of their own in there.
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from raysl.benchmarks.fitting import MeasuredImages
+from raysl.benchmarks.code import code_of
+from raysl.benchmarks.fitting import MeasuredImages, benchmark_class
 from raysl.checkpoint import Checkpoint
 from raysl.checkpoint_files import BACKBONE_FILE
 from raysl.config.dump import plain as plain_settings
@@ -20,20 +21,24 @@ from raysl.config.schema import BenchmarkConfig
 from raysl.report.contents import Score, parse_score, plain
 from raysl.storage import Folder, outlast
 
-FORMAT = 1
+FORMAT = 2
 RESULTS_FOLDER = "benchmarks"
 _NO_SETTINGS_OF_THE_MEASURE = ("name", "required")
 
 
 @dataclass(frozen=True)
 class Basis:
-    """What a result belongs to.
+    """What a result is a function of: where one of these differs, it is measured again.
 
     Args:
         step: updates of the checkpoint.
         weights: SHA-256 of its backbone's file; empty for checkpoints of older raysl.
         settings: of the benchmark.
-        train, test: fingerprints of the images.
+        train, test: fingerprints of the images; empty of a benchmark that has images of its own, which its settings
+            name.
+        image: size, normalisation and so on of what the backbone is shown.
+        seed: of all that is random.
+        code: digest of the benchmark's code, see `raysl.benchmarks.code`.
     """
 
     step: int
@@ -41,28 +46,65 @@ class Basis:
     settings: dict[str, Any]
     train: str
     test: str
+    image: dict[str, Any]
+    seed: int
+    code: str
 
     @classmethod
     def of(cls, loaded: Checkpoint, config: BenchmarkConfig, images: MeasuredImages) -> "Basis":
         """The basis of a measurement that is to be made."""
-        assert images.test is not None
-        weights = loaded.meta.get("files", {}).get(BACKBONE_FILE, {}).get("sha256", "")
         settings = plain_settings(config)
         del settings["required"]
-        return cls(loaded.meta["step"], weights, settings, images.train.fingerprint, images.test.fingerprint)
+        kind = benchmark_class(config)
+        is_own = kind.needs(config).own_images
+        return cls(
+            step=loaded.meta["step"],
+            weights=weights_of(loaded),
+            settings=plain(settings),
+            train="" if is_own else images.train.fingerprint,
+            test="" if is_own or images.test is None else images.test.fingerprint,
+            image=plain({name: getattr(images.data, name) for name in _OF_AN_IMAGE}),
+            seed=loaded.config.seed,
+            code=code_of(kind),
+        )
 
-    def is_of_the_same_images_and_weights(self, other: "Basis") -> bool:
-        """Whether two results may stand on one page."""
-        return (self.step, self.weights, self.train, self.test) == (other.step, other.weights, other.train, other.test)
+    def may_stand_beside(self, other: "Basis") -> bool:
+        """Whether two results may stand on one page: of the same weights, and of the same images or of their own."""
+        has_own = not self.train or self.settings.get("data") is not None
+        is_same = (self.train, self.test) == (other.train, other.test)
+        return (self.step, self.weights) == (other.step, other.weights) and (has_own or is_same)
+
+    def changes_from(self, other: "Basis") -> list[str]:
+        """Names of what differs, for messages."""
+        return [field.name for field in fields(Basis) if getattr(self, field.name) != getattr(other, field.name)]
+
+
+_OF_AN_IMAGE = ("image_size", "eval_resize", "mean", "std", "channels", "background")
+
+
+def weights_of(loaded: Checkpoint) -> str:
+    """SHA-256 of a checkpoint's backbone; empty for checkpoints of older raysl."""
+    digest: str = loaded.meta.get("files", {}).get(BACKBONE_FILE, {}).get("sha256", "")
+    return digest
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one benchmark, by its name, measured."""
+    """What one benchmark, by its name, measured.
+
+    Args:
+        name: of the benchmark, with a mark where its settings are special.
+        basis: what it is of.
+        scores: the numbers.
+        figures: what the page draws of it, in the types of JSON, see `Findings.figures` and `raysl.benchmarks.figures`.
+        seconds: that it took, all sides together, without the extraction of features.
+    """
 
     name: str
     basis: Basis
     scores: list[Score]
+    figures: dict[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
 
 
 class Results:
@@ -81,24 +123,35 @@ class Results:
         found = [_parse(self.folder.read(name).decode()) for name in names]
         return {result.name: result for result in found if result is not None}
 
-    def keep(self, result: Result, dataset: str) -> None:
-        """Write a result in place of the one of this name."""
+    def keep(self, result: Result, dataset: str, predictions: bytes = b"") -> None:
+        """Write a result in place of the one of this name.
+
+        Args:
+            result: what was measured.
+            dataset: name of the images.
+            predictions: a Parquet file of them, written first; empty: there are none.
+        """
         content = {
             "format": FORMAT,
             "benchmark": result.name,
             **asdict(result.basis),
             "dataset": dataset,
             "measured": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(result.seconds, 2),
             "scores": [asdict(score) for score in result.scores],
+            "figures": result.figures,
         }
         text = json.dumps(plain(content), indent=1, allow_nan=False) + "\n"
         outlast(self.folder.make)
-        outlast(partial(self.folder.write, _file_name(result.name), text.encode()))
+        if predictions:
+            outlast(partial(self.folder.write, f"{_safe(result.name)}.predictions.parquet", predictions))
+        outlast(partial(self.folder.write, f"{_safe(result.name)}.json", text.encode()))
 
 
-def _file_name(name: str) -> str:
+def _safe(name: str) -> str:
+    """The name of a benchmark as that of a file."""
     safe = re.sub(r"[^\w@-]", "-", name)
-    return f"{safe}.json" if safe == name else f"{safe}-{_digest(name)}.json"
+    return safe if safe == name else f"{safe}-{_digest(name)}"
 
 
 def _parse(text: str) -> Result | None:
@@ -107,7 +160,8 @@ def _parse(text: str) -> Result | None:
         if content["format"] != FORMAT:
             return None
         basis = Basis(**{field.name: content[field.name] for field in fields(Basis)})
-        return Result(content["benchmark"], basis, [parse_score(score) for score in content["scores"]])
+        scores = [parse_score(score) for score in content["scores"]]
+        return Result(content["benchmark"], basis, scores, content["figures"], content["seconds"])
     except (ValueError, KeyError, TypeError):
         return None
 

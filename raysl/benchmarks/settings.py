@@ -4,12 +4,12 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from raysl.components import ALIASES
-from raysl.config.build import from_dict
+from raysl.config.build import from_dict, node_of
 from raysl.config.dump import plain, to_dict
 from raysl.config.files import read
 from raysl.config.layers import Layers, parse_overrides
@@ -17,6 +17,11 @@ from raysl.config.load import apply_overrides
 from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, is_may_change
 from raysl.errors import ConfigError
 from raysl.redact import bare_tree
+
+_OF_THE_NETWORK = ("image_size", "eval_resize", "mean", "std", "channels")
+"""Settings of images that a backbone expects to stay."""
+DEFAULTS = ("knn", "low_shot")
+"""What is measured of a run that names no benchmarks."""
 
 
 def load_benchmarks(
@@ -26,8 +31,8 @@ def load_benchmarks(
 
     Args:
         config: the run's settings.
-        names: benchmarks to take, which are then required; default: those of the run, or, where it has none, all that
-            there are, of which none is.
+        names: benchmarks to take, which are then required; default: those of the run, or, where it has none,
+            `DEFAULTS`, of which none is.
         overrides: `knn.k=[20,200]`.
 
     Raises:
@@ -37,7 +42,7 @@ def load_benchmarks(
     if names:
         wanted = {name: {**own.get(name, {}), "required": True} for name in names}
     else:
-        wanted = own or {name: {"required": False} for name in ALIASES["benchmark"]}
+        wanted = own or {name: {"required": False} for name in DEFAULTS}
     for override in overrides:
         key, _, text = override.partition("=")
         if "." not in key and not isinstance(read(text, override), str | dict):  # which name a benchmark, or set one
@@ -59,10 +64,26 @@ def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
     layers = Layers()
     tree, changes = to_dict(config), parse_overrides(overrides)
     if "name" in changes.get("data", {}):
-        tree["data"] = {key: tree["data"][key] for key in ("image_size", "eval_resize", "mean", "std", "channels")}
+        tree["data"] = {key: tree["data"][key] for key in _OF_THE_NETWORK}
     layers.lay(tree, Path.cwd())
     layers.lay(changes, Path.cwd())
     return from_dict(layers.values).data
+
+
+def other_data(own: DataConfig, given: str | Mapping[str, Any]) -> DataConfig:
+    """Settings of other images than a run's, which keep what its backbone expects of an image.
+
+    Args:
+        own: the run's.
+        given: a dataset of the catalog, or a source, by its name; or settings.
+
+    Raises:
+        ConfigError: if there is none of that name, or a setting is wrong.
+    """
+    if isinstance(given, str):
+        given = {"name": given} if given in ALIASES["source"] else {"name": "catalog", "dataset": given}
+    tree = plain(own)
+    return node_of(DataConfig, {**{key: tree[key] for key in _OF_THE_NETWORK}, **given}, "data")
 
 
 def dataset_tag(data: DataConfig, own: DataConfig) -> str:

@@ -59,11 +59,10 @@ def run_extract(
     """Write the features of images, by a checkpoint's backbone, to a Parquet file."""
     set_up(verbose)
     with _measuring("no features were written"):
-        from raysl.benchmarks.features import extract
+        from raysl.benchmarks.features.extraction import extract
 
         features = extract(checkpoint, split=split, out=out, trust_code=trust_code, overrides=arguments or [])
-    rows, width = features.features.shape
-    typer.echo(f"features    {redact_uri(features.path)} ({rows:,} rows of {width})")
+    typer.echo(f"features    {redact_uri(features.path)} ({features.num_rows:,} rows of {features.width})")
 
 
 def run_cluster(

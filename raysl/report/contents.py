@@ -36,6 +36,8 @@ class Score:
     """Of the raw pixels in place of features."""
     deviation: float | None = None
     """Standard deviation of `trained` over repeated draws."""
+    interval: tuple[float, float] | None = None
+    """Bounds of `trained` on other such test images, in 95 of 100 cases (bootstrap)."""
     unit: str = "%"
     """Of all of them; may be empty."""
     title: str = ""
@@ -125,6 +127,8 @@ class RunReport:
     """Results of the benchmarks."""
     notes: list[str] = field(default_factory=list)
     """What was not measured, and why."""
+    figures: dict[str, Any] = field(default_factory=dict)
+    """What benchmarks found besides numbers, by their names; see `raysl.benchmarks.metric.Findings`."""
     embeddings: EmbeddingSample | None = None
     neighbours: Neighbours | None = None
     views: ViewSample | None = None
@@ -194,7 +198,14 @@ def parse_report_json(text: str, path: str) -> RunReport:
 
 def parse_score(content: dict[str, Any]) -> Score:
     """A score from its JSON object."""
-    return Score(**content | {"trained": math.nan if content["trained"] is None else content["trained"]})
+    interval = content.get("interval")
+    return Score(
+        **content
+        | {
+            "trained": math.nan if content["trained"] is None else content["trained"],
+            "interval": None if interval is None else tuple(interval),
+        }
+    )
 
 
 def plain(value: object) -> Any:

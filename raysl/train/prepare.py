@@ -3,6 +3,7 @@
 import logging
 from dataclasses import dataclass
 
+from raysl.benchmarks.benchmark import Needs
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.components import Classes, resolve
 from raysl.config.schema import RunConfig
@@ -151,14 +152,14 @@ def _checked_measures(setup: Setup, classes: Classes, train: Split, test: Split 
     """Check that what is to be measured can be; whether the online kNN, and the method's own task, are."""
     config = setup.config
     images = MeasuredImages(config.data, train, test)
-    fitting = images.fit(config.benchmarks)
-    has_online_knn = config.train.online_knn_every is not None and not images.missing
+    fitting, missing = images.fit(config.benchmarks), images.lacks(Needs())
+    has_online_knn = config.train.online_knn_every is not None and not missing
     evaluated = _evaluated(config, classes, test)
-    check_expected_names(config, classes.method, fitting.metrics(len(train.classes)), has_online_knn, evaluated)
+    check_expected_names(config, classes.method, fitting.metrics(), has_online_knn, evaluated)
     for line in fitting.left_out:
         log.warning(line)
-    if config.train.online_knn_every is not None and images.missing:
-        log.warning("the online kNN is left out: %s", images.missing)
+    if config.train.online_knn_every is not None and missing:
+        log.warning("the online kNN is left out: %s", missing)
     return has_online_knn, bool(evaluated)
 
 

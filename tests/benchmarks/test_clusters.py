@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from raysl import cli
 from raysl.assignments import read_assignments
 from raysl.benchmarks.clusters import cluster_images
-from raysl.benchmarks.features import extract
+from raysl.benchmarks.features.extraction import extract
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.errors import ConfigError

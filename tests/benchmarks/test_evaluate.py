@@ -65,7 +65,8 @@ def save(config: RunConfig, step: int) -> Path:
 
 def stamps(run: Path) -> dict[str, int]:
     """When each result and report was written."""
-    files = [*run.rglob("benchmarks/**/*.json"), run / "report.html"]
+    results = [path for path in run.rglob("benchmarks/**/*.json") if "features" not in path.parts]
+    files = [*results, run / "report.html"]
     return {path.name.removesuffix(".json"): os.stat(path).st_mtime_ns for path in files if path.exists()}
 
 

@@ -10,7 +10,7 @@ import torch
 
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.evaluate import benchmark
-from raysl.benchmarks.features import extract
+from raysl.benchmarks.features.extraction import extract
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.settings import load_data
 from raysl.checkpoint import TrainState, load_backbone
@@ -75,7 +75,7 @@ def test_an_unknown_split_is_refused(saved: Path, split: str) -> None:
 
 def test_benchmarks_refuse_several_labels_an_image_before_any_work(saved: Path) -> None:
     was_started = ray.is_initialized()
-    with pytest.raises(ConfigError, match="the images of 'coco' have several labels each, which no benchmark measures"):
+    with pytest.raises(ConfigError, match="the images of 'coco' have several labels each, and it needs one of each"):
         benchmark(str(saved), ["knn"])
     assert ray.is_initialized() == was_started
     rows = FeatureSet(torch.eye(3), torch.ones(3, 2, dtype=torch.int64))

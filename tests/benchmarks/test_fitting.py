@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.benchmark import FeatureSet, Needs, metrics_of
 from raysl.benchmarks.fitting import MeasuredImages
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.low_shot import LowShot
@@ -115,7 +115,7 @@ def test_what_data_limit_took_away_is_named() -> None:
 def test_benchmarks_name_the_numbers_that_they_give_each_once(config: BenchmarkConfig, num_classes: int) -> None:
     train, test = random_set(80, 0, num_classes), random_set(20, 1, num_classes)
     kind = resolve("benchmark", config.name)
-    found = [metric.name for metric in kind(config).run(train, test, num_classes, seed=0)]
+    found = [metric.name for metric in metrics_of(kind(config).run(train, test, num_classes, seed=0))]
     assert kind.metrics(config, num_classes) == found
     assert len(set(found)) == len(found)
 
@@ -130,11 +130,11 @@ def test_labels_are_missed_in_words(tmp_path: Path) -> None:
         ("image_folder data.path=flat", "the images of 'image_folder' have no labels"),
         ("image_folder data.path=one", "all images of 'image_folder' are of one class, 'usr'"),
         ("image_folder data.path=alone", "the dataset 'image_folder' has no test images (data.test= names some)"),
-        ("coco data.path=coco", "the images of 'coco' have several labels each, which no benchmark measures yet"),
+        ("coco data.path=coco", "the images of 'coco' have several labels each, and it needs one of each"),
         ("digits", ""),
     ):
         settings = [word.replace("path=", f"path={tmp_path}/") for word in f"data={words}".split()]
-        assert images_of(load_config("quickstart", settings)).missing == message
+        assert images_of(load_config("quickstart", settings)).lacks(Needs()) == message
 
 
 def test_a_part_of_the_labels_is_not_enough(uneven: MeasuredImages) -> None:
@@ -142,7 +142,7 @@ def test_a_part_of_the_labels_is_not_enough(uneven: MeasuredImages) -> None:
     labels = split.labels_of(np.arange(split.num_samples))
     labels[[1, 5]] = -1
     split.labels_of = lambda index: labels[index]  # type: ignore[method-assign]
-    assert uneven.missing == "2 of the 13 training images of 'image_folder' have no label"
+    assert uneven.lacks(Needs()) == "2 of the 13 training images of 'image_folder' have no label"
     with pytest.raises(ValueError, match="train labels range from -1"):
         KNN(KNN.Config()).run(FeatureSet(torch.eye(13), torch.from_numpy(labels)), random_set(5, 0), 2, 0)
 

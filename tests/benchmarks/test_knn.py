@@ -10,6 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from raysl.benchmarks.benchmark import FeatureSet, Metric, by_name
 from raysl.benchmarks.knn import KNN, knn_predict
+from raysl.benchmarks.neighbours import Similarity, nearest_rows
 from raysl.errors import ConfigError
 
 
@@ -45,7 +46,7 @@ def test_knn_equals_a_slow_loop(k: int, temperature: float) -> None:
 
 def knn_of(train: FeatureSet, test: FeatureSet, num_classes: int, *ks: int) -> dict[str, float]:
     """Values of the metrics by name."""
-    found = by_name(KNN(KNN.Config(k=ks)).run(train, test, num_classes, seed=0))
+    found = by_name(KNN(KNN.Config(k=ks)).run(train, test, num_classes, seed=0).metrics)
     return {name: metric.value for name, metric in found.items()}
 
 
@@ -67,6 +68,33 @@ def test_chunks_change_no_prediction() -> None:
     assert torch.equal(whole[10], parts[10])
 
 
+@pytest.mark.parametrize("similarity", ["cosine", "dot", "euclidean"])
+def test_faiss_finds_what_torch_finds_and_what_a_sort_does(similarity: Similarity) -> None:
+    keys, queries = random_set(50, seed=0).features, random_set(23, seed=1).features
+    found = {}
+    for backend in ("torch", "faiss"):
+        chunks = list(nearest_rows(keys, queries, 5, 6, backend, similarity))
+        found[backend] = torch.cat([best for best, _ in chunks]), torch.cat([rows for _, rows in chunks])
+    unit = {"cosine": torch.nn.functional.normalize}.get(similarity, lambda rows: rows)
+    slow = -torch.cdist(keys, queries).T if similarity == "euclidean" else unit(queries) @ unit(keys).T
+    expected = slow.sort(dim=1, descending=True)
+    for best, rows in found.values():
+        assert torch.equal(rows, expected.indices[:, :5])
+        torch.testing.assert_close(best, expected.values[:, :5])
+
+
+def test_votes_may_be_uniform_or_inverse_distances_as_in_sklearn() -> None:
+    train, test = digits()
+    for weights, reference in (("uniform", "uniform"), ("inverse", "distance")):
+        config = KNN.Config(k=(7,), similarity="euclidean", weights=weights)
+        score = KNeighborsClassifier(7, weights=reference).fit(train.features.numpy(), train.labels)
+        expected = 100 * score.score(test.features.numpy(), test.labels)
+        found = by_name(KNN(config).run(train, test, 10, seed=0).metrics)
+        assert found["top1"].value == pytest.approx(expected, abs=0.3), "but for draws between classes"
+    with pytest.raises(ConfigError, match=r"inverse is of distances.*set knn\.similarity=euclidean"):
+        KNN(KNN.Config(weights="inverse"))
+
+
 def test_lengths_of_features_do_not_matter_and_small_temperatures_do_not_overflow() -> None:
     train, test = random_set(50, seed=0), random_set(23, seed=1)
     longer = FeatureSet(train.features * torch.linspace(0.1, 1e4, 50)[:, None], train.labels)
@@ -84,7 +112,7 @@ def test_several_k_are_measured_each_as_if_alone() -> None:
 
 def test_titles_tell_the_numbers_apart_and_the_first_top1_leads() -> None:
     train, test = random_set(60, seed=0, num_classes=7), random_set(40, seed=1, num_classes=7)
-    metrics = KNN(KNN.Config(k=(20, 1))).run(train, test, 7, seed=0)
+    metrics = KNN(KNN.Config(k=(20, 1))).run(train, test, 7, seed=0).metrics
     assert [(metric.name, metric.title, metric.unit, metric.is_headline) for metric in metrics] == [
         ("top1", "kNN, top-1, k = 20", "%", True),
         ("top5", "kNN, top-5, k = 20", "%", False),

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import raysl
 from raysl.benchmarks.benchmark import FeatureSet
-from raysl.benchmarks.feature_file import Features, read_features, write_features
+from raysl.benchmarks.features.stored import read_features
 from raysl.benchmarks.knn import KNN, knn_predict, knn_probabilities
 from raysl.checkpoint import TrainState, load_backbone
 from raysl.config.load import load_config
@@ -249,13 +249,8 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"features": [1.0]}), tmp_path / "x.parquet")
-    with pytest.raises(ConfigError, match="has no column 'label'; give a file that raysl extract has written"):
+    with pytest.raises(ConfigError, match="has no column 'label'; give what raysl extract has written"):
         read_features(str(tmp_path / "x.parquet"))
-    many = Features(torch.rand(3, 2), torch.tensor([[1, 0], [0, -1], [1, 1]]), torch.arange(3), f"{tmp_path}/m.parquet")
-    write_features(many)
-    again = read_features(many.path)
-    assert torch.equal(again.features, many.features)
-    assert torch.equal(again.labels, many.labels)
 
 
 def test_a_predictor_does_not_load_ray(folder: Path) -> None:

@@ -7,7 +7,7 @@ from raysl.benchmarks.results import Basis, Result, Results
 from raysl.report.contents import Score
 from raysl.storage import Folder
 
-BASIS = Basis(step=2, weights="", settings={"k": [20]}, train="a", test="b")
+BASIS = Basis(step=2, weights="", settings={"k": [20]}, train="a", test="b", image={"image_size": 32}, seed=0, code="c")
 SCORE = Score(
     benchmark="mine", metric="search", trained=0.5, unit="s", title="Search", is_headline=False, is_lower_better=True
 )

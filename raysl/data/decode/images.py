@@ -57,11 +57,13 @@ class Cut:
     Args:
         views: [B, ...] by name.
         labels, corrupt: as in `Read`.
+        names: where each image came from, of those that were replaced too.
     """
 
     views: dict[str, Tensor]
     labels: Int64s
     corrupt: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
 
 def read_images(split: Split, index: Int64s, reductions: Reductions | None = None) -> Read:
@@ -113,7 +115,7 @@ def cut_images(
     if waiting or not parts:
         parts.append(cut(samples.pictures(waiting), index[first:]))
     views = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    return Cut(views, samples.labels, tuple(samples.corrupt))
+    return Cut(views, samples.labels, tuple(samples.corrupt), tuple(samples.sources[0].names))
 
 
 class _Samples:

@@ -45,7 +45,7 @@ class OnlineKNN(Callback):
         train = self._features(backbone, self.loader.split, MOST_TRAIN, run.state.device)
         test = self._features(backbone, self.test, MOST_TEST, run.state.device)
         backbone.train(was_training)
-        metrics = by_name(KNN(KNN.Config()).run(train, test, self.num_classes, seed=0))
+        metrics = by_name(KNN(KNN.Config(backend="torch")).run(train, test, self.num_classes, seed=0).metrics)
         run.log({"knn_top1": metrics["top1"].value})
 
     @torch.no_grad()

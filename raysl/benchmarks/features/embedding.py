@@ -1,0 +1,115 @@
+"""Images to features, as they are measured: one crop of each, normalised, by networks in evaluation mode."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from raysl.benchmarks.benchmark import FEATURES
+from raysl.config.schema import DataConfig
+from raysl.data.decode.images import Cut, cut_images
+from raysl.data.source import Split
+from raysl.hashing import Int64s
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.pooling import Pool, pooled_stages
+from raysl.transforms.channels import network_input
+from raysl.transforms.view_recipe import evaluation_recipe
+
+BATCH_PIXELS = 64 * 224 * 224
+"""Pixels that pass through a network at once: activations of 64 images of the usual size."""
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """Features of some rows.
+
+    Args:
+        features: float32 [B, D] on the CPU, by the names of the networks.
+        labels: int64 [B], or [B, K] of a multi-label split.
+        corrupt: names of the images that were replaced by neighbours, with the reason.
+    """
+
+    features: dict[str, Tensor]
+    labels: Int64s
+    corrupt: tuple[str, ...]
+
+
+class StagedNetwork(nn.Module):
+    """A network that gives its features, and those of stages, in one pass.
+
+    Args:
+        network: from normalised images [B, C, H, W] to [B, D].
+        stages: `FEATURES` for that, and names of stages of a `Backbone`, each of which becomes its mean over all
+            places.
+
+    Raises:
+        ValueError: if it has no such stage.
+    """
+
+    def __init__(self, network: nn.Module, stages: Sequence[str]) -> None:
+        super().__init__()
+        self.network = network
+        self.names = tuple(stages)
+        self.inner = tuple(name for name in stages if name != FEATURES)
+        if self.inner and not isinstance(network, Backbone):
+            raise ValueError(f"{type(network).__name__} has no stages, so no {', '.join(self.inner)}")
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Features float [B, D] by stage, of normalised images [B, C, H, W]."""
+        if not self.inner:
+            return {FEATURES: self.network(images)}
+        assert isinstance(self.network, Backbone)
+        own = self.network.feature_stages if FEATURES in self.names else ()
+        asked = [*((name, Pool(kind="none")) for name in own), *((name, Pool()) for name in self.inner)]
+        vectors = pooled_stages(self.network, images, asked)
+        found = dict(zip(self.inner, vectors[len(own) :], strict=True))
+        if FEATURES in self.names:
+            found[FEATURES] = torch.cat(vectors[: len(own)], dim=1) if own else self.network(images)
+        return found
+
+
+def read_rows(split: Split, index: Int64s, data: DataConfig) -> Cut:
+    """Images of rows of a split as they are measured, uint8 [B, 3, H, W] as the view `image`.
+
+    Raises:
+        CorruptImage: if an image and all that could replace it are broken.
+    """
+    recipe = evaluation_recipe(data.image_size, data.eval_resize)
+    cut = cut_images(split, index, lambda sources, rows: recipe(sources[0].images, rows, seed=0, epoch=0))
+    return Cut({"image": cut.views["image"][:, 0]}, cut.labels, cut.corrupt, cut.names)
+
+
+@torch.inference_mode()
+def features_of(
+    networks: Mapping[str, StagedNetwork], images: Tensor, data: DataConfig, device: torch.device
+) -> dict[tuple[str, str], Tensor]:
+    """Features of images uint8 [B, 3, H, W], float32 [B, D] on the CPU, by the names of network and stage."""
+    parts: dict[tuple[str, str], list[Tensor]] = {}
+    for batch in torch.split(images, max(16, BATCH_PIXELS // (images.shape[-1] * images.shape[-2]))):
+        normal = network_input(batch.to(device), data.mean, data.std, data.channels)
+        for name, network in networks.items():
+            for stage, found in network(normal).items():
+                parts.setdefault((name, stage), []).append(found.float().cpu())
+    return {key: torch.cat(found) for key, found in parts.items()}
+
+
+def embed(
+    models: Mapping[str, nn.Module], split: Split, index: Int64s, data: DataConfig, device: torch.device
+) -> Embedded:
+    """Features of rows of a split.
+
+    Args:
+        models: networks from normalised images [B, C, H, W] to [B, D] by name, on the device.
+        split: the images.
+        index: int64 [B].
+        data: gives sizes and normalisation.
+        device: where they are computed.
+
+    Raises:
+        CorruptImage: if an image and all that could replace it are broken.
+    """
+    read = read_rows(split, index, data)
+    networks = {name: StagedNetwork(model, (FEATURES,)) for name, model in models.items()}
+    found = features_of(networks, read.views["image"], data, device)
+    return Embedded({name: value for (name, _), value in found.items()}, read.labels, read.corrupt)

@@ -1,0 +1,230 @@
+"""Features of a dataset by frozen networks: every sample once, in order, to disk."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import raysl
+from raysl.addresses import join
+from raysl.arguments import instance, words
+from raysl.benchmarks.benchmark import FEATURES
+from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read_rows
+from raysl.benchmarks.features.pool import Numpy, over_chunks
+from raysl.benchmarks.features.store import About, Dtype, Rows, Store, part_rows_for
+from raysl.benchmarks.features.stored import Features, StoredSet
+from raysl.benchmarks.settings import dataset_tag, load_data
+from raysl.checkpoint import load_checkpoint
+from raysl.checkpoint_files import BACKBONE_FILE
+from raysl.cluster import Resources, connect
+from raysl.components import resolve
+from raysl.config.schema import DataConfig
+from raysl.data.source import SPLITS, Split
+from raysl.errors import ConfigError
+from raysl.nn.backbones.backbone import Backbone
+from raysl.redact import redact
+from raysl.storage import Folder
+
+log = logging.getLogger("raysl")
+
+
+def extract(
+    checkpoint: str,
+    source: DataConfig | None = None,
+    split: str = "test",
+    out: str | None = None,
+    trust_code: bool = False,
+    overrides: Sequence[str] = (),
+    stage: str = FEATURES,
+    dtype: Dtype = "fp32",
+) -> Features:
+    """Features of a dataset by a checkpoint's backbone, to a folder of Parquet files that is read as one.
+
+    What an earlier call left there of the same features is kept, so that one that was cut off is gone on with.
+
+    Args:
+        checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
+        source: settings of a dataset; default: the one of the run.
+        split: `train` or `test`.
+        out: Parquet folder to write; default: `features_<split>.parquet` beside the checkpoint, and for images that are
+            not the run's `features_<dataset>_<split>.parquet`, which a part of a hash makes another one for others.
+        trust_code: whether components that the checkpoint names may be code that is not raysl's.
+        overrides: other images by settings on top of the run's: `data=parquet`, `data.path=/b`.
+        stage: name of a stage, whose mean over all places is taken; default: the features.
+        dtype: of the numbers on disk, fp32 or fp16.
+
+    Raises:
+        ConfigError: if there is no such split or stage, the checkpoint or the images cannot be read, or it names code
+            that is not trusted.
+    """
+    overrides = words(overrides, "overrides", "data.path=/b")
+    if source is not None:
+        instance(source, DataConfig, "source", "settings of a dataset, as raysl.load_config('quickstart').data")
+    if split not in SPLITS:
+        raise ConfigError(
+            f"no split {split!r}; there are: {', '.join(SPLITS)}. Other held-out images are named by data.test="
+        )
+    if dtype not in ("fp32", "fp16"):
+        raise ConfigError(f"dtype {dtype!r} is none of fp32 and fp16; write one of them")
+    if others := [word for word in overrides if not re.match(r"data[.=]", word)]:
+        raise ConfigError(f"{others[0]!r} is no setting of the images; those begin with data= or data.")
+    loaded = load_checkpoint(checkpoint, trust_code)
+    check_stages(loaded.backbone, (stage,), loaded.uri)
+    data = source or (load_data(loaded.config, overrides) if overrides else loaded.config.data)
+    images = resolve("source", data.name)(data).required(split)
+    tag = dataset_tag(data, loaded.config.data)
+    name = "_".join(filter(None, ("features", tag, stage.replace(".", "-"), split)))
+    path = str(out) if out else join(loaded.uri, f"{name}.parquet")
+    weights = loaded.meta.get("files", {}).get(BACKBONE_FILE, {}).get("sha256", "")
+    wanted = Wanted({"trained": loaded.backbone}, {"trained": weights}, (stage,), dtype)
+    extract_to(wanted, images, data, {("trained", stage): Folder(path)})
+    return Features(path=path)
+
+
+def check_stages(backbone: nn.Module, stages: Sequence[str], where: str) -> None:
+    """Refuse stages that a backbone has not.
+
+    Raises:
+        ConfigError: with those that it has.
+    """
+    known = list(backbone.stage_widths) if isinstance(backbone, Backbone) else []
+    for stage in stages:
+        if stage != FEATURES and stage not in known:
+            raise ConfigError(
+                f"no stage {stage!r} in the backbone of {where}; it has {', '.join(known) or 'none that it tells of'}"
+            )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Features that are wanted of some images.
+
+    Args:
+        networks: from normalised images [B, C, H, W] to [B, D] by name, on the CPU.
+        weights: what tells the weights of each from others, such as a SHA-256.
+        stages: `FEATURES` and names of stages; networks that are no `Backbone` give the former alone.
+        dtype: of the numbers on disk.
+    """
+
+    networks: Mapping[str, nn.Module]
+    weights: Mapping[str, str]
+    stages: tuple[str, ...] = (FEATURES,)
+    dtype: Dtype = "fp32"
+
+    def stages_of(self, name: str) -> tuple[str, ...]:
+        """The stages that a network can give."""
+        is_backbone = isinstance(self.networks[name], Backbone)
+        return self.stages if is_backbone else tuple(stage for stage in self.stages if stage == FEATURES)
+
+
+def feature_sets(wanted: Wanted, split: Split, data: DataConfig, folder: Folder) -> dict[str, StoredSet]:
+    """Features of every sample of a split by several networks, in one pass over the images, to disk.
+
+    Args:
+        wanted: which.
+        split: the images.
+        data: gives size and normalisation.
+        folder: where they are kept, each network's stage in a folder of its own.
+
+    Returns:
+        Those of each network, by its name.
+    """
+    folders = {
+        (name, stage): folder.child(f"{name}.{stage}" if stage != FEATURES else name)
+        for name in wanted.networks
+        for stage in wanted.stages_of(name)
+    }
+    stores = extract_to(wanted, split, data, folders)
+    return {
+        name: StoredSet({stage: store for (own, stage), store in stores.items() if own == name})
+        for name in wanted.networks
+        if wanted.stages_of(name)
+    }
+
+
+def extract_to(
+    wanted: Wanted, split: Split, data: DataConfig, folders: Mapping[tuple[str, str], Folder]
+) -> dict[tuple[str, str], Store]:
+    """Features by the names of network and stage, each to its folder; what lies there of the same ones is kept."""
+    connect()
+    part_rows = part_rows_for(split.num_samples, Resources.of_cluster().cpus)
+    stores: dict[tuple[str, str], Store] = {}
+    for (name, stage), folder in folders.items():
+        about = About(_basis(wanted.weights[name], stage, split, data), split.num_samples, part_rows, wanted.dtype)
+        stores[name, stage] = Store.begin(folder, about)
+    for rows in {store.about.part_rows for store in stores.values()}:  # a store that was begun has parts of its own
+        own = {key: store for key, store in stores.items() if store.about.part_rows == rows}
+        missing = {key: store.missing() for key, store in own.items()}
+        needed = {key: store for key, store in own.items() if missing[key]}
+        if not needed:
+            continue
+        numbers = sorted({number for found in missing.values() for number in found})
+        names = list(dict.fromkeys(name for name, _ in needed))
+        networks = nn.ModuleDict(
+            {
+                name: StagedNetwork(wanted.networks[name], [stage for own_name, stage in needed if own_name == name])
+                for name in names
+            }
+        )
+        corrupt: list[str] = []
+        for block in over_chunks(_Extraction(split, data, rows, needed), networks, numbers):
+            corrupt += [name for name in block["corrupt"].tolist() if name]
+        tell_of_corrupt(corrupt)
+    return stores
+
+
+def _basis(weights: str, stage: str, split: Split, data: DataConfig) -> dict[str, Any]:
+    """All that features are a function of; another release of raysl may make others."""
+    return {
+        "raysl": raysl.__version__,
+        "weights": weights,
+        "stage": stage,
+        "images": split.fingerprint,
+        "background": None if split.background is None else list(split.background),
+        **{name: getattr(data, name) for name in ("image_size", "eval_resize", "channels")},
+        "mean": list(data.mean),
+        "std": list(data.std),
+    }
+
+
+@dataclass(frozen=True)
+class _Extraction:
+    """What is done with a part of the rows: see `Work`."""
+
+    split: Split
+    data: DataConfig
+    part_rows: int
+    stores: Mapping[tuple[str, str], Store]
+
+    def read(self, number: int) -> Numpy:
+        end = min((number + 1) * self.part_rows, self.split.num_samples)
+        index = np.arange(number * self.part_rows, end)
+        read = read_rows(self.split, index, self.data)
+        return {
+            "index": index,
+            "name": np.array([redact(name) for name in read.names]),
+            "label": read.labels,
+            "corrupt": np.array([*read.corrupt, *[""] * (len(index) - len(read.corrupt))]),
+            "image": read.views["image"].numpy(),
+        }
+
+    def embed(self, chunk: Numpy, networks: nn.ModuleDict, device: torch.device) -> Numpy:
+        images = torch.from_numpy(np.array(chunk["image"]))  # Ray's arrays are read-only
+        staged = {name: network for name, network in networks.items() if isinstance(network, StagedNetwork)}
+        number = int(chunk["index"][0]) // self.part_rows
+        for key, features in features_of(staged, images, self.data, device).items():
+            rows = Rows(chunk["index"], chunk["name"].tolist(), chunk["label"], features.numpy())
+            self.stores[key].keep(number, rows)
+        return {"corrupt": chunk["corrupt"]}
+
+
+def tell_of_corrupt(images: list[str]) -> None:
+    """Say which images were replaced."""
+    if images:
+        rule = "%d images are broken, their neighbours were measured instead; the first: %s"
+        log.warning(rule, len(images), images[0])

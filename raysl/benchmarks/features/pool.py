@@ -1,0 +1,114 @@
+"""Work on chunks of images, spread over the cluster by Ray Data: nothing comes back but what the work returns.
+
+On CPUs a task decodes a chunk and passes it through the networks, which a process fetches once. With GPUs tasks on CPUs
+decode, and feed a pool of actors that hold the networks: a GPU task would be a fresh process each time.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import ray
+import ray.data
+import torch
+from ray.data import DataContext
+from torch import nn
+
+from raysl.cluster import TASK_CPUS, Resources, connect
+
+Numpy = dict[str, np.ndarray]
+
+
+class Work(Protocol):
+    """What is done with a chunk, in two steps; it is sent to the processes that do it."""
+
+    def read(self, number: int) -> Numpy:
+        """The images of a chunk; arrays of one length each."""
+
+    def embed(self, chunk: Numpy, networks: nn.ModuleDict, device: torch.device) -> Numpy:
+        """What the networks make of a chunk that was read: arrays of one length each, which the driver gets."""
+
+
+def over_chunks(
+    work: Work, networks: nn.ModuleDict, numbers: Sequence[int], with_pool: bool | None = None
+) -> Iterator[Numpy]:
+    """What the work returns for each chunk, in any order.
+
+    Args:
+        work: what is done.
+        networks: on the CPU; they are put into evaluation mode.
+        numbers: of the chunks.
+        with_pool: whether actors hold the networks; default: where the cluster has GPUs.
+    """
+    if not numbers:
+        return
+    connect()
+    resources = Resources.of_cluster()
+    with_pool = resources.gpus >= 1 if with_pool is None else with_pool
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    reference, token = ray.put(networks.eval()), uuid.uuid4().hex
+    chunks = ray.data.from_numpy_refs([ray.put(np.array([number])) for number in numbers])
+    if with_pool:
+        chunks = chunks.map_batches(_Read(work), batch_size=None, num_cpus=TASK_CPUS)
+        size = max(1, int(resources.gpus))
+        chunks = chunks.map_batches(
+            _Pool,
+            fn_constructor_args=(work, reference),
+            batch_size=None,
+            concurrency=(1, size),
+            **({"num_gpus": 1} if resources.gpus >= 1 else {"num_cpus": 1}),
+        )
+    else:
+        chunks = chunks.map_batches(_Both(work, reference, token), batch_size=None, num_cpus=1)
+    yield from chunks.iter_batches(batch_size=None, batch_format="numpy")
+
+
+class _Read:
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def __call__(self, block: Numpy) -> Numpy:
+        torch.set_num_threads(1)
+        return _joined([self.work.read(int(number)) for number in block["data"].ravel()])
+
+
+class _Pool:
+    """An actor that holds the networks."""
+
+    def __init__(self, work: Work, reference: Any) -> None:
+        self.work = work
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.networks = ray.get(reference).to(self.device)
+
+    def __call__(self, chunk: Numpy) -> Numpy:
+        return self.work.embed(chunk, self.networks, self.device)
+
+
+class _Both:
+    def __init__(self, work: Work, reference: Any, token: str) -> None:
+        self.work, self.reference, self.token = work, reference, token
+
+    def __call__(self, block: Numpy) -> Numpy:
+        torch.set_num_threads(1)
+        networks = _networks_here(self.token, self.reference)
+        chunks = (self.work.read(int(number)) for number in block["data"].ravel())
+        return _joined([self.work.embed(chunk, networks, torch.device("cpu")) for chunk in chunks])
+
+
+def _joined(parts: list[Numpy]) -> Numpy:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+_HERE: dict[str, nn.ModuleDict] = {}
+
+
+def _networks_here(token: str, reference: Any) -> nn.ModuleDict:
+    """The networks of a piece of work, fetched once by each process."""
+    if token not in _HERE:
+        _HERE.clear()
+        _HERE[token] = ray.get(reference)
+    return _HERE[token]

@@ -1,0 +1,194 @@
+"""Features of one split on disk as they are made: a folder of Parquet files, one a part of the rows.
+
+    features_test.parquet/
+        _about.json             what they are features of
+        part-000000.parquet     index, name, label, features
+
+A part is written whole or not at all, so what is there counts, and what is missing is made by the next start.
+"""
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from torch import Tensor
+
+from raysl.errors import ConfigError
+from raysl.hashing import Int64s
+from raysl.storage import Folder, outlast
+
+FORMAT = 1
+ABOUT_FILE = "_about.json"
+_PART = re.compile(r"part-(\d{6})\.parquet")
+
+Dtype = Literal["fp16", "fp32"]
+LEAST_PART, MOST_PART = 256, 1024
+"""Rows of a part."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a store holds.
+
+    Args:
+        basis: what the features are a function of, in the types of JSON: weights, stage, images, their size and so on.
+        num_rows: of the split.
+        part_rows: rows of each part, of the last one fewer.
+        dtype: of the numbers.
+    """
+
+    basis: dict[str, Any]
+    num_rows: int
+    part_rows: int
+    dtype: Dtype
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of a store that is whole."""
+        return -(-self.num_rows // self.part_rows)
+
+    def rows_of(self, number: int) -> range:
+        """Rows of a part."""
+        return range(number * self.part_rows, min((number + 1) * self.part_rows, self.num_rows))
+
+
+def part_rows_for(num_rows: int, cpus: float) -> int:
+    """Rows of a part, such that every CPU gets a few parts."""
+    return int(min(MOST_PART, max(LEAST_PART, num_rows // max(1.0, 4 * cpus))))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows.
+
+    Args:
+        index: int64 [B], places in the dataset.
+        names: where each image came from.
+        labels: int64 [B] or [B, K].
+        features: float16 or float32 [B, D].
+    """
+
+    index: Int64s
+    names: list[str]
+    labels: Int64s
+    features: np.ndarray
+
+
+class Store:
+    """The features of a split, as far as they are there.
+
+    Args:
+        folder: where they lie.
+        about: what they are.
+    """
+
+    def __init__(self, folder: Folder, about: About) -> None:
+        self.folder = folder
+        self.about = about
+
+    @classmethod
+    def begin(cls, folder: Folder, about: About) -> "Store":
+        """A store to write into: one of the same basis is gone on with, another one is removed first."""
+        before = _parsed(outlast(lambda: folder.read_if_there(ABOUT_FILE)))
+        if before is not None and (before.basis, before.num_rows, before.dtype) == (
+            about.basis,
+            about.num_rows,
+            about.dtype,
+        ):
+            return cls(folder, before)
+        outlast(lambda: folder.remove_folder(""))
+        outlast(folder.make)
+        text = json.dumps({"format": FORMAT, **asdict(about)}, indent=1) + "\n"
+        outlast(lambda: folder.write(ABOUT_FILE, text.encode()))
+        return cls(folder, about)
+
+    @classmethod
+    def open(cls, folder: Folder) -> "Store":
+        """A store to read.
+
+        Raises:
+            ConfigError: if there is none, it is of another raysl, or parts are missing.
+        """
+        content = folder.read_if_there(ABOUT_FILE)
+        if not content:
+            raise ConfigError(f"{folder.uri} holds no features; raysl extract --checkpoint RUN writes them")
+        about = _parsed(content)
+        if about is None:
+            raise ConfigError(
+                f"{folder.uri_of(ABOUT_FILE)} cannot be read by this raysl (format {FORMAT}): it is damaged, or of "
+                "another version; extract the features again"
+            )
+        store = cls(folder, about)
+        if missing := store.missing():
+            raise ConfigError(
+                f"{folder.uri} lacks {len(missing):,} of its {about.num_parts:,} parts: its extraction was cut off; "
+                "the same raysl extract goes on with it"
+            )
+        return store
+
+    def missing(self) -> list[int]:
+        """Numbers of the parts that are not there."""
+        found = {int(match.group(1)) for name in self.folder.names() if (match := _PART.fullmatch(name))}
+        return [number for number in range(self.about.num_parts) if number not in found]
+
+    def keep(self, number: int, rows: Rows) -> None:
+        """Write a part."""
+        kind = np.float16 if self.about.dtype == "fp16" else np.float32
+        features = np.ascontiguousarray(rows.features, dtype=kind)
+        table = pa.table(
+            {
+                "index": rows.index,
+                "name": pa.array(rows.names, pa.string()),
+                "label": _column(rows.labels),
+                "features": _column(features),
+            }
+        )
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="none", use_dictionary=False)
+        outlast(lambda: self.folder.write(_name(number), buffer.getvalue()))
+
+    def parts(self, with_features: bool = True) -> Iterator[Rows]:
+        """The parts in order; without features these are [B, 0]."""
+        names = ["index", "name", "label"] + ["features"] * with_features
+        for number in range(self.about.num_parts):
+            table = pq.read_table(io.BytesIO(self.folder.read(_name(number))), columns=names)
+            index = np.array(table["index"])
+            features = array_of(table["features"]) if with_features else np.empty((len(index), 0), np.float32)
+            yield Rows(index, table["name"].to_pylist(), array_of(table["label"]), features)
+
+    def remove(self) -> None:
+        """Delete it."""
+        outlast(lambda: self.folder.remove_folder(""))
+
+
+def array_of(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of numbers [N], or of lists of one length [N, D]."""
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # of no rows
+        whole = pa.concat_arrays(whole.chunks)
+    if not pa.types.is_fixed_size_list(whole.type):
+        return np.array(whole)
+    return np.array(whole.flatten()).reshape(len(whole), whole.type.list_size)
+
+
+def _column(values: "np.ndarray | Tensor") -> Any:
+    rows = np.asarray(values)
+    return rows if rows.ndim == 1 else pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+
+
+def _name(number: int) -> str:
+    return f"part-{number:06d}.parquet"
+
+
+def _parsed(content: bytes) -> About | None:
+    try:
+        tree = json.loads(content)
+        return About(**{field.name: tree[field.name] for field in fields(About)}) if tree["format"] == FORMAT else None
+    except (ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,152 @@
+"""Features read back: in memory, or on this machine's disk where they are many."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from raysl.addresses import open_uri, telling
+from raysl.benchmarks.benchmark import FEATURES, FeatureSet
+from raysl.benchmarks.features.store import ABOUT_FILE, Rows, Store, array_of
+from raysl.errors import ConfigError
+from raysl.storage import Folder
+
+MOST_IN_MEMORY = 1 << 30
+"""Bytes of features that are held in memory; more of them are mapped from a file."""
+
+
+class Features:
+    """Features of a split, in dataset order. What lies on disk is read when it is first asked for.
+
+    Args:
+        features: float32 [N, D].
+        labels: int64 [N], -1 where unlabelled; [N, K] of a multi-label dataset.
+        index: int64 [N], the samples' places in the dataset.
+        path: the Parquet folder or file that holds the same.
+    """
+
+    def __init__(
+        self, features: Tensor | None = None, labels: Tensor | None = None, index: Tensor | None = None, path: str = ""
+    ) -> None:
+        self.path = path
+        given = {"features": features, "labels": labels, "index": index}
+        self.__dict__.update({name: value for name, value in given.items() if value is not None})
+
+    @cached_property
+    def features(self) -> Tensor:
+        """float32 [N, D]; beyond a gibibyte they are mapped from a file of this machine's temporary folder."""
+        return matrix(self._parts(), self.num_rows, self.width)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """int64 [N] or [N, K]."""
+        return torch.from_numpy(np.concatenate([rows.labels for rows in self._parts(with_features=False)]))
+
+    @cached_property
+    def index(self) -> Tensor:
+        """int64 [N]."""
+        return torch.from_numpy(np.concatenate([rows.index for rows in self._parts(with_features=False)]))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Where each image came from; empty of files that do not tell."""
+        return [name for rows in self._parts(with_features=False) for name in rows.names]
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return len(self.__dict__["features"]) if "features" in self.__dict__ else self._shape[0]
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.__dict__["features"].shape[1] if "features" in self.__dict__ else self._shape[1]
+
+    def batches(self) -> Iterator[Rows]:
+        """The rows from disk, some hundreds at a time: for more of them than memory holds."""
+        return self._parts()
+
+    @cached_property
+    def _shape(self) -> tuple[int, int]:
+        if self._store is None:
+            rows = next(self._parts())
+            return rows.features.shape
+        return self._store.about.num_rows, next(self._store.parts()).features.shape[1]
+
+    @cached_property
+    def _store(self) -> Store | None:
+        """Where they lie, unless that is a single file."""
+        folder = Folder(self.path)
+        return Store.open(folder) if folder.exists(ABOUT_FILE) else None
+
+    def _parts(self, with_features: bool = True) -> Iterator[Rows]:
+        return self._store.parts(with_features) if self._store is not None else iter([_read_file(self.path)])
+
+
+def read_features(path: str) -> Features:
+    """Features that `raysl extract` wrote, or a Parquet file with the columns index, label and features.
+
+    Raises:
+        ConfigError: if there are none, they are of another raysl, or parts are missing.
+    """
+    found = Features(path=path)
+    _ = found._shape
+    return found
+
+
+def _read_file(path: str) -> Rows:
+    system, inside = open_uri(path)
+    with telling("read", path), system.open_input_file(inside) as file:
+        table = pq.read_table(file)
+    if missing := [name for name in ("features", "label", "index") if name not in table.column_names]:
+        raise ConfigError(f"{path} has no column {missing[0]!r}; give what raysl extract has written")
+    names = table["name"].to_pylist() if "name" in table.column_names else []
+    return Rows(array_of(table["index"]), names, array_of(table["label"]), array_of(table["features"]))
+
+
+def matrix(parts: Iterator[Rows], num_rows: int, width: int) -> Tensor:
+    """The features of parts as one tensor float32 [N, D].
+
+    Beyond MOST_IN_MEMORY it is mapped from a file that goes away with it, and what is written there is not held.
+    """
+    if num_rows * width * 4 <= MOST_IN_MEMORY:
+        out = torch.empty(num_rows, width)
+        first = 0
+        for rows in parts:
+            out[first : first + len(rows.features)] = torch.from_numpy(rows.features)
+            first += len(rows.features)
+        return out
+    with tempfile.NamedTemporaryFile(prefix="raysl_features_", suffix=".bin") as file:
+        for rows in parts:
+            file.write(np.ascontiguousarray(rows.features, np.float32).data)
+        file.flush()
+        mapped = np.memmap(Path(file.name), np.float32, mode="r+", shape=(num_rows, width))
+    return torch.from_numpy(mapped)  # the file has no name any more, and lasts as long as the tensor
+
+
+class StoredSet:
+    """The features of a split by one network, at several stages.
+
+    Args:
+        stores: by the names of the stages, whole.
+    """
+
+    def __init__(self, stores: dict[str, Store]) -> None:
+        self.stores = stores
+
+    def load(self, stages: Sequence[str]) -> FeatureSet:
+        """Those of some stages; the first takes the place of what `forward` gives where that is not asked for."""
+        found = {stage: Features(path=self.stores[stage].folder.uri) for stage in stages if stage in self.stores}
+        first = found[FEATURES] if FEATURES in found else next(iter(found.values()))
+        inner = {stage: features.features for stage, features in found.items() if stage != FEATURES}
+        return FeatureSet(first.features, first.labels, inner)
+
+    @property
+    def any(self) -> Features:
+        """Rows, labels and names."""
+        return Features(path=next(iter(self.stores.values())).folder.uri)

@@ -1,0 +1,63 @@
+"""What a page draws of predictions, in the types of JSON: confusion and reliability."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+MOST_CONFUSED = 50
+"""Classes up to which the whole table of confusion is kept."""
+NUM_BINS = 15
+NUM_PAIRS = 20
+
+
+def confusion(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict[str, Any]:
+    """How often each class was taken for each other one.
+
+    Args:
+        labels, predicted: int64 [N]; rows that were taken for none, -1, are left out.
+        classes: their names.
+
+    Returns:
+        `classes` and `counts` [K][K], a row for each true class, of up to 50 classes; `pairs`, the mistakes that are
+        made most often, as [true, predicted, count].
+    """
+    num = len(classes)
+    labels, predicted = labels[predicted >= 0], predicted[predicted >= 0]
+    counts = torch.bincount(labels * num + predicted, minlength=num * num).view(num, num)
+    wrong = counts.clone().fill_diagonal_(0)
+    best = wrong.flatten().topk(min(NUM_PAIRS, num * num))
+    pairs = [
+        [classes[place // num], classes[place % num], count]
+        for count, place in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        if count
+    ]
+    table = {"classes": list(classes), "counts": counts.tolist()} if num <= MOST_CONFUSED else {}
+    return {**table, "pairs": pairs}
+
+
+def reliability(labels: Tensor, probabilities: Tensor) -> dict[str, Any]:
+    """How often predictions of each confidence are right (Guo et al. 2017, arXiv 1706.04599, section 2).
+
+    Args:
+        labels: int64 [N].
+        probabilities: [N, K], rows add up to 1.
+
+    Returns:
+        `bins`: [mean confidence, share that is right, number of images] of 15 bins of equal width, as far as there are
+        images; `ece`: the expected calibration error in percent (equation 3).
+    """
+    confidence, predicted = probabilities.max(dim=1)
+    is_hit = (predicted == labels).double().numpy()
+    own = confidence.double().numpy()
+    places = np.minimum((own * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+    bins, error = [], 0.0
+    for place in range(NUM_BINS):
+        here = places == place
+        if num := int(here.sum()):
+            mean, share = float(own[here].mean()), float(is_hit[here].mean())
+            bins.append([mean, share, num])
+            error += num / len(own) * abs(mean - share)
+    return {"bins": bins, "ece": 100 * error}

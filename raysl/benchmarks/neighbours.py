@@ -1,0 +1,95 @@
+"""The nearest rows: exact, in chunks, by torch or faiss."""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Backend = Literal["auto", "torch", "faiss"]
+Similarity = Literal["cosine", "dot", "euclidean"]
+Search = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
+"""From queries [B, D], keys [N, D] and k to similarities and rows of the k nearest keys, [B, k] each, best first."""
+
+KEYS_A_QUERY = 4
+"""Rows that are searched at once for each query that is."""
+
+
+@torch.no_grad()
+def nearest_rows(
+    keys: Tensor,
+    queries: Tensor,
+    k: int,
+    chunk_rows: int = 4096,
+    backend: Backend = "torch",
+    similarity: Similarity = "cosine",
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Similarities and places of the k keys that are nearest to queries, nearest first, for some of these at a time.
+
+    Neither keys nor queries are copied whole, so memory is that of a chunk whatever their number.
+
+    Args:
+        keys: [N, D], searched.
+        queries: [M, D].
+        k: neighbours; all keys where there are fewer.
+        chunk_rows: queries that are compared at once, with four times as many keys.
+        backend: what searches. faiss is faster on CPUs and is what `auto` takes there. Rows that are equally near may
+            come in another order.
+        similarity: the cosine; the dot product; or minus the Euclidean distance.
+
+    Yields:
+        float32 and int64 [m, min(k, N)] each, for m queries after another.
+    """
+    is_faiss = backend == "faiss" or (backend == "auto" and not keys.is_cuda and not queries.is_cuda)
+    search = _by_faiss(similarity) if is_faiss else _by_torch(similarity)
+    own = _unit if similarity == "cosine" else _floats
+    for chunk in torch.split(queries, chunk_rows):
+        yield _nearest(own(chunk), keys, k, KEYS_A_QUERY * chunk_rows, search, own)
+
+
+def _nearest(
+    queries: Tensor, keys: Tensor, k: int, chunk_rows: int, search: Search, own: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Of some queries, the best of all chunks of keys."""
+    best = queries.new_empty(len(queries), 0)
+    rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+    for first in range(0, len(keys), chunk_rows):
+        chunk = own(keys[first : first + chunk_rows])
+        found, places = search(queries, chunk, min(k, len(chunk)))
+        best, rows = torch.cat([best, found], dim=1), torch.cat([rows, places + first], dim=1)
+        if best.shape[1] > k:
+            best, order = best.topk(k, dim=1)
+            rows = rows.gather(1, order)
+    return best, rows
+
+
+def _unit(rows: Tensor) -> Tensor:
+    return F.normalize(rows.float(), dim=1)
+
+
+def _floats(rows: Tensor) -> Tensor:
+    return rows.float()
+
+
+def _by_torch(similarity: Similarity) -> Search:
+    def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        found = torch.cdist(queries, keys).neg() if similarity == "euclidean" else queries @ keys.T  # [B, N]
+        best = found.topk(k, dim=1)
+        return best.values, best.indices
+
+    return search
+
+
+def _by_faiss(similarity: Similarity) -> Search:
+    import faiss  # which no training should wait for
+
+    metric = faiss.METRIC_L2 if similarity == "euclidean" else faiss.METRIC_INNER_PRODUCT
+
+    def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        faiss.omp_set_num_threads(torch.get_num_threads())  # it has an OpenMP of its own
+        found, places = faiss.knn(queries.cpu().numpy(), keys.cpu().numpy(), k, metric=metric)
+        best = torch.from_numpy(found)
+        return (best.clamp_min(0).sqrt().neg() if similarity == "euclidean" else best), torch.from_numpy(places)
+
+    return search

@@ -1,0 +1,146 @@
+"""Benchmarks on features, side by side on the cluster: each benchmark and each network is a task of its own."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import RayTaskError
+from torch import Tensor, nn
+
+from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings, Metric, Side, by_name
+from raysl.benchmarks.features.stored import StoredSet
+from raysl.benchmarks.figures import confusion, reliability
+from raysl.cluster import Resources, connect
+from raysl.config.schema import BenchmarkConfig
+
+log = logging.getLogger("raysl")
+
+MAX_RETRIES = 2
+"""Times that a task is tried again when its process or node is lost."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One benchmark of one network.
+
+    Args:
+        key: of the benchmark.
+        kind, config: its class and settings.
+        context: all that it may use but the features.
+        stages: the features that it asks for.
+        train, test: where those are; None where it asks for none.
+        class_names: of the labels.
+    """
+
+    key: str
+    kind: type[Benchmark]
+    config: BenchmarkConfig
+    context: Context
+    stages: tuple[str, ...] = ()
+    train: StoredSet | None = None
+    test: StoredSet | None = None
+    class_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a task found.
+
+    Args:
+        metrics: by name.
+        figures: what the page draws.
+        predicted: int64 [N], the class that each test image got; None of benchmarks that do not classify.
+        confidence: float32 [N], its share or score, where that is known.
+        seconds: that it took.
+    """
+
+    metrics: dict[str, Metric]
+    figures: dict[str, Any] = field(default_factory=dict)
+    predicted: Tensor | None = None
+    confidence: Tensor | None = None
+    seconds: float = 0.0
+
+
+def measure(task: Task) -> Measured:
+    """Measure here and now."""
+    began = time.monotonic()
+    train = None if task.train is None else _loaded(task.train, task.stages)
+    test = None if task.test is None else _loaded(task.test, task.stages)
+    context = replace(task.context, train=train, test=test)
+    found = task.kind(task.config).measure(context)
+    if not isinstance(found, Findings):
+        found = Findings(found)
+    metrics = by_name(found.metrics)
+    figures = dict(found.figures)
+    predicted, confidence = found.predicted, None
+    if found.scores is not None:
+        confidence, predicted = found.scores.cpu().float().max(dim=1)
+    labels = None if test is None else test.labels.cpu()
+    if predicted is not None and labels is not None and labels.ndim == 1 and len(labels) == len(predicted):
+        predicted = predicted.cpu()
+        figures["confusion"] = confusion(labels, predicted, task.class_names)
+        if found.are_probabilities and found.scores is not None:
+            figures["reliability"] = reliability(labels, found.scores.cpu().float())
+    return Measured(metrics, figures, predicted, confidence, time.monotonic() - began)
+
+
+def _loaded(stored: StoredSet, stages: Sequence[str]) -> FeatureSet:
+    found = stored.load(stages)
+    if not torch.cuda.is_available():
+        return found
+    num_bytes = 4 * sum(matrix.numel() for matrix in (found.features, *found.stages.values()))
+    if num_bytes > torch.cuda.mem_get_info()[0] // 4:
+        return found
+    inner = {stage: matrix.cuda() for stage, matrix in found.stages.items()}
+    return FeatureSet(found.features.cuda(), found.labels.cuda(), inner)
+
+
+def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
+    """Each task with what it found, as they end; one that fails is given with its error.
+
+    CPUs are shared out evenly; a task that waits for tasks of its own lends them its share.
+    """
+    if not tasks:
+        return
+    connect()
+    have = Resources.of_cluster()
+    share = float(max(1, int(have.cpus // len(tasks))))
+    options: dict[str, Any] = {"num_cpus": min(share, have.cpus), "max_retries": MAX_RETRIES}
+    if have.gpus >= 1:
+        options["num_gpus"] = min(1.0, max(0.25, int(4 * have.gpus / len(tasks)) / 4))
+    networks: dict[int, Any] = {}
+    remote = ray.remote(_measure_there).options(**options)
+    waiting = {}
+    for task in tasks:
+        own = task.context
+        if id(own.network) not in networks:
+            networks[id(own.network)] = ray.put(own.network)
+        lean = replace(task, context=replace(own, network=nn.Identity()))
+        waiting[remote.remote(lean, networks[id(own.network)])] = task
+    while waiting:
+        (done,), _ = ray.wait(list(waiting), num_returns=1)
+        task = waiting.pop(done)
+        try:
+            yield task, ray.get(done)
+        except RayTaskError as error:
+            yield task, error.cause if isinstance(error.cause, Exception) else error
+        except ray.exceptions.RayError as error:
+            yield task, RuntimeError(f"its process was lost {MAX_RETRIES + 1} times: {error}")
+
+
+def _measure_there(task: Task, network: nn.Module) -> Measured:
+    threads = int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1))
+    torch.set_num_threads(max(1, threads))
+    return measure(replace(task, context=replace(task.context, network=network)))
+
+
+def by_key(tasks: Sequence[Task]) -> Mapping[str, dict[Side, Task]]:
+    """The tasks of each benchmark, by what they measure."""
+    found: dict[str, dict[Side, Task]] = {}
+    for task in tasks:
+        found.setdefault(task.key, {})[task.context.side] = task
+    return found
