@@ -111,10 +111,10 @@ def test_raw_digits_have_their_known_precision() -> None:
     assert curve["lines"]["worst draw"][1] == [8, metrics["8_shot_min"].value]
 
 
-def test_names_are_exactly_those_that_are_given_and_one_leads_for_each_number() -> None:
-    config = LowShotSVM.Config(**{**SMALL, "shots": (4, 1, 4)})
+def test_names_are_exactly_those_that_are_given_and_the_means_of_the_fewest_and_the_most_lead() -> None:
+    config = LowShotSVM.Config(**{**SMALL, "shots": (4, 1, 2, 4)})
     metrics = LowShotSVM(config).run(random_set(60, 0), random_set(40, 1), 4, 0).metrics
-    names = ["4_shot", "4_shot_min", "4_shot_max", "1_shot", "1_shot_min", "1_shot_max"]
+    names = [f"{shots}_shot{end}" for shots in (4, 1, 2) for end in ("", "_min", "_max")]
     assert [metric.name for metric in metrics] == LowShotSVM.metrics(config, 4) == names
     assert [metric.name for metric in metrics if metric.is_headline] == ["4_shot", "1_shot"]
 
