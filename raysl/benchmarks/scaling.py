@@ -15,10 +15,10 @@ GPU_CHUNKS = 16
 
 Normalize = Literal["none", "l2", "standardize", "batch_norm"]
 """`none`: features as they are. `l2`: each row of length 1. `standardize`: each feature minus its mean, over its
-deviation, of all training images (no label is looked at). `batch_norm`: a BatchNorm without scale and shift in front of
-the classifier, as in MAE (He et al. 2021, arXiv 2111.06377, A.1): statistics of the batch while it is trained, and then,
-in place of running averages, those that they estimate: of all training images. VISSL's `eval_mlp` has a scale and a
-shift in it, too, which the classifier behind it can stand for."""
+deviation, of all training images (no label is looked at). `batch_norm`: a BatchNorm without scale and shift in front
+of the classifier, as in MAE (He et al. 2021, arXiv 2111.06377, A.1): statistics of the batch while it is trained, and
+then, in place of running averages, those that they estimate: of all training images. VISSL's `eval_mlp` has a scale
+and a shift in it, too, which the classifier behind it can stand for."""
 
 
 @dataclass(frozen=True)
