@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled
 from raysl.benchmarks.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
-from raysl.benchmarks.probe import Length, Probes, Setting, best_of, train_probes
+from raysl.benchmarks.probes import Length, Probes, Setting, best_of, train_probes
 from raysl.benchmarks.scaling import Normalize, Scaling, device_for
 from raysl.config.ranges import Amount, Count, Momentum, NotEmpty, Place, Positive, Within
 from raysl.config.schema import BenchmarkConfig
@@ -84,13 +84,18 @@ class Linear(Benchmark):
         """See `Benchmark.run`; the order of the rows is random."""
 
         def classify(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
-            scaling = Scaling.of(self.config.normalize, rows.features, device_for(rows.features))
-            chosen, tried = self._choose(rows, scaling, num_classes, seed, name)
-            probe = self._train(rows, torch.arange(len(rows.labels)), [chosen], scaling, num_classes, seed)
+            probe, tried = self.fit(rows, num_classes, seed, name)
             return probe.probabilities(queries), tried
 
         stages = self.stages(self.config)
         return measure_stages(train, test, num_classes, stages, "Linear probe", "learning rate", classify)
+
+    def fit(self, train: FeatureSet, num_classes: int, seed: int, name: str = "features") -> tuple[Probes, Lines]:
+        """The classifier of features, with the setting that is best on held-out rows, and what each one gave there."""
+        scaling = Scaling.of(self.config.normalize, train.features, device_for(train.features))
+        chosen, tried = self._choose(train, scaling, num_classes, seed, name)
+        every = torch.arange(len(train.labels))
+        return self._train(train, every, [chosen], scaling, num_classes, seed), tried
 
     def _choose(
         self, train: FeatureSet, scaling: Scaling, num_classes: int, seed: int, name: str

@@ -10,7 +10,7 @@ from torch import Tensor
 from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled
 from raysl.benchmarks.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
 from raysl.benchmarks.lbfgs import minimise
-from raysl.benchmarks.probe import Probes, best_of
+from raysl.benchmarks.probes import Probes, best_of
 from raysl.benchmarks.scaling import Scaling, chunks_of, device_for, rows_of, softmax
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig

@@ -7,11 +7,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from raysl.benchmarks import probe, scaling
+from raysl.benchmarks import probes, scaling
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
 from raysl.benchmarks.classification import hold_out
 from raysl.benchmarks.linear import Linear
-from raysl.benchmarks.probe import Length, Setting, best_of, train_probes
+from raysl.benchmarks.probes import Length, Setting, best_of, train_probes
 from raysl.benchmarks.scaling import Scaling, moments, softmax
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
@@ -266,6 +266,6 @@ def test_a_batch_is_all_that_is_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(scaling, "CHUNK_ROWS", 11)
     monkeypatch.setattr(scaling, "rows_of", watched)
-    monkeypatch.setattr(probe, "rows_of", watched)
+    monkeypatch.setattr(probes, "rows_of", watched)
     linear(train, test, 4, **SHORT)
     assert max(most) == 15

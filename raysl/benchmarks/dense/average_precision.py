@@ -1,0 +1,118 @@
+"""Average precision by the rules of Pascal VOC (Everingham et al., IJCV 2010, section 4.2)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torchvision.ops import box_iou
+
+from raysl.benchmarks.dense.boxes import Objects
+
+THRESHOLDS = tuple(0.5 + 0.05 * step for step in range(10))
+"""Overlaps that COCO averages over."""
+
+
+@dataclass(frozen=True)
+class Detected:
+    """What was found in one image, best first or in any order.
+
+    Args:
+        boxes: float32 [D, 4], edges in pixels as `Objects.boxes`.
+        scores: float32 [D].
+        labels: int64 [D], places among the classes.
+        masks: run lengths of pycocotools, one of each; empty where there are none.
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    masks: tuple[dict[str, object], ...] = ()
+
+
+def precisions_by_class(
+    found: Sequence[Detected],
+    there: Sequence[Objects],
+    num_classes: int,
+    thresholds: Sequence[float] = THRESHOLDS,
+    eleven_points: bool = True,
+) -> np.ndarray:
+    """Average precision of each class.
+
+    A detection is of the object of its class and image that it overlaps most. It is right where the overlap (of areas,
+    intersection over union) reaches the threshold and no better scored one has the object; it does not count where the
+    object stands apart, and is wrong else.
+
+    Args:
+        found, there: of each image, in the same order.
+        num_classes: K.
+        thresholds: T overlaps.
+        eleven_points: the mean of the best precision at recalls 0, 0.1, ..., 1 or more, as VOC has it up to 2009; else
+            the area below that curve.
+
+    Returns:
+        Shares float64 [T, K]; NaN of a class without objects.
+    """
+    matches = [_matched(*pair) for pair in zip(found, there, strict=True)]
+    scores = _joined([one.scores for one in found], np.float32)
+    labels = _joined([one.labels for one in found], np.int64)
+    images = np.repeat(np.arange(len(found)), [len(one.scores) for one in found])
+    overlaps = _joined([overlap for overlap, _ in matches], np.float64)
+    objects = _joined([place for _, place in matches], np.int64)
+    firsts = np.cumsum([0, *(len(one) for one in there)])[:-1]
+    apart = _joined([one.is_apart for one in there], bool)
+    owners = _joined([one.labels for one in there], np.int64)
+    objects = objects + firsts[images]  # among the objects of all images
+    precisions = np.full((len(thresholds), num_classes), math.nan)
+    for label in range(num_classes):
+        num_there = int((~apart[owners == label]).sum())
+        if not num_there:
+            continue
+        own = np.flatnonzero(labels == label)
+        own = own[np.argsort(-scores[own], kind="stable")]
+        for number, threshold in enumerate(thresholds):
+            reaches = overlaps[own] >= threshold
+            counts = ~(reaches & _of(apart, objects[own]))
+            is_right = _first_of_each(objects[own], reaches)[counts]
+            precisions[number, label] = _average(is_right, num_there, eleven_points)
+    return precisions
+
+
+def _matched(found: Detected, there: Objects) -> tuple[np.ndarray, np.ndarray]:
+    """The largest overlap of each detection with an object of its class, and that object [D]; 0 and 0 of none."""
+    if not len(there) or not len(found.scores):
+        return np.zeros(len(found.scores)), np.zeros(len(found.scores), np.int64)
+    overlaps = box_iou(torch.from_numpy(found.boxes).double(), torch.from_numpy(there.boxes).double()).numpy()
+    overlaps = np.where(found.labels[:, None] == there.labels, overlaps, 0.0)  # [D, M]
+    best = overlaps.argmax(axis=1)
+    return overlaps[np.arange(len(best)), best], best
+
+
+def _first_of_each(objects: np.ndarray, reaches: np.ndarray) -> np.ndarray:
+    """Which detections, in the order of their scores, are the first that reach their object."""
+    is_first = np.zeros(len(objects), bool)
+    places = np.flatnonzero(reaches)
+    is_first[places[np.unique(objects[places], return_index=True)[1]]] = True
+    return is_first
+
+
+def _average(is_right: np.ndarray, num_there: int, eleven_points: bool) -> float:
+    """Of detections in the order of their scores."""
+    right = np.cumsum(is_right)
+    recall = right / num_there
+    precision = right / np.arange(1, len(right) + 1)
+    best = np.maximum.accumulate(precision[::-1])[::-1]  # at this recall or more
+    if eleven_points:
+        points = np.searchsorted(recall, np.arange(11) / 10 - 1e-12)
+        return float(np.append(best, 0.0)[points].mean())
+    return float((np.diff(recall, prepend=0.0) * best).sum())
+
+
+def _of(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Values at places; false where there are no values."""
+    return values[np.minimum(places, len(values) - 1)] if len(values) else np.zeros(len(places), bool)
+
+
+def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype), *parts])

@@ -1,0 +1,232 @@
+"""Images with boxes of objects: the layouts of Pascal VOC (xml) and COCO (json).
+
+Everingham et al., The Pascal Visual Object Classes Challenge, IJCV 2010; Lin et al., Microsoft COCO, ECCV 2014.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from torch import Tensor
+
+from raysl.benchmarks.dense.files import Files, even_part, lines_of
+from raysl.benchmarks.dense.masks import VOC_CLASSES
+from raysl.errors import ConfigError
+from raysl.reads import REMOTE_READS
+from raysl.storage import Folder
+
+CLASSES = VOC_CLASSES[1:]
+SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What is in one image.
+
+    Args:
+        boxes: float32 [M, 4], left, top, right and bottom edge in pixels: a box of one pixel is one wide.
+        labels: int64 [M], places among the classes.
+        is_apart: bool [M], of VOC's difficult objects, which count neither as found nor as missed, and COCO's crowds.
+        areas: float32 [M] in pixels, as COCO states them.
+        segments: COCO's polygons or run lengths, one of each object; empty where there are none.
+    """
+
+    boxes: np.ndarray
+    labels: np.ndarray
+    is_apart: np.ndarray
+    areas: np.ndarray
+    segments: tuple[Any, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, keep: np.ndarray) -> "Objects":
+        """Some of them, by a bool [M]."""
+        segments = tuple(segment for segment, is_kept in zip(self.segments, keep, strict=False) if is_kept)
+        return Objects(self.boxes[keep], self.labels[keep], self.is_apart[keep], self.areas[keep], segments)
+
+
+@dataclass(frozen=True)
+class BoxSplit:
+    """Images and what is in them.
+
+    Args:
+        images: files, of one folder or of several behind one another.
+        objects: of each image, in the same order.
+        classes: names.
+    """
+
+    images: tuple[Files, ...]
+    objects: tuple[Objects, ...] = field(repr=False)
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.objects)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when images or boxes do."""
+        digest = hashlib.sha256()
+        for files in self.images:
+            digest.update(files.digest())
+        for found in self.objects:
+            digest.update(found.boxes.tobytes() + found.labels.tobytes() + found.is_apart.tobytes())
+        return digest.hexdigest()[:16]
+
+    def image(self, place: int) -> Tensor:
+        """An image, uint8 [3, H, W].
+
+        Raises:
+            ConfigError: if it is gone or broken.
+        """
+        for files in self.images:
+            if place < len(files):
+                return files.image(place)
+            place -= len(files)
+        raise IndexError(place)
+
+    def trainable(self, with_apart: bool) -> "BoxSplit":
+        """The images with an object whose box is not empty, with those objects alone.
+
+        Args:
+            with_apart: whether those that stand apart are among them: VOC's difficult objects are trained on, as in
+                Detectron2, and COCO's crowds, which have no box of one object, are not.
+
+        Raises:
+            ConfigError: if none is left.
+        """
+        kept: list[Objects] = []
+        places: list[int] = []
+        for place, found in enumerate(self.objects):
+            sides = found.boxes[:, 2:] - found.boxes[:, :2]
+            objects = found.take((sides > 0).all(axis=1) & (with_apart | ~found.is_apart))
+            if len(objects):
+                kept.append(objects)
+                places.append(place)
+        if not kept:
+            raise ConfigError("no training image has an object; is the dataset whole?")
+        return BoxSplit(tuple(self._files(np.array(places))), tuple(kept), self.classes)
+
+    def part(self, limit: int | None) -> "BoxSplit":
+        """An even share of at most so many images."""
+        places = even_part(len(self), limit)
+        return BoxSplit(tuple(self._files(places)), tuple(self.objects[place] for place in places), self.classes)
+
+    def with_more(self, other: "BoxSplit") -> "BoxSplit":
+        """These images, and those of another year of the same classes."""
+        return BoxSplit(self.images + other.images, self.objects + other.objects, self.classes)
+
+    def _files(self, places: np.ndarray) -> Iterator[Files]:
+        first = 0
+        for files in self.images:
+            yield files.take(places[(places >= first) & (places < first + len(files))] - first)
+            first += len(files)
+
+
+def voc_boxes(folder: Folder, chosen: str) -> BoxSplit:
+    """A set of one year of Pascal VOC.
+
+    Args:
+        folder: of the year, with `JPEGImages`, `Annotations` and `ImageSets/Main` in it.
+        chosen: name of the set.
+
+    Raises:
+        ConfigError: if a file that it needs is not there or is no annotation.
+    """
+    listed = f"ImageSets/Main/{chosen}.txt"
+    names = lines_of(folder, listed)
+    images = Files.of(folder.uri_of("JPEGImages"), [f"{name}.jpg" for name in names], listed)
+    notes = Files.of(folder.uri_of("Annotations"), [f"{name}.xml" for name in names], listed)
+    with ThreadPoolExecutor(REMOTE_READS) as pool:
+        objects = list(pool.map(lambda place: _voc_objects(notes, place), range(len(notes))))
+    return BoxSplit((images,), tuple(objects), CLASSES)
+
+
+def _voc_objects(notes: Files, place: int) -> Objects:
+    """Of one xml file, whose pixels count from 1 and belong to the box on both sides."""
+    try:
+        found = ElementTree.fromstring(notes.read(place)).findall("object")
+        sides = [[float(_text(one, f"bndbox/{side}")) for side in SIDES] for one in found]
+        labels = [_class_of(_text(one, "name")) for one in found]
+        difficult = [one.findtext("difficult", "0").strip() == "1" for one in found]
+    except (ElementTree.ParseError, ValueError) as error:
+        raise ConfigError(f"{notes.told(place)} is no annotation of VOC: {error}; fetch the dataset anew") from error
+    boxes = np.array(sides, np.float32).reshape(-1, 4) - np.array([1, 1, 0, 0], np.float32)
+    return Objects(boxes, np.array(labels, np.int64), np.array(difficult, bool), _areas(boxes))
+
+
+def _class_of(name: str) -> int:
+    if name not in CLASSES:
+        raise ValueError(f"{name!r} is none of its {len(CLASSES)} classes")
+    return CLASSES.index(name)
+
+
+def _text(element: ElementTree.Element, path: str) -> str:
+    text = element.findtext(path)
+    if text is None:
+        raise ValueError(f"an object has no {path}")
+    return text.strip()
+
+
+def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
+    """A set of COCO, images in the order of their ids and classes in that of theirs.
+
+    Args:
+        folder: with `annotations` and the folders of the images, as `train2017`, or those in `images`.
+        chosen: name of the set, as `train2017`.
+        with_segments: whether masks are wanted.
+
+    Raises:
+        ConfigError: if a file that it needs is not there or is no annotation file.
+    """
+    name = f"annotations/instances_{chosen}.json"
+    if not folder.exists(name):
+        raise ConfigError(f"no {folder.uri_of(name)}; is the download whole, and the path that of this layout?")
+    try:
+        content = json.loads(folder.read(name))
+        entries = sorted(content["images"], key=lambda image: int(image["id"]))
+        categories = sorted((int(category["id"]), str(category["name"])) for category in content["categories"])
+        objects = _coco_objects(content["annotations"], entries, [number for number, _ in categories], with_segments)
+        names = [str(image["file_name"]) for image in entries]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{folder.uri_of(name)} is no COCO annotation file: {type(error).__name__} {error}; fetch it anew"
+        ) from error
+    if not names:
+        raise ConfigError(f"{folder.uri_of(name)} lists no images")
+    uri = folder.uri_of(f"images/{chosen}" if folder.exists(f"images/{chosen}") else chosen)
+    return BoxSplit((Files.of(uri, names, name),), objects, tuple(category for _, category in categories))
+
+
+def _coco_objects(
+    notes: Sequence[dict[str, Any]], images: Sequence[dict[str, Any]], ids: Sequence[int], with_segments: bool
+) -> tuple[Objects, ...]:
+    row = {image["id"]: number for number, image in enumerate(images)}
+    label = {identity: number for number, identity in enumerate(ids)}
+    found: list[list[dict[str, Any]]] = [[] for _ in images]
+    for note in notes:
+        found[row[note["image_id"]]].append(note)
+    return tuple(_of_notes(own, label, with_segments) for own in found)
+
+
+def _of_notes(notes: Sequence[dict[str, Any]], label: dict[int, int], with_segments: bool) -> Objects:
+    boxes = np.array([note["bbox"] for note in notes], np.float32).reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    areas = [note.get("area", note["bbox"][2] * note["bbox"][3]) for note in notes]
+    return Objects(
+        boxes,
+        np.array([label[note["category_id"]] for note in notes], np.int64),
+        np.array([bool(note.get("iscrowd", 0)) for note in notes], bool),
+        np.array(areas, np.float32),
+        tuple(note["segmentation"] for note in notes) if with_segments else (),
+    )
+
+
+def _areas(boxes: np.ndarray) -> np.ndarray:
+    areas: np.ndarray = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    return areas

@@ -1,0 +1,138 @@
+"""Average precision of COCO, of boxes and masks, by its own code (pycocotools)."""
+
+import io
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysl.benchmarks.dense.average_precision import Detected
+from raysl.benchmarks.dense.boxes import Objects
+from raysl.errors import ConfigError
+
+
+def tools() -> Any:
+    """The modules of pycocotools.
+
+    Raises:
+        ConfigError: if it is not installed.
+    """
+    try:
+        import pycocotools.coco
+        import pycocotools.cocoeval
+        import pycocotools.mask
+    except ImportError as error:
+        raise ConfigError("layout=coco needs pycocotools; install it with: pip install 'raysl[detection]'") from error
+    return pycocotools
+
+
+def coco_precisions(
+    found: Sequence[Detected],
+    there: Sequence[Objects],
+    sizes: Sequence[tuple[int, int]],
+    num_classes: int,
+    kind: Literal["bbox", "segm"],
+) -> np.ndarray:
+    """Precision at 10 overlaps from 0.5 to 0.95, 101 recalls, for each class.
+
+    Args:
+        found, there: of each image, in the same order.
+        sizes: heights and widths of the images.
+        num_classes: K.
+        kind: of overlaps, those of boxes or masks.
+
+    Returns:
+        Shares float64 [10, 101, K, 4], of objects of all sizes, small (below 32 x 32 pixels), medium and large (from
+        96 x 96 on); NaN of a class without objects.
+    """
+    coco = tools()
+    with redirect_stdout(io.StringIO()):  # it prints as it goes
+        truth = coco.coco.COCO()
+        truth.dataset = _dataset(there, sizes, num_classes, kind)
+        truth.createIndex()
+        results = _results(found, kind)
+        evaluation = coco.cocoeval.COCOeval(truth, truth.loadRes(results) if results else coco.coco.COCO(), kind)
+        evaluation.params.imgIds = list(range(len(there)))
+        evaluation.params.catIds = list(range(num_classes))
+        evaluation.evaluate()
+        evaluation.accumulate()
+    precision = np.asarray(evaluation.eval["precision"], np.float64)[..., -1]  # at most 100 an image
+    return np.where(precision < 0, np.nan, precision)
+
+
+def _dataset(there: Sequence[Objects], sizes: Sequence[tuple[int, int]], num_classes: int, kind: str) -> dict[str, Any]:
+    notes: list[dict[str, Any]] = []
+    for image, objects in enumerate(there):
+        for place in range(len(objects)):
+            left, top, right, bottom = objects.boxes[place].tolist()
+            note = {
+                "id": len(notes) + 1,  # 0 stands for no object there
+                "image_id": image,
+                "category_id": int(objects.labels[place]),
+                "bbox": [left, top, right - left, bottom - top],
+                "area": float(objects.areas[place]),
+                "iscrowd": int(objects.is_apart[place]),
+            }
+            notes.append(note | ({"segmentation": objects.segments[place]} if kind == "segm" else {}))
+    images = [{"id": image, "height": height, "width": width} for image, (height, width) in enumerate(sizes)]
+    return {
+        "images": images,
+        "annotations": notes,
+        "categories": [{"id": label, "name": str(label)} for label in range(num_classes)],
+    }
+
+
+def _results(found: Sequence[Detected], kind: str) -> list[dict[str, Any]]:
+    results = []
+    for image, one in enumerate(found):
+        for place in range(len(one.scores)):
+            left, top, right, bottom = one.boxes[place].tolist()
+            result: dict[str, Any] = {
+                "image_id": image,
+                "category_id": int(one.labels[place]),
+                "score": float(one.scores[place]),
+            }
+            if kind == "segm":
+                result["segmentation"] = one.masks[place]
+            else:
+                result["bbox"] = [left, top, right - left, bottom - top]
+            results.append(result)
+    return results
+
+
+def run_lengths(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> tuple[dict[str, object], ...]:
+    """Masks of objects in an image, as pycocotools has them.
+
+    Args:
+        masks: shares in [0, 1] inside the boxes [D, 1, m, m].
+        boxes: [D, 4], edges in pixels.
+        size: height and width of the image.
+    """
+    encode = tools().mask.encode
+    found = []
+    for mask, box in zip(masks, boxes, strict=True):  # one after another: all of them are large
+        whole = pasted(mask[0], box, size) > 0.5
+        found.append(encode(np.asfortranarray(whole.to(torch.uint8).numpy())))
+    return tuple(found)
+
+
+def pasted(mask: Tensor, box: Tensor, size: tuple[int, int]) -> Tensor:
+    """A mask in its place: what it has, bilinearly, at the centres of the pixels, and 0 outside of the box.
+
+    torchvision's own cuts the edges of boxes to whole pixels, which small objects lose much by.
+
+    Args:
+        mask: shares in [0, 1] inside the box [m, m].
+        box: [4], edges in pixels.
+        size: height and width of the image.
+    """
+    left, top, right, bottom = box
+    x = (torch.arange(size[1]) + 0.5 - left) / (right - left).clamp(min=1e-6) * 2 - 1  # -1 and 1 at the edges
+    y = (torch.arange(size[0]) + 0.5 - top) / (bottom - top).clamp(min=1e-6) * 2 - 1
+    places = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).to(mask.dtype)  # [H, W, 2]
+    found: Tensor = F.grid_sample(mask[None, None], places[None], mode="bilinear", align_corners=False)
+    return found[0, 0]

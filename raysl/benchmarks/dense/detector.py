@@ -1,0 +1,129 @@
+"""Faster R-CNN and Mask R-CNN on a backbone, all of which is trained.
+
+Ren et al. 2015, arXiv 1506.01497; He et al. 2017, arXiv 1703.06870; the parts are torchvision's.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torchvision.models.detection.faster_rcnn import FasterRCNN, FastRCNNPredictor, TwoMLPHead
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.mask_rcnn import MaskRCNN, MaskRCNNHeads, MaskRCNNPredictor
+from torchvision.models.detection.rpn import AnchorGenerator
+from torchvision.ops import MultiScaleRoIAlign
+
+from raysl.benchmarks.dense.pyramid import WIDTH, Pyramid
+from raysl.config.schema import MethodConfig
+from raysl.data.batch import Batch
+from raysl.methods.method import Method, StepOutput
+from raysl.methods.setup import Setup
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.freezing import freeze
+from raysl.schedule import Step
+
+IMAGES, SIZES, BOXES, LABELS, MASKS = "image", "image.size", "image.boxes", "image.labels", "image.masks"
+ANCHOR = 8
+"""Side of an anchor in strides of its map: 32 pixels at stride 4."""
+
+
+class Detector(Method):
+    """Proposals, boxes and, where asked for, masks of objects.
+
+    Batches have images as the view "image" [B, 1, 3, H, W], filled up with 0 to one size, and as extras "image.size"
+    int64 [B, 2], what of each is image; "image.boxes" float [B, M, 4] and "image.labels" int64 [B, M], -1 in places
+    that are left; and "image.masks" uint8 [B, M, H, W].
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(MethodConfig):
+        """Settings of the network."""
+
+        name: str = "raysl.benchmarks.dense.detector:Detector"
+        norm: Literal["sync", "frozen"] = "sync"
+        """Batch normalisation of the backbone: over the whole batch, then in the pyramid too; or as it was
+        pre-trained."""
+        freeze: tuple[str, ...] = ()
+        """Stages of the backbone that stay as they are, with all in front of them."""
+        masks: bool = False
+        """Have a head for masks."""
+
+    def __init__(self, setup: Setup, backbone: Backbone) -> None:
+        super().__init__(setup, backbone)
+        freeze(backbone, self.config.freeze)
+        if self.config.norm == "frozen":
+            freeze_norms(backbone)
+        self.pyramid = Pyramid(backbone, nn.BatchNorm2d if self.config.norm == "sync" else None)
+        parts = self._parts(setup.data.num_classes)
+        self.rpn, self.heads = parts.get_submodule("rpn"), parts.get_submodule("roi_heads")
+
+    @classmethod
+    def logged_by(cls, config: Any) -> tuple[str, ...]:
+        """The parts of the loss."""
+        names = ("loss_classifier", "loss_box_reg", "loss_objectness", "loss_rpn_box_reg")
+        return (*names, "loss_mask") if config.masks else names
+
+    def training_step(self, batch: Batch, step: Step) -> StepOutput:
+        """The sum of torchvision's losses; proposals and boxes are drawn by the step's random numbers."""
+        images = self._images(batch)
+        targets = [self._target(batch, row) for row in range(len(batch))]
+        maps = self.pyramid(self.backbone, images.tensors)
+        proposals, first = self.rpn(images, maps, targets)
+        _, second = self.heads(maps, proposals, images.image_sizes, targets)
+        losses: dict[str, Tensor] = {**first, **second}
+        return StepOutput(torch.stack(list(losses.values())).sum(), {name: losses[name].detach() for name in losses})
+
+    @torch.no_grad()
+    def found(self, batch: Batch) -> list[dict[str, Tensor]]:
+        """What is in each image, best first, in evaluation mode: `boxes` [D, 4] in pixels of the batch, `scores` [D],
+        `labels` [D] in [0, K) and, with masks, `masks` [D, 1, 28, 28], shares in [0, 1] inside the box."""
+        images = self._images(batch)
+        maps = self.pyramid(self.backbone, images.tensors)
+        proposals, _ = self.rpn(images, maps)
+        found, _ = self.heads(maps, proposals, images.image_sizes)
+        return [{**one, "labels": one["labels"] - 1} for one in found]
+
+    def _images(self, batch: Batch) -> ImageList:
+        sizes = [(height, width) for height, width in batch.extras[SIZES].tolist()]
+        return ImageList(batch.views[IMAGES][:, 0], sizes)
+
+    def _target(self, batch: Batch, row: int) -> dict[str, Tensor]:
+        labels = batch.extras[LABELS][row]
+        is_object = labels >= 0
+        target = {"boxes": batch.extras[BOXES][row][is_object], "labels": labels[is_object] + 1}  # 0 is background
+        if self.config.masks:
+            target["masks"] = batch.extras[MASKS][row][is_object]
+        return target
+
+    def _parts(self, num_classes: int) -> nn.Module:
+        """torchvision's detector around no backbone: only its heads are kept."""
+        names, strides = self.pyramid.names, self.pyramid.strides
+        none = nn.Identity()
+        none.out_channels = WIDTH  # type: ignore[assignment]
+        parts: dict[str, Any] = {
+            "rpn_anchor_generator": AnchorGenerator(
+                tuple((ANCHOR * stride,) for stride in strides), ((0.5, 1.0, 2.0),) * len(strides)
+            ),
+            "box_roi_pool": MultiScaleRoIAlign(names[:-1], output_size=7, sampling_ratio=2),
+            "box_head": TwoMLPHead(WIDTH * 7**2, 4 * WIDTH),
+            "box_predictor": FastRCNNPredictor(4 * WIDTH, num_classes + 1),
+        }
+        if self.config.masks:
+            parts |= {
+                "mask_roi_pool": MultiScaleRoIAlign(names[:-1], output_size=14, sampling_ratio=2),
+                "mask_head": MaskRCNNHeads(WIDTH, (WIDTH,) * 4, 1),
+                "mask_predictor": MaskRCNNPredictor(WIDTH, WIDTH, num_classes + 1),
+            }
+        kind = MaskRCNN if self.config.masks else FasterRCNN
+        return kind(none, **parts)  # type: ignore[no-any-return]
+
+
+def freeze_norms(backbone: Backbone) -> None:
+    """Keep batch normalisation as it is, in place: neither its scales and shifts nor its statistics move."""
+    norms = {name: module for name, module in backbone.named_modules() if isinstance(module, _BatchNorm)}
+    for module in norms.values():
+        module.requires_grad_(False)
+    backbone.frozen_modules = tuple(sorted({*backbone.frozen_modules, *norms}))
+    backbone.train(backbone.training)

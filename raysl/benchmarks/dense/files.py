@@ -1,0 +1,126 @@
+"""Files of a dataset with masks or boxes: found on the driver, read and decoded one by one."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from raysl.addresses import open_uri
+from raysl.data.decode.decode import CorruptImage, decode
+from raysl.data.sources.files import read_if_there
+from raysl.data.sources.listing import sizes_in
+from raysl.data.split import Missing
+from raysl.errors import ConfigError
+from raysl.hashing import Int64s
+from raysl.storage import Folder
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files of one folder, by their places in a list.
+
+    Args:
+        uri: of the folder, local or remote.
+        names: of the files.
+        sizes: in bytes, int64 [N]; -1 where the storage does not tell.
+    """
+
+    uri: str
+    names: tuple[str, ...]
+    sizes: Int64s = field(repr=False)
+
+    @classmethod
+    def of(cls, uri: str, names: Sequence[str], listed_in: str) -> "Files":
+        """Files that a list names.
+
+        Args:
+            uri: of their folder.
+            names: of the files.
+            listed_in: what lists them, for messages.
+
+        Raises:
+            ConfigError: if one of them is not there.
+        """
+        present = sizes_in(uri) if Folder(uri).exists() else {}
+        if absent := [name for name in names if name not in present]:
+            raise ConfigError(
+                f"{len(absent):,} of the {len(names):,} files that {listed_in} lists are not in {uri!r}, first "
+                f"{absent[0]!r}; is the download whole?"
+            )
+        sizes = [present[name] for name in names]
+        return cls(uri, tuple(names), np.array([-1 if size is None else size for size in sizes], np.int64))
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, places: Int64s) -> "Files":
+        """The files at some places."""
+        return replace(self, names=tuple(self.names[place] for place in places.tolist()), sizes=self.sizes[places])
+
+    def digest(self) -> bytes:
+        """Changes when names or sizes of files do."""
+        return hashlib.sha256("\n".join(self.names).encode() + self.sizes.tobytes()).digest()
+
+    def read(self, place: int) -> bytes:
+        """Content of a file.
+
+        Raises:
+            ConfigError: if it is gone.
+        """
+        system, root = open_uri(self.uri)
+        data = read_if_there(system, f"{root}/{self.names[place]}")
+        if isinstance(data, Missing):
+            raise ConfigError(f"{self.told(place)}: {data.reason}; fetch the dataset anew")
+        assert isinstance(data, bytes)
+        return data
+
+    def image(self, place: int) -> Tensor:
+        """An image, uint8 [3, H, W].
+
+        Raises:
+            ConfigError: if it is gone or broken: in a set that scores are compared on, none may be replaced.
+        """
+        return self.decoded(place, decode)
+
+    def decoded(self, place: int, decoder: Callable[[bytes], T]) -> T:
+        """What a decoder makes of a file.
+
+        Raises:
+            ConfigError: if the file is gone, or the decoder says that it is broken.
+        """
+        try:
+            return decoder(self.read(place))
+        except CorruptImage as error:
+            raise ConfigError(f"{self.told(place)}: {error}; fetch the dataset anew") from error
+
+    def told(self, place: int) -> str:
+        """Address of a file, for messages."""
+        return Folder(self.uri).uri_of(self.names[place])
+
+
+def lines_of(folder: Folder, name: str) -> list[str]:
+    """The first word of each line of a list that is not empty: names of images.
+
+    Raises:
+        ConfigError: if there is no such list, it is no text, or it names nothing.
+    """
+    if not folder.exists(name):
+        raise ConfigError(f"no {folder.uri_of(name)}; is the download whole, and the path that of this layout?")
+    try:
+        lines = folder.read(name).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{folder.uri_of(name)} is no UTF-8 text; fetch it anew") from error
+    words = [line.split()[0] for line in lines if line.strip()]
+    if not words:
+        raise ConfigError(f"{folder.uri_of(name)} lists no images")
+    return words
+
+
+def even_part(num: int, limit: int | None) -> Int64s:
+    """Places of an even share of a list of `num`; all of them without a limit."""
+    return np.arange(num) if limit is None or limit >= num else np.arange(limit) * num // limit

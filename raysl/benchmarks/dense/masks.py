@@ -1,0 +1,159 @@
+"""Images with a class for each pixel: the layouts of Pascal VOC 2012 and ADE20K.
+
+Everingham et al., The Pascal Visual Object Classes Challenge, IJCV 2010; Zhou et al., Scene Parsing through ADE20K
+Dataset, CVPR 2017 (the 150 classes of its scene parsing benchmark).
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysl.benchmarks.dense.files import Files, even_part, lines_of
+from raysl.data.decode.corrupt import CorruptImage
+from raysl.data.decode.decode import opened
+from raysl.errors import ConfigError
+from raysl.storage import Folder
+
+IGNORE = 255
+"""What a pixel that does not count has, in memory and in VOC's files."""
+UNKNOWN = 254
+LISTS = "ImageSets/Segmentation"
+ADE_CLASSES = 150
+VOC_CLASSES = (
+    *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
+)
+
+Layout = Literal["voc", "ade20k"]
+
+
+@dataclass(frozen=True)
+class MaskSplit:
+    """Images and their masks.
+
+    Args:
+        images, masks: files, in the same order.
+        classes: names, by the numbers that `mask` gives.
+        first: what the files of masks have for class 0; smaller numbers, and 255, do not count.
+    """
+
+    images: Files
+    masks: Files
+    classes: tuple[str, ...]
+    first: int
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the images or masks do."""
+        return hashlib.sha256(self.images.digest() + self.masks.digest()).hexdigest()[:16]
+
+    def part(self, limit: int | None) -> "MaskSplit":
+        """An even share of at most so many images."""
+        places = even_part(len(self), limit)
+        return replace(self, images=self.images.take(places), masks=self.masks.take(places))
+
+    def sample(self, place: int) -> tuple[Tensor, Tensor]:
+        """An image uint8 [3, H, W] and the classes of its pixels uint8 [H, W], IGNORE where they do not count.
+
+        Raises:
+            ConfigError: if a file cannot be read, the two differ in size, or a pixel has a number of no class.
+        """
+        image, mask = self.images.image(place), self.mask(place)
+        if image.shape[1:] != mask.shape:
+            raise ConfigError(
+                f"{self.masks.told(place)} has {list(mask.shape)} pixels, and its image {list(image.shape[1:])}; fetch "
+                "the dataset anew"
+            )
+        return image, mask
+
+    def mask(self, place: int) -> Tensor:
+        """The classes of an image's pixels, uint8 [H, W], IGNORE where they do not count.
+
+        Raises:
+            ConfigError: if the file cannot be read, or a pixel has a number of no class.
+        """
+        table = np.full(256, UNKNOWN, np.uint8)
+        table[: self.first] = table[IGNORE] = IGNORE
+        table[self.first : self.first + len(self.classes)] = np.arange(len(self.classes))
+        numbers = self.masks.decoded(place, indices)
+        found = table[numbers]
+        if (found == UNKNOWN).any():
+            raise ConfigError(
+                f"{self.masks.told(place)} has a pixel of the number {numbers[found == UNKNOWN][0]}; the classes are "
+                f"{self.first} to {self.first + len(self.classes) - 1}, and 255 is ignored: is it of another layout?"
+            )
+        return torch.from_numpy(found)
+
+
+def indices(data: bytes) -> np.ndarray:
+    """What the pixels of a file have, uint8 [H, W], colours of a palette by their places in it.
+
+    Raises:
+        CorruptImage: if it is no image of one number a pixel.
+    """
+    with opened(data) as file:
+        if file.mode not in ("P", "L"):
+            raise CorruptImage(f"an image of the mode {file.mode}, and masks have one number of 8 bits a pixel")
+        return np.array(file)
+
+
+def mask_split(
+    layout: Layout, folder: Folder, is_train: bool, chosen: str | None = None, masks: str | None = None
+) -> MaskSplit:
+    """The training or the test images of a dataset.
+
+    Args:
+        layout: of its folders.
+        folder: with `JPEGImages` and so on in it, or with `images` and `annotations`.
+        is_train: which of the two, where `chosen` does not say.
+        chosen: set of images. Default: `train` and `val` of VOC, `training` and `validation` of ADE20K.
+        masks: folder of the masks inside. Default: `SegmentationClass`, or `annotations/{set}`.
+
+    Raises:
+        ConfigError: if a file or folder that it needs is not there.
+    """
+    if layout == "voc":
+        return _voc(folder, chosen or ("train" if is_train else "val"), masks or "SegmentationClass")
+    return _ade(folder, chosen or ("training" if is_train else "validation"), masks)
+
+
+def _voc(folder: Folder, chosen: str, masks: str) -> MaskSplit:
+    listed = f"{LISTS}/{chosen}.txt"
+    names = lines_of(folder, listed)
+    return MaskSplit(
+        Files.of(folder.uri_of("JPEGImages"), [f"{name}.jpg" for name in names], listed),
+        Files.of(folder.uri_of(masks), [f"{name}.png" for name in names], listed),
+        VOC_CLASSES,
+        first=0,
+    )
+
+
+def _ade(folder: Folder, chosen: str, masks: str | None) -> MaskSplit:
+    images, annotations = f"images/{chosen}", masks or f"annotations/{chosen}"
+    if not folder.exists(images):
+        raise ConfigError(f"no {folder.uri_of(images)}; is the download whole, and the path that of this layout?")
+    names = [name for name in folder.child(images).names() if name.endswith(".jpg")]
+    if not names:
+        raise ConfigError(f"{folder.uri_of(images)} has no .jpg files")
+    return MaskSplit(
+        Files.of(folder.uri_of(images), names, images),
+        Files.of(folder.uri_of(annotations), [f"{name.removesuffix('.jpg')}.png" for name in names], images),
+        _ade_classes(folder),
+        first=1,
+    )
+
+
+def _ade_classes(folder: Folder) -> tuple[str, ...]:
+    """Names of the file `objectInfo150.txt` where it is there, the first of each line's synonyms; else numbers."""
+    rows = [
+        line.split("\t") for line in folder.read_if_there("objectInfo150.txt").decode("utf-8", "replace").splitlines()
+    ]
+    named = {row[0]: row[-1].split(",")[0].strip() for row in rows if len(row) > 1}
+    return tuple(named.get(str(number), f"class {number}") for number in range(1, ADE_CLASSES + 1))

@@ -1,0 +1,142 @@
+"""Images and boxes to batches of a detector: resized, mirrored, filled up to one size."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysl.benchmarks.dense.boxes import BoxSplit, Objects
+from raysl.benchmarks.dense.coco_scores import tools
+from raysl.benchmarks.dense.detector import BOXES, IMAGES, LABELS, MASKS, SIZES
+from raysl.benchmarks.dense.pyramid import padded_sides
+from raysl.config.schema import DataConfig
+from raysl.data.batch import Batch
+from raysl.transforms.channels import network_input
+from raysl.transforms.functional import resize
+from raysl.transforms.random import SampleRandom
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image as a detector sees it, and what is in it.
+
+    Args:
+        image: normalised [3, h, w].
+        boxes: float32 [M, 4] in its pixels.
+        labels: int64 [M].
+        masks: uint8 [M, h, w]; None where there are none.
+        scale: its width and height as shares of those of the file.
+    """
+
+    image: Tensor
+    boxes: Tensor
+    labels: Tensor
+    masks: Tensor | None
+    scale: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Seeing:
+    """How images are shown to a detector.
+
+    Args:
+        data: gives the normalisation.
+        short_sides: short sides in pixels, of which training draws one and measurement takes the largest.
+        long_side: most pixels of the long side.
+        multiple: sides of batches are multiples of it.
+        has_masks: whether masks are wanted.
+    """
+
+    data: DataConfig
+    short_sides: tuple[int, ...]
+    long_side: int
+    multiple: int
+    has_masks: bool
+
+    def for_training(self, split: BoxSplit, place: int, random: SampleRandom) -> Picture:
+        """An image at a random size, mirrored by half.
+
+        Args:
+            split: of images with objects alone.
+            place: in it.
+            random: of this sample, one row.
+        """
+        side = self.short_sides[int(random.integers(0, len(self.short_sides))[0])]
+        picture = self._seen(split.image(place), split.objects[place], side, self.has_masks)
+        if not random.bernoulli(0.5)[0]:
+            return picture
+        left, top, right, bottom = picture.boxes.unbind(1)
+        width = picture.image.shape[2]
+        return Picture(
+            picture.image.flip(2),
+            torch.stack([width - right, top, width - left, bottom], dim=1),
+            picture.labels,
+            None if picture.masks is None else picture.masks.flip(2),
+            picture.scale,
+        )
+
+    def for_measuring(self, image: Tensor) -> Picture:
+        """An image uint8 [3, H, W] at the largest size, with nothing in it that is told."""
+        none = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, np.float32))
+        return self._seen(image, none, max(self.short_sides), has_masks=False)
+
+    def _seen(self, image: Tensor, objects: Objects, side: int, has_masks: bool) -> Picture:
+        height, width = image.shape[1:]
+        factor = min(side / min(height, width), self.long_side / max(height, width))
+        new_height, new_width = max(1, round(height * factor)), max(1, round(width * factor))
+        normal = network_input(resize(image, new_height, new_width), self.data.mean, self.data.std, self.data.channels)
+        scale = new_width / width, new_height / height
+        boxes = torch.from_numpy(objects.boxes) * torch.tensor([*scale, *scale])
+        masks = None
+        if has_masks:
+            drawn = [drawn_mask(segment, height, width, (new_height, new_width)) for segment in objects.segments]
+            masks = torch.stack(drawn)
+        return Picture(normal, boxes, torch.from_numpy(objects.labels), masks, scale)
+
+    def collate(self, pictures: Sequence[Picture], places: Tensor) -> Batch:
+        """A batch of pictures with their places in the dataset, see `Detector`."""
+        sizes = torch.tensor([picture.image.shape[1:] for picture in pictures])  # [B, 2]
+        height, width = padded_sides(int(sizes[:, 0].max()), int(sizes[:, 1].max()), self.multiple)
+        most = max(1, *(len(picture.labels) for picture in pictures))
+        images = [_filled(picture.image, height, width) for picture in pictures]
+        extras = {
+            SIZES: sizes,
+            BOXES: torch.stack([_rows(picture.boxes, most, 0) for picture in pictures]),
+            LABELS: torch.stack([_rows(picture.labels, most, -1) for picture in pictures]),
+        }
+        if all(picture.masks is not None for picture in pictures):
+            masks = [_filled(picture.masks, height, width) for picture in pictures if picture.masks is not None]
+            extras[MASKS] = torch.stack([_rows(one, most, 0) for one in masks])
+        return Batch({IMAGES: torch.stack(images)[:, None]}, places, torch.full((len(places),), -1), extras=extras)
+
+
+def drawn_mask(segment: Any, height: int, width: int, size: tuple[int, int]) -> Tensor:
+    """A mask of COCO's at another size, uint8 of the size.
+
+    Args:
+        segment: polygons [[x, y, x, y, ...], ...] or run lengths, in pixels of the file.
+        height, width: of the file's image.
+        size: height and width to draw it at.
+    """
+    masks = tools().mask
+    if isinstance(segment, list):
+        scale = np.array([size[1] / width, size[0] / height])
+        polygons = [(np.reshape(polygon, (-1, 2)) * scale).flatten().tolist() for polygon in segment]
+        return torch.from_numpy(masks.decode(masks.merge(masks.frPyObjects(polygons, *size))))
+    runs = masks.frPyObjects(segment, height, width) if isinstance(segment["counts"], list) else segment
+    mask = torch.from_numpy(masks.decode(runs))
+    return F.interpolate(mask[None, None], size=size, mode="nearest-exact")[0, 0]
+
+
+def _filled(values: Tensor, height: int, width: int) -> Tensor:
+    """Planes [C, h, w] with zeros on the right and below [C, height, width]."""
+    return F.pad(values, (0, width - values.shape[2], 0, height - values.shape[1]))
+
+
+def _rows(values: Tensor, num: int, fill: int) -> Tensor:
+    """Rows [M, ...] filled up to [num, ...]."""
+    return torch.cat([values, values.new_full((num - len(values), *values.shape[1:]), fill)])

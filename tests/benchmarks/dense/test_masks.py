@@ -1,0 +1,115 @@
+"""Layouts of datasets with masks."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from raysl.benchmarks.dense.masks import IGNORE, mask_split
+from raysl.errors import ConfigError
+from raysl.storage import Folder
+from tests.benchmarks.dense.scenes import jpeg, palette_png, put, scene
+
+
+def voc(root: Path, num: int = 4) -> Folder:
+    """VOC 2012 with a border of 255 around each object's left side, as VOC has it around all of it."""
+    for name, numbers in (("train", range(num)), ("val", range(100, 100 + num))):
+        for number in numbers:
+            pixels, classes, boxes = scene(number)
+            for _, left, top, _, bottom in boxes:
+                classes[top:bottom, left] = 255
+            put(root / f"JPEGImages/2007_{number:06d}.jpg", jpeg(pixels))
+            put(root / f"SegmentationClass/2007_{number:06d}.png", palette_png(classes))
+        put(root / f"ImageSets/Segmentation/{name}.txt", "".join(f"2007_{number:06d}\n" for number in numbers))
+    return Folder(str(root))
+
+
+def ade(root: Path, num: int = 3, names: bool = False) -> Folder:
+    """ADE20K: class n of a scene is n + 1 in the file, and 0 does not count."""
+    for folder, short in (("training", "train"), ("validation", "val")):
+        for number in range(num):
+            pixels, classes, _ = scene(number + (100 if short == "val" else 0))
+            numbers = classes + 1
+            numbers[:, 0] = 0
+            put(root / f"images/{folder}/ADE_{short}_{number:08d}.jpg", jpeg(pixels))
+            out = io.BytesIO()
+            Image.fromarray(numbers.astype(np.uint8), mode="L").save(out, "PNG")
+            put(root / f"annotations/{folder}/ADE_{short}_{number:08d}.png", out.getvalue())
+    if names:
+        lines = ["Idx\tRatio\tTrain\tVal\tStuff\tName", *(f"{n}\t0.1\t1\t1\t1\tname{n}, other" for n in range(1, 151))]
+        put(root / "objectInfo150.txt", "\n".join(lines))
+    return Folder(str(root))
+
+
+def test_voc_has_its_21_classes_by_the_places_in_the_palette(tmp_path: Path) -> None:
+    split = mask_split("voc", voc(tmp_path), is_train=True)
+    assert (len(split), len(split.classes), split.classes[15]) == (4, 21, "person")
+    image, mask = split.sample(2)
+    pixels, classes, boxes = scene(2)
+    assert (torch.from_numpy(pixels).permute(2, 0, 1).int() - image.int()).abs().float().mean() < 15
+    _, left, top, _, bottom = boxes[0]
+    assert (mask[top:bottom, left] == IGNORE).all()
+    counts = mask != IGNORE
+    assert torch.equal(mask[counts], torch.from_numpy(classes)[counts])
+    assert mask_split("voc", Folder(str(tmp_path)), is_train=False).images.names[0] == "2007_000100.jpg"
+
+
+def test_ade_counts_its_150_classes_from_1_and_ignores_0(tmp_path: Path) -> None:
+    split = mask_split("ade20k", ade(tmp_path, names=True), is_train=True)
+    assert (len(split), len(split.classes), split.classes[:2]) == (3, 150, ("name1", "name2"))
+    _, mask = split.sample(1)
+    assert (mask[:, 0] == IGNORE).all()
+    assert torch.equal(mask[:, 1:], torch.from_numpy(scene(1)[1])[:, 1:])
+
+
+def test_classes_of_ade_have_numbers_without_their_list(tmp_path: Path) -> None:
+    assert mask_split("ade20k", ade(tmp_path), is_train=False).classes[-1] == "class 150"
+
+
+def test_a_part_is_an_even_share_with_a_fingerprint_of_its_own(tmp_path: Path) -> None:
+    split = mask_split("voc", voc(tmp_path), is_train=True)
+    part = split.part(2)
+    assert part.images.names == ("2007_000000.jpg", "2007_000002.jpg")
+    assert part.masks.names == ("2007_000000.png", "2007_000002.png")
+    assert part.fingerprint != split.fingerprint == split.part(9).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda root: (root / "ImageSets/Segmentation/train.txt").unlink(), "no .*ImageSets/Segmentation/train.txt"),
+        (lambda root: put(root / "ImageSets/Segmentation/train.txt", "\n"), "lists no images"),
+        (lambda root: put(root / "ImageSets/Segmentation/train.txt", b"\xff\xfe"), "is no UTF-8 text"),
+        (lambda root: (root / "JPEGImages/2007_000001.jpg").unlink(), "1 of the 4 files .* first '2007_000001.jpg'"),
+        (lambda root: (root / "SegmentationClass/2007_000001.png").unlink(), "first '2007_000001.png'"),
+    ],
+)  # fmt: skip
+def test_a_dataset_that_is_not_whole_is_refused_with_what_lacks(tmp_path: Path, spoil: object, message: str) -> None:
+    folder = voc(tmp_path)
+    spoil(tmp_path)  # type: ignore[operator]
+    with pytest.raises(ConfigError, match=message):
+        mask_split("voc", folder, is_train=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (palette_png(np.full((32, 40), 21, np.uint8)), "a pixel of the number 21; the classes are 0 to 20"),
+        (palette_png(np.zeros((32, 41), np.uint8)), r"has \[32, 41\] pixels, and its image \[32, 40\]"),
+        (jpeg(np.zeros((32, 40, 3), np.uint8)), "mode RGB, and masks have one number"),
+        (b"no image", "8 bytes that are no image"),
+    ],
+)
+def test_a_mask_that_cannot_be_one_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    folder = voc(tmp_path)
+    put(tmp_path / "SegmentationClass/2007_000001.png", content)
+    with pytest.raises(ConfigError, match=f"2007_000001.png.*{message}"):
+        mask_split("voc", folder, is_train=True).sample(1)
+
+
+def test_a_layout_that_is_another_one_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no .*images/training; .*path that of this layout"):
+        mask_split("ade20k", voc(tmp_path), is_train=True)

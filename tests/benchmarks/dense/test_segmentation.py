@@ -1,0 +1,168 @@
+"""The linear segmentation end to end on generated scenes."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from raysl.benchmarks.benchmark import Labelled, by_name
+from raysl.benchmarks.dense import training
+from raysl.benchmarks.dense.maps import chosen_stages, map_stages, maps_of
+from raysl.benchmarks.dense.segmenter import Segmenter
+from raysl.benchmarks.metric import metrics_of
+from raysl.benchmarks.segmentation import Segmentation
+from raysl.components import resolve
+from raysl.errors import ConfigError
+from raysl.nn.pixels import RawPixels
+from raysl.schedule import Duration
+from tests.benchmarks.dense.scenes import RESNET, VIT, context, network
+from tests.benchmarks.dense.test_masks import ade, voc
+
+NO_IMAGES = Labelled(0, 0, (), None)
+CPU = torch.device("cpu")
+
+
+def config(root: Path, **fields: Any) -> Segmentation.Config:
+    """Small and quick."""
+    small = {"short_side": 32, "crop": 32, "iterations": 30, "batch_size": 4, "lr": 0.05, "warmup": Duration(2, "st")}
+    return Segmentation.Config(path=str(root), **(small | fields))
+
+
+@pytest.mark.parametrize(("overrides", "least"), [((*RESNET, "backbone.width=24"), 60), (VIT, 60)])
+def test_a_head_learns_classes_by_their_colours(tmp_path: Path, overrides: tuple[str, ...], least: float) -> None:
+    voc(tmp_path / "data", num=8)
+    given = context(tmp_path / "run", *overrides)
+    before = {name: value.clone() for name, value in given.network.state_dict().items()}
+    found = Segmentation(config(tmp_path / "data", iterations=60)).measure_on(given, CPU)
+    metrics = by_name(metrics_of(found))
+    assert list(metrics) == Segmentation.metrics(config(tmp_path), 0)
+    assert metrics["miou"].value > least  # of 4 classes; the background alone has less than 20
+    assert metrics["pixel_accuracy"].value > metrics["miou"].value
+    (per_class,) = found.figures["per_class"].values()
+    assert set(per_class) == {"background", "aeroplane", "bicycle", "bird"}
+    assert sum(per_class.values()) / 4 == pytest.approx(metrics["miou"].value)
+    assert all(torch.equal(before[name], value) for name, value in given.network.state_dict().items())
+    assert given.folder.names() == []
+
+
+def test_ade20k_is_measured_on_150_classes(tmp_path: Path) -> None:
+    ade(tmp_path / "data")
+    settings = config(tmp_path / "data", layout="ade20k", batch_size=3, iterations=2)
+    found = Segmentation(settings).measure_on(context(tmp_path / "run"), CPU)
+    assert 0 <= metrics_of(found)[0].value <= 100
+    assert all(name.startswith("class ") for name in next(iter(found.figures["per_class"].values())))
+
+
+def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    voc(tmp_path / "data")
+    settings = config(tmp_path / "data", iterations=6, checkpoint_every=Duration(2, "st"))
+    whole = Segmentation(settings).measure_on(context(tmp_path / "whole"), CPU)
+    given = context(tmp_path / "parts")
+    steps = []
+    step = Segmenter.training_step
+
+    def failing(method: Segmenter, batch: Any, now: Any) -> Any:
+        steps.append(now.index)
+        if len(steps) == 6:
+            raise KeyboardInterrupt
+        return step(method, batch, now)
+
+    monkeypatch.setattr(Segmenter, "training_step", failing)
+    with pytest.raises(KeyboardInterrupt):
+        Segmentation(settings).measure_on(given, CPU)
+    assert [name[:9] for name in given.folder.names()] == ["training_"]
+    other = replace(settings, lr=0.02)
+    assert training._name(*course_of(other, given)) != given.folder.names()[0]
+    parts = Segmentation(settings).measure_on(given, CPU)
+    assert steps == [0, 1, 2, 3, 4, 5, 4, 5]
+    assert parts == whole
+
+
+def course_of(settings: Segmentation.Config, given: Any) -> tuple[Any, Any, Any]:
+    benchmark = Segmentation(settings)
+    from raysl.benchmarks.segmentation import _split
+
+    return benchmark._course(_split(settings, is_train=True)), given, given.network
+
+
+def test_checkpoints_of_other_weights_are_not_taken(tmp_path: Path) -> None:
+    voc(tmp_path / "data")
+    settings = config(tmp_path / "data")
+    given = context(tmp_path / "run")
+    name = training._name(*course_of(settings, given))
+    with torch.no_grad():
+        next(given.network.parameters()).add_(1e-3)
+    assert training._name(*course_of(settings, given)) != name
+
+
+def test_maps_are_the_stages_with_a_place_for_each_part_of_the_image() -> None:
+    _, resnet = network(*RESNET)
+    assert [(stage.name, stage.width, stage.stride) for stage in map_stages(resnet)] == [
+        ("stem", 8, 1), ("res2", 8, 1), ("res3", 16, 2),
+    ]  # fmt: skip
+    _, vit = network(*VIT)
+    assert [(stage.name, stage.stride) for stage in map_stages(vit)] == [("block1", 4), ("block2", 4), ("norm", 4)]
+    images = torch.randn(2, 3, 16, 24)
+    (found,) = maps_of(vit, images, chosen_stages(vit, ()))
+    assert found.shape == (2, 24, 4, 6)
+    assert torch.equal(found[1, :, 2, 3], vit.tokens(images)[1, 1 + 2 * 6 + 3])
+    with pytest.raises(ConfigError, match="'avgpool' is no map of this backbone; choose from stem, res2, res3"):
+        chosen_stages(resnet, ["avgpool"])
+    with pytest.raises(ConfigError, match="RawPixels has no stage with a place"):
+        map_stages(RawPixels())
+
+
+def test_stages_go_side_by_side_and_the_loss_is_that_of_the_pixels(tmp_path: Path) -> None:
+    voc(tmp_path / "data")
+    settings = config(tmp_path / "data", stages=("res2", "res3"), batch_norm=False, iterations=2)
+    given = context(tmp_path / "run")
+    course, _, _ = course_of(settings, given)
+    from raysl.benchmarks.segmentation import _split
+    from raysl.methods.setup import Setup
+    from raysl.schedule import Step
+
+    method = Segmenter(Setup.of(course.config(given), 8, 21), network()[1])
+    assert method.classifier.weight.shape == (21, 24, 1, 1)
+    assert [name for name, weight in method.named_parameters() if weight.requires_grad] == [
+        "classifier.weight", "classifier.bias",
+    ]  # fmt: skip
+    from raysl.benchmarks.segmentation import _collate, _crop_of
+    from tests.benchmarks.dense.test_crops import random_of
+
+    train = _split(settings, is_train=True)
+    samples = [_crop_of(train, 32, 32, place, random_of(place)) for place in range(3)]
+    batch = _collate(samples, torch.arange(3), given.data)
+    out = method(batch, Step(0, 1, 1))
+    shares = method.scores(batch.views["image"][:, 0]).log_softmax(dim=1).detach()
+    total = sum(
+        -float(shares[n, int(mask[y, x]), y, x])
+        for n, (_, mask, _) in enumerate(samples) for y in range(32) for x in range(32) if mask[y, x] != 255
+    )  # fmt: skip
+    assert out.loss.item() == pytest.approx(total / (3 * 32 * 32), rel=1e-4)
+    beyond = ~torch.stack([sample[2] for sample in samples])
+    assert (batch.views["image"][:, 0].abs().sum(dim=1)[beyond] == 0).all()
+
+
+def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    kind = resolve("benchmark", "segmentation")
+    assert kind is Segmentation
+    with pytest.raises(ConfigError, match="segmentation needs path="):
+        kind.fit_to(Segmentation.Config(), NO_IMAGES)
+    with pytest.raises(ConfigError, match=r"no .*train.txt"):
+        kind.fit_to(config(tmp_path), NO_IMAGES)
+    voc(tmp_path)
+    assert kind.fit_to(config(tmp_path), NO_IMAGES) == (config(tmp_path), [])
+    with pytest.raises(ConfigError, match="4 training images do not fill a batch of 5; set a smaller batch_size"):
+        kind.fit_to(config(tmp_path, batch_size=5), NO_IMAGES)
+    with pytest.raises(ConfigError, match="batch_size=4 leaves some of 5 workers without images"):
+        kind.fit_to(config(tmp_path, workers=5), NO_IMAGES)
+    with pytest.raises(ConfigError, match="crop=33 over images of short_side=32; give crop=32 or less"):
+        kind.fit_to(config(tmp_path, crop=33), NO_IMAGES)
+    with pytest.raises(ConfigError, match="pixels have none; set rivals"):
+        kind(config(tmp_path, rivals=("pixels",)))
+    vit = context(tmp_path / "run", *VIT)
+    with pytest.raises(ConfigError, match="crop=30 is no multiple of the backbone's patch_size=4; try crop=28"):
+        kind(config(tmp_path, crop=30)).measure_on(vit, CPU)
+    assert Segmentation(config(tmp_path, crop=None, short_side=31))._crop(vit) == 28
