@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load, load_file, save
@@ -24,7 +24,9 @@ from raysl.methods.supervised import Supervised
 from raysl.nn.stage_heads import StageHead
 from raysl.storage import outlast
 from raysl.train.folder.run_folder import RunFolder
-from raysl.train.pretrain import Result, pretrain
+
+if TYPE_CHECKING:
+    from raysl.train.pretrain import Result
 
 log = logging.getLogger("raysl")
 
@@ -74,8 +76,10 @@ def trained(run: RunConfig, keep_checkpoints: bool = False) -> Trained:
     return Trained(**load(content))
 
 
-def _pretrained(run: RunConfig) -> Result:
+def _pretrained(run: RunConfig) -> "Result":
     """The result of the run; what is wrong with its settings is told as what it is, nobody wrote them so."""
+    from raysl.train.pretrain import pretrain  # Ray, without which settings and this module can be read
+
     try:
         return pretrain(run, show_progress=False)
     except (RunInUse, StorageError):
@@ -86,7 +90,7 @@ def _pretrained(run: RunConfig) -> Result:
         ) from error
 
 
-def _history(result: Result, run: RunConfig) -> Tensor:
+def _history(result: "Result", run: RunConfig) -> Tensor:
     """See `Trained`."""
     assert isinstance(run.method, Supervised.Config)
     names = logged_names(1 + len(run.method.heads))

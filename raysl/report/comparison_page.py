@@ -9,8 +9,8 @@ from raysl.report.comparison_charts import MAX_BARS, bars, depth_section, steps_
 from raysl.report.contents import Score
 from raysl.report.html import document, grouped_table, table
 from raysl.report.page import contents
-from raysl.report.score_table import COLUMN_TITLES, spread_note
-from raysl.report.summary import bounds, number
+from raysl.report.score_table import COLUMN_TITLES, spread_note, spread_of
+from raysl.report.summary import number
 
 
 def comparison_page(found: Comparison) -> str:
@@ -103,9 +103,7 @@ def _value(score: Score | None) -> str:
     """A number over its interval, or its deviation."""
     if score is None:
         return ""
-    spread = bounds(score.interval, score.unit)
-    if not spread and score.deviation is not None:
-        spread = f"± {number(score.deviation, score.unit)}"
+    spread = spread_of(score)
     return number(score.trained, score.unit) + (f'<div class="spread">{spread}</div>' if spread else "")
 
 

@@ -9,6 +9,8 @@ from raysl.report.contents import Score
 FEATURES = "features"
 """What the drawings call the place of a network's features among its stages: behind all of them."""
 
+SHOTS = "shot"
+"""What the names of low-shot numbers have in common, which does not say what they are."""
 _PATTERNS = (
     (r"(?P<base>.+)_k(?P<x>\d+)", "k"),
     (r"(?P<base>.+)_at_(?P<x>\d+)", "k"),
@@ -36,7 +38,9 @@ class Family:
 
     @property
     def title(self) -> str:
-        """What people call it: `Top1 against k`."""
+        """What people call it: `Top-1 against k`."""
+        if self.base == SHOTS:
+            return f"By {self.x}"
         return f"{number_title(self.base)} against {self.x}"
 
 
@@ -46,7 +50,7 @@ def number_title(base: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-_TITLES = {"shot": "Accuracy", "map": "Mean average precision"}
+_TITLES = {"map": "Mean average precision"}
 
 
 def families(scores: Sequence[Score]) -> list[Family]:

@@ -13,6 +13,8 @@ from raysl.report.summary import large
 
 MIN_CARDS, MAX_SHOWN = 4, 8
 """Cards that are filled up with numbers that are no headlines, and the most numbers that open the page."""
+MAX_NAMED = 4
+"""Numbers that a warning names."""
 MAX_OPEN = 30
 """Longer tables are folded."""
 
@@ -29,7 +31,7 @@ def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
     headings = headings_of(shown)
     num_cards = max(MIN_CARDS, sum(score.is_headline for score in shown))
     cards = "".join(map(_card, shown[:num_cards], headings))
-    numbers = score_table(shown, [escape(heading) for heading in headings])
+    numbers = score_table(shown, [escape(heading) for heading in headings], is_narrow=True)
     return (
         f'<section id="results"><h2>Results</h2><div class="cards">{cards}</div>'
         f'<div class="pair">{_bars(shown, headings)}'
@@ -101,9 +103,11 @@ def _saturation_note(scores: Sequence[Score]) -> str:
     saturated = [score for score in scores if score.is_saturated]
     if not saturated:
         return ""
-    reached = ", ".join(f"{large(score.pixels)} % ({escape(score.heading)})" for score in saturated)
+    reached = ", ".join(f"{large(score.pixels)} % ({escape(score.heading)})" for score in saturated[:MAX_NAMED])
+    if len(saturated) > MAX_NAMED:
+        reached += f" and as much of {len(saturated) - MAX_NAMED} further numbers"
     others = [score for score in scores if score.is_headline and score.unit == "%" and not score.is_saturated]
-    advice = f" Go by: {'; '.join(escape(score.heading) for score in others)}." if others else ""
+    advice = f" Go by: {'; '.join(escape(score.heading) for score in others[:MAX_NAMED])}." if others else ""
     return (
         f'<p class="note">Raw pixels alone reach {reached} on these images, which can hardly tell a good backbone '
         f"from a poor one.{advice}</p>"

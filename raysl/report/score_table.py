@@ -19,7 +19,11 @@ def headings_of(scores: Sequence[Score]) -> list[str]:
 
 
 def score_table(
-    scores: Sequence[Score], names: Sequence[str], with_notes: bool = False, anchors: Mapping[str, str] | None = None
+    scores: Sequence[Score],
+    names: Sequence[str],
+    with_notes: bool = False,
+    anchors: Mapping[str, str] | None = None,
+    is_narrow: bool = False,
 ) -> str:
     """Scores as rows under names that are HTML; columns that none of them fills are left out.
 
@@ -29,19 +33,20 @@ def score_table(
         with_notes: whether their notes are a column.
         anchors: ids on the page by benchmark; where they are given, each benchmark's rows stand under its name, which
             is a link to its id if it has one.
+        is_narrow: whether intervals and deviations stand below the numbers, not in columns.
     """
     columns = [name for name in COLUMN_TITLES if any(getattr(score, name) is not None for score in scores)]
     shown = {
         "unit": any(score.unit != "%" for score in scores),
-        "±": any(score.deviation is not None for score in scores),
-        "95 %": any(score.interval is not None for score in scores),
+        "±": not is_narrow and any(score.deviation is not None for score in scores),
+        "95 %": not is_narrow and any(score.interval is not None for score in scores),
         "note": with_notes and any(score.note for score in scores),
     }
     spreads = [title for title in ("±", "95 %") if shown[title]]
     numbers = ["pre-trained", *spreads, *(COLUMN_TITLES[name] for name in columns[1:])]
     head = "<th></th><th>unit</th>" if shown["unit"] else "<th>in %</th>"
     head += "".join(f'<th class="number">{title}</th>' for title in numbers) + "<th>note</th>" * shown["note"]
-    rows = [_row(score, name, columns[1:], shown) for score, name in zip(scores, names, strict=True)]
+    rows = [_row(score, name, columns[1:], shown, is_narrow) for score, name in zip(scores, names, strict=True)]
     if anchors is None:
         return grouped_table(head, [rows])
     width = 1 + len(numbers) + shown["unit"] + shown["note"]
@@ -55,14 +60,23 @@ def score_table(
     return grouped_table(head, groups)
 
 
-def _row(score: Score, name: str, rivals: Sequence[str], shown: dict[str, bool]) -> str:
-    """The cells of a score."""
+def _row(score: Score, name: str, rivals: Sequence[str], shown: dict[str, bool], is_narrow: bool) -> str:
+    """The cells of a score; a note that its heading tells already is left out."""
     spreads = {"±": number(score.deviation, score.unit), "95 %": bounds(score.interval, score.unit)}
     cells = [f'<td class="name">{name}</td>' + f"<td>{escape(score.unit)}</td>" * shown["unit"]]
-    cells.append(f'<td class="number main">{number(score.trained, score.unit)}</td>')
+    below = f'<div class="spread">{spread_of(score)}</div>' if is_narrow and spread_of(score) else ""
+    cells.append(f'<td class="number main">{number(score.trained, score.unit)}{below}</td>')
     cells += [f'<td class="number spread">{text}</td>' for title, text in spreads.items() if shown[title]]
     cells += [f'<td class="number">{number(getattr(score, rival), score.unit)}</td>' for rival in rivals]
-    return "".join(cells) + f'<td class="remark">{escape(score.note)}</td>' * shown["note"]
+    note = "" if score.note in score.heading else score.note
+    return "".join(cells) + f'<td class="remark">{escape(note)}</td>' * shown["note"]
+
+
+def spread_of(score: Score) -> str:
+    """The interval of a score, or else its deviation; empty without either."""
+    if score.interval is None and score.deviation is not None:
+        return f"± {number(score.deviation, score.unit)}"
+    return bounds(score.interval, score.unit)
 
 
 def spread_note(scores: Sequence[Score]) -> str:

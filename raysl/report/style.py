@@ -69,6 +69,7 @@ th { color: var(--muted); font-weight: 600; font-size: 14px; white-space: nowrap
 tr > *:last-child { padding-right: 0; }
 .number { text-align: right; white-space: nowrap; }
 .taken { overflow-wrap: anywhere; min-width: 88px; }
+.main .spread { font-weight: 400; }
 .spread { color: var(--muted); font-size: 13px; }
 .name { overflow-wrap: anywhere; min-width: 118px; }
 .remark { min-width: 190px; }
@@ -96,7 +97,8 @@ dl.tree dd p { margin: 0; color: var(--muted); }
   th, td { padding-right: 9px; }
   table, th { font-size: 13px; }
   th { white-space: normal; }
-  .name { min-width: 118px; position: sticky; left: 0; background: var(--paper); }
+  .name { min-width: 118px; position: sticky; left: 0; background: var(--paper); background-clip: padding-box; }
+  .name code { font-size: 12px; }
 }
 """
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl.benchmarks import trained
 from raysl.benchmarks.benchmark import Context, Findings, Side
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.finetune import Finetune
@@ -28,7 +27,7 @@ WHOLE = ProbeViews(min_scale=1.0, flip=0.0)
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps that trainings began at, which run in this process."""
     steps: list[int] = []
-    monkeypatch.setattr(trained, "pretrain", pretrain_here(steps))
+    monkeypatch.setattr("raysl.train.pretrain.pretrain", pretrain_here(steps))
     return steps
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysl.benchmarks import semi_supervised, trained
+from raysl.benchmarks import semi_supervised
 from raysl.benchmarks.benchmark import Context, Labelled
 from raysl.benchmarks.metric import bootstrap
 from raysl.benchmarks.semi_supervised import SemiSupervised, num_drawn
@@ -151,7 +151,7 @@ def test_the_settings_are_those_of_vissl(digits: str, tmp_path: Path, fake: Fake
 
 def test_few_shades_suffice_and_all_test_images_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    monkeypatch.setattr(trained, "pretrain", pretrain_here(started))
+    monkeypatch.setattr("raysl.train.pretrain.pretrain", pretrain_here(started))
     context = context_of(checkpoint(tmp_path, *shades(tmp_path)), tmp_path)
     config = SemiSupervised.Config(fractions=(50.0, 100.0), epochs=60, decay_at=(), lr=4.0, views=WHOLE)
     found = SemiSupervised(config).measure(context)

@@ -150,8 +150,8 @@ def test_shots_and_shares_of_labels_are_families_and_single_numbers_none() -> No
     names = ("1_shot", "5_shot", "top1_1pct", "top1_10pct", "precision_at_1", "precision_at_10", "recall_at_1", "top1")
     found = families([score(name) for name in names])
     assert [family.title for family in found] == [
-        "Accuracy against labelled images of each class",
-        "Top1 against labelled images, %".replace("Top1", "Top-1"),
+        "By labelled images of each class",
+        "Top-1 against labelled images, %",
         "Precision against k",
     ]
     assert [list(family.scores) for family in found] == [[1, 5], [1, 10], [1, 10]]

@@ -213,6 +213,20 @@ def test_a_number_has_its_own_title_and_unit() -> None:
     assert re.findall(r'aria-label="Bars of the scores in (.*?):', full) == ["%", "s"]
 
 
+def test_a_warning_of_many_saturated_numbers_names_four() -> None:
+    solved = [replace(SCORES[1], title=f"Number {place}") for place in range(6)]
+    text = Outline(page(example(scores=solved, embeddings=None))).text
+    assert "98.1 % (Number 3) and as much of 2 further numbers on these images" in text
+
+
+def test_a_note_that_the_heading_tells_is_not_told_again() -> None:
+    special = replace(SCORES[1], title="kNN (k=[3])", note="k=[3]")
+    other = replace(SCORES[2], note="something else")
+    text = Outline(page(example(scores=[special, other], embeddings=None))).text
+    assert text.count("k=[3]") == 5, "card, bars, both tables, the warning of raw pixels"
+    assert text.count("something else") == 1
+
+
 SURE = replace(SCORES[1], interval=(96.5, 98.2))
 
 
@@ -220,6 +234,7 @@ def test_an_interval_stands_on_the_card_in_the_tables_and_at_the_bar() -> None:
     text = Outline(page(example(scores=[SURE], embeddings=None))).text
     assert "97.4 %95 %: 96.5 to 98.2+4.4 vs untrained" in text, "the card"
     assert text.count("97.4096.50 to 98.2093.0098.10") == 2, "both tables"
+    assert "Low-shot, 5 per class90.10± 0.8070.4077.50" in Outline(page(example(embeddings=None))).text
     assert text.count("It does not cover another training, another seed, or images of another kind.") == 2
     assert "Whiskers: 95 % interval over test images." in text
     assert "standard deviation" not in text
