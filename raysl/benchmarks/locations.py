@@ -2,13 +2,11 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Hashable
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from pyarrow import fs
 
 from raysl.addresses import info_of, telling
-from raysl.config.fields import hints_of
 from raysl.config.ranges import bare, is_location
 
 
@@ -18,8 +16,7 @@ def content_of(config: Any) -> dict[str, str]:
     Names, sizes and times of change of all files are looked at, and none of them is read. What is not there has none:
     the benchmark says so itself.
     """
-    kind: Hashable = type(config)
-    hints = hints_of(kind)
+    hints = get_type_hints(type(config), include_extras=True)
     found: dict[str, str] = {}
     for field in dataclasses.fields(config):
         annotation = hints[field.name]
