@@ -147,14 +147,24 @@ def test_accuracy_against_k_has_the_first_k_too() -> None:
 
 
 def test_shots_and_shares_of_labels_are_families_and_single_numbers_none() -> None:
-    names = ("1_shot", "5_shot", "top1_1pct", "top1_10pct", "precision_at_1", "precision_at_10", "recall_at_1", "top1")
+    names = (
+        "1_shot",
+        "5_shot",
+        "top1_0_1pct",
+        "top1_10pct",
+        "1_shot_min",
+        "precision_at_1",
+        "precision_at_10",
+        "recall_at_1",
+        "top1",
+    )
     found = families([score(name) for name in names])
     assert [family.title for family in found] == [
         "By labelled images of each class",
         "Top-1 against labelled images, %",
         "Precision against k",
     ]
-    assert [list(family.scores) for family in found] == [[1, 5], [1, 10], [1, 10]]
+    assert [list(family.scores) for family in found] == [[1, 5], [0.1, 10], [1, 10]]
 
 
 STAGES = [
@@ -175,6 +185,22 @@ def test_stages_are_those_that_the_title_names_and_the_features_come_last() -> N
         "features": 89.0,
     }
     assert list(found.scores)[-1] == "features"
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "stage"),
+    [
+        ("top1_res4", "Augmented probe, top-1, res4", "res4"),
+        ("top1_res4_2", "Augmented probe, top-1, res4_2 (epochs=3)", "res4_2"),
+        ("top1_best", "Augmented probe, top-1, best epoch", None),
+        ("top1_validation", "Retrieval, instre, validation, mean average precision", None),
+        ("top1_min", "Low-shot SVM, mAP of 1 per class, worst draw", None),
+        ("top1_2", "Probe of 2nd, top-1", None),
+    ],
+)
+def test_a_title_tells_whether_a_number_is_of_a_stage(name: str, title: str, stage: str | None) -> None:
+    found = stages_of([score("top1", title="Probe, top-1"), score(name, title=title)])
+    assert [list(own.scores) for own in found] == ([] if stage is None else [[stage, "features"]])
 
 
 def test_bars_by_stage_bear_their_numbers() -> None:
