@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -70,15 +71,12 @@ def average_precision(scores: Tensor, is_right: Tensor) -> Tensor:
     Returns:
         A float64 scalar; 0 where nothing is right.
     """
-    right = scores[is_right].sort().values  # [P], rising
-    num = len(right)
-    if num == 0:
+    right = _sorted(scores[is_right])  # [P], rising
+    if len(right) == 0:
         return torch.zeros((), dtype=torch.float64, device=scores.device)
-    above = torch.searchsorted(right, scores[~is_right], right=True)  # [N - P], how many right ones do not beat it
-    counts = torch.bincount(above, minlength=num + 1)
-    wrong = counts.flip(0).cumsum(0).flip(0)[1:]  # [P], how many wrong ones score at least as much
-    as_much = num - torch.searchsorted(right, right)  # [P], how many right ones do
-    return (as_much.double() / (as_much + wrong)).mean()
+    all_as_much = len(scores) - torch.searchsorted(_sorted(scores), right)  # [P], how many score at least as much
+    right_as_much = len(right) - torch.searchsorted(right, right)
+    return (right_as_much.double() / all_as_much).mean()
 
 
 def precision_at(found: Searched, k: int) -> Tensor:
@@ -110,6 +108,11 @@ def _cosines(queries: Tensor, searched: Tensor) -> Tensor:
     for first, part in _chunks(searched):
         out[:, first : first + len(part)] = own @ F.normalize(part.to(own.device).float(), dim=1).T
     return out
+
+
+def _sorted(values: Tensor) -> Tensor:
+    """Rising; numpy sorts numbers without their places several times as fast as torch does on a CPU."""
+    return values.sort().values if values.is_cuda else torch.from_numpy(np.sort(values.numpy()))
 
 
 def _chunks(rows: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 
+from raysl import dist
 from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Metric, Needs
 from raysl.benchmarks.dense.average_precision import THRESHOLDS, Detected, precisions_by_class
@@ -15,9 +16,10 @@ from raysl.benchmarks.dense.detector import Detector
 from raysl.benchmarks.dense.pictures import Picture, Seeing
 from raysl.benchmarks.dense.schedules import SCHEDULES, optim_of
 from raysl.benchmarks.dense.stream import DenseBatches
-from raysl.benchmarks.dense.training import Course, device_of_training, forget, trained
+from raysl.benchmarks.dense.training import Course, forget, trained
 from raysl.config.ranges import Count, Every, Length, Location, NotEmpty, Side, Within
 from raysl.config.schema import BenchmarkConfig
+from raysl.data.order import rank_share
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import TokenBackbone
 from raysl.storage import Folder
@@ -93,6 +95,8 @@ class Detection(Benchmark):
         of 90,000 of COCO, in proportion."""
         precision: Literal["auto", "fp32", "bf16"] = "auto"
         """Autocast of the forward pass in training; auto is bf16 on GPUs and fp32 on CPUs."""
+        workers: Annotated[int, Within(1, 65_536)] | None = None
+        """Training processes, which share the batch. Default: as many as the run had."""
         checkpoint_every: Every | None = None
         """How often a checkpoint is saved, from which an interrupted training goes on. Default: 500st of VOC, 2500st
         of COCO."""
@@ -133,6 +137,8 @@ class Detection(Benchmark):
                 f"{len(train)} training images with objects do not fill a batch of {config.batch_size}; set a smaller "
                 "batch_size"
             )
+        if config.workers is not None and config.batch_size < config.workers:
+            raise ConfigError(f"batch_size={config.batch_size} leaves some of {config.workers} workers without images")
         return config, []
 
     @classmethod
@@ -141,12 +147,26 @@ class Detection(Benchmark):
         return [f"{kind}{name}" for kind in _kinds(config) for name in ("ap", "ap50", "ap75")]
 
     def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`. It trains in this process, on its GPU where there is one."""
+        """See `Benchmark.measure`. It trains on workers of Ray Train."""
+        from raysl.benchmarks.dense.workers import on_workers
+
+        return on_workers(self.measure_on, context, self.config.workers)
+
+    def measure_on(self, context: Context, device: torch.device) -> Findings:
+        """Measure in this process, as one of the ranks that are there.
+
+        Args:
+            context: what the benchmark was handed.
+            device: where to train.
+
+        Raises:
+            ConfigError: if a file cannot be read, or the network cannot be trained so.
+            NonFiniteLoss: if the loss stops being finite.
+        """
         train, test = _training_split(self.config), _test_split(self.config)
         if train.classes != test.classes:
             odd = sorted(set(train.classes) ^ set(test.classes))
             raise ConfigError(f"training and test images have other classes: {', '.join(odd[:5])}")
-        device = device_of_training()
         patch = context.checkpoint.backbone.patch_size
         multiple = int(np.lcm(STRIDE, 2 * patch if patch else 1))
         config = self.config
@@ -167,10 +187,12 @@ class Detection(Benchmark):
         assert isinstance(method, Detector)
         found: list[Detected] = []
         sizes: list[tuple[int, int]] = []
-        for place in range(len(test)):
+        for place in rank_share(len(test), dist.rank(), dist.world()):
             image = test.image(place)
             sizes.append((image.shape[1], image.shape[2]))
             found.append(detected(method, seeing.for_measuring(image), seeing, sizes[-1], device))
+        found = [one for part in dist.gather_objects(found) for one in part]
+        sizes = [one for part in dist.gather_objects(sizes) for one in part]
         forget(course, context)
         return self.findings(found, test, sizes)
 

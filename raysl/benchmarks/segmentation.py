@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from raysl import dist
 from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Needs
 from raysl.benchmarks.dense.crops import resized_short, slid, training_crop
@@ -16,10 +17,11 @@ from raysl.benchmarks.dense.masks import MaskSplit, mask_split
 from raysl.benchmarks.dense.overlap import Overlap
 from raysl.benchmarks.dense.segmenter import IMAGES, MASK, Segmenter
 from raysl.benchmarks.dense.stream import DenseBatches
-from raysl.benchmarks.dense.training import Course, device_of_training, forget, trained
+from raysl.benchmarks.dense.training import Course, forget, trained
 from raysl.config.ranges import Count, Every, Length, Location, Side, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.batch import Batch
+from raysl.data.order import rank_share
 from raysl.errors import ConfigError
 from raysl.optim.adamw import AdamW
 from raysl.schedule import Duration
@@ -89,6 +91,8 @@ class Segmentation(Benchmark):
         """Linear rise of the learning rate."""
         precision: Literal["auto", "fp32", "bf16"] = "auto"
         """Autocast of the forward pass in training; auto is bf16 on GPUs and fp32 on CPUs."""
+        workers: Annotated[int, Within(1, 65_536)] | None = None
+        """Training processes, which share the batch. Default: as many as the run had."""
         checkpoint_every: Every = field(default=Duration.parse("1000st"))
         """How often a checkpoint is saved, from which an interrupted training goes on."""
 
@@ -125,6 +129,8 @@ class Segmentation(Benchmark):
             raise ConfigError(
                 f"{len(split)} training images do not fill a batch of {config.batch_size}; set a smaller batch_size"
             )
+        if config.workers is not None and config.batch_size < config.workers:
+            raise ConfigError(f"batch_size={config.batch_size} leaves some of {config.workers} workers without images")
         return config, []
 
     @classmethod
@@ -133,9 +139,24 @@ class Segmentation(Benchmark):
         return ["miou", "pixel_accuracy", "class_accuracy"]
 
     def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`. It trains in this process, on its GPU where there is one."""
+        """See `Benchmark.measure`. It trains on workers of Ray Train."""
+        from raysl.benchmarks.dense.workers import on_workers
+
+        return on_workers(self.measure_on, context, self.config.workers)
+
+    def measure_on(self, context: Context, device: torch.device) -> Findings:
+        """Measure in this process, as one of the ranks that are there.
+
+        Args:
+            context: what the benchmark was handed.
+            device: where to train.
+
+        Raises:
+            ConfigError: if a file cannot be read, or the network cannot be trained so.
+            NonFiniteLoss: if the loss stops being finite.
+        """
         train, test = (_split(self.config, is_train) for is_train in (True, False))
-        device, crop = device_of_training(), self._crop(context)
+        crop = self._crop(context)
         course = self._course(train)
         make = partial(_crop_of, train, self.config.short_side, crop)
         collate = partial(_collate, data=context.data)
@@ -146,9 +167,10 @@ class Segmentation(Benchmark):
         method = trained(course, context, device, batches)
         assert isinstance(method, Segmenter)
         overlap = Overlap(len(test.classes))
-        for number in range(len(test)):
+        for number in rank_share(len(test), dist.rank(), dist.world()):
             image, mask = test.sample(number)
             overlap.add(self._predicted(method, image, mask, crop, context.data, device), mask.to(device))
+        overlap.gather()
         forget(course, context)
         ious = dict(zip(test.classes, overlap.ious().tolist(), strict=True))
         shown = {name: value for name, value in ious.items() if value == value}  # a class that is nowhere has none

@@ -89,7 +89,7 @@ def test_distractors_of_another_folder_make_it_harder(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_told_before_a_network_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="dataset=copydays needs path="):
+    with pytest.raises(ConfigError, match="copydays needs path="):
         CopyDetection.fit_to(CopyDetection.Config(), NONE)
     folder = samples.copydays(tmp_path)
     with pytest.raises(ConfigError, match="set query_splits= to folders that there are"):

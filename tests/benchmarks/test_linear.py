@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from raysl.benchmarks import classification, probe
+from raysl.benchmarks import classification, probes
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
 from raysl.benchmarks.classification import Scaling, hold_out, moments, softmax
 from raysl.benchmarks.linear import Linear
@@ -265,6 +265,6 @@ def test_a_batch_is_all_that_is_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(classification, "CHUNK_ROWS", 11)
     monkeypatch.setattr(classification, "rows_of", watched)
-    monkeypatch.setattr(probe, "rows_of", watched)
+    monkeypatch.setattr(probes, "rows_of", watched)
     linear(train, test, 4, **SHORT)
     assert max(most) == 15

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from raysl import dist
 from raysl.benchmarks.metric import RESAMPLES, Metric
 
 
@@ -32,6 +33,10 @@ class Overlap:
         wanted, given = wanted[counts], predicted.long()[counts]
         hits = _count(wanted[wanted == given], self.num_classes)
         self.rows.append(torch.stack([hits, _count(wanted, self.num_classes), _count(given, self.num_classes)]).cpu())
+
+    def gather(self) -> None:
+        """Have the images that all ranks counted, those of the first rank first; every rank calls it."""
+        self.rows = [row for rows in dist.gather_objects(self.rows) for row in rows]
 
     @property
     def counts(self) -> np.ndarray:

@@ -59,7 +59,7 @@ class DenseBatches(Generic[Sample]):
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """See `BatchStream.from_step`."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // dist.world())) as pool:
             waiting: deque[list[Future[Sample]]] = deque()
             for number in range(step, self.plan.total_steps):
                 while len(waiting) <= AHEAD and number + len(waiting) < self.plan.total_steps:

@@ -82,7 +82,7 @@ class Course:
 def trained(
     course: Course, context: Context, device: torch.device, batches: Callable[[TrainPlan], BatchStream]
 ) -> Method:
-    """Train in this process, from the newest checkpoint of the same training on where there is one.
+    """Train as one of the ranks that are there, from the newest checkpoint of the same training on where there is one.
 
     Checkpoints lie in `context.folder`, below a name that settings, images, weights and seed make: those of another
     training are not taken for this one's. `forget` deletes them when all is measured.
@@ -154,8 +154,3 @@ def _name(course: Course, context: Context, network: Backbone) -> str:
     for name, values in network.state_dict().items():
         digest.update(name.encode() + values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return f"training_{digest.hexdigest()[:12]}"
-
-
-def device_of_training() -> torch.device:
-    """A GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

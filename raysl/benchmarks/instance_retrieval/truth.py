@@ -100,7 +100,7 @@ def folder_of(path: str | None, dataset: str) -> Folder:
         ConfigError: if none was given, or it is not there.
     """
     if path is None:
-        raise ConfigError(f"dataset={dataset} needs path=, the folder of its images and ground truth")
+        raise ConfigError(f"{dataset} needs path=, the folder of its images and ground truth")
     folder = Folder(path)
     if not folder.exists():
         raise ConfigError(f"no folder {folder.uri!r}; give path= the folder of {dataset}")

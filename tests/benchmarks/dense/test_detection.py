@@ -33,6 +33,7 @@ from tests.benchmarks.dense.test_boxes import coco, voc
 from tests.benchmarks.dense.test_crops import random_of
 
 NO_IMAGES = Labelled(0, 0, (), None)
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +72,7 @@ def test_it_runs_on_both_layouts_and_both_kinds_of_networks(
     assert Detection.fit_to(settings, NO_IMAGES) == (settings, [])
     given = context(tmp_path / "run", *overrides)
     before = {name: value.clone() for name, value in given.network.state_dict().items()}
-    found = Detection(settings).measure(given)
+    found = Detection(settings).measure_on(given, CPU)
     metrics = by_name(metrics_of(found))
     assert list(metrics) == Detection.metrics(settings, 0)
     assert all(0 <= metric.value <= 100 for metric in metrics.values())
@@ -115,7 +116,7 @@ def test_a_perfect_detector_has_100(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(detection, "Detector", Perfect)
     monkeypatch.setattr(Detection, "_course", lambda *_: None)
     monkeypatch.setattr(detection, "forget", lambda *_: None)
-    found = Detection(settings).measure(given)
+    found = Detection(settings).measure_on(given, CPU)
     assert [metric.value for metric in found.metrics] == pytest.approx([100] * len(found.metrics), abs=1e-6)
 
 
@@ -130,7 +131,7 @@ def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkey
         ends.append(torch.load(checkpoint / "train_state.pt", weights_only=True))
 
     monkeypatch.setattr(detection, "forget", kept)
-    Detection(settings).measure(context(tmp_path / "whole"))
+    Detection(settings).measure_on(context(tmp_path / "whole"), CPU)
     steps = []
     step = Detector.training_step
 
@@ -143,8 +144,8 @@ def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkey
     monkeypatch.setattr(Detector, "training_step", failing)
     given = context(tmp_path / "parts")
     with pytest.raises(KeyboardInterrupt):
-        Detection(settings).measure(given)
-    Detection(settings).measure(given)
+        Detection(settings).measure_on(given, CPU)
+    Detection(settings).measure_on(given, CPU)
     assert steps == [0, 1, 2, 3, 2, 3]
     whole, parts = ends
     assert whole["step"] == parts["step"] == 4
@@ -162,7 +163,7 @@ def test_it_learns_where_coloured_rectangles_are(
 ) -> None:
     voc(tmp_path / "data", num=16)
     settings = config(tmp_path / "data", iterations=120, batch_size=4, lr=lr, short_sides=(64,))
-    found = by_name(metrics_of(Detection(settings).measure(context(tmp_path / "run", *overrides))))
+    found = by_name(metrics_of(Detection(settings).measure_on(context(tmp_path / "run", *overrides), CPU)))
     assert found["ap50"].value > least
 
 
@@ -290,6 +291,7 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
         (config(tmp_path, layout="coco"), r"no .*instances_train2017.json"),
         (config(tmp_path, layout="coco", more="x"), "more=.*x is for another year of VOC"),
         (config(tmp_path, batch_size=4), "3 training images with objects do not fill a batch of 4"),
+        (config(tmp_path, workers=4), "batch_size=3 leaves some of 4 workers without images"),
         (config(tmp_path, more=str(tmp_path / "no")), r"no .*trainval.txt"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -297,4 +299,4 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="pixels have none; set rivals"):
         kind(config(tmp_path, rivals=("pixels",)))
     with pytest.raises(ConfigError, match="no stage 'res9'"):
-        kind(config(tmp_path, freeze=("res9",))).measure(context(tmp_path / "run"))
+        kind(config(tmp_path, freeze=("res9",))).measure_on(context(tmp_path / "run"), CPU)

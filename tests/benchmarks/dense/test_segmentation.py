@@ -21,6 +21,7 @@ from tests.benchmarks.dense.scenes import RESNET, VIT, context, network
 from tests.benchmarks.dense.test_masks import ade, voc
 
 NO_IMAGES = Labelled(0, 0, (), None)
+CPU = torch.device("cpu")
 
 
 def config(root: Path, **fields: Any) -> Segmentation.Config:
@@ -34,7 +35,7 @@ def test_a_head_learns_classes_by_their_colours(tmp_path: Path, overrides: tuple
     voc(tmp_path / "data", num=8)
     given = context(tmp_path / "run", *overrides)
     before = {name: value.clone() for name, value in given.network.state_dict().items()}
-    found = Segmentation(config(tmp_path / "data", iterations=60)).measure(given)
+    found = Segmentation(config(tmp_path / "data", iterations=60)).measure_on(given, CPU)
     metrics = by_name(metrics_of(found))
     assert list(metrics) == Segmentation.metrics(config(tmp_path), 0)
     assert metrics["miou"].value > least  # of 4 classes; the background alone has less than 20
@@ -49,7 +50,7 @@ def test_a_head_learns_classes_by_their_colours(tmp_path: Path, overrides: tuple
 def test_ade20k_is_measured_on_150_classes(tmp_path: Path) -> None:
     ade(tmp_path / "data")
     settings = config(tmp_path / "data", layout="ade20k", batch_size=3, iterations=2)
-    found = Segmentation(settings).measure(context(tmp_path / "run"))
+    found = Segmentation(settings).measure_on(context(tmp_path / "run"), CPU)
     assert 0 <= metrics_of(found)[0].value <= 100
     assert all(name.startswith("class ") for name in next(iter(found.figures["per_class"].values())))
 
@@ -57,7 +58,7 @@ def test_ade20k_is_measured_on_150_classes(tmp_path: Path) -> None:
 def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     voc(tmp_path / "data")
     settings = config(tmp_path / "data", iterations=6, checkpoint_every=Duration(2, "st"))
-    whole = Segmentation(settings).measure(context(tmp_path / "whole"))
+    whole = Segmentation(settings).measure_on(context(tmp_path / "whole"), CPU)
     given = context(tmp_path / "parts")
     steps = []
     step = Segmenter.training_step
@@ -70,11 +71,11 @@ def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkey
 
     monkeypatch.setattr(Segmenter, "training_step", failing)
     with pytest.raises(KeyboardInterrupt):
-        Segmentation(settings).measure(given)
+        Segmentation(settings).measure_on(given, CPU)
     assert [name[:9] for name in given.folder.names()] == ["training_"]
     other = replace(settings, lr=0.02)
     assert training._name(*course_of(other, given)) != given.folder.names()[0]
-    parts = Segmentation(settings).measure(given)
+    parts = Segmentation(settings).measure_on(given, CPU)
     assert steps == [0, 1, 2, 3, 4, 5, 4, 5]
     assert parts == whole
 
@@ -155,11 +156,13 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
     assert kind.fit_to(config(tmp_path), NO_IMAGES) == (config(tmp_path), [])
     with pytest.raises(ConfigError, match="4 training images do not fill a batch of 5; set a smaller batch_size"):
         kind.fit_to(config(tmp_path, batch_size=5), NO_IMAGES)
+    with pytest.raises(ConfigError, match="batch_size=4 leaves some of 5 workers without images"):
+        kind.fit_to(config(tmp_path, workers=5), NO_IMAGES)
     with pytest.raises(ConfigError, match="crop=33 over images of short_side=32; give crop=32 or less"):
         kind.fit_to(config(tmp_path, crop=33), NO_IMAGES)
     with pytest.raises(ConfigError, match="pixels have none; set rivals"):
         kind(config(tmp_path, rivals=("pixels",)))
     vit = context(tmp_path / "run", *VIT)
     with pytest.raises(ConfigError, match="crop=30 is no multiple of the backbone's patch_size=4; try crop=28"):
-        kind(config(tmp_path, crop=30)).measure(vit)
+        kind(config(tmp_path, crop=30)).measure_on(vit, CPU)
     assert Segmentation(config(tmp_path, crop=None, short_side=31))._crop(vit) == 28

@@ -89,7 +89,7 @@ def error_of(dataset: Any, path: Path | None, splits: tuple[str, ...] = ("strong
 
 
 def test_folders_that_are_not_the_dataset_are_told(tmp_path: Path) -> None:
-    assert "dataset=instre needs path=" in error_of("instre", None)
+    assert "instre needs path=" in error_of("instre", None)
     assert f"no folder '{tmp_path}/none'" in error_of("oxford5k", tmp_path / "none")
     assert "no gnd_roxford5k.pkl in" in error_of("roxford5k", tmp_path)
     assert "no gnd_instre.mat in" in error_of("instre", tmp_path)
