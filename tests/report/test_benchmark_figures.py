@@ -221,7 +221,8 @@ GOOD: dict[str, Any] = {
 
 
 def test_the_page_folds_what_each_benchmark_found_behind_its_name() -> None:
-    full = page(example(figures={"knn": GOOD, "linear": {"per_class": GOOD["per_class"], "unheard_of": 3}}))
+    figures = {"knn": GOOD, "linear": {"per_class": GOOD["per_class"], "unheard_of": 3}}
+    full = page(example(figures=figures, embeddings=None, history=[]))
     outline = Outline(full)
     assert "Benchmark by benchmark" in outline.headings
     assert "knn confusion, reliability, classes, curves" in outline.text
@@ -284,5 +285,5 @@ def test_right_images_have_the_frame_and_the_mark_of_right_ones() -> None:
     first = CELL + 2 * FRAME + WIDE_GAP
     lefts = [first, first + CELL + 2 * FRAME + GAP]
     assert [tuple(image[1, left + 1, :3].tolist()) for left in lefts] == [SAME, OTHER]
-    text = Outline(page(example(retrieved={"retrieval": sample}))).text
+    text = Outline(page(example(retrieved={"retrieval": sample}, embeddings=None, history=[]))).text
     assert "✔ and green: right (1 of 2)" in text
