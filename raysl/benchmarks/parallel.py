@@ -1,9 +1,8 @@
 """Independent pieces of a benchmark, side by side on the cluster."""
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-
-import ray
 
 Result = TypeVar("Result")
 
@@ -20,7 +19,8 @@ def run_jobs(function: Callable[..., Result], shared: Any, jobs: Sequence[tuple[
         shared: what all of them read.
         jobs: what each of them is given beside it; those that take longest first.
     """
-    if not ray.is_initialized() or len(jobs) < 2:
+    ray = sys.modules.get("ray")  # which a process that has not loaded it does not use
+    if ray is None or not ray.is_initialized() or len(jobs) < 2:
         return [function(shared, *job) for job in jobs]
     reference, task = ray.put(shared), ray.remote(num_cpus=1)(function)
     return list(ray.get([task.remote(reference, *job) for job in jobs]))
