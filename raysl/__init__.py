@@ -17,6 +17,7 @@ _HOME = {
     "load_history": "raysl.train.history",
     "extract": "raysl.benchmarks.features.extraction",
     "benchmark": "raysl.benchmarks.evaluate",
+    "compare": "raysl.benchmarks.several",
     "sweep": "raysl.sweeps",
     "views": "raysl.train.views",
     "convert": "raysl.weights.convert",
@@ -30,6 +31,7 @@ __all__ = [*_HOME, *_MODULES]
 if TYPE_CHECKING:
     from raysl.benchmarks.evaluate import benchmark as benchmark
     from raysl.benchmarks.features.extraction import extract as extract
+    from raysl.benchmarks.several import compare as compare
     from raysl.checkpoint import load_backbone as load_backbone
     from raysl.config.load import load_config as load_config
     from raysl.predictor import Predictor as Predictor

@@ -73,8 +73,8 @@ def read_assignments(uri: str) -> Assignments:
         ConfigError: if there is none, or it is another kind of file.
     """
     system, path = open_uri(uri)
-    with telling("read", uri):
-        table = pq.read_table(path, filesystem=system)
+    with telling("read", uri), system.open_input_file(path) as file:
+        table = pq.ParquetFile(file).read()  # the threads of read_table may abort at exit, where torch is loaded
     note = json.loads((table.schema.metadata or {}).get(_NOTE, b"{}"))
     if "num_clusters" not in note or {"index", "cluster"} - set(table.column_names):
         raise ConfigError(f"{uri} has no clusters of images; raysl cluster --checkpoint RUN writes such a file")

@@ -328,8 +328,12 @@ class Measurement:
         if before is not None:
             facts = {name: getattr(before, name) for name in ("times", "events", "command", "finished")}
         pictured = Pictured(shown, features, is_held_out=self.images.test is not None)
-        report = assemble(self.loaded, self.images, pictured, self.run_folder, facts)
-        figures = {result.name: result.figures for result in self._shown_results() if result.figures}
+        results = self._shown_results()
+        figures = {result.name: result.figures for result in results if result.figures}
+        here = tuple(split.fingerprint for split in self.images.splits.values())
+        own = [result.name for result in results if (result.basis.train, result.basis.test) == here]
+        retrieved = {name: figures[name]["retrieved"] for name in own if "retrieved" in figures.get(name, {})}
+        report = assemble(self.loaded, self.images, pictured, self.run_folder, facts, retrieved)
         upload(replace(report, scores=scores, notes=notes, figures=figures), self.home)
 
 

@@ -1,44 +1,103 @@
 """`raysl benchmark`, `raysl extract` and `raysl cluster`: what a checkpoint is worth, and what it sees."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from raysl.cli.arguments import Checkpoint, TrustCode, Verbose, set_up
+from raysl.errors import ConfigError
 from raysl.redact import redact_uri
 from raysl.signals import heeding
 from raysl.waiting import process_start, waiting
 
+if TYPE_CHECKING:
+    from raysl.benchmarks.evaluate import Report
+    from raysl.benchmarks.several import Comparison
+
 
 def run_benchmark(
-    checkpoint: Checkpoint,
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME ...] [key=value ...]",
-            help="Benchmarks, their settings such as knn.k=[20,200], and other images such as data=parquet "
-            "data.path=/b or data.test=/c; default: the benchmarks and images of the run.",
+            metavar="[URI ...] [NAME ...] [key=value ...]",
+            help="Further checkpoints to compare with; benchmarks, their settings such as knn.k=[20,200] or "
+            "svm.data=voc2007, and other images for all such as data=parquet data.path=/b or data.test=/c; default: "
+            "the benchmarks and images of the run.",
             show_default=False,
         ),
     ] = None,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is taken.", show_default=False),
+    ] = None,
+    watch: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Measure each checkpoint that this run saves, until its end.")
+    ] = None,
+    show_list: Annotated[
+        bool, typer.Option("--list", help="Show what each benchmark needs, its protocol and its cost.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what was measured before.")] = False,
+    keep_features: Annotated[
+        bool, typer.Option("--keep-features", help="Leave the features on disk for the next time.")
+    ] = False,
+    out: Annotated[str | None, typer.Option(help="Folder of the page that compares several checkpoints.")] = None,
+    low_resource: Annotated[bool, typer.Option("--low-resource", help="A quick check: 500 images a split.")] = False,
     trust_code: TrustCode = False,
     verbose: Verbose = False,
 ) -> None:
-    """Measure a checkpoint beside its untrained backbone and raw pixels, keep the results and write the report."""
+    """Measure checkpoints beside their untrained backbones and raw pixels, keep the results and write the reports."""
     set_up(verbose)
-    words = names or []
-    overrides = [word for word in words if "=" in word]
-    chosen = [word for word in words if word not in overrides] or None
+    if show_list:
+        from raysl.benchmarks.listed import benchmark_table
+
+        typer.echo(benchmark_table())
+        return
+    uris, chosen, overrides = _sorted_words(names or [], checkpoint or [])
+    if low_resource:
+        overrides = ["data.limit=500", *overrides]
+    if bool(uris) == bool(watch):
+        raise ConfigError("give --checkpoint URI, a checkpoint or a run, or --watch RUN; --list shows the benchmarks")
     with _measuring("the results that are there are kept"):
         from raysl.benchmarks.evaluate import benchmark
-        from raysl.report.summary import score_table
+        from raysl.benchmarks.several import compare
+        from raysl.benchmarks.several import watch as watch_run
 
-        report = benchmark(checkpoint, chosen, overrides, trust_code=trust_code)
-    typer.echo(score_table(report.scores))
-    typer.echo(f"report      {redact_uri(report.path)}")
-    report.check()
+        options: dict[str, Any] = {"trust_code": trust_code, "again": again, "keep_features": keep_features}
+        found: Report | Comparison
+        if watch is not None:
+            found = watch_run(watch, chosen, overrides, trust_code)
+        elif len(uris) > 1:
+            found = compare(uris, chosen, overrides, out, **options)
+        else:
+            found = benchmark(uris[0], chosen, overrides, **options)
+    _show(found)
+    found.check()
+
+
+def _show(found: "Report | Comparison") -> None:
+    from raysl.benchmarks.several import Comparison
+    from raysl.report.summary import score_table
+
+    reports = found.reports if isinstance(found, Comparison) else [found]
+    for report in reports:
+        if isinstance(found, Comparison):
+            typer.echo(f"checkpoint  {redact_uri(report.checkpoint)}")
+        typer.echo(score_table(report.scores))
+        typer.echo(f"report      {redact_uri(report.path)}")
+    if isinstance(found, Comparison):
+        typer.echo(f"comparison  {redact_uri(found.path)}")
+
+
+def _sorted_words(names: list[str], checkpoints: list[str]) -> tuple[list[str], list[str] | None, list[str]]:
+    """The words of the command as checkpoints, names of benchmarks (None: not said) and settings."""
+    overrides = [word for word in names if re.match(r"[^\s=/\\]+=", word)]
+    others = [word for word in names if word not in overrides]
+    further = [word for word in others if "://" in word or Path(word).expanduser().is_dir()]
+    return [*checkpoints, *further], [word for word in others if word not in further] or None, overrides
 
 
 def run_extract(
@@ -52,16 +111,26 @@ def run_extract(
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="train or test.")] = "test",
-    out: Annotated[str | None, typer.Option(help="Parquet file to write; default: beside the checkpoint.")] = None,
+    out: Annotated[str | None, typer.Option(help="Parquet folder to write; default: beside the checkpoint.")] = None,
+    stage: Annotated[str, typer.Option(help="Name of a stage, whose mean over all places is taken.")] = "",
+    dtype: Annotated[str, typer.Option(help="fp32 or fp16, of the numbers on disk.")] = "fp32",
     trust_code: TrustCode = False,
     verbose: Verbose = False,
 ) -> None:
-    """Write the features of images, by a checkpoint's backbone, to a Parquet file."""
+    """Write the features of images, by a checkpoint's backbone, to a folder of Parquet files that is read as one."""
     set_up(verbose)
-    with _measuring("no features were written"):
+    with _measuring("the same command goes on with the features that were written"):
         from raysl.benchmarks.features.extraction import extract
 
-        features = extract(checkpoint, split=split, out=out, trust_code=trust_code, overrides=arguments or [])
+        features = extract(
+            checkpoint,
+            split=split,
+            out=out,
+            trust_code=trust_code,
+            overrides=arguments or [],
+            stage=stage,
+            dtype=dtype,  # type: ignore[arg-type]
+        )
     typer.echo(f"features    {redact_uri(features.path)} ({features.num_rows:,} rows of {features.width})")
 
 

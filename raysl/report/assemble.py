@@ -1,8 +1,10 @@
 """Gathers what a run left behind, and some of its pictures, into the contents of its report."""
 
 import json
+import logging
 import platform
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -24,10 +26,12 @@ from raysl.config.schema import DataConfig
 from raysl.data.decode.images import cut_images, read_images
 from raysl.data.source import Split
 from raysl.hashing import permutation
-from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, RunReport, ViewSample
-from raysl.report.page import write_report
+from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
+from raysl.report.page import FILES, write_report
 from raysl.storage import Folder, outlast
 from raysl.transforms.view_recipe import evaluation_recipe
+
+log = logging.getLogger("raysl")
 
 MOST_POINTS = 1000
 NUM_QUERIES, NUM_NEIGHBOURS = 10, 8
@@ -58,7 +62,12 @@ class Pictured:
 
 
 def assemble(
-    loaded: Checkpoint, images: MeasuredImages, pictured: Pictured, folder: Folder, facts: dict[str, Any]
+    loaded: Checkpoint,
+    images: MeasuredImages,
+    pictured: Pictured,
+    folder: Folder,
+    facts: dict[str, Any],
+    retrieved: Mapping[str, Any] | None = None,
 ) -> RunReport:
     """The report of a run, without its scores.
 
@@ -68,6 +77,7 @@ def assemble(
         pictured: those of them that are shown.
         folder: of the run.
         facts: fields of the report that only the caller knows: times, events, command, the time of its end.
+        retrieved: what searches among these images found, by benchmark, see `Findings.figures`.
     """
     config = loaded.config
     num_test = "no" if images.test is None else f"{images.test.num_samples:,}"
@@ -84,17 +94,19 @@ def assemble(
         embeddings=_embeddings(pictured, images.data),
         neighbours=_neighbours(pictured, images.data),
         views=_views(loaded, images.train),
+        retrieved=retrieved_images(retrieved or {}, images),
         checkpoint=loaded.uri,
+        step=loaded.meta["step"],
         **{**finished, **facts},
     )
 
 
 def upload(report: RunReport, folder: Folder) -> None:
-    """Write both files of a report into a folder."""
+    """Write the files of a report into a folder."""
     outlast(folder.make)
     with tempfile.TemporaryDirectory(prefix="raysl_report_") as draft:
         write_report(report, Path(draft))
-        for name in ("report.json", "report.html"):
+        for name in FILES:
             outlast(partial(folder.upload, Path(draft) / name, name))
 
 
@@ -144,6 +156,46 @@ def _neighbours(shown: Pictured, data: DataConfig) -> Neighbours | None:
         labels=shown.labels[best.indices.numpy()],
         similarities=best.values.numpy(),
     )
+
+
+def retrieved_images(found: Mapping[str, Any], images: MeasuredImages) -> dict[str, Retrieved]:
+    """The images of searches, the test images for the training images; of places that there are not, none."""
+    pictures = {}
+    for benchmark, places in found.items():
+        try:
+            queries, rows, right = (np.array(places[name]) for name in ("queries", "found", "right"))
+            _check_places(queries, rows, right, images)
+        except (ValueError, TypeError, KeyError) as error:
+            log.warning("the images that %s found are left out of the report: %r", benchmark, error)
+            continue
+        queries, rows, right = queries[:NUM_QUERIES], rows[:NUM_QUERIES, :NUM_NEIGHBOURS], right[:NUM_QUERIES]
+        assert images.test is not None
+        pixels = _thumbnails(images.train, rows.flatten(), images.data)
+        pictures[benchmark] = Retrieved(
+            queries=_thumbnails(images.test, queries, images.data),
+            query_labels=_class_of(images.test, queries),
+            images=pixels.reshape(*rows.shape, *pixels.shape[1:]),
+            right=right[:, :NUM_NEIGHBOURS].astype(bool),
+        )
+    return pictures
+
+
+def _class_of(split: Split, index: np.ndarray) -> np.ndarray:
+    """int64 [N]: the classes of some images; -1 of images that have none, or several."""
+    has_one = len(split.classes) > 0 and not split.is_multilabel
+    return split.labels_of(index) if has_one else np.full(len(index), -1, np.int64)
+
+
+def _check_places(queries: np.ndarray, rows: np.ndarray, right: np.ndarray, images: MeasuredImages) -> None:
+    """Refuse what are no places of images: whole numbers [Q] and [Q, K] inside the splits, and as many marks."""
+    if images.test is None:
+        raise ValueError("there are no test images")
+    is_shaped = queries.ndim == 1 and rows.ndim == 2 and len(rows) == len(queries) > 0 and right.shape == rows.shape
+    if not is_shaped or not rows.size:
+        raise ValueError(f"shapes {queries.shape}, {rows.shape}, {right.shape} are not [Q], [Q, K], [Q, K]")
+    for places, split in ((queries, images.test), (rows, images.train)):
+        if places.dtype.kind != "i" or places.min() < 0 or places.max() >= split.num_samples:
+            raise ValueError(f"places are not whole numbers in 0 to {split.num_samples - 1}")
 
 
 def _spread_queries(labels: np.ndarray) -> np.ndarray:

@@ -95,6 +95,20 @@ class Neighbours:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Retrieved:
+    """Query images with the images that a search found for them, best first."""
+
+    queries: Pixels
+    """[Q, H, W, 3]"""
+    query_labels: NDArray[np.int64]
+    """[Q], -1 where unlabelled"""
+    images: Pixels
+    """[Q, K, H, W, 3]"""
+    right: NDArray[np.bool_]
+    """[Q, K]"""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ViewSample:
     """Some training images and the views that the method sees of them."""
 
@@ -132,10 +146,14 @@ class RunReport:
     embeddings: EmbeddingSample | None = None
     neighbours: Neighbours | None = None
     views: ViewSample | None = None
+    retrieved: dict[str, Retrieved] | None = None
+    """What searches found, by the names of their benchmarks."""
     events: list[str] = field(default_factory=list)
     """What happened on the way, such as `resumed at step 120`."""
     checkpoint: str = ""
     """URI of the last checkpoint."""
+    step: int = 0
+    """Updates of the weights at that checkpoint; 0 where it is not known."""
     command: str = ""
     """What was typed to start the run."""
     finished: str = ""
@@ -163,7 +181,7 @@ def flat_metrics(scores: Iterable[Score]) -> dict[str, float]:
     return flat
 
 
-PICTURES = ("embeddings", "neighbours", "views")
+PICTURES = ("embeddings", "neighbours", "views", "retrieved")
 
 
 def report_json(report: RunReport) -> str:
@@ -197,13 +215,13 @@ def parse_report_json(text: str, path: str) -> RunReport:
 
 
 def parse_score(content: dict[str, Any]) -> Score:
-    """A score from its JSON object."""
+    """A score from its JSON object; without an interval where one of its bounds was not finite."""
     interval = content.get("interval")
     return Score(
         **content
         | {
             "trained": math.nan if content["trained"] is None else content["trained"],
-            "interval": None if interval is None else tuple(interval),
+            "interval": None if interval is None or None in interval else (interval[0], interval[1]),
         }
     )
 

@@ -10,6 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from raysl.report.figures import BAD, GRID, MUTED, TRAINED, drawing, to_svg
+from raysl.report.html import slug
 
 MAX_POINTS = 400
 """Longer courses are drawn as means of so many stretches."""
@@ -108,7 +109,7 @@ def curve(course: Course, last_step: float | None = None) -> str:
         axes.yaxis.get_offset_text().set_color(MUTED)
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", color=GRID, linewidth=0.8)
-        return to_svg(figure, f"curve-{_slug(course.key)}", f"{course.quantity.title} over the steps of training")
+        return to_svg(figure, f"curve-{slug(course.key)}", f"{course.quantity.title} over the steps of training")
 
 
 def thinned(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -134,8 +135,3 @@ def _title(key: str) -> str:
     """An unknown key for people: `grad_norm` -> `Grad norm`."""
     words = key.replace("_", " ").replace("/", " / ")
     return words[:1].upper() + words[1:]
-
-
-def _slug(key: str) -> str:
-    """A key as part of an id: every other character as its code, so that two keys never meet."""
-    return "".join(char if char.isascii() and char.isalnum() else f"_{ord(char):x}_" for char in key)

@@ -1,6 +1,7 @@
 """Drawings as inline SVG: matplotlib draws them in stand-in colours that the page's style sheet then decides."""
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -51,7 +52,7 @@ COLUMNS = (("trained", TRAINED), ("untrained", UNTRAINED), ("pixels", PIXELS))
 
 
 def score_bars(scores: Sequence[Score], headings: Sequence[str], name: str = "scores") -> str:
-    """Horizontal bars in groups: for each score trained (with its deviation), untrained and raw pixels.
+    """Horizontal bars in groups: for each score trained (with whiskers, see `whiskers`), untrained and raw pixels.
 
     Args:
         scores: of one unit.
@@ -67,39 +68,73 @@ def score_bars(scores: Sequence[Score], headings: Sequence[str], name: str = "sc
             for place, (column, colour) in enumerate(drawn):
                 if _is_drawn(score, column):
                     middle = group + (place - (len(drawn) - 1) / 2) * thickness
-                    _bar(axes, middle, thickness * 0.88, score, column, colour)
+                    is_main = column == "trained"
+                    reach = whiskers(score) if is_main else None
+                    bar(axes, middle, thickness * 0.88, _value(score, column), unit, colour, reach, is_main)
         values = [_value(score, column) for score in scores for column, _ in drawn if _is_drawn(score, column)]
-        is_percent = unit == "%" and all(0 <= value <= 100 for value in values)
-        axes.set_xlim(min(0.0, *values, 0.0), 112 if is_percent else max(*values, 0.0, 1e-9) * 1.15)
-        if is_percent:
-            axes.set_xticks(range(0, 101, 25))
-        axes.set_ylim(len(scores) - 0.45, -0.55)
-        axes.set_yticks(range(len(scores)), [_label(heading) for heading in headings], fontsize=11)
-        axes.set_xlabel(unit, color=MUTED, fontsize=10)
-        axes.grid(axis="x", color=GRID, linewidth=0.8)
-        axes.tick_params(axis="y", length=0, labelcolor=INK)
-        axes.spines["bottom"].set_visible(False)
+        bar_axes(axes, values, unit, headings)
         return to_svg(figure, name, f"Bars of the scores in {unit or 'numbers'}: trained, untrained, raw pixels")
 
 
-def _bar(axes: Axes, middle: float, thickness: float, score: Score, column: str, colour: str) -> None:
-    """One bar with its number at the end, and the deviation where it is known."""
-    value, deviation = _value(score, column), 0.0
+def bar(
+    axes: Axes,
+    middle: float,
+    thickness: float,
+    value: float,
+    unit: str,
+    colour: str,
+    reach: tuple[float, float] | None = None,
+    is_main: bool = True,
+) -> None:
+    """One horizontal bar with its number at the end, and whiskers to both ends of `reach` where it is given."""
     axes.barh(middle, value, height=thickness, color=colour)
-    if column == "trained" and score.deviation is not None and np.isfinite(score.deviation):
-        deviation = score.deviation
-        axes.errorbar(value, middle, xerr=deviation, color=INK, capsize=3, linewidth=1.4)
-    weight = "bold" if column == "trained" else "normal"
+    end = 0.0
+    if reach is not None:
+        end = reach[1]
+        axes.errorbar(value, middle, xerr=[[value - reach[0]], [end - value]], color=INK, capsize=3, linewidth=1.4)
     axes.annotate(
-        large(value, score.unit),
-        (max(0.0, value + deviation), middle),
+        large(value, unit),
+        (max(0.0, value, end), middle),
         xytext=(5, 0),
         textcoords="offset points",
         va="center",
         fontsize=11,
-        color=INK if column == "trained" else MUTED,
-        fontweight=weight,
+        color=INK if is_main else MUTED,
+        fontweight="bold" if is_main else "normal",
     )
+
+
+def bar_axes(axes: Axes, values: Sequence[float], unit: str, names: Sequence[str]) -> None:
+    """The axes of horizontal bars: groups by their names from the top, one scale for all values."""
+    is_percent = unit == "%" and all(0 <= value <= 100 for value in values)
+    axes.set_xlim(min(0.0, *values, 0.0), 112 if is_percent else max(*values, 0.0, 1e-9) * 1.15)
+    if is_percent:
+        axes.set_xticks(range(0, 101, 25))
+    axes.set_ylim(len(names) - 0.45, -0.55)
+    axes.set_yticks(range(len(names)), [_label(name) for name in names], fontsize=11)
+    axes.set_xlabel(unit, color=MUTED, fontsize=10)
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+    axes.spines["bottom"].set_visible(False)
+
+
+def whiskers(score: Score) -> tuple[float, float] | None:
+    """Where the whiskers of a score's bar end: its interval, else one deviation to both sides; None without either."""
+    low, high = (math.nan, math.nan) if score.interval is None else score.interval
+    if not low <= score.trained <= high and score.deviation is not None:
+        low, high = score.trained - score.deviation, score.trained + score.deviation
+    return (low, high) if -math.inf < low <= score.trained <= high < math.inf else None
+
+
+def whiskers_note(scores: Sequence[Score]) -> str:
+    """What the whiskers of a drawing are; empty where there are none."""
+    drawn = [score for score in scores if score.unit and whiskers(score) is not None]
+    kinds = []
+    if any(score.interval is not None for score in drawn):
+        kinds.append("95 % interval over test images")
+    if any(score.interval is None for score in drawn):
+        kinds.append("standard deviation over draws" + " where there is no interval" * bool(kinds))
+    return f"Whiskers: {'; '.join(kinds)}." if kinds else ""
 
 
 def _label(name: str) -> str:

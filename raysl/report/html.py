@@ -25,6 +25,16 @@ def document(title: str, body: str, style: str = "") -> str:
 
 def table(head: str, rows: Sequence[str]) -> str:
     """Rows of cells as a table that scrolls on its own where it is too wide."""
+    return grouped_table(head, [rows])
+
+
+def grouped_table(head: str, groups: Sequence[Sequence[str]]) -> str:
+    """Groups of rows of cells as one table, likewise."""
     header = f"<thead><tr>{head}</tr></thead>" if head else ""
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f'<div class="wide"><table class="full">{header}<tbody>{body}</tbody></table></div>'
+    bodies = "".join(f"<tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody>" for rows in groups)
+    return f'<div class="wide"><table class="full">{header}{bodies}</table></div>'
+
+
+def slug(text: str) -> str:
+    """Text as part of an id: every character but ASCII letters and digits as its code, so that no two texts meet."""
+    return "".join(char if char.isascii() and char.isalnum() else f"_{ord(char):x}_" for char in text)

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from raysl.report.contents import Neighbours, Pixels, ViewSample
+from raysl.report.contents import Neighbours, Pixels, Retrieved, ViewSample
 
 CELL, GAP, WIDE_GAP = 96, 6, 20
 """Side of a picture on a sheet and the space between two, in pixels."""
@@ -60,21 +60,46 @@ def contact_sheet(sample: ViewSample) -> Sheet:
 
 def neighbour_sheet(sample: Neighbours, class_names: Sequence[str]) -> Sheet:
     """A row a query: the query on the left, then its neighbours, each framed and marked as same or other class."""
-    num_rows, num_columns = min(len(sample.queries), MAX_ROWS), min(sample.images.shape[1], MAX_NEIGHBOURS)
+
+    def found(row: int, column: int) -> Image.Image:
+        label, other = int(sample.query_labels[row]), int(sample.labels[row, column])
+        is_same = None if min(label, other) < 0 else label == other
+        colour = {None: NEUTRAL, True: SAME, False: OTHER}[is_same]
+        return framed(sample.images[row, column], colour, f"{sample.similarities[row, column]:.2f}", is_same)
+
+    titles = [class_title(int(label), class_names) for label in sample.query_labels]
+    return _search_sheet(sample.queries, titles, sample.images.shape[1], "nearest first", found)
+
+
+def retrieved_sheet(sample: Retrieved, class_names: Sequence[str]) -> Sheet:
+    """A row a query: the query on the left, then what was found, each framed and marked as right or wrong."""
+
+    def found(row: int, column: int) -> Image.Image:
+        is_right = bool(sample.right[row, column])
+        return framed(sample.images[row, column], SAME if is_right else OTHER, str(column + 1), is_right)
+
+    titles = [class_title(int(label), class_names) for label in sample.query_labels]
+    return _search_sheet(sample.queries, titles, sample.images.shape[1], "best first", found)
+
+
+def class_title(label: int, class_names: Sequence[str]) -> str:
+    """A class's name, or its number; empty of -1."""
+    return class_names[label] if 0 <= label < len(class_names) else f"class {label}" if label >= 0 else ""
+
+
+def _search_sheet(
+    queries: Pixels, titles: Sequence[str], num_found: int, heading: str, found: Callable[[int, int], Image.Image]
+) -> Sheet:
+    """Rows of queries under their titles, and of the cards that `found` makes of (row, column)."""
+    num_rows, num_columns = min(len(queries), MAX_ROWS), min(num_found, MAX_NEIGHBOURS)
     width, height = CELL + 2 * FRAME, CELL + FRAME + BAND
-    spans = [("query", width + WIDE_GAP), ("nearest first", num_columns * (width + GAP) - GAP)]
+    spans = [("query", width + WIDE_GAP), (heading, num_columns * (width + GAP) - GAP)]
     sheet = _empty(sum(span for _, span in spans), num_rows * (height + GAP) - GAP)
     for row in range(num_rows):
-        top, label = row * (height + GAP), int(sample.query_labels[row])
-        title = class_names[label] if 0 <= label < len(class_names) else f"class {label}" if label >= 0 else ""
-        sheet.paste(framed(sample.queries[row], NEUTRAL, title), (0, top))
+        top = row * (height + GAP)
+        sheet.paste(framed(queries[row], NEUTRAL, titles[row]), (0, top))
         for column in range(num_columns):
-            other = int(sample.labels[row, column])
-            is_same = None if min(label, other) < 0 else label == other
-            text = f"{sample.similarities[row, column]:.2f}"
-            colour = {None: NEUTRAL, True: SAME, False: OTHER}[is_same]
-            card = framed(sample.images[row, column], colour, text, is_same)
-            sheet.paste(card, (width + WIDE_GAP + column * (width + GAP), top))
+            sheet.paste(found(row, column), (width + WIDE_GAP + column * (width + GAP), top))
     return Sheet(sheet, spans, num_rows)
 
 

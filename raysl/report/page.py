@@ -1,54 +1,80 @@
 """`report.html`: one file that shows a run, the numbers and pictures first, with nothing loaded from elsewhere."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 
 from raysl.redact import redact, redact_tree, redact_uri
 from raysl.report.contents import RunReport, report_json
+from raysl.report.figure_sections import anchor, figures_of, figures_section
 from raysl.report.html import document
 from raysl.report.picture_sections import curves_section, map_section, neighbours_section, views_section
 from raysl.report.record_sections import environment_section, settings_section, times_section, use_section
 from raysl.report.score_sections import benchmarks_section, results_section
+from raysl.report.tables import score_csv, score_latex
+
+MIN_LISTED = 3
+"""Sections from which a page has a table of contents."""
+FILES = ("report.json", "report.html", "report.csv", "report.tex")
+"""What `write_report` writes; the last two hold the table of the scores."""
 
 
 def write_report(report: RunReport, folder: Path) -> Path:
-    """Write `report.json` and `report.html` into `folder`, which is made if need be; returns the path of the page.
+    """Write `FILES` into `folder`, which is made if need be; returns the path of the page.
 
-    Neither holds credentials.
+    None holds credentials.
     """
-    report = replace(
+    report = redacted(report)
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = (report_json(report), page(report), score_csv(report.scores), score_latex(report.scores))
+    for name, text in zip(FILES, texts, strict=True):
+        (folder / name).write_text(text, encoding="utf-8", errors="replace", newline="")
+    return folder / "report.html"
+
+
+def redacted(report: RunReport) -> RunReport:
+    """A report with the credentials in its texts as `***`."""
+    return replace(
         report,
         config=redact_tree(report.config),
+        scores=[replace(score, title=redact(score.title), note=redact(score.note)) for score in report.scores],
+        figures=redact_tree(report.figures),
         checkpoint=redact_uri(report.checkpoint),
         command=redact(report.command),
         events=[redact(event) for event in report.events],
         notes=[redact(note) for note in report.notes],
     )
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(report_json(report), encoding="utf-8")
-    path = folder / "report.html"
-    path.write_text(page(report), encoding="utf-8", errors="replace")
-    return path
 
 
 def page(report: RunReport) -> str:
     """The page as HTML text: the same report gives the same text."""
+    figures = figures_of(report)
     parts = [
-        _title(report),
         results_section(report.scores, report.notes),
         curves_section(report),
         map_section(report),
         views_section(report),
         neighbours_section(report),
-        benchmarks_section(report.scores),
+        benchmarks_section(report.scores, {name: anchor(name) for name in figures}),
+        figures_section(figures),
         times_section(report),
         settings_section(report),
         environment_section(report),
         use_section(report),
     ]
     title = f"{report.name}: {report.method} on {report.dataset}"
-    return document(title, "\n".join(part for part in parts if part))
+    return document(title, "\n".join([_title(report), *contents(parts), *(part for part in parts if part)]))
+
+
+def contents(parts: Sequence[str]) -> list[str]:
+    """Links to the sections of a page; none where there are few."""
+    headings = [heading for part in parts for heading in re.findall(r'<section id="(\w+)"><h2>(.*?)</h2>', part)]
+    if len(headings) < MIN_LISTED:
+        return []
+    links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in headings)
+    return [f'<nav aria-label="Contents"><ul>{links}</ul></nav>']
 
 
 def _title(report: RunReport) -> str:

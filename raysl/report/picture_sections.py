@@ -107,7 +107,7 @@ def views_section(report: RunReport) -> str:
         counts.append(f"{views.shape[1]} {escape(name)} of {views.shape[3]} × {views.shape[2]} px{first}")
     caption = f"Views of each image: {'; '.join(counts)}. All drawn at one size."
     sheets = [contact_sheet(part) for part in _side_by_side(sample)]
-    pictures = "".join(_sheet(sheet, "Views") for sheet in sheets)
+    pictures = "".join(sheet_figure(sheet, "Views") for sheet in sheets)
     sheets_and_caption = f'<div class="sheets">{pictures}</div><p class="quiet">{caption}</p>'
     return f'<section id="views"><h2>Views</h2>{sheets_and_caption}</section>'
 
@@ -140,11 +140,11 @@ def neighbours_section(report: RunReport) -> str:
     if known.any():
         num_same = int((labels == query_labels)[known].sum())
         caption += f" ✔ and green: same class ({num_same} of {known.sum()}); ✘ and red: another class."
-    figure = _sheet(sheet, "Queries and their nearest neighbours")
+    figure = sheet_figure(sheet, "Queries and their nearest neighbours")
     return f'<section id="neighbours"><h2>Nearest neighbours</h2>{figure}<p class="quiet">{caption}</p></section>'
 
 
-def _sheet(sheet: Sheet, alt: str) -> str:
+def sheet_figure(sheet: Sheet, alt: str) -> str:
     """A sheet of pictures under the headings of its columns; narrow screens scroll it."""
     columns = " ".join(f"{width}fr" for _, width in sheet.columns)
     heads = "".join(f"<span>{escape(name)}</span>" for name, _ in sheet.columns)

@@ -2,19 +2,21 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from raysl.report.contents import Score
-from raysl.report.figures import COLUMNS, VARIABLES, score_bars
-from raysl.report.html import table
+from raysl.report.figures import COLUMNS, VARIABLES, score_bars, whiskers_note
 from raysl.report.legend import legend
-from raysl.report.summary import large, number
+from raysl.report.score_table import COLUMN_TITLES, headings_of, score_table, spread_note
+from raysl.report.summary import large
 
-MAX_CARDS = 4
-MAX_BARS = 8
-
-COLUMN_TITLES = {"trained": "pre-trained", "untrained": "untrained", "pixels": "raw pixels"}
+MIN_CARDS, MAX_SHOWN = 4, 8
+"""Cards that are filled up with numbers that are no headlines, and the most numbers that open the page."""
+MAX_NAMED = 4
+"""Numbers that a warning names."""
+MAX_OPEN = 30
+"""Longer tables are folded."""
 
 
 def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
@@ -23,45 +25,64 @@ def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
     Headlines come first, those that raw pixels nearly solve behind them, then all others, each in the order given.
     """
     left_out = "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-    shown = sorted(scores, key=lambda score: (not score.is_headline, score.is_saturated))[:MAX_BARS]
+    shown = _leading(scores)
     if not shown:
         return f'<section id="results"><h2>Results</h2>{left_out}</section>' if left_out else ""
-    headings = _headings(shown)
-    cards = "".join(map(_card, shown[:MAX_CARDS], headings))
-    numbers = _score_table(shown, [escape(heading) for heading in headings])
+    headings = headings_of(shown)
+    num_cards = max(MIN_CARDS, sum(score.is_headline for score in shown))
+    cards = "".join(map(_card, shown[:num_cards], headings))
+    numbers = score_table(shown, [escape(heading) for heading in headings], is_narrow=True)
     return (
         f'<section id="results"><h2>Results</h2><div class="cards">{cards}</div>'
         f'<div class="pair">{_bars(shown, headings)}'
-        f"<div>{numbers}{_saturation_note(scores)}{left_out}</div></div></section>"
+        f"<div>{numbers}{spread_note(shown)}{_saturation_note(scores)}{left_out}</div></div></section>"
     )
 
 
-def _headings(scores: Sequence[Score]) -> list[str]:
-    """What people call each score, with its benchmark where two are called alike."""
-    counts = Counter(score.heading for score in scores)
-    return [score.heading if counts[score.heading] == 1 else f"{score.heading} ({score.benchmark})" for score in scores]
+def _leading(scores: Sequence[Score]) -> list[Score]:
+    """The numbers that open the page; where there is no room for all headlines, the first of each benchmark."""
+    ordered = sorted(scores, key=lambda score: (not score.is_headline, score.is_saturated))
+    if sum(score.is_headline for score in scores) > MAX_SHOWN:
+        seen: Counter[str] = Counter()
+        turns = []
+        for score in ordered:
+            turns.append(seen[score.benchmark])
+            seen[score.benchmark] += 1
+        pairs = sorted(zip(turns, ordered, strict=True), key=lambda pair: (not pair[1].is_headline, pair[0] > 0))
+        ordered = [score for _, score in pairs]
+    return ordered[:MAX_SHOWN]
 
 
 def _bars(scores: Sequence[Score], headings: Sequence[str]) -> str:
-    """A drawing for each unit, under one legend."""
+    """A drawing for each unit, under one legend; numbers without a unit have no axis in common."""
     filled = [(name, colour) for name, colour in COLUMNS if any(getattr(score, name) is not None for score in scores)]
     marks = legend([(VARIABLES[colour], "o", COLUMN_TITLES[name]) for name, colour in filled])
     drawings = []
-    for place, unit in enumerate(dict.fromkeys(score.unit for score in scores)):
+    for place, unit in enumerate(dict.fromkeys(score.unit for score in scores if score.unit)):
         rows = [row for row, score in enumerate(scores) if score.unit == unit]
         drawings.append(score_bars([scores[row] for row in rows], [headings[row] for row in rows], f"scores{place}"))
-    return f"<figure>{marks}{''.join(drawings)}</figure>"
+    if not drawings:
+        return ""
+    note = whiskers_note(scores)
+    lines = f"<figcaption>{note}</figcaption>" if note else ""
+    return f"<figure>{marks}{''.join(drawings)}{lines}</figure>"
 
 
 def _card(score: Score, heading: str) -> str:
     """One number in large type, with the gain over the untrained network and, smaller, over raw pixels."""
     unit = f" {escape(score.unit)}" if score.unit else ""
     spread = "" if score.deviation is None else f" ± {large(score.deviation, score.unit)}"
+    interval = "" if score.interval is None else f'<div class="interval">95 %: {_large_bounds(score)}</div>'
     gains = "".join(_gain(score, name) for name in ("untrained", "pixels"))
     return (
         f'<div class="card"><h3>{escape(heading)}</h3>'
-        f'<div class="big">{large(score.trained, score.unit)}<small>{unit}{spread}</small></div>{gains}</div>'
+        f'<div class="big">{large(score.trained, score.unit)}<small>{unit}{spread}</small></div>{interval}{gains}</div>'
     )
+
+
+def _large_bounds(score: Score) -> str:
+    low, high = score.interval or (None, None)
+    return f"{large(low, score.unit)} to {large(high, score.unit)}"
 
 
 def _gain(score: Score, column: str) -> str:
@@ -82,41 +103,36 @@ def _saturation_note(scores: Sequence[Score]) -> str:
     saturated = [score for score in scores if score.is_saturated]
     if not saturated:
         return ""
-    reached = ", ".join(f"{large(score.pixels)} % ({escape(score.heading)})" for score in saturated)
+    reached = ", ".join(f"{large(score.pixels)} % ({escape(score.heading)})" for score in saturated[:MAX_NAMED])
+    if len(saturated) > MAX_NAMED:
+        reached += f" and as much of {len(saturated) - MAX_NAMED} further numbers"
     others = [score for score in scores if score.is_headline and score.unit == "%" and not score.is_saturated]
-    advice = f" Go by: {'; '.join(escape(score.heading) for score in others)}." if others else ""
+    advice = f" Go by: {'; '.join(escape(score.heading) for score in others[:MAX_NAMED])}." if others else ""
     return (
         f'<p class="note">Raw pixels alone reach {reached} on these images, which can hardly tell a good backbone '
         f"from a poor one.{advice}</p>"
     )
 
 
-def benchmarks_section(scores: Sequence[Score]) -> str:
-    """Every score."""
+def benchmarks_section(scores: Sequence[Score], anchors: Mapping[str, str]) -> str:
+    """Every score, by benchmark; a long table is folded.
+
+    Args:
+        scores: the rows.
+        anchors: ids of the drawings of a benchmark, by its name, where there are any.
+    """
     if not scores:
         return ""
+    order = list(dict.fromkeys(score.benchmark for score in scores))
+    scores = sorted(scores, key=lambda score: order.index(score.benchmark))
     names = [
         f"{escape(heading)}<div><code>{escape(f'{score.benchmark}/{score.metric}')}</code></div>"
-        for score, heading in zip(scores, _headings(scores), strict=True)
+        for score, heading in zip(scores, headings_of(scores), strict=True)
     ]
-    return f'<section id="benchmarks"><h2>Benchmarks</h2>{_score_table(scores, names, with_notes=True)}</section>'
-
-
-def _score_table(scores: Sequence[Score], names: Sequence[str], with_notes: bool = False) -> str:
-    """Scores as rows under names that are HTML; columns that none of them fills are left out."""
-    columns = [name for name in COLUMN_TITLES if any(getattr(score, name) is not None for score in scores)]
-    has_spread = any(score.deviation is not None for score in scores)
-    has_notes = with_notes and any(score.note for score in scores)
-    has_units = any(score.unit for score in scores)
-    titles = ["pre-trained"] + ["±"] * has_spread + [COLUMN_TITLES[name] for name in columns[1:]]
-    head = "<th></th>" + "<th>unit</th>" * has_units
-    head += "".join(f'<th class="number">{title}</th>' for title in titles) + "<th>note</th>" * has_notes
-    rows = []
-    for score, name in zip(scores, names, strict=True):
-        cells = f'<td class="name">{name}</td>' + f"<td>{escape(score.unit)}</td>" * has_units
-        cells += f'<td class="number main">{number(score.trained, score.unit)}</td>'
-        cells += f'<td class="number">{number(score.deviation, score.unit)}</td>' * has_spread
-        rivals = [number(getattr(score, column), score.unit) for column in columns[1:]]
-        cells += "".join(f'<td class="number">{rival}</td>' for rival in rivals)
-        rows.append(cells + f'<td class="remark">{escape(score.note)}</td>' * has_notes)
-    return table(head, rows)
+    numbers = score_table(scores, names, with_notes=True, anchors=anchors if len(order) > 1 else None) + spread_note(
+        scores
+    )
+    if len(scores) > MAX_OPEN:
+        what = f"All {len(scores)} numbers of {len(order)} benchmark{'s' * (len(order) > 1)}"
+        numbers = f"<details><summary>{what}</summary>{numbers}</details>"
+    return f'<section id="benchmarks"><h2>Benchmarks</h2>{numbers}</section>'

@@ -24,6 +24,11 @@ pre { background: var(--panel); border: 1px solid var(--grid); border-radius: 8p
 figure { margin: 0; min-width: 0; }
 figcaption, .quiet { color: var(--muted); font-size: 14px; }
 figcaption { margin-top: 6px; }
+nav ul { display: flex; flex-wrap: wrap; gap: 2px 18px; list-style: none; padding: 0; margin: 14px 0 0;
+  font-size: 14px; }
+a { color: var(--trained); }
+nav a { text-decoration: none; }
+nav a:hover, nav a:focus { text-decoration: underline; }
 .what { margin: 6px 0 0; color: var(--muted); overflow-wrap: anywhere; }
 .what b { color: var(--ink); font-weight: 600; }
 .note { border-left: 4px solid var(--pixels); background: var(--panel); padding: 10px 14px;
@@ -33,6 +38,7 @@ figcaption { margin-top: 6px; }
 .card h3 { color: var(--muted); font-weight: 600; margin: 0; }
 .card .big { font-size: 36px; font-weight: 700; line-height: 1.25; white-space: nowrap; }
 .card .big small { font-size: 16px; font-weight: 400; color: var(--muted); }
+.card .interval { font-size: 14px; color: var(--muted); margin-bottom: 2px; }
 .card .gain { font-size: 14px; font-weight: 600; }
 .card .pixels { font-weight: 400; color: var(--muted); }
 .better { color: var(--good); }
@@ -41,6 +47,13 @@ figcaption { margin-top: 6px; }
 .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 320px), 1fr)); gap: 22px 26px; }
 .curves h3 { display: flex; justify-content: space-between; gap: 10px; }
 .curves h3 span { font-weight: 400; color: var(--muted); font-size: 14px; white-space: nowrap; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 400px), 1fr)); gap: 26px 32px;
+  padding: 10px 0; align-items: start; }
+.figures > .whole { grid-column: 1 / -1; }
+.figures > * { min-width: 0; }
+.bars { margin-top: 24px; }
+.compared .best { font-weight: 700; color: var(--good); }
+.compared .spread { font-weight: 400; }
 .legend { display: flex; flex-wrap: wrap; gap: 2px 16px; font-size: 14px; padding: 0; margin: 6px 0; list-style: none; }
 .legend li { display: flex; align-items: center; gap: 6px; min-width: 0; overflow-wrap: anywhere; }
 .legend svg { width: 12px; flex: none; }
@@ -51,12 +64,16 @@ figcaption { margin-top: 6px; }
 .heads { display: grid; font-size: 14px; color: var(--muted); margin-bottom: 4px; }
 .heads span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; padding-right: 8px; }
 table { border-collapse: collapse; font-size: 15px; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: 5px 16px 5px 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
+th, td { text-align: left; padding: 5px 14px 5px 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
 th { color: var(--muted); font-weight: 600; font-size: 14px; white-space: nowrap; }
 tr > *:last-child { padding-right: 0; }
 .number { text-align: right; white-space: nowrap; }
+.taken { overflow-wrap: anywhere; min-width: 88px; }
+.main .spread { font-weight: 400; }
+.spread { color: var(--muted); font-size: 13px; }
 .name { overflow-wrap: anywhere; min-width: 118px; }
 .remark { min-width: 190px; }
+th.group { color: var(--ink); padding-top: 18px; font-size: 15px; }
 .main { font-weight: 700; }
 .bar { min-width: 60px; width: 40%; }
 .bar div { height: 12px; margin-top: 6px; border-radius: 3px; background: var(--trained); min-width: 2px; }
@@ -80,7 +97,8 @@ dl.tree dd p { margin: 0; color: var(--muted); }
   th, td { padding-right: 9px; }
   table, th { font-size: 13px; }
   th { white-space: normal; }
-  .name { min-width: 88px; }
+  .name { min-width: 118px; position: sticky; left: 0; background: var(--paper); background-clip: padding-box; }
+  .name code { font-size: 12px; }
 }
 """
 

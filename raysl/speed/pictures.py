@@ -46,7 +46,7 @@ def write_pictures(path: Path, size: int, num: int) -> None:
 
 def read_pictures(path: Path) -> list[bytes]:
     """The encoded images of a file that `write_pictures` has made."""
-    images: list[bytes] = pq.read_table(path, columns=["image"])["image"].to_pylist()
+    images: list[bytes] = pq.ParquetFile(path).read(["image"])["image"].to_pylist()
     return images
 
 

@@ -80,7 +80,7 @@ def pretrain(
     Args:
         config: the run's settings.
         callbacks: observers of Ray Train's, called in its controller (Ray Tune's reporting, for one).
-        show_progress: whether to show how training goes.
+        show_progress: whether to show how training goes, and in the end where the run lies.
 
     Returns:
         Where the run lies and what it measured.
@@ -92,7 +92,13 @@ def pretrain(
             checkpoint. Its message has been shown.
     """
     with heeding() as signals, waiting(show=show_progress) as waits:
-        return _pretrain(run_config(config), callbacks, signals, waits)
+        result = _pretrain(run_config(config), callbacks, signals, waits)
+        if show_progress:
+            _print(result)
+        if result.report is not None:
+            result.report.check()
+        check_expected(config, result.metrics)
+        return result
 
 
 def _pretrain(
@@ -121,12 +127,7 @@ def _pretrain(
         waits.end()
         signals.left = "training is done; the same command goes on with the measurements"
         report = benchmark(folder.uri, facts=_facts(folder, marks), config=config) if config.benchmarks else None
-    result = _result(folder, report)
-    _print(result)
-    if report is not None:
-        report.check()
-    check_expected(config, result.metrics)
-    return result
+    return _result(folder, report)
 
 
 def _check_corrupt(run: Prepared, folder: RunFolder, found: Found) -> None:

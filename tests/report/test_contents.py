@@ -61,6 +61,14 @@ def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
     assert math.isnan(load_report_json(path).scores[0].trained)
 
 
+def test_intervals_come_back_and_half_a_one_counts_for_nothing(tmp_path: Path) -> None:
+    bounds = [(1.5, 2.5), (1.5, math.nan), None]
+    scores = [Score(benchmark="knn", metric=str(row), trained=2.0, interval=own) for row, own in enumerate(bounds)]
+    (tmp_path / "report.json").write_text(report_json(example(scores=scores)))
+    found = load_report_json(tmp_path / "report.json").scores
+    assert [score.interval for score in found] == [(1.5, 2.5), None, None]
+
+
 def test_settings_of_any_type_become_json() -> None:
     class Epochs:
         def __str__(self) -> str:

@@ -1,17 +1,21 @@
 """report.html."""
 
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from raysl.report.contents import RunReport, Score, load_report_json
-from raysl.report.page import page, write_report
+from raysl.report.figures import whiskers
+from raysl.report.page import FILES, page, write_report
 from raysl.report.record_sections import duration
 from raysl.report.summary import readable
+from raysl.report.tables import score_csv, score_latex
 from tests.report.run import SCORES, example
 
 VOID = {"meta", "img"}
@@ -146,7 +150,7 @@ def test_the_same_report_gives_the_same_page(full: str) -> None:
     assert page(example()) == full
 
 
-def test_both_files_are_written_and_small(tmp_path: Path) -> None:
+def test_all_files_are_written_and_small(tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     report = example()
     assert report.views is not None
@@ -160,6 +164,16 @@ def test_both_files_are_written_and_small(tmp_path: Path) -> None:
     assert path == tmp_path / "new" / "folder" / "report.html"
     assert path.stat().st_size < 1_000_000
     assert load_report_json(path.with_suffix(".json")).metrics == report.metrics
+    assert sorted(file.name for file in path.parent.iterdir()) == sorted(FILES)
+    assert path.with_suffix(".csv").read_text() == score_csv(report.scores)
+    assert path.with_suffix(".tex").read_text() == score_latex(report.scores)
+
+
+def test_no_credentials_reach_a_title_a_note_or_a_figure(tmp_path: Path) -> None:
+    uri = "s3://me:SeCrEt@bucket/images"
+    score = Score(benchmark="knn", metric="top1", title=f"kNN (data={uri})", trained=1.0, note=f"data={uri}")
+    path = write_report(example(scores=[score], figures={"knn": {"per_class": {"a": {"b": uri}}}}), tmp_path)
+    assert all("SeCrEt" not in path.with_name(name).read_text() for name in FILES)
 
 
 def test_saturated_pixels_are_named_and_others_are_not(full: str) -> None:
@@ -197,6 +211,89 @@ def test_a_number_has_its_own_title_and_unit() -> None:
     assert '<div class="gain pixels worse">+0.0112 s' in full
     assert "mine/searchs0.03120.0040.05010.02" in text, "the table"
     assert re.findall(r'aria-label="Bars of the scores in (.*?):', full) == ["%", "s"]
+
+
+def test_a_warning_of_many_saturated_numbers_names_four() -> None:
+    solved = [replace(SCORES[1], title=f"Number {place}") for place in range(6)]
+    text = Outline(page(example(scores=solved, embeddings=None))).text
+    assert "98.1 % (Number 3) and as much of 2 further numbers on these images" in text
+
+
+def test_a_note_that_the_heading_tells_is_not_told_again() -> None:
+    special = replace(SCORES[1], title="kNN (k=[3])", note="k=[3]")
+    other = replace(SCORES[2], note="something else")
+    text = Outline(page(example(scores=[special, other], embeddings=None))).text
+    assert text.count("k=[3]") == 5, "card, bars, both tables, the warning of raw pixels"
+    assert text.count("something else") == 1
+
+
+SURE = replace(SCORES[1], interval=(96.5, 98.2))
+
+
+def test_an_interval_stands_on_the_card_in_the_tables_and_at_the_bar() -> None:
+    text = Outline(page(example(scores=[SURE], embeddings=None))).text
+    assert "97.4 %95 %: 96.5 to 98.2+4.4 vs untrained" in text, "the card"
+    assert text.count("97.4096.50 to 98.2093.0098.10") == 2, "both tables"
+    assert "Low-shot, 5 per class90.10± 0.8070.4077.50" in Outline(page(example(embeddings=None))).text
+    assert text.count("It does not cover another training, another seed, or images of another kind.") == 2
+    assert "Whiskers: 95 % interval over test images." in text
+    assert "standard deviation" not in text
+    bare = Outline(page(example(scores=[replace(SCORES[1], pixels=50.0)], embeddings=None))).text
+    assert "95 %" not in bare
+    assert "Whiskers" not in bare
+
+
+@pytest.mark.parametrize(
+    ("changes", "ends"),
+    [
+        ({"interval": (96.5, 98.2), "deviation": 0.5}, (96.5, 98.2)),
+        ({"deviation": 0.5}, (96.9, 97.9)),
+        ({"interval": (98.0, 99.0)}, None),
+        ({"interval": (98.0, 99.0), "deviation": 0.5}, (96.9, 97.9)),
+        ({"interval": (-math.inf, math.nan)}, None),
+        ({"deviation": math.nan}, None),
+        ({}, None),
+    ],
+)
+def test_whiskers_are_the_interval_or_else_the_deviation(
+    changes: dict[str, Any], ends: tuple[float, float] | None
+) -> None:
+    assert whiskers(replace(SCORES[1], **changes)) == (None if ends is None else pytest.approx(ends))
+
+
+def test_bars_share_an_axis_only_within_a_unit_that_has_a_name() -> None:
+    rank = Score(benchmark="geometry", metric="rankme", title="RankMe", trained=312.4, untrained=20.0, unit="")
+    full = page(example(scores=[SCORES[0], rank], embeddings=None))
+    assert re.findall(r'aria-label="Bars of the scores in (.*?):', full) == ["%"]
+    assert "RankMe312+292 vs untrained" in Outline(full).text
+    assert "Bars of the scores" not in page(example(scores=[rank], embeddings=None))
+
+
+def many(num: int, num_each: int = 3) -> list[Score]:
+    """The first of each benchmark and its second are headlines."""
+    return [
+        Score(benchmark=f"b{place}", metric=f"m{own}", trained=50.0, untrained=40.0, is_headline=own < 2)
+        for place in range(num)
+        for own in range(num_each)
+    ]
+
+
+def test_of_many_benchmarks_each_shows_one_number_first() -> None:
+    assert card_titles(many(16)) == [f"B{place}, m0" for place in range(8)]
+    assert card_titles(many(3)) == ["B0, m0", "B0, m1", "B1, m0", "B1, m1", "B2, m0", "B2, m1"]
+
+
+def test_all_numbers_stand_under_their_benchmark_and_a_long_table_is_folded() -> None:
+    scattered = many(3)
+    full = page(example(scores=[*scattered[::2], *scattered[1::2]], embeddings=None))
+    section = full[full.index('<section id="benchmarks">') :]
+    assert re.findall(r'scope="rowgroup" colspan="\d">(b\d)<|<code>(b\d)/', section) == [
+        pair for name in ("b0", "b1", "b2") for pair in [(name, ""), *[("", name)] * 3]
+    ]
+    assert "All 9 numbers" not in full
+    assert "<details><summary>All 48 numbers of 16 benchmarks</summary>" in page(
+        example(scores=many(16), embeddings=None)
+    )
 
 
 def test_two_of_one_title_are_told_apart() -> None:

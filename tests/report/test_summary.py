@@ -1,6 +1,7 @@
 """The table for the terminal."""
 
 import math
+from dataclasses import replace
 
 from raysl.report.contents import Score
 from raysl.report.summary import score_table
@@ -33,6 +34,18 @@ def test_units_have_a_column_where_one_is_not_percent() -> None:
             "---------  ------  ----  -------  ----  ---------  ------",
             "low_shot   5_shot  %       90.10  0.80      70.40   77.50",
             "mine       search  s      0.0312    12",
+        ]
+    )
+
+
+def test_intervals_have_a_column_and_give_way_to_deviations() -> None:
+    sure = replace(SCORES[1], interval=(96.125, 98.375))
+    assert score_table([replace(SCORES[0], interval=(89.0, 91.0)), sure]) == "\n".join(
+        [
+            "benchmark  metric  trained     ±            95 %  untrained  pixels",
+            "---------  ------  -------  ----  --------------  ---------  ------",
+            "low_shot   5_shot    90.10  0.80                      70.40   77.50",
+            "knn        top1      97.40        96.12 to 98.38      93.00   98.10",
         ]
     )
 

@@ -157,7 +157,8 @@ class Store:
         """The parts in order; without features these are [B, 0]."""
         names = ["index", "name", "label"] + ["features"] * with_features
         for number in range(self.about.num_parts):
-            table = pq.read_table(io.BytesIO(self.folder.read(_name(number))), columns=names)
+            buffer = pa.BufferReader(self.folder.read(_name(number)))
+            table = pq.ParquetFile(buffer).read(names, use_threads=False)  # the threads of read_table may abort at exit
             index = np.array(table["index"])
             features = array_of(table["features"]) if with_features else np.empty((len(index), 0), np.float32)
             yield Rows(index, table["name"].to_pylist(), array_of(table["label"]), features)

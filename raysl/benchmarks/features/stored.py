@@ -102,7 +102,7 @@ def read_features(path: str) -> Features:
 def _read_file(path: str) -> Rows:
     system, inside = open_uri(path)
     with telling("read", path), system.open_input_file(inside) as file:
-        table = pq.read_table(file)
+        table = pq.ParquetFile(file).read()
     if missing := [name for name in ("features", "label", "index") if name not in table.column_names]:
         raise ConfigError(f"{path} has no column {missing[0]!r}; give what raysl extract has written")
     names = table["name"].to_pylist() if "name" in table.column_names else []

@@ -1,0 +1,127 @@
+"""Search among labelled images: what a query finds is right when it shares a class with it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysl.benchmarks.benchmark import CHUNK_ROWS, FeatureSet
+
+SCORES_AT_ONCE = 2**26
+"""Cosines of queries with all searched images that are held at a time: 256 MB in float32."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What queries found, of those that have something to find.
+
+    Args:
+        queries: int64 [Q], their rows.
+        average_precision: float64 [Q].
+        found: int64 [Q, k], rows of the nearest images, nearest first.
+        is_right: bool [Q, k], whether these share a class with the query.
+        num_right: int64 [Q], all images that do.
+    """
+
+    queries: Tensor
+    average_precision: Tensor
+    found: Tensor
+    is_right: Tensor
+    num_right: Tensor
+
+
+@torch.no_grad()
+def search_classes(searched: FeatureSet, queries: FeatureSet, rows: Tensor, k: int) -> Searched:
+    """Search all images of one set for those that share a class with images of another, by cosine.
+
+    Queries that no searched image shares a class with are left out. The searched features are read once for every
+    SCORES_AT_ONCE / N queries.
+
+    Args:
+        searched: N features with labels [N] or, several an image, [N, K].
+        queries: features with labels of the same kind.
+        rows: int64 [Q] of those queries that are made.
+        k: nearest images that are told, fewer where there are fewer.
+    """
+    parts: list[tuple[Tensor, ...]] = []
+    for part in torch.split(rows, max(1, SCORES_AT_ONCE // len(searched.labels))):
+        cosines = _cosines(queries.features[part.to(queries.features.device)], searched.features)  # [B, N]
+        is_right = _shares_a_class(queries.labels[part.to(queries.labels.device)], searched.labels).to(cosines.device)
+        num_right = is_right.sum(dim=1)
+        nearest = cosines.topk(min(k, cosines.shape[1]), dim=1).indices
+        precision = [average_precision(*row) for row in zip(cosines, is_right, strict=True)]
+        kept = num_right > 0
+        own = part.to(kept.device), torch.stack(precision), nearest, is_right.gather(1, nearest), num_right
+        parts.append(tuple(column[kept].cpu() for column in own))
+    return Searched(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def average_precision(scores: Tensor, is_right: Tensor) -> Tensor:
+    """Mean, over what is right, of the share of right ones among all that score as much: scikit-learn's definition.
+
+    Equal scores have one place, so that no order among them counts.
+
+    Args:
+        scores: float [N].
+        is_right: bool [N].
+
+    Returns:
+        A float64 scalar; 0 where nothing is right.
+    """
+    right = _sorted(scores[is_right])  # [P], rising
+    if len(right) == 0:
+        return torch.zeros((), dtype=torch.float64, device=scores.device)
+    all_as_much = len(scores) - torch.searchsorted(_sorted(scores), right)  # [P], how many score at least as much
+    right_as_much = len(right) - torch.searchsorted(right, right)
+    return (right_as_much.double() / all_as_much).mean()
+
+
+def precision_at(found: Searched, k: int) -> Tensor:
+    """Share of right ones among the first k that a query found, float64 [Q]."""
+    return found.is_right[:, :k].double().mean(dim=1)
+
+
+def recall_at(found: Searched, k: int) -> Tensor:
+    """Whether one of the first k that a query found is right, bool [Q]: the recall of metric learning (Jegou et al.
+    2011; Oh Song et al. 2016), not the share of all right ones, which k bounds."""
+    return found.is_right[:, :k].any(dim=1)
+
+
+def pictured(found: Searched, num: int, k: int) -> dict[str, Sequence[object]]:
+    """`num` queries, evenly spread, with the first k that they found; see `Findings.figures`, `retrieved`."""
+    kept = min(num, len(found.queries))
+    places = torch.arange(kept) * len(found.queries) // max(kept, 1)
+    return {
+        "queries": found.queries[places].tolist(),
+        "found": found.found[places, :k].tolist(),
+        "right": found.is_right[places, :k].tolist(),
+    }
+
+
+def _cosines(queries: Tensor, searched: Tensor) -> Tensor:
+    """[B, N] of features [B, D] and [N, D], float32, a chunk of the latter at a time; on a GPU where there is one."""
+    own = F.normalize(queries.to("cuda" if torch.cuda.is_available() else queries.device).float(), dim=1)
+    out = own.new_empty(len(own), len(searched))
+    for first, part in _chunks(searched):
+        out[:, first : first + len(part)] = own @ F.normalize(part.to(own.device).float(), dim=1).T
+    return out
+
+
+def _sorted(values: Tensor) -> Tensor:
+    """Rising; numpy sorts numbers without their places several times as fast as torch does on a CPU."""
+    return values.sort().values if values.is_cuda else torch.from_numpy(np.sort(values.numpy()))
+
+
+def _chunks(rows: Tensor) -> Iterator[tuple[int, Tensor]]:
+    for first in range(0, len(rows), CHUNK_ROWS):
+        yield first, rows[first : first + CHUNK_ROWS]
+
+
+def _shares_a_class(queries: Tensor, searched: Tensor) -> Tensor:
+    """bool [B, N], of labels [B] and [N], or [B, K] and [N, K] of which 1 alone says that a class is present."""
+    if queries.ndim == 1:
+        return queries[:, None] == searched
+    return (queries == 1).float() @ (searched == 1).float().T > 0

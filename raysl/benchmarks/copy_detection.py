@@ -1,0 +1,117 @@
+"""Copy detection: edited copies of images, found among distractors (Caron et al. 2021, arXiv 2104.14294, table 4)."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import nn
+
+from raysl.addresses import absolute
+from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Needs
+from raysl.benchmarks.instance_retrieval.descriptors import Pooling, Recipe
+from raysl.benchmarks.instance_retrieval.search import Search
+from raysl.benchmarks.metric import mean_of
+from raysl.config.ranges import Count, Location, NotEmpty, Positive, Side, Width
+from raysl.config.schema import BenchmarkConfig
+from raysl.nn.backbones.backbone import TokenBackbone
+
+
+class CopyDetection(Benchmark):
+    """Search for the original of each edited copy of Copydays (Douze et al. 2009), by the cosine of descriptors.
+
+    A descriptor is the class token beside the generalised mean of the patches, of networks without tokens that of the
+    last map, brought to length 1, whitened where `whiten_on` is given, and of length 1 again. `map_strong` is the mean
+    average precision of the strongly attacked images, and so for each of `query_splits`; its interval is over queries.
+    What is searched are the originals, and distractors: those in folders of Copydays whose names hold `distractor`, and
+    `distractors`.
+    """
+
+    protocol = (
+        "copies of Copydays against their originals and distractors by cosine, mean average precision; class token and "
+        "GeM of patches, whitening learned on other images (Caron et al. 2021, arXiv 2104.14294, section 4.2.1)"
+    )
+    cost = "a forward pass of 320 px for each image of Copydays, distractors and whitening: 30,000 in the paper"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(BenchmarkConfig):
+        """Settings of the search."""
+
+        name: str = "copy_detection"
+        path: Location | None = None
+        """Folder or URI of Copydays, with original/ and strong/ in it. There is no default."""
+        query_splits: Annotated[tuple[str, ...], NotEmpty()] = ("strong",)
+        """Folders of it whose images are queries, such as strong, crops/50 or jpegqual; each gives its own number."""
+        distractors: Location | None = None
+        """Folder of further images that are searched; the paper has 10,000 of YFCC100M. Default: none."""
+        whiten_on: Location | None = None
+        """Folder of other images that a PCA whitening is learned on; the paper has 20,000 of YFCC100M. Default: no
+        whitening."""
+        whiten_dim: Width | None = None
+        """Principal components that are kept. Default: all."""
+        whiten_images: Count | None = None
+        """Images that it is learned on at most, an even share. Default: all."""
+        stage: str | None = None
+        """Stage of the network. Default: the last that has places, as norm or res5."""
+        pooling: Pooling | None = None
+        """What is made of it, as for `retrieval`. Default: class_gem, and gem of networks without tokens."""
+        gem_p: Positive = 4.0
+        """Power of the generalised mean."""
+        size: Side = 320
+        """Sides of the square that images are brought to, in pixels, rounded to whole patches."""
+
+        def __post_init__(self) -> None:
+            for name in ("path", "distractors", "whiten_on"):  # tasks run in other directories
+                if getattr(self, name) is not None:
+                    object.__setattr__(self, name, absolute(getattr(self, name)))
+
+    @classmethod
+    def needs(cls, config: Config) -> Needs:
+        """See `Benchmark.needs`."""
+        return Needs(labels="none", test=False, own_images=True)
+
+    @classmethod
+    def stages(cls, config: Config) -> tuple[str, ...]:
+        """See `Benchmark.stages`; it asks the network itself."""
+        return ()
+
+    @classmethod
+    def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
+        """See `Benchmark.fit_to`; Copydays is whole, and whitening is learned on other images."""
+        _search(config).check()
+        return config, []
+
+    @classmethod
+    def metrics(cls, config: Config, num_classes: int) -> list[str]:
+        """See `Benchmark.metrics`."""
+        return [f"map_{task}" for task in _search(config).names()]
+
+    def measure(self, context: Context) -> Findings:
+        """See `Benchmark.measure`."""
+        metrics = []
+        for task, found in _search(self.config, context.network).run(context).items():
+            title = f"Copy detection, {task}, mean average precision"
+            metrics.append(mean_of(f"map_{task}", found.average_precision, title=title))
+        return Findings(metrics)
+
+
+def _search(config: CopyDetection.Config, network: nn.Module | None = None) -> Search:
+    """The search by a network; without one, for what depends on none."""
+    pooling: Pooling = "class_gem" if isinstance(network, TokenBackbone) else "gem"
+    recipe = Recipe(
+        stage=config.stage,
+        pooling=config.pooling or pooling,
+        size=config.size,
+        gem_p=config.gem_p,
+        is_square=True,
+    )
+    return Search(
+        dataset="copydays",
+        path=config.path,
+        query_splits=config.query_splits,
+        recipe=recipe,
+        crop_queries=False,
+        similarity="dot",
+        whiten_on=config.whiten_on,
+        whiten_dim=config.whiten_dim,
+        whiten_images=config.whiten_images,
+        distractors=config.distractors,
+    )

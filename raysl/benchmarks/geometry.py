@@ -1,0 +1,200 @@
+"""The shape of the cloud of features, without labels: how many directions it uses, and how views of an image lie."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raysl.benchmarks.benchmark import CHUNK_ROWS, Benchmark, Context, Findings, Labelled, Metric, Needs
+from raysl.benchmarks.metric import mean_of
+from raysl.benchmarks.spectrum import Lidar, Spectrum, alignments, num_real, power_law, rank_of, uniformity
+from raysl.config.ranges import Area, Count, Rising, Share, Within
+from raysl.config.schema import BenchmarkConfig, DataConfig
+from raysl.data.decode.images import cut_images
+from raysl.data.source import Split
+from raysl.errors import ConfigError
+from raysl.transforms.channels import network_input
+from raysl.transforms.recipes import Crops, Strength
+from raysl.transforms.view_recipe import ViewRecipe
+
+BATCH_VIEWS = 256
+"""Views that go through the network at once."""
+SMALL_SIDE = 64
+"""Images below so many pixels a side are not blurred, as SimCLR has it for CIFAR-10 (appendix B.9)."""
+
+Order = Annotated[int, Within(1, 1_000_000)]
+
+
+class Geometry(Benchmark):
+    """Rank, spectrum and spread of features, and how far views of an image agree.
+
+    Of the features themselves: `rankme`, the headline; `effective_rank`, the same of centred features, where a common
+    mean counts for nothing; `alpha_req`, by which power of its order the variance of a principal direction falls;
+    `uniformity`. Of augmented views: `alignment`, 0 where views of an image are alike, with its interval over images;
+    and `lidar`. Ranks count directions, so their unit is empty: more are better, up to the features' width. Alignment
+    and uniformity are the better the smaller, each alone says little: collapsed features are perfectly aligned.
+    """
+
+    protocol = (
+        "RankMe (Garrido et al. 2023, arXiv 2210.02885), effective rank (Roy and Vetterli 2007), alpha-ReQ (Agrawal et "
+        "al. 2022), alignment and uniformity (Wang and Isola 2020, arXiv 2005.10242), LiDAR (Thilak et al. 2023, arXiv "
+        "2312.04000); no labels"
+    )
+    cost = "seconds on features; images x views forward passes for alignment and LiDAR"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(BenchmarkConfig):
+        """Settings of what is looked at."""
+
+        name: str = "geometry"
+        split: Literal["train", "test"] = "train"
+        """Images whose features are measured."""
+        rows: Count = 25_600
+        """Images whose features the spectrum is of, an even share; RankMe's paper has 25,600. Ranks are at most this
+        number."""
+        pairs_of: Count = 10_000
+        """Images of which all pairs are compared for the uniformity, an even share."""
+        alpha_range: Annotated[tuple[Order, Order], Rising()] = (11, 100)
+        """First and last order of the principal directions that the power law is fitted to. Features with fewer
+        than ten of these orders have it fitted to all of theirs."""
+        augmented: bool = True
+        """Whether views are made, for alignment and LiDAR."""
+        images: Count = 1000
+        """Images that views are made of, an even share; LiDAR is below this number."""
+        views: Annotated[int, Within(2, 1000)] = 10
+        """Views of each of them."""
+        min_scale: Area = 0.08
+        """Smallest area of a view's random crop, as a share of the image. Views are SimCLR's."""
+        jitter_strength: Strength = 1.0
+        """Strength of the views' colour distortion."""
+        blur_p: Share | None = None
+        """Probability of a view's blur. Default: 0.5, and for images below 64 pixels a side 0."""
+
+    @classmethod
+    def needs(cls, config: Config) -> Needs:
+        """See `Benchmark.needs`; no labels, and test images only where those are measured."""
+        return Needs(labels="none", test=config.split == "test")
+
+    @classmethod
+    def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
+        """See `Benchmark.fit_to`; two images at least."""
+        num = images.num_test if config.split == "test" else images.num_train
+        least = min(num, config.rows, config.pairs_of, config.images if config.augmented else num)
+        if least < 2:
+            raise ConfigError(
+                f"geometry compares images, and would look at {least}: {num:,} in the {config.split} split, "
+                f"rows={config.rows}, pairs_of={config.pairs_of}, images={config.images}; give 2 or more of each"
+            )
+        return config, []
+
+    @classmethod
+    def metrics(cls, config: Config, num_classes: int) -> list[str]:
+        """See `Benchmark.metrics`."""
+        names = ["rankme", "effective_rank", "alpha_req", "uniformity"]
+        return [*names, *(("alignment", "lidar") if config.augmented else ())]
+
+    @torch.no_grad()
+    def measure(self, context: Context) -> Findings:
+        """See `Benchmark.measure`."""
+        config = self.config
+        images = context.test if config.split == "test" else context.train
+        assert images is not None
+        images.check_finite(config.split)
+        spectrum = Spectrum(_even_rows(images.features, config.rows))
+        spread = uniformity(torch.cat(list(_even_rows(images.features, config.pairs_of))))
+        variances = spectrum.variances()
+        metrics = [
+            Metric("rankme", rank_of(spectrum.singular_values()), unit="", title="RankMe"),
+            Metric("effective_rank", rank_of(variances.sqrt()), unit="", title="Effective rank", is_headline=False),
+            _metric("alpha_req", power_law(variances, config.alpha_range), "alpha-ReQ (1 is best)"),
+            _metric("uniformity", spread, "Uniformity", is_lower_better=True),
+        ]
+        if config.augmented:
+            metrics += self._of_views(context, context.images[config.split], images.features.shape[1])
+        return Findings(metrics, figures={"curves": {"Variance by principal direction": _curve(variances)}})
+
+    def _of_views(self, context: Context, images: Split, width: int) -> list[Metric]:
+        """Alignment and LiDAR of as many images as there are, up to the setting."""
+        lidar = Lidar(width)
+        distances = []
+        recipe = self._recipe(context.data.image_size)
+        for views in embedded_views(context.network, images, recipe, context.data, self.config.images, context.seed):
+            lidar.add(views)
+            distances.append(alignments(views))
+        alignment = mean_of("alignment", torch.cat(distances), unit="", title="Alignment", is_headline=False)
+        return [
+            _metric("alignment", alignment.value, alignment.title, is_lower_better=True, interval=alignment.interval),
+            Metric("lidar", lidar.rank(), unit="", title="LiDAR", is_headline=False),
+        ]
+
+    def _recipe(self, size: int) -> ViewRecipe:
+        blur_p = self.config.blur_p
+        crops = Crops(
+            size=size,
+            num=1,
+            min_scale=self.config.min_scale,
+            jitter_strength=self.config.jitter_strength,
+            blur_p=blur_p if blur_p is not None else 0.5 if size >= SMALL_SIDE else 0.0,
+        )
+        (view,) = crops.recipe().groups["global"]
+        return ViewRecipe({"views": (view,) * self.config.views})
+
+
+@torch.inference_mode()
+def embedded_views(
+    network: nn.Module, images: Split, recipe: ViewRecipe, data: DataConfig, most: int, seed: int
+) -> Iterator[Tensor]:
+    """Features of augmented views of an even share of images, [B, V, D] for a few of these at a time.
+
+    Args:
+        network: from normalised images [B, C, H, W] to [B, D], in evaluation mode.
+        images: where they are from.
+        recipe: of one group of V views.
+        data: gives normalisation and channels.
+        most: images that are looked at.
+        seed: of the views, which depend on nothing else but the image and its place.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network = network.to(device)
+    index = even_index(images.num_samples, most)
+    num_views = recipe.num_views
+    for part in np.split(index, range(max(1, BATCH_VIEWS // num_views), len(index), max(1, BATCH_VIEWS // num_views))):
+        read = cut_images(images, part, lambda sources, rows: recipe.crop(sources[0].images, rows, seed, 0))
+        crops = {name: crop.to(device) for name, crop in read.views.items()}
+        (views,) = recipe.augment(crops, part, seed, 0).views.values()  # uint8 [B, V, 3, H, W]
+        parts = torch.split(views.flatten(0, 1), BATCH_VIEWS)
+        inputs = (network_input(few, data.mean, data.std, data.channels) for few in parts)
+        features = torch.cat([network(few).float() for few in inputs])
+        yield features.view(len(part), num_views, -1)
+
+
+def even_index(num: int, most: int) -> np.ndarray:
+    """Up to `most` of `num` places, evenly spread, rising: int64."""
+    kept = min(num, most)
+    return np.arange(kept, dtype=np.int64) * num // kept
+
+
+def _even_rows(features: Tensor, most: int) -> Iterator[Tensor]:
+    """Up to `most` rows of [N, D], evenly spread, a chunk at a time."""
+    for part in torch.split(torch.from_numpy(even_index(len(features), most)), CHUNK_ROWS):
+        yield features[part.to(features.device)]
+
+
+def _metric(
+    name: str, value: float, title: str, is_lower_better: bool = False, interval: tuple[float, float] | None = None
+) -> Metric:
+    return Metric(
+        name, value, unit="", title=title, is_headline=False, is_lower_better=is_lower_better, interval=interval
+    )
+
+
+def _curve(variances: Tensor) -> dict[str, object]:
+    """The spectrum for the page, at up to 200 orders that are even in their logarithm."""
+    num = num_real(variances)
+    orders = np.unique(np.geomspace(1, max(num, 1), 200).round().astype(np.int64))[:num]
+    shares = (variances / variances.sum()).cpu().numpy()
+    points = [[float(np.log10(order)), float(np.log10(shares[order - 1]))] for order in orders]
+    return {"x": "log10 of the order", "y": "log10 of the share of the variance", "lines": {"features": points}}

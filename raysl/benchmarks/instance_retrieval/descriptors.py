@@ -1,0 +1,227 @@
+"""One vector for an image of any size, out of a stage of a network."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl.benchmarks.instance_retrieval.reading import read_image, sized
+from raysl.benchmarks.instance_retrieval.regions import gem, region_maxima, rmac_regions
+from raysl.benchmarks.instance_retrieval.truth import Box, Images
+from raysl.benchmarks.instance_retrieval.whitening import Moments, Whitening
+from raysl.config.schema import DataConfig
+from raysl.data.decode.decode import CorruptImage
+from raysl.errors import ConfigError
+from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.storage import Folder
+from raysl.transforms.channels import network_input
+
+log = logging.getLogger("raysl")
+
+Pooling = Literal["rmac", "gem", "mean", "max", "class", "class_gem"]
+MOST_BROKEN = 0.01
+"""Share of a database whose images may be broken; the original Paris has 20 such of 6,412."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a descriptor is made; fields as in `Retrieval.Config`."""
+
+    stage: str | None
+    pooling: Pooling
+    size: int
+    scales: tuple[float, ...] = (1.0,)
+    rmac_levels: int = 3
+    rmac_overlap: float = 0.4
+    gem_p: float = 4.0
+    gem_bias: bool = False
+    whiten_norm: bool = True
+    is_square: bool = False
+
+
+class Describer:
+    """A network and the way from its maps to descriptors.
+
+    A backbone's stage gives maps, of tokens those of their patches; what is no backbone, as raw pixels, gives a vector.
+
+    Args:
+        network: in evaluation mode.
+        data: gives normalisation and channels.
+        recipe: the way.
+
+    Raises:
+        ValueError: if there is no such stage, or no class token where one is asked for.
+    """
+
+    def __init__(self, network: nn.Module, data: DataConfig, recipe: Recipe) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.network, self.data, self.recipe = network.to(self.device), data, recipe
+        self.patch = (network.patch_size or 1) if isinstance(network, Backbone) else 1
+        self._stage = recipe.stage
+
+    @torch.inference_mode()
+    def parts(self, image: Tensor, box: Box | None = None) -> Tensor:
+        """What is whitened and added up, each of length 1: [R, D], of R-MAC all regions of all scales, else one row.
+
+        Args:
+            image: uint8 [3, H, W].
+            box: what counts of it; default: all.
+        """
+        recipe = self.recipe
+        found = []
+        for scale in recipe.scales:
+            pixels = sized(image, recipe.size, scale, box, self.patch, recipe.is_square)[None].to(self.device)
+            inputs = network_input(pixels, self.data.mean, self.data.std, self.data.channels)
+            found.append(self._pooled(inputs))
+        if recipe.pooling == "rmac":
+            return F.normalize(torch.cat(found), dim=1)
+        mean = torch.stack(found).mean(dim=0)  # [1, D]
+        if recipe.pooling == "gem" and recipe.gem_bias:
+            mean = F.pad(mean, (0, 1), value=1.0)
+        return F.normalize(mean, dim=1)
+
+    def descriptor(self, parts: Tensor, whitening: Whitening | None = None) -> Tensor:
+        """One vector [D'] of parts [R, D]: each whitened and of length 1, added up, of length 1."""
+        if whitening is not None:
+            parts = whitening(parts)
+            if self.recipe.pooling != "rmac" and not self.recipe.whiten_norm:
+                return parts.sum(dim=0)
+            parts = F.normalize(parts, dim=1)
+        return F.normalize(parts.sum(dim=0), dim=0)
+
+    def _pooled(self, inputs: Tensor) -> Tensor:
+        """[R, D] of one image [1, 3, H, W]."""
+        recipe, network = self.recipe, self.network
+        if not isinstance(network, Backbone):
+            return network(inputs).float()  # type: ignore[no-any-return]
+        stage = network.stages(inputs, [self._stage_of(network, inputs)])[self._stage or ""].float()
+        if recipe.pooling in ("class", "class_gem") and not (isinstance(network, TokenBackbone) and stage.ndim == 3):
+            raise ValueError(
+                f"pooling={recipe.pooling} needs a stage with a class token, and {self._stage!r} of "
+                f"{type(network).__name__} has none; set pooling=gem or rmac"
+            )
+        if recipe.pooling == "class":
+            return stage[:, 0]
+        maps = self._maps(network, stage, inputs)
+        if recipe.pooling == "rmac":
+            height, width = maps.shape[1:]
+            return region_maxima(maps, rmac_regions(height, width, recipe.rmac_levels, recipe.rmac_overlap))
+        if recipe.pooling == "class_gem":
+            return torch.cat([stage[0, 0], gem(maps, recipe.gem_p)])[None]
+        if recipe.pooling == "gem":
+            return gem(maps, recipe.gem_p)[None]
+        return (maps.mean(dim=(1, 2)) if recipe.pooling == "mean" else maps.amax(dim=(1, 2)))[None]
+
+    def _maps(self, network: Backbone, stage: Tensor, inputs: Tensor) -> Tensor:
+        """The map [C, H', W'] of a stage of one image."""
+        if stage.ndim == 4:
+            return stage[0]
+        if stage.ndim != 3 or not isinstance(network, TokenBackbone):
+            raise ValueError(
+                f"the stage {self._stage!r} is no map of places, but {list(stage.shape)}; set stage= to one of: "
+                f"{', '.join(network.stage_widths)}"
+            )
+        patches = stage[0, network.num_prefix_tokens :]  # [h*w, C]
+        return patches.T.reshape(-1, *network.grid(inputs))
+
+    def _stage_of(self, network: Backbone, inputs: Tensor) -> str:
+        """The stage that was asked for, or the last one with places."""
+        if self._stage is None:
+            every = network.stages(inputs, list(network.stage_widths))
+            self._stage = next((name for name in reversed(every) if every[name].ndim in (3, 4)), None)
+            if self._stage is None:
+                raise ValueError(f"{type(network).__name__} tells of no stage with places; set stage=")
+        return self._stage
+
+
+@dataclass(frozen=True)
+class Described:
+    """Descriptors of images.
+
+    Args:
+        rows: float32 [N, D] on the CPU; of length 1 as a rule.
+        is_read: bool [N], false of those that could not be decoded, whose row is 0.
+    """
+
+    rows: Tensor
+    is_read: Tensor
+
+
+def describe(
+    describer: Describer,
+    images: Images,
+    whitening: Whitening | None = None,
+    most_broken: float = MOST_BROKEN,
+    only: Sequence[int] | None = None,
+) -> Described:
+    """Descriptors of images, read one after another.
+
+    Args:
+        describer: the network.
+        images: where they lie.
+        whitening: of parts.
+        most_broken: share of them that may be broken.
+        only: places of those that are described; default: all. What comes of each does not depend on the others.
+
+    Raises:
+        ConfigError: if more are broken, with the first of them.
+    """
+    folder = Folder(images.uri)
+    chosen = range(len(images.paths)) if only is None else only
+    rows: list[Tensor | None] = []
+    broken: list[str] = []
+    for place in chosen:
+        box = images.boxes[place] if images.boxes else None
+        try:
+            parts = describer.parts(read_image(folder, images.paths[place]), box)
+        except CorruptImage as error:
+            broken.append(f"{images.paths[place]}: {error}")
+            rows.append(None)
+        else:
+            rows.append(describer.descriptor(parts, whitening).cpu())
+    _check_broken(broken, len(chosen), images.uri, most_broken)
+    filled = next(row for row in rows if row is not None)
+    return Described(
+        torch.stack([torch.zeros_like(filled) if row is None else row for row in rows]),
+        torch.tensor([row is not None for row in rows]),
+    )
+
+
+def joined(first: Described, second: Described) -> Described:
+    """One behind the other."""
+    return Described(torch.cat([first.rows, second.rows]), torch.cat([first.is_read, second.is_read]))
+
+
+def gather_moments(describer: Describer, images: Images, most_broken: float = MOST_BROKEN) -> Moments:
+    """Moments of the parts of images, which a whitening is learned of.
+
+    Raises:
+        ConfigError: if too many are broken, with the first of them.
+    """
+    folder = Folder(images.uri)
+    moments: Moments | None = None
+    broken: list[str] = []
+    for path in images.paths:
+        try:
+            parts = describer.parts(read_image(folder, path))
+        except CorruptImage as error:
+            broken.append(f"{path}: {error}")
+            continue
+        moments = moments or Moments(parts.shape[1])
+        moments.add(parts)
+    _check_broken(broken, len(images.paths), images.uri, most_broken)
+    assert moments is not None
+    return moments
+
+
+def _check_broken(broken: Sequence[str], num: int, uri: str, most: float) -> None:
+    if len(broken) > most * num or len(broken) == num:
+        raise ConfigError(
+            f"{len(broken):,} of {num:,} images in {uri!r} are broken, first {broken[0]}; fetch them anew"
+        )
+    if broken:
+        log.warning("%d images in %s are broken and are found by no query, first %s", len(broken), uri, broken[0])

@@ -1,0 +1,102 @@
+"""How a ranking is scored: average precision by trapezoids, and precision at k, without what is to be ignored."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from raysl.hashing import Int64s
+
+
+@dataclass(frozen=True)
+class Task:
+    """What some queries are to find.
+
+    Args:
+        name: such as `hard`; empty where a dataset has one task.
+        queries: int64 [Q], places in the list of queries.
+        right: for each of them int64 [P], places in the database.
+        ignored: likewise; what stands there has no rank.
+    """
+
+    name: str
+    queries: Int64s
+    right: tuple[Int64s, ...]
+    ignored: tuple[Int64s, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.queries) == len(self.right) == len(self.ignored)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What queries got that have something to find.
+
+    Args:
+        queries: int64 [Q], places in the list of queries.
+        average_precision: float64 [Q].
+        precision: float64 [Q] by k.
+    """
+
+    queries: Int64s
+    average_precision: Tensor
+    precision: dict[int, Tensor]
+
+
+def score(ranked: Int64s, task: Task, ks: Sequence[int] = ()) -> Scored:
+    """Score the rankings of a task's queries, without those that have nothing to find (Radenovic et al. 2018).
+
+    Args:
+        ranked: int64 [all queries, N], places in the database, nearest first.
+        task: what they are to find.
+        ks: see `precision_at`.
+    """
+    kept, precisions = [], []
+    at: dict[int, list[float]] = {k: [] for k in ks}
+    for query, right, ignored in zip(task.queries.tolist(), task.right, task.ignored, strict=True):
+        if len(right) == 0:
+            continue
+        ranks = ranks_of(ranked[query], right, ignored)
+        kept.append(query)
+        precisions.append(trapezoid_precision(ranks))
+        for k in ks:
+            at[k].append(precision_at(ranks, k))
+    columns = {k: torch.tensor(values, dtype=torch.float64) for k, values in at.items()}
+    return Scored(np.array(kept, np.int64), torch.tensor(precisions, dtype=torch.float64), columns)
+
+
+def ranks_of(ranked: Int64s, right: Int64s, ignored: Int64s) -> Int64s:
+    """Ranks from 0 of what is right, rising, in a ranking int64 [N] from which what is to be ignored is taken out."""
+    kept = ranked[~np.isin(ranked, ignored)]
+    return np.flatnonzero(np.isin(kept, right)).astype(np.int64)
+
+
+def trapezoid_precision(ranks: Int64s) -> float:
+    """Area below precision over recall, between points joined by lines: that of Oxford Buildings' `compute_ap`.
+
+    At the j-th right one the recall grows by 1 / P; the precision goes from that just in front of it, j / rank, to that
+    with it, (j + 1) / (rank + 1) (Philbin et al. 2007; the same in Radenovic et al. 2018).
+
+    Args:
+        ranks: of all P right ones, from 0, rising.
+    """
+    found = np.arange(len(ranks))
+    before = np.where(ranks == 0, 1.0, found / np.maximum(ranks, 1))
+    behind = (found + 1) / (ranks + 1)
+    return float(((before + behind) / 2).mean())
+
+
+def precision_at(ranks: Int64s, k: int) -> float:
+    """Share of right ones among the first k, or among those up to the last right one where that comes earlier, as the
+    revisited benchmark has it."""
+    first = min(k, int(ranks[-1]) + 1)
+    return float((ranks < first).sum() / first)
+
+
+def rank_database(similarity: Tensor) -> Int64s:
+    """Places of the database, nearest first, int64 [Q, N]; of equal ones the earlier first."""
+    ranked: NDArray[np.int64] = similarity.sort(dim=1, descending=True, stable=True).indices.cpu().numpy()
+    return ranked

@@ -1,0 +1,80 @@
+"""From a map of features to vectors: maxima of regions (R-MAC) and generalised means (GeM)."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+GEM_LEAST = 1e-6
+"""Values below are raised to it: a power needs positive ones."""
+MOST_BESIDE = 7
+"""Regions along the longer side that are considered."""
+
+
+class Region(NamedTuple):
+    """A square of a map, in places."""
+
+    top: int
+    left: int
+    side: int
+
+
+def rmac_regions(height: int, width: int, levels: int = 3, overlap: float = 0.4) -> list[Region]:
+    """The squares of R-MAC (Tolias, Sicre and Jegou 2016, arXiv 1511.05879, section 3.2).
+
+    At level l squares have side 2 min(H, W) / (l + 1), rounded down, and lie on an even grid: l along the shorter side,
+    and l + m along the longer one, where m + 1 squares of level 1 overlap by the share that is nearest to `overlap`.
+    Levels whose squares would be smaller than a place have none.
+
+    Args:
+        height, width: of the map.
+        levels: from 1 on.
+        overlap: wanted share of neighbouring squares of level 1.
+    """
+    short, long = min(height, width), max(height, width)
+    more = _more_along(short, long, overlap)
+    regions = []
+    for level in range(1, levels + 1):
+        side = 2 * short // (level + 1)
+        if side < 1:
+            break
+        tops = _starts(height, side, level + (more if height > width else 0))
+        lefts = _starts(width, side, level + (more if width > height else 0))
+        regions += [Region(top, left, side) for top in tops for left in lefts]
+    return regions
+
+
+def region_maxima(maps: Tensor, regions: list[Region]) -> Tensor:
+    """The largest value of each channel in each region, [R, C] of a map [C, H, W]."""
+    parts = [maps[:, top : top + side, left : left + side].amax(dim=(1, 2)) for top, left, side in regions]
+    return torch.stack(parts)
+
+
+def gem(maps: Tensor, p: float) -> Tensor:
+    """Generalised mean of each channel, mean(x ** p) ** (1 / p) (Radenovic et al. 2018, arXiv 1711.02512, equation 3).
+
+    Args:
+        maps: [C, H, W]; values below 1e-6 are raised to it.
+        p: 1 is the mean; the larger, the nearer to the maximum.
+
+    Returns:
+        [C].
+    """
+    values = maps.clamp_min(GEM_LEAST).double().flatten(1)
+    top = values.amax(dim=1, keepdim=True)  # so that no power overflows
+    return (top[:, 0] * (values / top).pow(p).mean(dim=1).pow(1 / p)).to(maps.dtype)
+
+
+def _more_along(short: int, long: int, overlap: float) -> int:
+    """The m of the paper: 0 for a square map, else 1 to 6."""
+    if short == long:
+        return 0
+    beside = np.arange(2, MOST_BESIDE + 1)
+    step = (long - short) / (beside - 1)
+    return int(np.argmin(np.abs((short**2 - short * step) / short**2 - overlap))) + 1
+
+
+def _starts(length: int, side: int, num: int) -> list[int]:
+    """Where `num` intervals begin that are spread evenly over a length, rounded down."""
+    return [place * (length - side) // max(num - 1, 1) for place in range(num)]

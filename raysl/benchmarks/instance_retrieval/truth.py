@@ -1,0 +1,149 @@
+"""What a dataset of instance retrieval is, and how its images are found below its folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raysl.benchmarks.instance_retrieval.protocols import Task
+from raysl.data.sources.endings import is_image
+from raysl.data.sources.listing import listing
+from raysl.errors import ConfigError
+from raysl.hashing import Int64s
+from raysl.storage import Folder
+
+Box = tuple[float, float, float, float]
+"""Left, top, right and bottom in pixels of the image as it is stored."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Image files of one folder.
+
+    Args:
+        uri: the folder.
+        paths: below it.
+        boxes: what counts of each; empty, or None in places, where that is the whole image.
+    """
+
+    uri: str
+    paths: tuple[str, ...]
+    boxes: tuple[Box | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class InstanceSet:
+    """A dataset: what is searched, with what, and what is right.
+
+    Args:
+        database: images that are searched.
+        queries: images that are looked for, apart from it or in it.
+        tasks: each its own number.
+    """
+
+    database: Images
+    queries: Images
+    tasks: tuple[Task, ...]
+
+
+class ImageFiles:
+    """The images below a folder by their names.
+
+    Args:
+        uri: folder or URI.
+
+    Raises:
+        ConfigError: if it cannot be read, or there are none.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.paths = sorted(file.path for file in listing(uri).files if is_image(file.path))
+        if not self.paths:
+            raise ConfigError(f"no images below {uri!r}; give the folder of the whole dataset")
+        self._by_stem: dict[str, list[str]] = {}
+        for path in self.paths:
+            self._by_stem.setdefault(_stem(path), []).append(path)
+
+    def find(self, names: Sequence[str], listed_in: str) -> tuple[str, ...]:
+        """The path of each name; a name may lack folders in front of it, and the ending.
+
+        Args:
+            names: that some list has.
+            listed_in: what names them, for the message.
+
+        Raises:
+            ConfigError: with the number of those that are not there, and of those that several files could be.
+        """
+        found = [self._matching(name) for name in names]
+        bad = [(name, paths) for name, paths in zip(names, found, strict=True) if len(paths) != 1]
+        if bad:
+            name, paths = bad[0]
+            what = f"may be {' or '.join(paths[:2])}" if paths else "is not there"
+            raise ConfigError(
+                f"{len(bad):,} of the {len(names):,} images that {listed_in} lists are not one file each below "
+                f"{self.uri!r}: {name!r} {what}; is the download whole, and nothing else in it?"
+            )
+        return tuple(paths[0] for paths in found)
+
+    def _matching(self, name: str) -> list[str]:
+        stem = _without_ending(name.replace("\\", "/").strip("/"))
+        paths = self._by_stem.get(stem.rpartition("/")[2], [])
+        return [path for path in paths if f"/{_without_ending(path)}".endswith(f"/{stem}")]
+
+
+def folder_of(path: str | None, dataset: str) -> Folder:
+    """The folder of a dataset.
+
+    Raises:
+        ConfigError: if none was given, or it is not there.
+    """
+    if path is None:
+        raise ConfigError(f"{dataset} needs path=, the folder of its images and ground truth")
+    folder = Folder(path)
+    if not folder.exists():
+        raise ConfigError(f"no folder {folder.uri!r}; give path= the folder of {dataset}")
+    return folder
+
+
+def places(values: Any, num: int, where: str, first: int = 0) -> Int64s:
+    """Places in a database of `num` images, int64 [P], that are counted from `first`.
+
+    Raises:
+        ConfigError: if one is outside of it, or no integer.
+    """
+    own = np.atleast_1d(np.asarray(values))
+    if own.size == 0:
+        return np.empty(0, np.int64)
+    if own.dtype.kind not in "iuf" or own.ndim != 1 or (own != own.astype(np.int64)).any():
+        raise ConfigError(f"{where}: {str(values)[:60]} is no list of integers; fetch it anew")
+    found: Int64s = own.astype(np.int64) - first
+    if found.min() < 0 or found.max() >= num:
+        bad = int(found.min() if found.min() < 0 else found.max()) + first
+        raise ConfigError(f"{where}: image {bad} is none of {first} to {num - 1 + first}; fetch it anew")
+    return found
+
+
+def box_of(values: Any, where: str) -> Box:
+    """A box of four numbers.
+
+    Raises:
+        ConfigError: if it is not, or holds nothing.
+    """
+    own = np.asarray(values, dtype=object).reshape(-1).tolist()
+    try:
+        left, top, right, bottom = (float(value) for value in own)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: {str(values)[:60]} is no box of four numbers; fetch it anew") from error
+    if not (left < right and top < bottom):  # NaN is out
+        raise ConfigError(f"{where}: the box {[left, top, right, bottom]} holds nothing; fetch it anew")
+    return left, top, right, bottom
+
+
+def _stem(path: str) -> str:
+    return _without_ending(path).rpartition("/")[2]
+
+
+def _without_ending(path: str) -> str:
+    return path.rpartition(".")[0] if is_image(path) else path

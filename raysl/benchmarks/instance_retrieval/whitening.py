@@ -1,0 +1,69 @@
+"""Whitening by principal components that is learned on one set of images and used on another."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LEAST = 1e-5
+"""Share of the largest variance that smaller ones are raised to, so that rounding is not magnified."""
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """A map to directions that all vary alike (Jegou and Chum, ECCV 2012).
+
+    Args:
+        mean: float32 [D].
+        directions: float32 [D, K], principal directions over their standard deviations, the most varied first.
+    """
+
+    mean: Tensor
+    directions: Tensor
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Rows [N, D] as [N, K]."""
+        return (rows - self.mean.to(rows.device)) @ self.directions.to(rows.device)
+
+
+class Moments:
+    """Sums of x and of x x^T over rows, in float64: all that a whitening is made of, in one pass, in D x D memory.
+
+    Args:
+        width: D.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.num = 0
+        self.total = torch.zeros(width, dtype=torch.float64)
+        self.products = torch.zeros(width, width, dtype=torch.float64)
+
+    def add(self, rows: Tensor) -> None:
+        """Further rows [n, D]."""
+        wide = rows.double()
+        self.num += len(rows)
+        self.total = self.total.to(rows.device) + wide.sum(dim=0)
+        self.products = self.products.to(rows.device) + wide.T @ wide
+
+    def merge(self, other: "Moments") -> None:
+        """The rows that another one has seen."""
+        self.num += other.num
+        self.total = self.total + other.total.to(self.total.device)
+        self.products = self.products + other.products.to(self.products.device)
+
+    def whitening(self, dim: int | None = None) -> Whitening:
+        """The whitening that keeps the `dim` directions that vary most; default: all.
+
+        Raises:
+            ValueError: if there are no such many, or fewer than two rows.
+        """
+        width = len(self.total)
+        if dim is not None and dim > width:
+            raise ValueError(f"whiten_dim={dim} is more than the {width} dimensions there are; set at most {width}")
+        if self.num < 2:
+            raise ValueError(f"{self.num} vectors are too few to learn a whitening of; give more images in whiten_on")
+        mean = self.total / self.num
+        variances, directions = torch.linalg.eigh(self.products / self.num - torch.outer(mean, mean))  # rising
+        variances, directions = variances.flip(0)[:dim], directions.flip(1)[:, :dim]
+        scale = variances.clamp_min(LEAST * float(variances[0])).clamp_min(1e-300).rsqrt()
+        return Whitening(mean.float(), (directions * scale).float())

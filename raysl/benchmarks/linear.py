@@ -1,0 +1,165 @@
+"""Linear classification of cached features, with the best of a grid of learning rates (DINOv2, arXiv 2304.07193)."""
+
+import logging
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor
+
+from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled, Metric
+from raysl.benchmarks.classification import (
+    Normalize,
+    Scaling,
+    accuracy_by_class,
+    check_sets,
+    curves,
+    device_for,
+    hold_out,
+    names_of_tops,
+    nothing_held_out,
+    stages_in,
+    top_metrics,
+)
+from raysl.benchmarks.probes import Length, Probes, Setting, best_of, train_probes
+from raysl.config.ranges import Amount, Count, Momentum, NotEmpty, Place, Positive, Within
+from raysl.config.schema import BenchmarkConfig
+from raysl.errors import ConfigError
+
+log = logging.getLogger("raysl")
+
+Lines = dict[str, list[list[float]]]
+"""Points [learning rate, percent] of the lines of a drawing."""
+
+
+class Linear(Benchmark):
+    """Accuracy of a linear classifier of the features, and of those of further stages.
+
+    A classifier for each learning rate and weight decay is trained on most of the training images, all in one pass.
+    The one that is right most often on the others, which were held out, gives the setting; a classifier is trained with
+    it on all training images, and measured once on the test images. Metrics `top1` and, with more than five classes,
+    `top5`; of a stage `top1_<stage>` and so on.
+    """
+
+    protocol = (
+        "A linear classifier of frozen, cached features by SGD, the learning rate chosen on held-out training images; "
+        "the grid of DINOv2 (Oquab et al. 2023, arXiv 2304.07193, appendix B.3) without augmentation"
+    )
+    cost = "seconds to minutes on features; 10 epochs of 13 classifiers at once"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(BenchmarkConfig):
+        """Settings of the training."""
+
+        name: str = "linear"
+        stages: tuple[str, ...] = ()
+        """Stages of the backbone that are measured beside its features, each by its mean over all places."""
+        normalize: Normalize = "standardize"
+        """How features are scaled: `none`; `l2`, each image's to length 1; `standardize`, each feature by its mean and
+        deviation over the training images; `batch_norm`, the same with the statistics of the batch in training."""
+        learning_rates: Annotated[tuple[Positive, ...], NotEmpty()] = (
+            1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5
+        )  # fmt: skip
+        """Rates that are tried, at a batch of 256 images; those of other batches are in proportion. They fall to 0 by a
+        cosine."""
+        weight_decays: Annotated[tuple[Amount, ...], NotEmpty()] = (0.0,)
+        """Decays that are tried, each with every learning rate."""
+        epochs: Count = 10
+        """Passes over the training images: the 12,500 updates of 1,024 images in DINOv2 are as many of ImageNet."""
+        min_updates: Place = 1000
+        """Passes are added until there are as many updates; what a few thousand images need."""
+        batch_size: Count = 256
+        """Images of an update."""
+        momentum: Momentum = 0.9
+        """Of SGD."""
+        holdout: Annotated[float, Within(0, 0.5, above=True)] = 0.1
+        """Share of the training images of each class on which the setting is chosen. None are held out where only one
+        learning rate and one weight decay are given."""
+
+    @classmethod
+    def stages(cls, config: Config) -> tuple[str, ...]:
+        """See `Benchmark.stages`."""
+        return (FEATURES, *dict.fromkeys(config.stages))
+
+    @classmethod
+    def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
+        """See `Benchmark.fit_to`; a setting cannot be chosen where no class has an image to spare."""
+        if len(_settings(config)) > 1 and nothing_held_out(images, config.holdout):
+            raise ConfigError(
+                f"holdout={config.holdout:g} of {images.num_train:,} training images of {len(images.classes)} classes "
+                "is not one image of any class; set a larger linear.holdout, or one of linear.learning_rates"
+            )
+        return config, []
+
+    @classmethod
+    def metrics(cls, config: Config, num_classes: int) -> list[str]:
+        """See `Benchmark.metrics`; raw pixels have those of the features alone."""
+        return names_of_tops(cls.stages(config), num_classes)
+
+    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
+        """See `Benchmark.run`; the order of the rows is random."""
+        check_sets(train, test, num_classes)
+        metrics: list[Metric] = []
+        lines: Lines = {}
+        by_class: dict[str, dict[str, float]] = {}
+        shares: list[Tensor] = []
+        for stage in stages_in(train, self.stages(self.config)):
+            rows, name = train.at(stage), stage or "features"
+            probe, tried = self.fit(rows, num_classes, seed, name)
+            shares.append(probe.probabilities(test.at(stage).features))
+            lines |= tried
+            metrics += top_metrics(shares[-1], test.labels, "Linear probe", stage)
+            by_class[f"Linear probe of {name}: accuracy (%)"] = accuracy_by_class(shares[-1], test.labels)
+        figures: dict[str, Any] = {"per_class": by_class}
+        if lines:
+            title = "Linear probe: held-out training images"
+            figures["curves"] = curves(title, "learning rate", "top-1 (%)", lines)
+        return Findings(metrics, scores=shares[0], are_probabilities=True, figures=figures)
+
+    def fit(self, train: FeatureSet, num_classes: int, seed: int, name: str = "features") -> tuple[Probes, Lines]:
+        """The classifier of features, with the setting that is best on held-out rows, and what each one gave there."""
+        scaling = Scaling.of(self.config.normalize, train.features, device_for(train.features))
+        chosen, tried = self._choose(train, scaling, num_classes, seed, name)
+        every = torch.arange(len(train.labels))
+        return self._train(train, every, [chosen], scaling, num_classes, seed), tried
+
+    def _choose(
+        self, train: FeatureSet, scaling: Scaling, num_classes: int, seed: int, name: str
+    ) -> tuple[Setting, Lines]:
+        """The setting that is best on held-out rows, and what each learning rate gave there, a line a decay."""
+        settings = _settings(self.config)
+        if len(settings) == 1:
+            return settings[0], {}
+        kept, held = hold_out(train.labels, num_classes, self.config.holdout, seed)
+        if not len(held):
+            raise ConfigError(
+                f"holdout={self.config.holdout:g} of {len(train.labels)} training rows is not one row of any class"
+            )
+        probes = self._train(train, kept, settings, scaling, num_classes, seed)
+        shares, losses = probes.measure(train.features, train.labels, held)
+        best = best_of(shares, losses)
+        if best is None:
+            raise ConfigError(
+                f"linear: the weights grew without bound at every learning rate, the least of which is "
+                f"{min(self.config.learning_rates):g}; set smaller ones, or linear.normalize=standardize"
+            )
+        log.info("linear: %s of %s, %.2f %% of %d held-out", settings[best], name, 100 * shares[best], len(held))
+        lines: Lines = {}
+        for setting, share in zip(settings, shares.tolist(), strict=True):
+            line = name if len(self.config.weight_decays) == 1 else f"{name}, weight decay {setting.weight_decay:g}"
+            lines.setdefault(line, []).append([setting.lr, 100 * share])
+        return settings[best], lines
+
+    def _train(
+        self, train: FeatureSet, index: Tensor, settings: list[Setting], scaling: Scaling, num_classes: int, seed: int
+    ) -> Probes:
+        """A classifier with each of the settings, of the rows in some places."""
+        config = self.config
+        length = Length(config.epochs, config.batch_size, config.min_updates, config.momentum)
+        return train_probes(train.features, train.labels, index, num_classes, settings, scaling, length, seed)
+
+
+def _settings(config: Linear.Config) -> list[Setting]:
+    """The grid, each setting once."""
+    return [Setting(*pair) for pair in dict.fromkeys(product(config.learning_rates, config.weight_decays))]

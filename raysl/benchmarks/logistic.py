@@ -1,0 +1,214 @@
+"""Multinomial logistic regression on cached features by L-BFGS (DINOv2, arXiv 2304.07193; VISSL's low-shot one)."""
+
+import logging
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled, Metric
+from raysl.benchmarks.classification import (
+    Scaling,
+    accuracy_by_class,
+    check_sets,
+    chunks_of,
+    curves,
+    device_for,
+    hold_out,
+    names_of_tops,
+    nothing_held_out,
+    rows_of,
+    softmax,
+    stages_in,
+    top_metrics,
+)
+from raysl.benchmarks.lbfgs import minimise
+from raysl.benchmarks.probes import Probes, best_of
+from raysl.config.ranges import Count, NotEmpty, Positive, Within
+from raysl.config.schema import BenchmarkConfig
+from raysl.errors import ConfigError
+
+log = logging.getLogger("raysl")
+
+
+class Logistic(Benchmark):
+    """Accuracy of multinomial logistic regression on the features, and on those of further stages.
+
+    Minimises |W|^2 / 2 + C sum of cross entropies, biases without penalty: scikit-learn's `LogisticRegression`. The C
+    that is right most often on held-out training images is taken for all of them, and measured once on the test images.
+    Metrics `top1` and, with more than five classes, `top5`; of a stage `top1_<stage>` and so on.
+    """
+
+    protocol = (
+        "Multinomial logistic regression of frozen features by full-batch L-BFGS, C chosen on held-out training images "
+        "(DINOv2, Oquab et al. 2023, arXiv 2304.07193; VISSL's low-shot logistic regression)"
+    )
+    cost = "seconds to minutes on features; up to 100 passes over them with all C at once"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(BenchmarkConfig):
+        """Settings of the regression."""
+
+        name: str = "logistic"
+        stages: tuple[str, ...] = ()
+        """Stages of the backbone that are measured beside its features, each by its mean over all places."""
+        normalize: Literal["none", "l2", "standardize"] = "standardize"
+        """How features are scaled: `none`; `l2`, each image's to length 1; `standardize`, each feature by its mean and
+        deviation over the training images, as VISSL does."""
+        costs: Annotated[tuple[Positive, ...], NotEmpty()] = (
+            1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 1e4, 1e5
+        )  # fmt: skip
+        """C that are tried: weights of the images against the penalty. The range is that of DINOv2, which has four
+        values where this has one."""
+        max_iter: Count = 100
+        """Steps of L-BFGS at most."""
+        tolerance: Annotated[float, Within(0, 1, above=True)] = 1e-4
+        """It ends where no element of the gradient of the mean loss is larger."""
+        holdout: Annotated[float, Within(0, 0.5, above=True)] = 0.1
+        """Share of the training images of each class on which C is chosen. None are held out where one is given."""
+
+    @classmethod
+    def stages(cls, config: Config) -> tuple[str, ...]:
+        """See `Benchmark.stages`."""
+        return (FEATURES, *dict.fromkeys(config.stages))
+
+    @classmethod
+    def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
+        """See `Benchmark.fit_to`; C cannot be chosen where no class has an image to spare."""
+        if len(set(config.costs)) > 1 and nothing_held_out(images, config.holdout):
+            raise ConfigError(
+                f"holdout={config.holdout:g} of {images.num_train:,} training images of {len(images.classes)} classes "
+                "is not one image of any class; set a larger logistic.holdout, or one of logistic.costs"
+            )
+        return config, []
+
+    @classmethod
+    def metrics(cls, config: Config, num_classes: int) -> list[str]:
+        """See `Benchmark.metrics`; raw pixels have those of the features alone."""
+        return names_of_tops(cls.stages(config), num_classes)
+
+    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
+        """See `Benchmark.run`; which images are held out is random."""
+        check_sets(train, test, num_classes)
+        metrics: list[Metric] = []
+        lines: dict[str, list[list[float]]] = {}
+        by_class: dict[str, dict[str, float]] = {}
+        shares: list[Tensor] = []
+        for stage in stages_in(train, self.stages(self.config)):
+            rows, name = train.at(stage), stage or "features"
+            scaling = Scaling.of(self.config.normalize, rows.features, device_for(rows.features))
+            cost, tried = self._choose(rows, scaling, num_classes, seed, name)
+            every = torch.arange(len(rows.labels))
+            found = self._fit(rows, every, (cost,), scaling, num_classes)
+            shares.append(found.probabilities(test.at(stage).features))
+            if tried:
+                lines[name] = tried
+            metrics += top_metrics(shares[-1], test.labels, "Logistic regression", stage)
+            by_class[f"Logistic regression of {name}: accuracy (%)"] = accuracy_by_class(shares[-1], test.labels)
+        figures: dict[str, Any] = {"per_class": by_class}
+        if lines:
+            figures["curves"] = curves("Logistic regression: held-out training images", "C", "top-1 (%)", lines)
+        return Findings(metrics, scores=shares[0], are_probabilities=True, figures=figures)
+
+    def _choose(
+        self, train: FeatureSet, scaling: Scaling, num_classes: int, seed: int, name: str
+    ) -> tuple[float, list[list[float]]]:
+        """The C that is best on held-out rows, and the points [C, percent] of all."""
+        costs = tuple(dict.fromkeys(self.config.costs))
+        if len(costs) == 1:
+            return costs[0], []
+        kept, held = hold_out(train.labels, num_classes, self.config.holdout, seed)
+        if not len(held):
+            raise ConfigError(
+                f"holdout={self.config.holdout:g} of {len(train.labels)} training rows is not one row of any class"
+            )
+        found = self._fit(train, kept, costs, scaling, num_classes)
+        shares, losses = found.measure(train.features, train.labels, held)
+        best = best_of(shares, losses)
+        assert best is not None
+        log.info("logistic: C=%g of %s, %.2f %% of %d held-out", costs[best], name, 100 * shares[best], len(held))
+        return costs[best], [[cost, 100 * share] for cost, share in zip(costs, shares.tolist(), strict=True)]
+
+    def _fit(
+        self, train: FeatureSet, index: Tensor, costs: tuple[float, ...], scaling: Scaling, num_classes: int
+    ) -> Probes:
+        found, is_done = fit_logistic(
+            train.features,
+            train.labels,
+            index,
+            num_classes,
+            costs,
+            scaling,
+            self.config.tolerance,
+            self.config.max_iter,
+        )
+        if early := [cost for cost, is_there in zip(costs, is_done.tolist(), strict=True) if not is_there]:
+            told = ", ".join(f"{cost:g}" for cost in early)
+            log.info("logistic: L-BFGS was stopped after %d steps at C=%s", self.config.max_iter, told)
+        return found
+
+
+def fit_logistic(
+    features: Tensor,
+    labels: Tensor,
+    index: Tensor,
+    num_classes: int,
+    costs: tuple[float, ...],
+    scaling: Scaling,
+    tolerance: float = 1e-4,
+    max_iter: int = 100,
+) -> tuple[Probes, Tensor]:
+    """Logistic regressions of the same rows, one for each C, all in the same passes over the features.
+
+    The mean of the cross entropies plus |W|^2 / (2 C N) is minimised, from zero weights. The gradient of a class's
+    biases sums to zero over classes, so that of all equally good ones those that sum to zero are found.
+
+    Args:
+        features: [N, D], maybe mapped into memory: a chunk at a time is read.
+        labels: int64 [N].
+        index: int64 [M], places of the rows that are learned from.
+        num_classes: labels lie in [0, num_classes).
+        costs: the G values of C.
+        scaling: of the features.
+        tolerance, max_iter: see `minimise`.
+
+    Returns:
+        The classifiers, and whether each got within the tolerance, bool [G].
+    """
+    device = device_for(features)
+    dtype = rows_of(features, index[:1], device).dtype
+    shape = features.shape[1] + 1, num_classes  # the last row: the biases
+    penalty = 1 / (torch.tensor(costs, dtype=dtype, device=device) * len(index))
+
+    def evaluate(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+        weight = points.view(-1, *shape).transpose(0, 1).reshape(shape[0], -1)  # [D + 1, A K]
+        loss, grad = _loss_and_gradient(features, labels, index, weight, num_classes, scaling)
+        own = grad.view(shape[0], -1, num_classes).transpose(0, 1).clone()  # [A, D + 1, K]
+        free = points.view(-1, *shape)[:, :-1]
+        own[:, :-1] += penalty[which, None, None] * free
+        return loss + 0.5 * penalty[which] * free.flatten(1).double().square().sum(dim=1), own.flatten(1)
+
+    start = torch.zeros(len(costs), shape[0] * shape[1], dtype=dtype, device=device)
+    points, is_done = minimise(evaluate, start, tolerance, max_iter)
+    weight = points.view(-1, *shape).transpose(0, 1).reshape(shape[0], -1)
+    return Probes(weight[:-1], weight[-1], num_classes, scaling), is_done
+
+
+def _loss_and_gradient(
+    features: Tensor, labels: Tensor, index: Tensor, weight: Tensor, num_classes: int, scaling: Scaling
+) -> tuple[Tensor, Tensor]:
+    """Mean cross entropy float64 [A] of classifiers [D + 1, A K] over rows, and its gradient of their shape."""
+    loss = torch.zeros(weight.shape[1] // num_classes, dtype=torch.float64, device=weight.device)
+    grad = torch.zeros_like(weight)
+    for part, rows in chunks_of(features, index, weight.device):
+        x, target = scaling(rows), labels[part.to(labels.device)].to(weight.device)
+        logits = torch.addmm(weight[-1], x, weight[:-1]).view(len(x), -1, num_classes)  # [B, A, K]
+        places = torch.arange(len(x), device=x.device)
+        named = logits[places, :, target]  # [B, A]
+        error, norm = softmax(logits)
+        loss += (norm - named).double().sum(dim=0)
+        error[places, :, target] -= 1
+        grad[:-1].addmm_(x.T, error.flatten(1))
+        grad[-1] += error.flatten(1).sum(dim=0)
+    return loss / len(index), grad / len(index)

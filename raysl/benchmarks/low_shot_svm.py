@@ -1,0 +1,202 @@
+"""Linear support vector machines from a few images a class (Goyal et al. 2019, arXiv 1905.01235, section 5.1)."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raysl.benchmarks.average_precision import Kind, Labels, Numbers, average_precisions, mean_average_precision
+from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Findings, Labelled, Metric, Needs
+from raysl.benchmarks.classification import curves
+from raysl.benchmarks.low_shot import draw_shots
+from raysl.benchmarks.parallel import run_jobs
+from raysl.benchmarks.svm_training import Floats, LabelledRows, Machine, decisions, normalised, one_against_rest
+from raysl.config.ranges import Count, NotEmpty, Positive, Within
+from raysl.config.schema import BenchmarkConfig
+from raysl.errors import ConfigError
+from raysl.hashing import Int64s, hash_words, permutation
+
+log = logging.getLogger("raysl")
+
+_POSITIVES, _NEGATIVES = 103, 104  # what a key is for
+
+
+class LowShotSVM(Benchmark):
+    """Mean average precision of linear support vector machines of a few images a class, over several draws of them.
+
+    Where images have several labels, each class is learned from k that have it and 19 k that do not; where they have
+    one, from k images of each class, of which those of the others are the negatives. Every cost is measured on all test
+    images, and that with the best mean over the draws is reported, as the protocol has it. Metric `8_shot` is the mean
+    over draws with their standard deviation, `8_shot_min` and `8_shot_max` are the worst and the best draw.
+    """
+
+    protocol = (
+        "A linear SVM for each class from k images on frozen features, 5 draws, the cost that is best on the test "
+        "images; low-shot VOC07 of Goyal et al. 2019 (arXiv 1905.01235) as VISSL has it"
+    )
+    cost = "seconds to minutes of all CPUs on features, which must fit into memory; 440 small fits of each class"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(BenchmarkConfig):
+        """Settings of the draws and the machines."""
+
+        name: str = "low_shot_svm"
+        shots: Annotated[tuple[Count, ...], NotEmpty()] = (1, 2, 4, 8, 16, 32, 64, 96)
+        """Images that have a class; several values are all measured, each once, on nested draws."""
+        samples: Annotated[int, Within(1, 1000)] = 5
+        """Random choices of the images."""
+        negatives: Count = 19
+        """Images without a class for each that has it, as far as there are any, where images have several labels."""
+        costs: Annotated[tuple[Positive, ...], NotEmpty()] = (
+            0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0
+        )  # fmt: skip
+        """Costs of an error that are tried."""
+        ap: Kind = "all"
+        """Average precision: the area under all points of the curve (`all`), or the mean at eleven (`11point`)."""
+        positive_weight: Positive = 2.0
+        """Weight of the images that have the class; others weigh 1."""
+        max_iter: Count = 2000
+        """Steps of liblinear at most."""
+
+    @classmethod
+    def needs(cls, config: Config) -> Needs:
+        """See `Benchmark.needs`."""
+        return Needs(labels="any")
+
+    @classmethod
+    def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
+        """See `Benchmark.fit_to`; a class with fewer images than shots leaves no draw of them."""
+        if images.counts is None:
+            return config, []
+        label = int(images.counts.argmin())
+        least = int(images.counts[label])
+        fitting = tuple(shots for shots in config.shots if shots <= least)
+        if fitting == config.shots:
+            return config, []
+        over = ", ".join(str(shots) for shots in config.shots if shots not in fitting)
+        why = f"shots={over} needs as many training images of each class, and {images.classes[label]!r} has {least:,}"
+        if not fitting:
+            raise ConfigError(f"{why}; {'set fewer shots' if least else 'leave out classes without training images'}")
+        return replace(config, shots=fitting), [f"{why}; shots={list(fitting)} is measured"]
+
+    @classmethod
+    def metrics(cls, config: Config, num_classes: int) -> list[str]:
+        """See `Benchmark.metrics`."""
+        return [f"{shots}_shot{end}" for shots in dict.fromkeys(config.shots) for end in ("", "_min", "_max")]
+
+    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
+        """See `Benchmark.run`; the draws are a function of the seed and the order of the training rows."""
+        labels = one_against_rest(train, "train", num_classes)
+        test_labels = one_against_rest(test, "test", num_classes)
+        if not (test_labels == 1).any():
+            raise ConfigError("no test image has any of the classes; give labelled test images")
+        shots, costs = tuple(dict.fromkeys(self.config.shots)), tuple(dict.fromkeys(self.config.costs))
+        self._check(labels, shots)
+        machine = Machine(self.config.positive_weight, self.config.max_iter, is_dual=False, seed=seed)
+        picks = None
+        if train.labels.ndim == 1:
+            picks = draw_shots(train.labels, num_classes, max(shots), self.config.samples, seed).cpu().numpy()
+        shared = _Shared(
+            LabelledRows(normalised(train.features), labels),
+            LabelledRows(normalised(test.features), test_labels),
+            picks,
+            self.config,
+            machine,
+            seed,
+        )
+        jobs = [(sample, column) for sample in range(self.config.samples) for column in range(num_classes)]
+        found = np.stack(run_jobs(_measure_class, shared, jobs))  # [S * K, shots, costs]
+        areas = found.reshape(self.config.samples, num_classes, len(shots), len(costs))
+        maps = 100 * np.apply_along_axis(mean_average_precision, 1, areas)  # [S, shots, costs]
+        return _findings(maps, shots, costs)
+
+    def _check(self, labels: Labels, shots: tuple[int, ...]) -> None:
+        """Refuse classes with fewer images than shots, or with nothing but them.
+
+        Raises:
+            ConfigError: with the class and the number.
+        """
+        positives, negatives = (labels == 1).sum(axis=0), (labels == 0).sum(axis=0)
+        column = int(positives.argmin())
+        if positives[column] < max(shots):
+            raise ConfigError(
+                f"class number {column} has {positives[column]} training images, {max(shots)} shots need as many; "
+                "set fewer low_shot_svm.shots"
+            )
+        if not negatives.min():
+            raise ConfigError(f"class number {int(negatives.argmin())} is on every training image; leave it out")
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What the jobs of all draws and classes read.
+
+    Args:
+        train, test: all rows.
+        picks: int64 [samples, K, shots], the images of each draw where images have one label; else None.
+        config, machine, seed: see there.
+    """
+
+    train: LabelledRows
+    test: LabelledRows
+    picks: Int64s | None
+    config: LowShotSVM.Config
+    machine: Machine
+    seed: int
+
+
+def _measure_class(shared: _Shared, sample: int, column: int) -> Numbers:
+    """Average precision of a class by one draw, [shots, costs]."""
+    config, machines = shared.config, []
+    shots, costs = dict.fromkeys(config.shots), dict.fromkeys(config.costs)
+    for num in shots:
+        places, is_positive = _drawn(shared, sample, column, num)
+        rows: Floats = shared.train.features[places]
+        machines += [shared.machine.fit(rows, is_positive, cost)[0] for cost in costs]
+    scores = decisions(np.stack(machines), shared.test.features)  # [N, shots * costs]
+    labels = np.repeat(shared.test.labels[:, column, None], scores.shape[1], axis=1)
+    return average_precisions(scores, labels, config.ap).reshape(len(shots), len(costs))
+
+
+def _drawn(shared: _Shared, sample: int, column: int, num: int) -> tuple[Int64s, NDArray[np.bool_]]:
+    """Places of the images that a class is learned from, and which of them have it; those of fewer shots come first."""
+    if shared.picks is not None:
+        drawn = shared.picks[sample, :, :num]  # [K, shots]
+        is_own = np.arange(len(drawn)) == column
+        return drawn.flatten(), np.repeat(is_own, drawn.shape[1])
+    labels, keys = shared.train.labels[:, column], (shared.seed, sample, column)
+    own = _some(np.flatnonzero(labels == 1), num, hash_words(_POSITIVES, *keys))
+    others = _some(np.flatnonzero(labels == 0), num * shared.config.negatives, hash_words(_NEGATIVES, *keys))
+    return np.concatenate([own, others]), np.arange(len(own) + len(others)) < len(own)
+
+
+def _some(places: Int64s, num: int, key: int) -> Int64s:
+    """The first of the places in a random order."""
+    return places[permutation(len(places), key)[:num]]
+
+
+def _findings(maps: Numbers, shots: tuple[int, ...], costs: tuple[float, ...]) -> Findings:
+    """Numbers of [samples, shots, costs] in percent, each number of shots with the cost of the best mean."""
+    best = maps.mean(axis=0).argmax(axis=1)  # [shots]
+    of_best = np.take_along_axis(maps, best[None, :, None], axis=2)[:, :, 0]  # [samples, shots]
+    log.info("low_shot_svm: the costs of %s shots are %s", list(shots), [costs[place] for place in best])
+    metrics: list[Metric] = []
+    ends: dict[str, Callable[[Numbers], Any]] = {"": np.mean, "_min": np.min, "_max": np.max}
+    lines: dict[str, list[list[float]]] = {"mean": [], "worst draw": [], "best draw": []}
+    for num, values in zip(shots, of_best.T, strict=True):
+        for (end, summary), line in zip(ends.items(), lines, strict=True):
+            what = "" if not end else f", {line}"
+            metric = Metric(
+                f"{num}_shot{end}",
+                float(summary(values)),
+                None if end else float(values.std()),
+                title=f"Low-shot SVM, mAP of {num} per class{what}",
+                is_headline=not end,
+            )
+            metrics.append(metric)
+            lines[line].append([float(num), metric.value])
+    figures: dict[str, Any] = {"curves": curves("Low-shot SVM", "images per class", "mAP (%)", lines)}
+    return Findings(metrics, figures=figures)

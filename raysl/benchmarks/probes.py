@@ -1,0 +1,174 @@
+"""Many linear classifiers at once: every learning rate and weight decay of a grid in one pass over the features.
+
+The classifiers see the same batches, so their weights stand side by side in one matrix [D, G K], and a step of all of
+them is two matrix products. Each is trained as if alone: its own momentum, its own learning rate, its own decay.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from raysl.benchmarks.classification import Scaling, chunks_of, device_for, rows_of, softmax
+from raysl.hashing import hash_words, permutation
+from raysl.schedule import cosine
+
+_ORDER = 102  # what a key is for
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one classifier is trained with.
+
+    Args:
+        lr: learning rate at a batch of 256 images; that of other batches is in proportion.
+        weight_decay: of weights and biases, added to the gradient.
+    """
+
+    lr: float
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long classifiers are trained.
+
+    Args:
+        epochs: passes over the images.
+        batch_size: images of an update; those of an epoch are spread evenly, so that some have one less.
+        min_updates: epochs are added until there are as many.
+        momentum: of SGD.
+    """
+
+    epochs: int
+    batch_size: int
+    min_updates: int = 0
+    momentum: float = 0.9
+
+    def batches(self, num_rows: int, seed: int) -> Iterator[Tensor]:
+        """Places of the rows of each update, of which each epoch has all once, in an order of its own."""
+        per_epoch = -(-num_rows // self.batch_size)
+        for epoch in range(self.num_updates(num_rows) // per_epoch):
+            order = torch.from_numpy(permutation(num_rows, hash_words(_ORDER, seed, epoch)))
+            yield from torch.tensor_split(order, per_epoch)
+
+    def num_updates(self, num_rows: int) -> int:
+        """Updates of all epochs."""
+        per_epoch = -(-num_rows // self.batch_size)
+        return per_epoch * max(self.epochs, -(-self.min_updates // per_epoch))
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Linear classifiers of the same features.
+
+    Args:
+        weight: [D, G K].
+        bias: [G K].
+        num_classes: K.
+        scaling: of the features.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    num_classes: int
+    scaling: Scaling
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Scores [B, G, K] of features [B, D] as they were extracted."""
+        found = torch.addmm(self.bias, self.scaling(rows), self.weight)
+        return found.view(len(rows), -1, self.num_classes)
+
+    @torch.no_grad()
+    def probabilities(self, features: Tensor) -> Tensor:
+        """Of the first classifier, float32 [N, K] on the CPU, of features [N, D], a chunk at a time."""
+        every = torch.arange(len(features))
+        chunks = chunks_of(features, every, self.weight.device)
+        return torch.cat([self.logits(rows)[:, 0].softmax(dim=1).float().cpu() for _, rows in chunks])
+
+    @torch.no_grad()
+    def measure(self, features: Tensor, labels: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Share of hits and mean cross entropy of each classifier, float64 [G], over some rows of [N, D]."""
+        device = self.weight.device
+        hits = losses = torch.zeros(self.weight.shape[1] // self.num_classes, dtype=torch.float64, device=device)
+        for part, rows in chunks_of(features, index, device):
+            target = labels[part.to(labels.device)].to(device)[:, None]  # [B, 1]
+            logits = self.logits(rows)
+            hits = hits + (logits.argmax(dim=2) == target).sum(dim=0)
+            named = logits.gather(2, target[..., None].expand(-1, logits.shape[1], 1))[..., 0]
+            losses = losses + (logits.logsumexp(dim=2) - named).double().sum(dim=0)
+        return (hits / len(index)).cpu(), (losses / len(index)).cpu()
+
+
+@torch.no_grad()
+def train_probes(
+    features: Tensor,
+    labels: Tensor,
+    index: Tensor,
+    num_classes: int,
+    settings: Sequence[Setting],
+    scaling: Scaling,
+    length: Length,
+    seed: int,
+) -> Probes:
+    """Train a linear classifier with each of the settings by SGD, from zero weights, with cosine learning rates.
+
+    The loss is convex, so that zero weights are as good a start as any, and nothing random is in it but the order.
+
+    Args:
+        features: [N, D], maybe mapped into memory: a batch at a time is read.
+        labels: int64 [N].
+        index: int64 [M], places of the rows that are trained on.
+        num_classes: labels lie in [0, num_classes).
+        settings: one for each of G classifiers.
+        scaling: of the features.
+        length: and batches.
+        seed: of the order.
+    """
+    device, width = device_for(features), len(settings) * num_classes
+    dtype = rows_of(features, index[:1], device).dtype
+
+    def columns(values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=device).repeat_interleave(num_classes)
+
+    # one row more than there are features: the biases
+    weight = torch.zeros(features.shape[1] + 1, width, dtype=dtype, device=device)
+    velocity = torch.zeros_like(weight)
+    rate, decay = columns([setting.lr for setting in settings]), columns([s.weight_decay for s in settings])
+    has_decay, num_updates = bool(decay.any()), length.num_updates(len(index))
+    for update, places in enumerate(length.batches(len(index), seed)):
+        rows = index[places]
+        x = scaling.in_training(rows_of(features, rows, device))
+        error = _errors(x, labels[rows.to(labels.device)].to(device), weight, num_classes)  # [B, G K]
+        velocity.mul_(length.momentum)
+        velocity[:-1].addmm_(x.T, error)
+        velocity[-1] += error.sum(dim=0)
+        if has_decay:
+            velocity.addcmul_(weight, decay)
+        now = cosine(update / num_updates, 1.0, 0.0) * length.batch_size / 256
+        weight.addcmul_(velocity, rate, value=-now)
+    return Probes(weight[:-1], weight[-1], num_classes, scaling)
+
+
+def _errors(x: Tensor, labels: Tensor, weight: Tensor, num_classes: int) -> Tensor:
+    """Gradient of the mean cross entropy by the logits, [B, G K]: what is predicted minus what is so."""
+    logits = torch.addmm(weight[-1], x, weight[:-1]).view(len(x), -1, num_classes)  # [B, G, K]
+    share, _ = softmax(logits)
+    share[torch.arange(len(x), device=x.device), :, labels] -= 1
+    return share.div_(len(x)).flatten(1)
+
+
+def best_of(shares: Tensor, losses: Tensor) -> int | None:
+    """The place of the classifier with the most hits, of equals that with the least loss; None where none is finite.
+
+    Args:
+        shares, losses: float64 [G]; a loss that is not finite is that of weights that grew without bound.
+    """
+    order = [
+        (share, -loss, -place)
+        for place, (share, loss) in enumerate(zip(shares.tolist(), losses.tolist(), strict=True))
+        if math.isfinite(loss)
+    ]
+    return -max(order)[2] if order else None

@@ -1,0 +1,192 @@
+"""Accuracy on images that have drifted away from the training images: ImageNet-A, -R, -Sketch, -V2, ReaL, ObjectNet."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from raysl.addresses import absolute
+from raysl.benchmarks.benchmark import FEATURES, PIXELS, Benchmark, Context, Findings, Labelled, Metric
+from raysl.benchmarks.classification import Normalize, check_sets, chunks_of, nothing_held_out
+from raysl.benchmarks.features.extraction import Wanted, feature_sets
+from raysl.benchmarks.linear import Linear
+from raysl.benchmarks.metric import mean_of
+from raysl.benchmarks.probes import Probes
+from raysl.benchmarks.results import weights_of
+from raysl.benchmarks.shifted_sets import ShiftedSet, by_folder, objectnet, real_labels, reassessed
+from raysl.config.ranges import Count, Location, NotEmpty, Positive, Within
+from raysl.config.schema import BenchmarkConfig
+from raysl.errors import ConfigError
+from raysl.hashing import Int64s
+
+TITLES = {
+    "test": "Robustness: the run's own test images",
+    "imagenet_a": "ImageNet-A",
+    "imagenet_r": "ImageNet-R",
+    "imagenet_sketch": "ImageNet-Sketch",
+    "imagenet_v2": "ImageNet-V2",
+    "imagenet_real": "ImageNet ReaL",
+    "objectnet": "ObjectNet",
+}
+SETS = tuple(name for name in TITLES if name != "test")
+FOLDER = "features"
+"""Where features of the sets lie while they are needed."""
+MASKED = ("imagenet_a", "imagenet_r")
+"""Sets of a part of the classes, of which alone a prediction is taken."""
+
+
+class Robustness(Benchmark):
+    """Accuracy of one linear classifier of frozen features on other test sets.
+
+    The classifier is that of `linear`, trained on the training images. On ImageNet-A and -R only the classes that the
+    set has may be predicted, on ObjectNet those that its objects are; of ReaL and ObjectNet any of an image's classes
+    is right. `test_top1` is the accuracy on the run's own test images, `imagenet_a_top1` and so on those of the sets
+    that are given, and with more than five classes `_top5`. Intervals are over the images of a set.
+    """
+
+    protocol = (
+        "one linear classifier of frozen features on ImageNet-A (arXiv 1907.07174), -R (2006.16241), -Sketch "
+        "(1905.13549), -V2 (1902.10811), ReaL (2006.07159) and ObjectNet (Barbu et al. 2019): masks of classes, any of "
+        "several labels"
+    )
+    cost = "that of linear, and a forward pass an image of the sets"
+    trains = True
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(BenchmarkConfig):
+        """Where the sets lie; those that are given are measured. The others are settings of the classifier."""
+
+        name: str = "robustness"
+        imagenet_a: Location | None = None
+        """Folder or URI of ImageNet-A, with a folder for each WordNet id, as the training images have them."""
+        imagenet_r: Location | None = None
+        """Folder or URI of ImageNet-R, likewise."""
+        imagenet_sketch: Location | None = None
+        """Folder or URI of ImageNet-Sketch, likewise."""
+        imagenet_v2: Location | None = None
+        """Folder or URI of ImageNet-V2, as imagenetv2-matched-frequency-format-val, with a folder for each class's
+        number."""
+        imagenet_real: Location | None = None
+        """File or URI of ReaL's real.json; the images are the test images of the run, ImageNet's validation images."""
+        objectnet: Location | None = None
+        """Folder or URI of objectnet-1.0, with images/ and mappings/."""
+        normalize: Normalize = "standardize"
+        """How features are scaled, see `linear`."""
+        learning_rates: Annotated[tuple[Positive, ...], NotEmpty()] = Linear.Config.learning_rates
+        """Rates that are tried, the best on held-out training images, see `linear`."""
+        epochs: Count = 10
+        """Passes over the training images."""
+        holdout: Annotated[float, Within(0, 0.5, above=True)] = 0.1
+        """Share of the training images of each class on which the learning rate is chosen."""
+
+        def __post_init__(self) -> None:
+            for name in SETS:  # workers run in other directories
+                if getattr(self, name) is not None:
+                    object.__setattr__(self, name, absolute(getattr(self, name)))
+
+    @classmethod
+    def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
+        """See `Benchmark.fit_to`; the sets are there, and have the training images' classes."""
+        given = _given(config)
+        if not given:
+            raise ConfigError(f"robustness has no set to be measured on; give one of {', '.join(SETS)}")
+        if len(set(config.learning_rates)) > 1 and nothing_held_out(images, config.holdout):
+            raise ConfigError(
+                f"holdout={config.holdout:g} of {images.num_train:,} training images of {len(images.classes)} classes "
+                "is not one image of any class; set a larger robustness.holdout, or one of robustness.learning_rates"
+            )
+        for name in given:
+            uri = getattr(config, name)
+            if name == "imagenet_real":
+                real_labels(uri, len(images.classes))
+            else:
+                _read(name, uri, images.classes)
+        return config, []
+
+    @classmethod
+    def metrics(cls, config: Config, num_classes: int) -> list[str]:
+        """See `Benchmark.metrics`."""
+        tops = (1, 5) if num_classes > 5 else (1,)
+        return [f"{name}_top{k}" for name in ("test", *_given(config)) for k in tops]
+
+    def measure(self, context: Context) -> Findings:
+        """See `Benchmark.measure`; features of the sets are made by tasks on the cluster."""
+        assert context.train is not None
+        assert context.test is not None
+        check_sets(context.train, context.test, context.num_classes)
+        probe, _ = Linear(_linear(self.config)).fit(context.train, context.num_classes, context.seed)
+        logits = logits_of(probe, context.test.features)
+        metrics = list(_metrics("test", logits, context.test.labels.cpu().numpy()[:, None], None))
+        for name in _given(self.config):
+            if name == "imagenet_real":
+                labels = real_labels(self.config.imagenet_real, context.num_classes)
+                images = reassessed(context.images["test"], labels)
+                own = logits[torch.from_numpy(images.rows)]
+            else:
+                images = _read(name, getattr(self.config, name), context.images["train"].classes)
+                own = logits_of(probe, features_of(context, name, images))
+            metrics += _metrics(name, own, images.right, images.allowed)
+        context.folder.remove_folder(FOLDER)
+        return Findings(metrics, scores=logits.softmax(dim=1), are_probabilities=True)
+
+
+@torch.no_grad()
+def logits_of(probe: Probes, features: Tensor) -> Tensor:
+    """Scores [N, K] on the CPU of features [N, D], a chunk at a time. Shares of classes that a mask leaves over may all
+    be 0 in float32; their logits are not."""
+    chunks = chunks_of(features, torch.arange(len(features)), probe.weight.device)
+    return torch.cat([probe.logits(rows)[:, 0].float().cpu() for _, rows in chunks])
+
+
+def top_hits(logits: Tensor, right: Int64s, allowed: Int64s | None, k: int) -> Tensor:
+    """Whether one of the k likeliest classes is right, bool [M].
+
+    Args:
+        logits: float [M, K].
+        right: int64 [M, R], classes any of which is right; -1 fills up.
+        allowed: classes that are taken; None for all.
+        k: fewer where there are fewer classes.
+    """
+    if allowed is not None:
+        kept = torch.from_numpy(allowed)
+        found = kept[logits[:, kept].topk(min(k, len(kept)), dim=1).indices]  # [M, k]
+    else:
+        found = logits.topk(min(k, logits.shape[1]), dim=1).indices
+    return (found[:, :, None] == torch.from_numpy(right)[:, None]).flatten(1).any(dim=1)
+
+
+def features_of(context: Context, name: str, images: ShiftedSet) -> Tensor:
+    """Features [M, D] of a set's images by the network that is measured."""
+    weights = PIXELS if context.side == PIXELS else f"{context.side} {weights_of(context.checkpoint)}"
+    wanted = Wanted({context.side: context.network}, {context.side: weights})
+    folder = context.folder.child(FOLDER).child(name)
+    stored = feature_sets(wanted, images.images, context.data, folder)[context.side]
+    return stored.load((FEATURES,)).features
+
+
+def _read(name: str, uri: str, classes: Sequence[str]) -> ShiftedSet:
+    """A set by the setting that names its folder."""
+    return objectnet(uri, classes) if name == "objectnet" else by_folder(uri, classes, name in MASKED)
+
+
+def _given(config: Robustness.Config) -> tuple[str, ...]:
+    return tuple(name for name in SETS if getattr(config, name) is not None)
+
+
+def _linear(config: Robustness.Config) -> Linear.Config:
+    """Settings of the classifier."""
+    return Linear.Config(
+        normalize=config.normalize,
+        learning_rates=config.learning_rates,
+        epochs=config.epochs,
+        holdout=config.holdout,
+    )
+
+
+def _metrics(name: str, logits: Tensor, right: Int64s, allowed: Int64s | None) -> Iterator[Metric]:
+    for k in (1, 5) if logits.shape[1] > 5 else (1,):
+        title = f"{TITLES.get(name, name)}, top-{k}"
+        is_headline = k == 1 and name != "test"
+        yield mean_of(f"{name}_top{k}", top_hits(logits, right, allowed, k), title=title, is_headline=is_headline)

@@ -1,0 +1,167 @@
+"""Several checkpoints measured alike, and a page that compares them; a run's checkpoints as they are saved."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from raysl.addresses import cut, join
+from raysl.arguments import words
+from raysl.benchmarks.evaluate import Report, benchmark, prepare
+from raysl.checkpoint import newest
+from raysl.checkpoint_files import checkpoint_names, read_meta
+from raysl.config.load import load_dumped
+from raysl.errors import ConfigError
+from raysl.report.contents import RunReport, parse_report_json
+from raysl.storage import Folder, outlast
+from raysl.train.plan import TrainPlan
+
+log = logging.getLogger("raysl")
+
+POLL_S = 10.0
+"""Seconds between two looks for a new checkpoint."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What benchmarks measured of several checkpoints.
+
+    Args:
+        reports: of each, in the order given.
+        path: of `comparison.html`.
+    """
+
+    reports: list[Report]
+    path: str
+
+    def check(self) -> None:
+        """Fail where a benchmark has; see `Report.check`.
+
+        Raises:
+            RunFailed: with the reasons.
+        """
+        for report in self.reports:
+            report.check()
+
+
+def compare(
+    checkpoints: Sequence[str],
+    benchmarks: Sequence[str] | None = None,
+    overrides: Sequence[str] = (),
+    out: str | None = None,
+    trust_code: bool = False,
+    again: bool = False,
+    keep_features: bool = False,
+) -> Comparison:
+    """Measure several checkpoints alike and write one page with all of them.
+
+    All are looked at before the first is measured. Each keeps its own results and report, see `raysl.benchmark`.
+
+    Args:
+        checkpoints: local paths or URIs of checkpoints, or of runs, whose newest ones are taken.
+        benchmarks, overrides, trust_code, again, keep_features: as of `raysl.benchmark`.
+        out: folder of the page; default: `comparison` in the run that all of them are of, else `comparison_<hash>`
+            beside the first one's run.
+
+    Raises:
+        ConfigError: as `raysl.benchmark`, and if a checkpoint is given twice.
+    """
+    given = words(checkpoints, "checkpoints", "runs/mine")
+    uris = [newest(checkpoint) for checkpoint in given]
+    if twice := [uri for uri in uris if uris.count(uri) > 1]:
+        raise ConfigError(f"{twice[0]} is given twice; give each checkpoint once")
+    for checkpoint in given:
+        prepare(checkpoint, benchmarks, overrides, trust_code)
+    reports = []
+    for checkpoint in given:
+        log.info("measuring %s", checkpoint)
+        reports.append(
+            benchmark(
+                checkpoint, benchmarks, overrides, trust_code=trust_code, again=again, keep_features=keep_features
+            )
+        )
+    return Comparison(reports, write_page(reports, Folder(out or _home(uris))))
+
+
+def write_page(reports: Sequence[Report], folder: Folder) -> str:
+    """The page of reports that were written; its URI."""
+    from raysl.report.comparison import write_comparison  # matplotlib, which no start should wait for
+
+    return write_comparison([_read(report) for report in reports], folder)
+
+
+def _read(report: Report) -> RunReport:
+    folder, _ = cut(report.path)
+    return parse_report_json(Folder(folder).read("report.json").decode(), folder)
+
+
+def _home(uris: Sequence[str]) -> str:
+    runs = {cut(uri)[0] for uri in uris}
+    if len(runs) == 1:
+        return join(join(runs.pop(), "benchmarks"), "comparison")
+    digest = hashlib.sha256("\n".join(sorted(uris)).encode()).hexdigest()[:6]
+    storage, _ = cut(cut(uris[0])[0])
+    return join(storage, f"comparison_{digest}")
+
+
+def watch(
+    run: str,
+    benchmarks: Sequence[str] | None = None,
+    overrides: Sequence[str] = (),
+    trust_code: bool = False,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Comparison:
+    """Measure each checkpoint that a run saves, until it is finished, and write one page with all of them.
+
+    A checkpoint that the run removes before its turn is passed over; what was measured before is not measured again.
+
+    Args:
+        run: local path or URI of its folder, which need not have a checkpoint yet.
+        benchmarks, overrides, trust_code: as of `raysl.benchmark`.
+        sleep: pauses for so many seconds.
+
+    Raises:
+        ConfigError: as `raysl.benchmark`, and if there is no such folder.
+    """
+    folder = Folder(run)
+    if not folder.exists():
+        raise ConfigError(f"no run at {folder.uri}; start it first, raysl pretrain")
+    reports: dict[str, Report] = {}
+    while True:
+        names = [name for name in outlast(lambda: checkpoint_names(folder)) if name not in reports]
+        for name in sorted(names):
+            report = _measured(folder, name, benchmarks, overrides, trust_code)
+            if report is not None:
+                reports[name] = report
+                write_page(list(reports.values()), folder.child("benchmarks").child("comparison"))
+        if not names and is_finished(folder):
+            break
+        if not names:
+            sleep(POLL_S)
+    page = folder.child("benchmarks").child("comparison").uri_of("comparison.html")
+    return Comparison([replace(report) for report in reports.values()], page)
+
+
+def _measured(
+    folder: Folder, name: str, benchmarks: Sequence[str] | None, overrides: Sequence[str], trust_code: bool
+) -> Report | None:
+    try:
+        return benchmark(folder.uri_of(name), benchmarks, overrides, trust_code=trust_code)
+    except ConfigError:
+        if folder.exists(name):
+            raise
+        log.warning("%s was removed by its run before it was measured; train.keep_checkpoints= keeps more", name)
+        return None
+
+
+def is_finished(folder: Folder) -> bool:
+    """Whether the newest checkpoint of a run is its last."""
+    names = outlast(lambda: checkpoint_names(folder))
+    if not names:
+        return False
+    checkpoint = folder.child(max(names))
+    meta = read_meta(checkpoint)
+    config = load_dumped(checkpoint.read("run.yaml").decode(), checkpoint.uri, trust_code=True)
+    plan = TrainPlan.from_config(config, meta["data"]["num_samples"], config.train.workers)
+    return meta.get("ended") is not None or meta["step"] >= plan.total_steps

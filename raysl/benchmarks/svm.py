@@ -1,0 +1,171 @@
+"""Linear support vector machines on frozen features, by average precision (Goyal et al. 2019, arXiv 1905.01235)."""
+
+import logging
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+
+from raysl.benchmarks.average_precision import (
+    Kind,
+    Labels,
+    Numbers,
+    average_precisions,
+    map_interval,
+    mean_average_precision,
+)
+from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled, Metric, Needs
+from raysl.benchmarks.classification import stages_in, suffix_of
+from raysl.benchmarks.parallel import run_jobs
+from raysl.benchmarks.svm_training import (
+    LabelledRows,
+    Machine,
+    cross_validated,
+    decisions,
+    fit_class,
+    normalised,
+    one_against_rest,
+)
+from raysl.config.ranges import Count, NotEmpty, Positive, Within
+from raysl.config.schema import BenchmarkConfig
+from raysl.errors import ConfigError
+
+log = logging.getLogger("raysl")
+
+
+class SVM(Benchmark):
+    """Mean average precision of a linear support vector machine for each class, of several labels an image or of one.
+
+    Features are brought to length 1. Each class has the cost that is best on held-out parts of the training images, and
+    is then learned from all of them. Metric `map`; of a stage `map_<stage>`. The cross-validations, one for each class
+    and cost, are Ray tasks where Ray runs.
+    """
+
+    protocol = (
+        "A linear SVM for each class on frozen features, its cost by 3-fold cross-validated average precision; "
+        "VOC07 classification of Goyal et al. 2019 (arXiv 1905.01235) as VISSL has it"
+    )
+    cost = "minutes of all CPUs on features, which must fit into memory; 33 fits of each class"
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(BenchmarkConfig):
+        """Settings of the machines."""
+
+        name: str = "svm"
+        stages: tuple[str, ...] = ()
+        """Stages of the backbone that are measured beside its features, each by its mean over all places."""
+        costs: Annotated[tuple[Positive, ...], NotEmpty()] = (
+            0.01, 0.1, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 50.0, 100.0, 1000.0
+        )  # fmt: skip
+        """Costs of an error that are tried for each class."""
+        folds: Annotated[int, Within(2, 100)] = 3
+        """Parts of the training images, each of which is held out once. There is no need of them where one cost is
+        given."""
+        ap: Kind = "all"
+        """Average precision: the area under all points of the curve (`all`), or the mean at eleven (`11point`)."""
+        positive_weight: Positive = 2.0
+        """Weight of the images that have the class; others weigh 1."""
+        max_iter: Count = 2000
+        """Steps of liblinear at most."""
+        dual: bool = True
+        """Solve the dual problem, as VISSL does, which stops before its end at high costs; else the primal one, which
+        has the same solution and is mostly faster."""
+
+    @classmethod
+    def needs(cls, config: Config) -> Needs:
+        """See `Benchmark.needs`."""
+        return Needs(labels="any")
+
+    @classmethod
+    def stages(cls, config: Config) -> tuple[str, ...]:
+        """See `Benchmark.stages`."""
+        return (FEATURES, *dict.fromkeys(config.stages))
+
+    @classmethod
+    def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
+        """See `Benchmark.fit_to`; each part needs an image of each class."""
+        if images.counts is not None:
+            label = int(images.counts.argmin())
+            _check_positives(config, int(images.counts[label]), images.num_train, repr(images.classes[label]))
+        return config, []
+
+    @classmethod
+    def metrics(cls, config: Config, num_classes: int) -> list[str]:
+        """See `Benchmark.metrics`; raw pixels have that of the features alone."""
+        return [f"map{suffix_of(stage)}" for stage in cls.stages(config)]
+
+    def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
+        """See `Benchmark.run`; the order in which liblinear goes through the rows is random."""
+        labels = one_against_rest(train, "train", num_classes)
+        test_labels = one_against_rest(test, "test", num_classes)
+        positives = (labels == 1).sum(axis=0)
+        for column in np.argsort(positives)[[0, -1]].tolist():
+            _check_positives(self.config, int(positives[column]), len(labels), f"number {column}")
+        metrics: list[Metric] = []
+        by_class: dict[str, dict[str, float]] = {}
+        of_features: Numbers | None = None
+        for stage in stages_in(train, self.stages(self.config)):
+            weights = self._train(LabelledRows(normalised(train.at(stage).features), labels), seed, stage)
+            scores = decisions(weights, normalised(test.at(stage).features))
+            areas = average_precisions(scores, test_labels, self.config.ap)
+            metrics.append(self._metric(scores, test_labels, areas, stage))
+            known = {str(label): 100 * area for label, area in enumerate(areas.tolist()) if not np.isnan(area)}
+            by_class[f"SVM of {stage or 'features'}: average precision (%)"] = known
+            of_features = scores if of_features is None else of_features
+        figures: dict[str, Any] = {"per_class": by_class}
+        assert of_features is not None
+        is_single = test.labels.ndim == 1
+        return Findings(metrics, scores=torch.from_numpy(of_features).float() if is_single else None, figures=figures)
+
+    def _train(self, rows: LabelledRows, seed: int, stage: str) -> Numbers:
+        """Weights and biases [K, D + 1], each class with its own cost."""
+        machine = Machine(self.config.positive_weight, self.config.max_iter, self.config.dual, seed)
+        classes, costs = range(rows.labels.shape[1]), tuple(dict.fromkeys(self.config.costs))
+        chosen = dict.fromkeys(classes, costs[0])
+        if len(costs) > 1:
+            jobs = [(column, cost) for cost in sorted(costs, reverse=True) for column in classes]  # slow ones first
+            settings = (self.config.folds, machine)
+            found = dict(zip(jobs, run_jobs(cross_validated, rows, [(*job, *settings) for job in jobs]), strict=True))
+            chosen = {column: max(costs, key=lambda cost: found[column, cost][0]) for column in classes}
+            name, num_stopped = stage or "features", sum(stopped for _, stopped in found.values())
+            log.info("svm: the costs of %s are %s", name, ", ".join(f"{cost:g}" for cost in chosen.values()))
+            if num_stopped:
+                what = "svm: %d of %d fits of %s were stopped after %d steps, as are those of the papers"
+                log.info(what, num_stopped, len(jobs) * self.config.folds, name, self.config.max_iter)
+        last = [(column, cost, machine) for column, cost in chosen.items()]
+        return np.stack(run_jobs(fit_class, rows, last))
+
+    def _metric(self, scores: Numbers, labels: Labels, areas: Numbers, stage: str) -> Metric:
+        """The mean over classes, with its interval."""
+        if missing := np.flatnonzero(np.isnan(areas)).tolist():
+            if len(missing) == len(areas):
+                raise ConfigError("no test image has any of the classes; give labelled test images")
+            log.warning("svm: no test image has class %s; the mean is over the others", ", ".join(map(str, missing)))
+        bounds = map_interval(scores, labels, self.config.ap)
+        return Metric(
+            f"map{suffix_of(stage)}",
+            100 * mean_average_precision(areas),
+            title=f"SVM{f' of {stage}' if stage else ''}, mAP",
+            is_headline=stage == FEATURES,
+            interval=None if bounds is None else (100 * bounds[0], 100 * bounds[1]),
+        )
+
+
+def _check_positives(config: SVM.Config, num_positive: int, num_rows: int, label: str) -> None:
+    """Refuse a class that some part would have no image of, or nothing else.
+
+    Raises:
+        ConfigError: with the class and the number.
+    """
+    least = config.folds if len(set(config.costs)) > 1 else 1
+    if num_positive < least:
+        raise ConfigError(
+            f"class {label} has {num_positive} training images, {least} are needed to hold out each of {least} parts "
+            "once; set a smaller svm.folds, a single one of svm.costs, or leave the class out"
+        )
+    if num_rows - num_positive < least:
+        raise ConfigError(
+            f"class {label} is on {num_positive} of {num_rows} training images, which leaves too few without it; "
+            "leave the class out"
+        )

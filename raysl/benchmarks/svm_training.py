@@ -1,0 +1,129 @@
+"""Linear support vector machines of one class against the rest, by liblinear, in pieces that run anywhere."""
+
+import logging
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import average_precision_score
+from sklearn.model_selection import StratifiedKFold
+from sklearn.svm import LinearSVC
+from torch import Tensor
+
+from raysl.benchmarks.average_precision import Labels, Numbers
+from raysl.benchmarks.benchmark import FEATURES, FeatureSet
+from raysl.errors import ConfigError
+
+log = logging.getLogger("raysl")
+
+CHUNK_ROWS = 4096
+"""Rows that are normalised at once."""
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a machine is trained with: squared hinge loss, half the squared weights as penalty, the bias among them.
+
+    Args:
+        positive_weight: of the images that have the class; others weigh 1.
+        max_iter: steps of liblinear at most.
+        is_dual: whether the dual problem is solved, in a random order, as VISSL does; else the primal one, which has
+            the same solution and is there sooner where the cost is high.
+        seed: of that order.
+    """
+
+    positive_weight: float = 2.0
+    max_iter: int = 2000
+    is_dual: bool = True
+    seed: int = 0
+
+    def fit(self, rows: Floats, is_positive: NDArray[np.bool_], cost: float) -> tuple[Numbers, bool]:
+        """Weights and bias [D + 1] of rows [N, D], and whether they are within liblinear's tolerance of 1e-4.
+
+        Args:
+            rows: features.
+            is_positive: bool [N], neither all nor none.
+            cost: of an error.
+        """
+        machine = LinearSVC(
+            C=cost,
+            class_weight={1: self.positive_weight, -1: 1.0},
+            dual=self.is_dual,
+            max_iter=self.max_iter,
+            random_state=self.seed,
+        )
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", ConvergenceWarning)
+            machine.fit(rows, np.where(is_positive, 1, -1))
+        is_done = not any(issubclass(warning.category, ConvergenceWarning) for warning in told)
+        return np.append(machine.coef_[0], machine.intercept_[0]), is_done
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """Normalised features float32 [N, D] and labels int8 [N, K] of 1 present, 0 absent and -1 ignore."""
+
+    features: Floats
+    labels: Labels
+
+
+def decisions(weights: Numbers, features: Floats) -> Numbers:
+    """Scores [N, M] of machines [M, D + 1] on features [N, D]."""
+    scores = features @ weights[:, :-1].T.astype(np.float32)
+    return np.asarray(scores + weights[:, -1], dtype=np.float64)
+
+
+def cross_validated(rows: LabelledRows, column: int, cost: float, folds: int, machine: Machine) -> tuple[float, int]:
+    """Mean average precision of a class over held-out parts, and how many fits were stopped before they were done.
+
+    The parts are consecutive rows of each class; images to ignore count as absent, and the precision is scikit-learn's,
+    not interpolated: VISSL's way to choose a cost.
+    """
+    is_positive = rows.labels[:, column] == 1
+    found, num_stopped = [], 0
+    for kept, held in StratifiedKFold(folds).split(rows.features, is_positive):
+        weights, is_done = machine.fit(rows.features[kept], is_positive[kept], cost)
+        scores = decisions(weights[None], rows.features[held])[:, 0]
+        found.append(average_precision_score(is_positive[held], scores))
+        num_stopped += not is_done
+    return float(np.mean(found)), num_stopped
+
+
+def fit_class(rows: LabelledRows, column: int, cost: float, machine: Machine) -> Numbers:
+    """Weights and bias [D + 1] of a class against all other rows, also those to ignore."""
+    return machine.fit(rows.features, rows.labels[:, column] == 1, cost)[0]
+
+
+def normalised(features: Tensor) -> Floats:
+    """Rows [N, D] over their lengths plus 1e-5, as VISSL has them, in memory: liblinear needs them there."""
+    found = np.empty(tuple(features.shape), dtype=np.float32)
+    for first in range(0, len(features), CHUNK_ROWS):
+        chunk = features[first : first + CHUNK_ROWS].float()
+        chunk = chunk / (torch.linalg.vector_norm(chunk, dim=1, keepdim=True) + 1e-5)
+        found[first : first + CHUNK_ROWS] = chunk.cpu().numpy()
+    return found
+
+
+def one_against_rest(rows: FeatureSet, split: str, num_classes: int) -> Labels:
+    """Labels int8 [N, K] of 1 present, 0 absent and -1 ignore; the class of each image against the others, where they
+    have one each.
+
+    Raises:
+        ConfigError: if a label is outside of these, or features are not finite.
+    """
+    for stage in (FEATURES, *rows.stages):
+        rows.at(stage).check_finite(split if stage == FEATURES else f"{split} {stage}")
+    if rows.labels.ndim == 1:
+        FeatureSet(rows.features[:, :0], rows.labels).check(split, num_classes)
+        return np.asarray((rows.labels.cpu()[:, None] == torch.arange(num_classes)).numpy(), dtype=np.int8)
+    if rows.labels.shape[1] != num_classes or not -1 <= int(rows.labels.min()) <= int(rows.labels.max()) <= 1:
+        raise ConfigError(
+            f"the {split} labels are {list(rows.labels.shape)} with values from {int(rows.labels.min())} to "
+            f"{int(rows.labels.max())}; several labels an image are 1 present, 0 absent or -1 ignore of each of "
+            f"{num_classes} classes"
+        )
+    return np.asarray(rows.labels.cpu().numpy(), dtype=np.int8)

@@ -1,0 +1,154 @@
+"""What a training of `raysl.benchmarks.training` comes to: what its classifiers say of the held-out images.
+
+That is kept in the folder of the run when it is done, and its checkpoints go.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import load, load_file, save
+from torch import Tensor
+
+from raysl.benchmarks.benchmark import Context
+from raysl.benchmarks.figures import confusion, reliability
+from raysl.benchmarks.held_out_scores import FILE, logged_names
+from raysl.benchmarks.metric import Findings, Metric, mean_of
+from raysl.checkpoint_files import checkpoint_names, local_copy, remove
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError, RunInUse, StorageError
+from raysl.methods.supervised import Supervised
+from raysl.nn.stage_heads import StageHead
+from raysl.storage import outlast
+from raysl.train.folder.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from raysl.train.pretrain import Result
+
+log = logging.getLogger("raysl")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What classifiers say of the held-out images when their training is done.
+
+    Args:
+        labels: int64 [N].
+        scores: float32 [N, K], of the classifier on the features.
+        top1, top5: whether each of H classifiers has the class of an image first, or among its first five, bool [H, N].
+        history: epochs, and the accuracies of the H classifiers in percent then, float64 [measurements, 1 + H].
+    """
+
+    labels: Tensor
+    scores: Tensor
+    top1: Tensor
+    top5: Tensor
+    history: Tensor
+
+
+def trained(run: RunConfig, keep_checkpoints: bool = False) -> Trained:
+    """Train, or go on with, or look up what was trained before.
+
+    Args:
+        run: as `training_run` gives it.
+        keep_checkpoints: else they are deleted when all that is asked of them is known.
+
+    Raises:
+        ConfigError: if the run cannot work.
+        RunFailed: if it fails; see `pretrain`.
+        Stopped: if the process was asked to end; the next start goes on.
+    """
+    folder = RunFolder.of(run)
+    content = outlast(partial(folder.read_if_there, FILE))
+    if not content:
+        log.info("%s trains for %d epochs in %s", run.name, run.train.epochs, folder.uri)
+        result = _pretrained(run)
+        with local_copy(result.checkpoint, [FILE]) as copy:
+            found = load_file(copy / FILE)
+        content = save(found | {"history": _history(result, run)})
+        outlast(partial(folder.write, FILE, content))
+    if not keep_checkpoints:
+        for name in outlast(partial(checkpoint_names, folder)):
+            outlast(partial(remove, folder, name))
+    return Trained(**load(content))
+
+
+def _pretrained(run: RunConfig) -> "Result":
+    """The result of the run; what is wrong with its settings is told as what it is, nobody wrote them so."""
+    from raysl.train.pretrain import pretrain  # Ray, without which settings and this module can be read
+
+    try:
+        return pretrain(run, show_progress=False)
+    except (RunInUse, StorageError):
+        raise
+    except ConfigError as error:
+        raise ConfigError(
+            f"the training run of {run.name}: {error} (settings=[key=value] of the benchmark reaches all of its own)"
+        ) from error
+
+
+def _history(result: "Result", run: RunConfig) -> Tensor:
+    """See `Trained`."""
+    assert isinstance(run.method, Supervised.Config)
+    names = logged_names(1 + len(run.method.heads))
+    lines = result.history.dropna(subset=names)
+    epochs = lines["step"].to_numpy() * run.train.epochs / result.history["step"].max()
+    columns = [epochs, *(lines[name].to_numpy() for name in names)]
+    return torch.stack([torch.tensor(column, dtype=torch.float64) for column in columns], dim=1)
+
+
+def suffixes(stages: Sequence[StageHead]) -> list[str]:
+    """What the names of the metrics of each classifier end in: nothing for that on the features, then the stages, the
+    second one on a stage with a number: `_res4`, `_res4_2`."""
+    found = [""]
+    for place, head in enumerate(stages):
+        again = sum(other.stage == head.stage for other in stages[:place])
+        found.append(f"_{head.stage}" + (f"_{again + 1}" if again else ""))
+    return found
+
+
+def metric_names(num_classes: int, endings: Sequence[str]) -> list[str]:
+    """Names of the numbers that `findings` gives."""
+    tops = ["top1", *(["top5"] if num_classes > 5 else []), "top1_best"]
+    return [f"{top}{ending}" for ending in endings for top in tops]
+
+
+def findings(found: Trained, title: str, endings: Sequence[str], context: Context) -> Findings:
+    """Accuracies of the last epoch with their intervals, those of the best one, and the course of training.
+
+    The best epoch is chosen by the images that it is measured on, and so is a little too good.
+
+    Args:
+        found: what was trained.
+        title: of the metrics, such as `Fine-tuned`.
+        endings: of the names, see `suffixes`; one for each classifier.
+        context: what the benchmark was handed.
+    """
+    metrics, seed = [], context.seed
+    for place, ending in enumerate(endings):
+        where = f", {ending[1:]}" if ending else ""
+        first = f"{title}, top-1{where}"
+        metrics.append(mean_of(f"top1{ending}", found.top1[place], title=first, is_headline=not ending, seed=seed))
+        if found.scores.shape[1] > 5:
+            five = f"{title}, top-5{where}"
+            metrics.append(mean_of(f"top5{ending}", found.top5[place], title=five, is_headline=False, seed=seed))
+        best = found.history[:, 1 + place].max().item()
+        metrics.append(Metric(f"top1_best{ending}", best, title=f"{first}, best epoch", is_headline=False))
+    lines = {
+        ending[1:] or "features": found.history[:, [0, 1 + place]].tolist() for place, ending in enumerate(endings)
+    }
+    curve = {"x": "epoch", "y": "top-1 accuracy, %", "lines": lines}
+    figures = {"curves": {f"{title}: accuracy during training": curve}, **class_figures(found, context)}
+    return Findings(metrics, scores=found.scores.softmax(dim=1), are_probabilities=True, figures=figures)
+
+
+def class_figures(found: Trained, context: Context) -> dict[str, Any]:
+    """What the page draws of classes: confusion and reliability."""
+    shares = found.scores.softmax(dim=1)
+    return {
+        "confusion": confusion(found.labels, shares.argmax(dim=1), context.images["train"].classes),
+        "reliability": reliability(found.labels, shares),
+    }

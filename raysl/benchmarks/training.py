@@ -1,0 +1,212 @@
+"""Benchmarks that train: a run of their own, which begins with a checkpoint's backbone.
+
+It is a run like any other, in the benchmark's folder: one that was interrupted goes on at the next start.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import re
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from raysl.benchmarks.benchmark import Benchmark, Context, Labelled
+from raysl.benchmarks.code import code_of
+from raysl.benchmarks.held_out_scores import HeldOutScores
+from raysl.benchmarks.probe_method import Probe
+from raysl.checkpoint_files import BACKBONE_FILE
+from raysl.config.dump import plain
+from raysl.config.layers import parse_overrides
+from raysl.config.load import apply_overrides
+from raysl.config.ranges import Amount, Area, Every, Length, Momentum, Share, Within
+from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, TrainConfig, is_may_change
+from raysl.errors import ConfigError
+from raysl.optim.sgd import SGD
+from raysl.redact import bare_tree
+from raysl.schedule import Duration
+from raysl.transforms.recipes import Crops
+
+log = logging.getLogger("raysl")
+
+MACHINE = (
+    "device", "threads", "cpus_per_worker", "max_failures", "precision", "fp32_products", "channels_last", "compile",
+    "deterministic", "parallel", "sync_bn", "recompute",
+)  # fmt: skip
+"""Settings in `train` that are those of the checkpoint's run: how its machines compute, not what."""
+SAVED = Duration.parse("5%")
+_OWN = r"(method|backbone|data|train)\.(?!name=|weights=)|optim[.=]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeViews:
+    """Views of training images: a random crop, a flip, colours. Those of Chen et al. 2020 (appendix B.5) by default."""
+
+    min_scale: Area = 0.08
+    """Smallest area of the random crop as a share of the image."""
+    flip: Share = 0.5
+    """Probability of a horizontal flip; 0 where left and right differ, as on digits."""
+    jitter_p: Share = 0.0
+    """Probability of the colour jitter."""
+    jitter: tuple[Amount, Amount, Amount, Annotated[float, Within(0, 0.5)]] = (0.4, 0.4, 0.4, 0.1)
+    """Colour jitter of brightness, contrast, saturation and hue."""
+    grayscale_p: Share = 0.0
+    """Probability of dropping the colour."""
+
+    def crops(self, size: int) -> Crops:
+        """The recipe of one view of so many pixels."""
+        return Crops(size=size, num=1, blur_p=0.0, **{name: getattr(self, name) for name in plain(self)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig(BenchmarkConfig):
+    """Settings of a training that is a benchmark. Its images, its network and its machines are those of the run."""
+
+    rivals: tuple[Literal["untrained"], ...] = ()
+    """What is trained beside the pre-trained backbone: the same one from its initial weights, for as long again."""
+    epochs: Annotated[int, Within(1, 1_000_000)] = 90
+    """Passes over the training images."""
+    batch_size: Annotated[int, Within(2, 10_000_000)] = 256
+    """Images in a global batch, over all workers; all images where there are fewer."""
+    lr: Annotated[float, Within(0, 1e6)] = 0.1
+    """Peak learning rate for 256 images; it grows with the batch."""
+    momentum: Momentum = 0.9
+    """Momentum of SGD."""
+    nesterov: bool = True
+    """Take the gradient where the momentum leads, if there is any."""
+    weight_decay: Annotated[float, Within(0, 1000)] = 0.0
+    """L2 penalty on the weights, those of normalisation and biases apart."""
+    decay_at: tuple[Length, ...] = ()
+    """Points of the run at which the learning rate is divided by ten: [30ep, 60ep]. Default: it goes down to 0 along
+    half a cosine."""
+    warmup: Length = field(default=Duration.parse("0ep"))
+    """Linear rise to the peak."""
+    views: ProbeViews = ProbeViews()
+    """Views of the training images; held-out ones are always seen by their centre crop."""
+    workers: Annotated[int, Within(1, 65_536)] | None = None
+    """Training processes. Default: as many as the run had."""
+    eval_every: Every = field(default=Duration.parse("1ep"))
+    """How often the held-out images are looked at on the way, which changes no result but the best one so far."""
+    keep_checkpoints: bool = False
+    """Keep the newest checkpoints of the training in the benchmark's folder."""
+    settings: tuple[str, ...] = ()
+    """Further settings of the training run, over all others: [optim=lars, optim.lr=0.4, train.precision=fp32,
+    method.views.affine_p=0.9, "backbone.freeze=[res3]"]."""
+
+    def __post_init__(self) -> None:
+        parse_overrides(self.settings)
+        if wrong := [word for word in self.settings if not re.match(_OWN, word)]:
+            raise ValueError(
+                f"settings: {wrong[0]!r} is no setting of a part of the training run; those begin with optim, train., "
+                "method., backbone. or data., and the method and its weights stay"
+            )
+
+
+class TrainingBenchmark(Benchmark):
+    """What benchmarks have in common that train."""
+
+    trains = True
+
+    @classmethod
+    def stages(cls, config: Any) -> tuple[str, ...]:
+        """See `Benchmark.stages`; images are looked at anew."""
+        return ()
+
+    @classmethod
+    def fit_to(cls, config: Any, images: Labelled) -> tuple[Any, list[str]]:
+        """See `Benchmark.fit_to`; a batch has no more images than there are."""
+        if images.num_train < 2 or images.num_test < 1:
+            raise ConfigError(
+                f"it trains on batches of 2 images or more and counts on 1 or more; there are {images.num_train} "
+                f"training and {images.num_test} test images"
+            )
+        if config.batch_size <= images.num_train:
+            return config, []
+        line = f"batch_size={config.batch_size} is more than the {images.num_train:,} training images, which are one"
+        return replace(config, batch_size=images.num_train), [f"{line} batch then"]
+
+
+def training_run(
+    context: Context,
+    config: TrainingConfig,
+    *,
+    data: DataConfig | None = None,
+    num_train: int | None = None,
+    seed: int | None = None,
+    freeze: bool = False,
+    layer_decay: float | None = None,
+    **method: Any,
+) -> RunConfig:
+    """Settings of the run that trains a classifier on the network of a side.
+
+    Args:
+        context: what the benchmark was handed.
+        config: settings of the benchmark.
+        data: the training images; default: those of the benchmark.
+        num_train: how many they are.
+        seed: of the order and the first classifier; default: that of the benchmark.
+        freeze: whether the network stays as it is.
+        layer_decay: see `optim.layer_decay`.
+        **method: settings of `Probe`.
+
+    Returns:
+        The run. Its name follows from all that its result depends on, so that it is the same one at the next start,
+        and another one for other settings, images or weights.
+
+    Raises:
+        ConfigError: if the settings do not go together.
+    """
+    own, data = context.checkpoint.config, data or context.data
+    batch_size = min(config.batch_size, num_train or context.images["train"].num_samples)
+    weights = context.checkpoint.uri if context.side == "trained" else None
+    callback = HeldOutScores.Config(data=context.data, every=config.eval_every)
+    run = RunConfig(
+        name=config.name,
+        storage=context.folder.uri,
+        seed=context.seed if seed is None else seed,
+        method=Probe.Config(weights=weights, views=config.views.crops(context.data.image_size), **method),
+        backbone=replace(own.backbone, freeze=("all",) if freeze else ()),
+        data=replace(data, lanes=None),
+        optim=SGD.Config(
+            lr=config.lr,
+            momentum=config.momentum,
+            nesterov=config.nesterov and config.momentum > 0,
+            weight_decay=config.weight_decay,
+            schedule="steps" if config.decay_at else "cosine",
+            decay_at=config.decay_at,
+            warmup=config.warmup,
+            layer_decay=layer_decay,
+        ),
+        train=TrainConfig(
+            epochs=config.epochs,
+            batch_size=batch_size,
+            workers=min(config.workers or own.train.workers, batch_size // 2),
+            uneven=True,
+            checkpoint_every=SAVED,
+            **{name: getattr(own.train, name) for name in MACHINE},
+        ),
+        callbacks={"held_out": callback},
+    )
+    run = apply_overrides(run, config.settings)
+    return replace(run, name=f"{_word(config.name)}_{_digest(context, run, config.eval_every)}")
+
+
+def _word(name: str) -> str:
+    """A name of a benchmark without what no folder can be called."""
+    return re.sub(r"\W+", "-", name.rpartition(":")[2])
+
+
+def _digest(context: Context, run: RunConfig, every: Duration) -> str:
+    """Of all that the result of a run depends on."""
+    files = context.checkpoint.meta.get("files", {})
+    images = [context.images[split].fingerprint for split in ("train", "test")]
+    basis = [_lasting(run), run.train.epochs, str(every), images, files.get(BACKBONE_FILE), code_of(HeldOutScores)]
+    return hashlib.sha256(json.dumps(bare_tree(basis), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _lasting(node: Any) -> Any:
+    """Plain settings without those that change no result."""
+    if not dataclasses.is_dataclass(node) or isinstance(node, Duration):
+        return plain(node)
+    names = [own.name for own in dataclasses.fields(node) if own.init and not is_may_change(own.metadata)]
+    return {name: _lasting(getattr(node, name)) for name in names}

@@ -1,0 +1,142 @@
+"""Drawings of several checkpoints together: bars, lines by stage and against k, courses over training."""
+
+import math
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from matplotlib.figure import Figure
+
+from raysl.report.comparison import Comparison, Row
+from raysl.report.contents import Score
+from raysl.report.families import families, stages_of
+from raysl.report.figures import CLASS_COLOURS, bar, bar_axes, drawing, to_svg, whiskers, whiskers_note
+from raysl.report.legend import legend
+from raysl.report.line_chart import Line, line_chart, lines_of
+
+MAX_BARS = 8
+"""Numbers that are drawn as bars."""
+MAX_NETWORKS = len(CLASS_COLOURS)
+"""Checkpoints that are drawn; the tables have all."""
+MAX_CHARTS = 40
+
+
+def bars(found: Comparison, rows: Sequence[Row]) -> str:
+    """A drawing for each unit that has a name."""
+    drawings: list[str] = []
+    for unit in dict.fromkeys(row.any.unit for row in rows if row.any.unit):
+        alike = [row for row in rows if row.any.unit == unit]
+        half = math.ceil(len(alike) / 2)
+        for part in (alike[:half], alike[half:]):  # side by side, where the page has room
+            drawings.append(_bars_of(found, part, unit, f"bars{len(drawings)}"))
+    if not any(drawings):
+        return ""
+    names = found.names[:MAX_NETWORKS]
+    marks = legend([(CLASS_COLOURS[place], "o", name) for place, name in enumerate(names)])
+    note = whiskers_note([score for row in rows for score in row.scores if score is not None])
+    if len(found.names) > MAX_NETWORKS:
+        note = f"The first {MAX_NETWORKS} of {len(found.names)} checkpoints. {note}"
+    caption = f"<figcaption>{note}</figcaption>" if note else ""
+    return f'<figure class="bars">{marks}<div class="pair">{"".join(drawings)}</div>{caption}</figure>'
+
+
+def _bars_of(found: Comparison, rows: Sequence[Row], unit: str, name: str) -> str:
+    num = min(len(found.names), MAX_NETWORKS)
+    values = [own.trained for row in rows for own in row.scores[:num] if own is not None and math.isfinite(own.trained)]
+    if not values:
+        return ""
+    figure = Figure(figsize=(5.4, 0.75 + len(rows) * (0.28 + 0.22 * num)))
+    thickness = 0.78 / num
+    with drawing(figure) as axes:
+        for group, row in enumerate(rows):
+            for place, own in enumerate(row.scores[:num]):
+                if own is not None and math.isfinite(own.trained):
+                    middle, colour = group + (place - (num - 1) / 2) * thickness, CLASS_COLOURS[place]
+                    is_best = place in row.best
+                    bar(axes, middle, thickness * 0.88, own.trained, unit, colour, whiskers(own), is_best)
+        bar_axes(axes, values, unit, [row.any.heading for row in rows])
+        return to_svg(figure, name, f"Bars of the scores in {unit} of each checkpoint")
+
+
+def depth_section(found: Comparison) -> str:
+    """Numbers by stage, and against k and the like, a line a checkpoint."""
+    charts = _stage_charts(found) + _family_charts(found)
+    if not charts:
+        return ""
+    return f'<section id="lines"><h2>By stage, and against k</h2><div class="figures">{"".join(charts)}</div></section>'
+
+
+def _by_benchmark(found: Comparison, place: int) -> dict[str, list[Score]]:
+    scores: dict[str, list[Score]] = {}
+    for score in found.reports[place].scores:
+        scores.setdefault(score.benchmark, []).append(score)
+    return scores
+
+
+def _stage_charts(found: Comparison) -> list[str]:
+    """One number of each stage; at relative depth where the networks have not the same stages."""
+    by_title: dict[str, dict[int, dict[str, Score]]] = {}
+    for place in range(min(len(found.names), MAX_NETWORKS)):
+        for benchmark, scores in _by_benchmark(found, place).items():
+            for own in stages_of(scores):
+                by_title.setdefault(f"{benchmark}: {own.title}", {})[place] = own.scores
+    charts = []
+    for turn, (title, members) in enumerate(by_title.items()):
+        stages = list(next(iter(members.values())))
+        are_alike = all(list(own) == stages for own in members.values())
+        lines = []
+        for place, by_stage in members.items():
+            gap = 1.0 if are_alike else 1 / max(1, len(by_stage) - 1)
+            lines.append(_line(found, place, {depth * gap: score for depth, score in enumerate(by_stage.values())}))
+        unit = next(iter(next(iter(members.values())).values())).unit
+        x = "stage" if are_alike else "relative depth"
+        charts.append(line_chart(lines, x, unit, f"stage{turn}", title, False, stages if are_alike else ()))
+    return charts
+
+
+def _family_charts(found: Comparison) -> list[str]:
+    by_title: dict[tuple[str, str], list[Line]] = {}
+    units: dict[tuple[str, str], str] = {}
+    for place in range(min(len(found.names), MAX_NETWORKS)):
+        for benchmark, scores in _by_benchmark(found, place).items():
+            for own in families(scores):
+                key = (f"{benchmark}: {own.title}", own.x)
+                by_title.setdefault(key, []).append(_line(found, place, own.scores))
+                units[key] = next(iter(own.scores.values())).unit
+    return [
+        line_chart(lines, key[1], units[key], f"family{turn}", key[0])
+        for turn, (key, lines) in enumerate(by_title.items())
+    ]
+
+
+def _line(found: Comparison, place: int, scores: Mapping[float, Score]) -> Line:
+    """The numbers of a checkpoint in its colour."""
+    finite = {x: score for x, score in scores.items() if math.isfinite(score.trained)}
+    points = [(x, score.trained) for x, score in finite.items()]
+    return Line(found.names[place], points, CLASS_COLOURS[place], bounds=[whiskers(own) for own in finite.values()])
+
+
+def steps_section(found: Comparison) -> str:
+    """Numbers against the step of training, a line a run."""
+    runs = found.runs
+    charts = {True: list[str](), False: list[str]()}
+    for turn, row in enumerate(found.rows if runs else ()):
+        named = []
+        for run, places in list(runs.items())[:MAX_NETWORKS]:
+            pairs = [(found.reports[place].step, row.scores[place]) for place in places]
+            points = [(step, own.trained) for step, own in pairs if own is not None and math.isfinite(own.trained)]
+            if len(points) > 1:
+                named.append((run, [(float(step), value) for step, value in points]))
+        leads = row.any.is_headline or not row.any.unit
+        if named and len(charts[leads]) < MAX_CHARTS:
+            title = f"{row.any.benchmark}: {row.any.heading}"
+            charts[leads].append(line_chart(lines_of(named), "step", row.any.unit, f"step{turn}", title, False))
+    if not any(charts.values()):
+        return ""
+    shown = "".join(charts[True] or charts[False])
+    folded = ""
+    if charts[True] and charts[False]:
+        others = "".join(charts[False])
+        folded = f'<details><summary>Further numbers</summary><div class="figures">{others}</div></details>'
+    names = escape(", ".join(runs))
+    heading = f'<section id="steps"><h2>Against the steps of training</h2><p class="quiet">Checkpoints of {names}.</p>'
+    return f'{heading}<div class="figures">{shown}</div>{folded}</section>'

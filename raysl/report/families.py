@@ -1,0 +1,110 @@
+"""Scores of one benchmark that belong together: the same number at several k, shots, shares of labels, or stages."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raysl.report.contents import Score
+
+FEATURES = "features"
+"""What the drawings call the place of a network's features among its stages: behind all of them."""
+
+SHOTS = "shot"
+"""What the names of low-shot numbers have in common, which does not say what they are."""
+_PATTERNS = (
+    (r"(?P<base>.+)_k(?P<x>\d+)", "k"),
+    (r"(?P<base>.+)_at_(?P<x>\d+)", "k"),
+    (r"(?P<x>\d+)_(?P<base>shot)", "labelled images of each class"),
+    (r"(?P<base>.+)_(?P<x>\d+)pct", "labelled images, %"),
+)
+"""Names of metrics that hold a number, and what that number is."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One number at several places.
+
+    Args:
+        benchmark: that gave them.
+        base: what the names have in common.
+        x: what the places are.
+        scores: by ascending place.
+    """
+
+    benchmark: str
+    base: str
+    x: str
+    scores: dict[float, Score]
+
+    @property
+    def title(self) -> str:
+        """What people call it: `Top-1 against k`."""
+        if self.base == SHOTS:
+            return f"By {self.x}"
+        return f"{number_title(self.base)} against {self.x}"
+
+
+def number_title(base: str) -> str:
+    """What people call a number: `Top-1` for `top1`."""
+    words = _TITLES.get(base) or re.sub(r"^top(\d+)", r"top-\1", base.replace("_", " "))
+    return words[:1].upper() + words[1:]
+
+
+_TITLES = {"map": "Mean average precision"}
+
+
+def families(scores: Sequence[Score]) -> list[Family]:
+    """The families of two and more among the scores of one benchmark, in the order of their first.
+
+    The first of several k has a name without it (`top1` beside `top1_k200`); its place is in its title (`k = 20`).
+    """
+    found: dict[tuple[str, str], dict[float, Score]] = {}
+    for score in scores:
+        for pattern, x in _PATTERNS:
+            if match := re.fullmatch(pattern, score.metric):
+                found.setdefault((match["base"], x), {})[float(match["x"])] = score
+    for score in scores:
+        first = re.search(r"\bk = (\d+)", score.title)
+        if first and (score.metric, "k") in found:
+            found[score.metric, "k"].setdefault(float(first[1]), score)
+    return [
+        Family(scores[0].benchmark, base, x, dict(sorted(members.items())))
+        for (base, x), members in found.items()
+        if len(members) > 1
+    ]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """One number of the features of several stages.
+
+    Args:
+        benchmark: that gave them.
+        base: what the names have in common.
+        scores: by the name of the stage, in the order given, `FEATURES` last.
+    """
+
+    benchmark: str
+    base: str
+    scores: dict[str, Score]
+
+    @property
+    def title(self) -> str:
+        """What people call it: `Top-1 by stage`."""
+        return f"{number_title(self.base)} by stage"
+
+
+def stages_of(scores: Sequence[Score]) -> list[Stages]:
+    """The numbers that a benchmark gives of several stages: `top1` and `top1_<stage>`, whose title names the stage."""
+    by_name = {score.metric: score for score in scores}
+    found = []
+    for base, own in by_name.items():
+        inner = {name.removeprefix(f"{base}_"): score for name, score in by_name.items() if name.startswith(f"{base}_")}
+        members = {stage: score for stage, score in inner.items() if _names(score.title, stage)}
+        if members:
+            found.append(Stages(own.benchmark, base, {**members, FEATURES: own}))
+    return found
+
+
+def _names(title: str, stage: str) -> bool:
+    return bool(re.search(rf"\bof (stage )?{re.escape(stage)}(?!\w)", title))

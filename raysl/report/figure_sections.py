@@ -1,0 +1,121 @@
+"""The part of a run's page that shows what each benchmark found besides numbers."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from html import escape
+from typing import Any
+
+from raysl.report.benchmark_figures import (
+    curves_figures,
+    family_figure,
+    per_class_figure,
+    reliability_figure,
+    stages_figure,
+)
+from raysl.report.confusion_figure import confusion_figure
+from raysl.report.contents import Retrieved, RunReport, Score
+from raysl.report.families import families, stages_of
+from raysl.report.html import slug
+from raysl.report.images import retrieved_sheet
+from raysl.report.picture_sections import sheet_figure
+
+log = logging.getLogger("raysl")
+
+DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError)
+"""What values give that are not what a drawing is made of."""
+
+
+def figures_section(found: Mapping[str, Mapping[str, str]]) -> str:
+    """The drawings of `figures_of`, folded by benchmark; the first is open."""
+    parts = []
+    for place, (benchmark, drawings) in enumerate(found.items()):
+        names = f'<span class="quiet">{escape(", ".join(drawings))}</span>'
+        body = f'<div class="figures">{"".join(drawings.values())}</div>'
+        is_open = " open" if place == 0 else ""
+        parts.append(
+            f'<details id="{anchor(benchmark)}"{is_open}><summary>{escape(benchmark)} {names}</summary>{body}</details>'
+        )
+    return f'<section id="figures"><h2>Benchmark by benchmark</h2>{"".join(parts)}</section>' if parts else ""
+
+
+def anchor(benchmark: str) -> str:
+    """The id of a benchmark's drawings."""
+    return f"of-{slug(benchmark)}"
+
+
+def figures_of(report: RunReport) -> dict[str, dict[str, str]]:
+    """Drawings by benchmark and by what they show, of benchmarks that have any.
+
+    Figures of unknown names are left out; one that cannot be drawn is left out with a line in the log.
+    """
+    by_benchmark: dict[str, list[Score]] = {}
+    for score in report.scores:
+        by_benchmark.setdefault(score.benchmark, []).append(score)
+    pictures = report.retrieved or {}
+    found = {}
+    for benchmark in dict.fromkeys([*by_benchmark, *report.figures, *pictures]):
+        drawn = _of_scores(by_benchmark.get(benchmark, ()), benchmark)
+        drawn |= _of_figures(report.figures.get(benchmark), benchmark)
+        if benchmark in pictures:
+            drawn["retrieved images"] = _drawn(partial(_grid, pictures[benchmark], _class_names(report)), benchmark)
+        drawn = {kind: text for kind, text in drawn.items() if text}
+        if drawn:
+            found[benchmark] = drawn
+    return found
+
+
+def _of_scores(scores: Sequence[Score], benchmark: str) -> dict[str, str]:
+    """Drawings of numbers that belong together."""
+    drawn = {}
+    for place, stages in enumerate(stages_of(scores)):
+        drawn[_lower(stages.title)] = stages_figure(stages, f"{anchor(benchmark)}-stages{place}")
+    for place, family in enumerate(families(scores)):
+        drawn[_lower(family.title)] = family_figure(family, f"{anchor(benchmark)}-family{place}")
+    return drawn
+
+
+def _lower(title: str) -> str:
+    return title[:1].lower() + title[1:]
+
+
+def _of_figures(figures: Any, benchmark: str) -> dict[str, str]:
+    """Drawings of what the benchmark left for the page."""
+    if not isinstance(figures, Mapping):
+        return {}
+    confusion = figures.get("confusion")
+    classes = confusion.get("classes") if isinstance(confusion, Mapping) else None
+    kinds: dict[str, Callable[[Any], str]] = {
+        "confusion": confusion_figure,
+        "reliability": partial(reliability_figure, name=f"{anchor(benchmark)}-reliability"),
+        "per_class": partial(per_class_figure, classes=classes if isinstance(classes, list) else []),
+        "curves": partial(curves_figures, name=f"{anchor(benchmark)}-curves"),
+    }
+    titles = {"per_class": "classes"}
+    return {
+        titles.get(kind, kind): _drawn(partial(draw, figures[kind]), f"{benchmark}: {kind}")
+        for kind, draw in kinds.items()
+        if kind in figures
+    }
+
+
+def _drawn(draw: Callable[[], str], what: str) -> str:
+    """What `draw` gives; nothing where it fails for its values."""
+    try:
+        return draw()
+    except DAMAGED as error:
+        log.warning("a figure is left out of the page, %s cannot be drawn: %r", what, error)
+        return ""
+
+
+def _grid(sample: Retrieved, class_names: Sequence[str]) -> str:
+    """Queries and what they found, right ones marked."""
+    sheet = retrieved_sheet(sample, class_names)
+    shown = sample.right[: sheet.num_rows]
+    note = f"✔ and green: right ({int(shown.sum())} of {shown.size}); ✘ and red: wrong. Best first."
+    figure = sheet_figure(sheet, "Queries and what was found")
+    return f'<div class="whole"><h3>Retrieved images</h3>{figure}<p class="quiet">{note}</p></div>'
+
+
+def _class_names(report: RunReport) -> list[str]:
+    return report.embeddings.class_names if report.embeddings is not None else []

@@ -1,0 +1,104 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from raysl.benchmarks.benchmark import Labelled, by_name
+from raysl.benchmarks.copy_detection import CopyDetection
+from raysl.benchmarks.instance_retrieval.reading import read_image
+from raysl.benchmarks.instance_retrieval.regions import gem
+from raysl.benchmarks.instance_retrieval.whitening import Moments
+from raysl.data.sources.digits import Digits
+from raysl.errors import ConfigError
+from raysl.storage import Folder
+from raysl.transforms.functional import normalize, resize
+from tests.benchmarks.contexts import context_of, tiny_resnet, tiny_vit
+from tests.benchmarks.instance_retrieval import samples
+from tests.benchmarks.instance_retrieval.test_protocols import compute_ap
+
+NONE = Labelled(num_train=0, num_test=0, classes=(), counts=None)
+DATA = Digits.Config()
+
+
+def measured(tmp_path: Path, network: nn.Module, **settings: Any) -> dict[str, float]:
+    config = CopyDetection.Config(path=str(tmp_path / "copydays"), size=48, **settings)
+    assert CopyDetection.fit_to(config, NONE) == (config, [])
+    found = CopyDetection(config).measure(context_of(network, DATA, tmp_path / "results"))
+    values = {name: metric.value for name, metric in by_name(found.metrics).items()}
+    assert list(values) == CopyDetection.metrics(config, 0)
+    return values
+
+
+@torch.no_grad()
+def slow_vector(network: Any, folder: Path, path: Path) -> Tensor:
+    """Class token and GeM of the patches of a ViT of 8 pixels, of an image squeezed to 48 pixels a side."""
+    image = resize(read_image(Folder(str(folder)), str(path.relative_to(folder))), 48, 48)
+    tokens = network.tokens(normalize(image[None], DATA.mean, DATA.std))[0]
+    vector = torch.cat([tokens[0], gem(tokens[1:].T.reshape(-1, 6, 6), 4)])
+    return F.normalize(vector, dim=0)
+
+
+@pytest.mark.parametrize("is_white", [False, True])
+def test_it_is_the_protocol_of_the_paper(tmp_path: Path, is_white: bool) -> None:
+    torch.manual_seed(0)
+    network = tiny_vit()
+    folder = samples.copydays(tmp_path / "copydays")
+    for thing in range(40):
+        samples.save(tmp_path / "others" / f"{thing}.jpg", 50 + thing, 1)
+    settings = {"whiten_on": str(tmp_path / "others"), "whiten_dim": 6} if is_white else {}
+    found = measured(tmp_path, network, **settings)
+
+    def vectors(*paths: Path) -> Tensor:
+        return torch.stack([slow_vector(network, tmp_path, path) for path in paths])
+
+    database = sorted((folder / "original").iterdir()) + sorted((folder / "distractors").iterdir())
+    queries = sorted((folder / "strong").iterdir())
+    rows, wanted = vectors(*database), vectors(*queries)
+    if is_white:
+        moments = Moments(32)
+        moments.add(vectors(*sorted((tmp_path / "others").iterdir())))
+        white = moments.whitening(6)
+        rows, wanted = F.normalize(white(rows), dim=1), F.normalize(white(wanted), dim=1)
+    ranked = (wanted @ rows.T).argsort(dim=1, descending=True)
+    precisions = [compute_ap(order.tolist(), {number}, set()) for number, order in enumerate(ranked)]
+    assert found["map_strong"] == pytest.approx(100 * sum(precisions) / 3)
+
+
+def test_unchanged_copies_are_all_found_by_any_network(tmp_path: Path) -> None:
+    folder = samples.copydays(tmp_path / "copydays")
+    for path in (folder / "original").iterdir():
+        (folder / "strong" / f"{int(path.stem) + 1}.jpg").write_bytes(path.read_bytes())
+    for network in (tiny_vit(), tiny_resnet()):
+        found = measured(tmp_path, network, query_splits=("strong", "crops/50"))
+        assert found["map_strong"] == 100
+        assert 0 < found["map_crops_50"] <= 100
+
+
+def test_distractors_of_another_folder_make_it_harder(tmp_path: Path) -> None:
+    samples.copydays(tmp_path / "copydays")
+    for thing in range(3):
+        samples.save(tmp_path / "alike" / f"{2000 + thing}00.jpg", thing, 1)  # the very copies, and of no block
+    torch.manual_seed(0)
+    network = tiny_resnet()
+    alone = measured(tmp_path, network)
+    among = measured(tmp_path, network, distractors=str(tmp_path / "alike"))
+    assert among["map_strong"] < alone["map_strong"]
+
+
+def test_what_is_missing_is_told_before_a_network_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="copydays needs path="):
+        CopyDetection.fit_to(CopyDetection.Config(), NONE)
+    folder = samples.copydays(tmp_path)
+    with pytest.raises(ConfigError, match="set query_splits= to folders that there are"):
+        CopyDetection.fit_to(CopyDetection.Config(path=str(folder), query_splits=("jpegqual",)), NONE)
+    with pytest.raises(ConfigError, match="is the folder that is searched"):
+        CopyDetection.fit_to(CopyDetection.Config(path=str(folder), whiten_on=str(folder)), NONE)
+
+
+def test_it_needs_none_of_the_runs_images() -> None:
+    config = CopyDetection.Config()
+    assert CopyDetection.needs(config).own_images
+    assert CopyDetection.stages(config) == ()
