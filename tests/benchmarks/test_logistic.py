@@ -3,10 +3,11 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from raysl.benchmarks import classification
+from raysl.benchmarks import scaling
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
-from raysl.benchmarks.classification import Scaling, hold_out
+from raysl.benchmarks.classification import hold_out
 from raysl.benchmarks.logistic import Logistic, fit_logistic
+from raysl.benchmarks.scaling import Scaling
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 from tests.benchmarks.test_linear import perfect_set, top1
@@ -68,7 +69,7 @@ def test_perfect_features_give_100_and_random_ones_chance(normalize: str) -> Non
 def test_chunks_change_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = random_set(90, 0), random_set(50, 1)
     whole = logistic(train, test, 4)
-    monkeypatch.setattr(classification, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(scaling, "CHUNK_ROWS", 7)
     parts = logistic(train, test, 4)
     assert whole.scores is not None
     assert parts.scores is not None
