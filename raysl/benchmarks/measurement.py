@@ -27,6 +27,7 @@ from raysl.nn.pixels import RawPixels
 from raysl.redact import bare_uri, redact
 from raysl.report.contents import RunReport, Score, flat_metrics, parse_report_json
 from raysl.storage import Folder, outlast
+from raysl.waiting import enter
 
 log = logging.getLogger("raysl")
 
@@ -179,6 +180,7 @@ class Measurement:
     def _extract(
         self, keys: list[str], asked: Mapping[str, tuple[str, ...]], split: Split, images: MeasuredImages, name: str
     ) -> dict[str, StoredSet]:
+        enter(f"computing features of {split.num_samples:,} {name} images")
         sides = [side for side in self._networks if any(side in self._sides(key) for key in keys)]
         stages = tuple(dict.fromkeys([FEATURES, *(stage for key in keys for stage in asked[key])]))
         digest = weights_of(self.loaded)
@@ -227,10 +229,13 @@ class Measurement:
 
     def _outcomes(self, tasks: list[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
         """First those on features, side by side; then those that start workers, one after another."""
-        yield from measure_all([task for task in tasks if not task.kind.trains])
+        on_features = [task for task in tasks if not task.kind.trains]
+        if on_features:
+            enter(f"measuring {', '.join(dict.fromkeys(task.key for task in on_features))}")
+        yield from measure_all(on_features)
         for task in tasks:
             if task.kind.trains:
-                log.info("%s of the %s backbone ...", task.key, task.context.side)
+                enter(f"training for {task.key}, the {task.context.side} backbone")
                 try:
                     yield task, measure(task)
                 except Stopped:  # the user's wish, not a failure
@@ -321,6 +326,7 @@ class Measurement:
         before: RunReport | None,
         features: FeatureSet | None,
     ) -> None:
+        enter("writing the report")
         from raysl.report.assemble import Pictured, assemble, upload  # matplotlib, which no start should wait for
 
         shown: Split = self.images.train if self.images.test is None else self.images.test

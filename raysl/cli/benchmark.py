@@ -167,5 +167,5 @@ def _measuring(left: str) -> Iterator[None]:
     """Say what takes the time inside, and what a signal leaves that ends it."""
     with heeding() as signals, waiting(process_start()) as waits:
         signals.left = left
-        waits.enter("loading libraries and computing features")
+        waits.enter("loading libraries")
         yield
