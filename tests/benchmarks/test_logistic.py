@@ -38,7 +38,7 @@ def test_it_is_as_right_as_scikit_learn_on_raw_digits() -> None:
     found = logistic(train, test, 10, normalize="none", costs=(1.0,), tolerance=1e-6, max_iter=1000)
     other = LogisticRegression(C=1.0, tol=1e-6, max_iter=1000).fit(train.features.numpy(), train.labels.numpy())
     assert found.scores is not None
-    np.testing.assert_allclose(found.scores, other.predict_proba(test.features.numpy()), atol=1e-3)
+    np.testing.assert_allclose(found.scores, other.predict_proba(test.features.numpy()), atol=5e-3)
     assert top1(found) == pytest.approx(100 * other.score(test.features.numpy(), test.labels.numpy()))
 
 
