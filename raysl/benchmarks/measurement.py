@@ -77,7 +77,7 @@ class Measurement:
         home: folder of the report.
 
     Raises:
-        ConfigError: if the backbone has not the stages that a benchmark asks for.
+        ConfigError: if the backbone has not the stages that a benchmark asks for, or does not allow its settings.
     """
 
     def __init__(
@@ -90,7 +90,9 @@ class Measurement:
         self.home = home
         self.results = Results(results)
         for key, config in fitting.settings.items():
-            check_stages(loaded.backbone, benchmark_class(config).stages(config), f"{loaded.uri} for {key}")
+            kind = benchmark_class(config)
+            check_stages(loaded.backbone, kind.stages(config), f"{loaded.uri} for {key}")
+            kind.check(config, loaded)
         self.labels = {
             key: label_of(key, fitting.asked[key], _own(loaded.config, key, config))
             for key, config in fitting.settings.items()

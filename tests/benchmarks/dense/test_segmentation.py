@@ -80,6 +80,12 @@ def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkey
     assert parts == whole
 
 
+def test_stages_that_are_no_maps_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    given = context(tmp_path / "run")
+    with pytest.raises(ConfigError, match="'avgpool' is no map of this backbone; choose from stem, res2"):
+        Segmentation.check(config(tmp_path, stages=("avgpool",)), given.checkpoint)
+
+
 def course_of(settings: Segmentation.Config, given: Any) -> tuple[Any, Any, Any]:
     benchmark = Segmentation(settings)
     from raysl.benchmarks.segmentation import _split
