@@ -16,7 +16,7 @@ from raysl.config.schema import BenchmarkConfig, DataConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "benchmarks.md").read_text()
-ROWS = dict(re.findall(r"^\| `(\w+)` \| (.+ \| `raysl benchmark [^|]+`) \|$", PAGE, re.MULTILINE))
+ROWS = dict(re.findall(r"^\| `(\w+)` \| ([^|]+ \| [^|]+ \| [^|]+ \| `[^|]+`) \|$", PAGE, re.MULTILINE))
 RUN = load_config("quickstart", ["benchmarks=[]"])
 NUM_CLASSES = 10
 
@@ -42,7 +42,7 @@ def given(command: str) -> tuple[dict[str, BenchmarkConfig], DataConfig]:
 def columns(name: str) -> tuple[str, str, str, str]:
     """Protocol, defaults, metrics and command of a row."""
     protocol, defaults, metrics, command = ROWS[name].split(" | ")
-    return protocol, defaults, metrics, command.strip("`")
+    return protocol, defaults, metrics, f"raysl benchmark --checkpoint RUN {command.strip('`')}"
 
 
 def test_every_benchmark_has_a_row() -> None:
