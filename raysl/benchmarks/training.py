@@ -188,6 +188,8 @@ def training_run(
         callbacks={"held_out": callback},
     )
     run = apply_overrides(run, config.settings)
+    if layer_decay is not None and run.optim.layer_decay is None:  # the settings name another optimizer
+        run = replace(run, optim=replace(run.optim, layer_decay=layer_decay))
     return replace(run, name=f"{_word(config.name)}_{_digest(context, run, config.eval_every)}")
 
 
