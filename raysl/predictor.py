@@ -16,7 +16,7 @@ from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.features.stored import Features, read_features
 from raysl.benchmarks.knn import knn_probabilities
 from raysl.benchmarks.neighbours import nearest_rows
-from raysl.benchmarks.settings import load_data
+from raysl.benchmarks.suite.settings import load_data
 from raysl.checkpoint import Checkpoint, TrainState, load_checkpoint
 from raysl.checkpoint_files import META_FILE, STATE_FILE, local_copy
 from raysl.components import resolve

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from raysl.benchmarks.benchmark import FeatureSet, by_name, metrics_of
-from raysl.benchmarks.fitting import benchmark_class
-from raysl.benchmarks.settings import load_benchmarks
+from raysl.benchmarks.suite.fitting import benchmark_class
+from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.config.load import load_config
 from raysl.data.stream.loader import LocalBatches
 from raysl.report.views import write_views

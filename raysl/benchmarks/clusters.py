@@ -11,8 +11,8 @@ from raysl.assignments import Assignments
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.extraction import Wanted, extract_to
 from raysl.benchmarks.features.stored import Features
-from raysl.benchmarks.results import weights_of
-from raysl.benchmarks.settings import dataset_tag, load_data
+from raysl.benchmarks.suite.results import weights_of
+from raysl.benchmarks.suite.settings import dataset_tag, load_data
 from raysl.checkpoint import load_checkpoint
 from raysl.components import resolve
 from raysl.config.build import node_of

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled
-from raysl.benchmarks.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
-from raysl.benchmarks.lbfgs import minimise
-from raysl.benchmarks.probes import Probes, best_of
-from raysl.benchmarks.scaling import Scaling, chunks_of, device_for, rows_of, softmax
+from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
+from raysl.benchmarks.classifiers.lbfgs import minimise
+from raysl.benchmarks.classifiers.probes import Probes, best_of
+from raysl.benchmarks.classifiers.scaling import Scaling, chunks_of, device_for, rows_of, softmax
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 

@@ -9,14 +9,14 @@ from torch import Tensor
 
 from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import FEATURES, PIXELS, Benchmark, Context, Findings, Labelled, Metric
-from raysl.benchmarks.classification import check_hold_out, check_sets
+from raysl.benchmarks.classifiers.classification import check_hold_out, check_sets
+from raysl.benchmarks.classifiers.probes import Probes
+from raysl.benchmarks.classifiers.scaling import Normalize, chunks_of
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.metric import mean_of
-from raysl.benchmarks.probes import Probes
-from raysl.benchmarks.results import weights_of
-from raysl.benchmarks.scaling import Normalize, chunks_of
 from raysl.benchmarks.shifted_sets import ShiftedSet, by_folder, objectnet, real_labels, reassessed
+from raysl.benchmarks.suite.results import weights_of
 from raysl.config.ranges import Count, Location, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError

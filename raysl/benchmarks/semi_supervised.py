@@ -11,8 +11,8 @@ from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Context, Findings, Labelled
 from raysl.benchmarks.finetune import FinetuneConfig
 from raysl.benchmarks.metric import Metric, mean_of
-from raysl.benchmarks.trained import Trained, class_figures, trained
-from raysl.benchmarks.training import TrainingBenchmark, training_run
+from raysl.benchmarks.training_runs.run import TrainingBenchmark, training_run
+from raysl.benchmarks.training_runs.trained import Trained, class_figures, trained
 from raysl.components import resolve
 from raysl.config.ranges import Every, Length, Location, NotEmpty, Within
 from raysl.config.schema import DataConfig

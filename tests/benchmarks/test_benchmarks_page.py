@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raysl.benchmarks.fitting import benchmark_class
-from raysl.benchmarks.settings import load_benchmarks, load_data
+from raysl.benchmarks.suite.fitting import benchmark_class
+from raysl.benchmarks.suite.settings import load_benchmarks, load_data
 from raysl.cli.benchmark import _sorted_words
 from raysl.components import ALIASES, resolve
 from raysl.config.load import load_config

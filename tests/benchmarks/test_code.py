@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from raysl.benchmarks.code import _collect, code_of
 from raysl.benchmarks.knn import KNN
+from raysl.benchmarks.suite.code import _collect, code_of
 from raysl.components import resolve
 
 
@@ -30,7 +30,7 @@ def test_what_a_benchmark_imports_counts_and_what_only_carries_numbers_does_not(
     found: dict[str, str] = {}
     _collect(sys.modules[KNN.__module__], found)
     assert "raysl.benchmarks.neighbours" in found
-    assert not [name for name in found if name.startswith(("raysl.benchmarks.features", "raysl.benchmarks.fitting"))]
+    assert not [name for name in found if name.startswith(("raysl.benchmarks.features", "raysl.benchmarks.suite"))]
 
 
 def test_a_class_without_a_source_has_no_digest(monkeypatch: pytest.MonkeyPatch) -> None:

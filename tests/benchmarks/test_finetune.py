@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from raysl.benchmarks.benchmark import Context, Findings, Side
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.finetune import Finetune
-from raysl.benchmarks.training import ProbeViews, training_run
+from raysl.benchmarks.training_runs.run import ProbeViews, training_run
 from raysl.checkpoint import TrainState
 from raysl.errors import ConfigError
 from raysl.train.prepare import prepare

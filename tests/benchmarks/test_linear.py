@@ -7,12 +7,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from raysl.benchmarks import probes, scaling
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
-from raysl.benchmarks.classification import hold_out
+from raysl.benchmarks.classifiers import probes, scaling
+from raysl.benchmarks.classifiers.classification import hold_out
+from raysl.benchmarks.classifiers.probes import Length, Setting, best_of, train_probes
+from raysl.benchmarks.classifiers.scaling import Scaling, moments, softmax
 from raysl.benchmarks.linear import Linear
-from raysl.benchmarks.probes import Length, Setting, best_of, train_probes
-from raysl.benchmarks.scaling import Scaling, moments, softmax
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 

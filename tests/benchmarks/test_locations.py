@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from raysl.benchmarks.locations import content_of
 from raysl.benchmarks.robustness import Robustness
 from raysl.benchmarks.semi_supervised import SemiSupervised
+from raysl.benchmarks.suite.locations import content_of
 
 
 def test_a_changed_added_or_lost_file_is_another_content(tmp_path: Path) -> None:

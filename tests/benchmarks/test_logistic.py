@@ -3,11 +3,11 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from raysl.benchmarks import scaling
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
-from raysl.benchmarks.classification import hold_out
+from raysl.benchmarks.classifiers import scaling
+from raysl.benchmarks.classifiers.classification import hold_out
+from raysl.benchmarks.classifiers.scaling import Scaling
 from raysl.benchmarks.logistic import Logistic, fit_logistic
-from raysl.benchmarks.scaling import Scaling
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 from tests.benchmarks.test_linear import perfect_set, top1

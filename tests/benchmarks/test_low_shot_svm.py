@@ -8,9 +8,9 @@ from sklearn.svm import LinearSVC
 from raysl.benchmarks import parallel
 from raysl.benchmarks.average_precision import average_precision
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
+from raysl.benchmarks.classifiers.svm_training import LabelledRows, Machine
 from raysl.benchmarks.low_shot import draw_shots
 from raysl.benchmarks.low_shot_svm import LowShotSVM, _drawn, _Shared
-from raysl.benchmarks.svm_training import LabelledRows, Machine
 from raysl.cluster import connect
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set

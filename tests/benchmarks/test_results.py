@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from raysl.benchmarks.results import Basis, Result, Results
+from raysl.benchmarks.suite.results import Basis, Result, Results
 from raysl.report.contents import Score
 from raysl.storage import Folder
 

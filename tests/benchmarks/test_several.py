@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from raysl.benchmarks.settings import other_data
-from raysl.benchmarks.several import compare, is_finished, watch
+from raysl.benchmarks.suite.settings import other_data
+from raysl.benchmarks.suite.several import compare, is_finished, watch
 from raysl.cli.benchmark import _sorted_words
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig

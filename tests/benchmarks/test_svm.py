@@ -10,8 +10,8 @@ from sklearn.svm import LinearSVC
 from raysl.benchmarks import parallel, svm_training
 from raysl.benchmarks.average_precision import average_precision, mean_average_precision
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
+from raysl.benchmarks.classifiers.svm_training import LabelledRows, Machine, cross_validated, fit_class, normalised
 from raysl.benchmarks.svm import SVM
-from raysl.benchmarks.svm_training import LabelledRows, Machine, cross_validated, fit_class, normalised
 from raysl.cluster import connect
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set

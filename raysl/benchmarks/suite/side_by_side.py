@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings, Metric, Side, by_name
 from raysl.benchmarks.features.stored import StoredSet
-from raysl.benchmarks.figures import confusion, reliability
+from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.cluster import Resources, connect
 from raysl.config.schema import BenchmarkConfig
 

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from raysl.benchmarks.code import code_of
-from raysl.benchmarks.fitting import MeasuredImages, benchmark_class
-from raysl.benchmarks.locations import content_of
+from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.suite.fitting import MeasuredImages, benchmark_class
+from raysl.benchmarks.suite.locations import content_of
 from raysl.checkpoint import Checkpoint
 from raysl.checkpoint_files import BACKBONE_FILE
 from raysl.config.dump import plain as plain_settings
@@ -39,8 +39,8 @@ class Basis:
             name.
         image: size, normalisation and so on of what the backbone is shown.
         seed: of all that is random.
-        code: digest of the benchmark's code, see `raysl.benchmarks.code`.
-        places: digests of what its settings name besides the images, see `raysl.benchmarks.locations`.
+        code: digest of the benchmark's code, see `raysl.benchmarks.suite.code`.
+        places: digests of what its settings name besides the images, see `raysl.benchmarks.suite.locations`.
     """
 
     step: int
@@ -101,7 +101,7 @@ class Result:
         name: of the benchmark, with a mark where its settings are special.
         basis: what it is of.
         scores: the numbers.
-        figures: what the page draws of it, in the types of JSON, see `Findings.figures` and `raysl.benchmarks.figures`.
+        figures: what the page draws of it, in the types of JSON, see `Findings.figures` and `figures.py`.
         seconds: that it took, all sides together, without the extraction of features.
     """
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from raysl.benchmarks.benchmark import Benchmark, Context, Labelled
-from raysl.benchmarks.code import code_of
-from raysl.benchmarks.held_out_scores import HeldOutScores
-from raysl.benchmarks.probe_method import Probe
+from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.training_runs.held_out_scores import HeldOutScores
+from raysl.benchmarks.training_runs.probe import Probe
 from raysl.checkpoint_files import BACKBONE_FILE
 from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides
