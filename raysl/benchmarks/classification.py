@@ -1,120 +1,22 @@
-"""What classifiers on frozen features share: how features are scaled, which images are held out, what is told."""
+"""What classifiers on frozen features share: which images are held out, and what is told of the others."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import FEATURES, FeatureSet, Labelled
 from raysl.benchmarks.meters import top_k_hits
-from raysl.benchmarks.metric import Metric, mean_of
+from raysl.benchmarks.metric import Findings, Metric, mean_of
+from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows, hash_words
 
-CHUNK_ROWS = 512
-"""Rows that a CPU scales and scores at once; bounds memory, changes no result. More do not fit its cache."""
-GPU_CHUNKS = 16
-"""Chunks that a GPU works on at once, so that it has more to do than to be started."""
 _HOLD_OUT = 101  # what a key is for
 
-Normalize = Literal["none", "l2", "standardize", "batch_norm"]
-"""`none`: features as they are. `l2`: each row of length 1. `standardize`: each feature minus its mean, over its
-deviation, of all training images (no label is looked at). `batch_norm`: a BatchNorm without scale and shift in front of
-the classifier, as in MAE (He et al. 2021, arXiv 2111.06377, A.1) and VISSL's `eval_mlp`: statistics of the batch while
-it is trained, and then, in place of running averages, those that they estimate: of all training images."""
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """How a classifier gets to see features; see `Normalize`.
-
-    Args:
-        kind: the rule.
-        shift, factor: [D], of `standardize` and `batch_norm`.
-    """
-
-    kind: Normalize
-    shift: Tensor | None = None
-    factor: Tensor | None = None
-
-    @classmethod
-    def of(cls, kind: Normalize, features: Tensor, device: torch.device) -> "Scaling":
-        """The rule with its statistics of features [N, D], which are read in chunks."""
-        if kind in ("none", "l2"):
-            return cls(kind)
-        mean, deviation = moments(features)
-        is_constant = deviation <= 1e-6 * mean.abs()  # rounding alone
-        factor = torch.where(is_constant, 1.0, 1 / deviation.masked_fill(is_constant, 1.0))
-        dtype = _working(features)
-        return cls(kind, mean.to(device, dtype), factor.to(device, dtype))
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        """Rows [B, D] as they are classified."""
-        if self.kind == "none":
-            return rows
-        if self.kind == "l2":
-            return F.normalize(rows, dim=1)
-        assert self.shift is not None
-        assert self.factor is not None
-        return (rows - self.shift) * self.factor
-
-    def in_training(self, rows: Tensor) -> Tensor:
-        """Rows [B, D] as a classifier is trained on them, a batch at a time."""
-        if self.kind != "batch_norm":
-            return self(rows)
-        variance, mean = torch.var_mean(rows, dim=0, correction=0)
-        return (rows - mean) * (variance + 1e-5).rsqrt()
-
-
-def moments(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation [D] of the rows of [N, D] in float64, a chunk at a time.
-
-    Chan, Golub and LeVeque 1983 (Algorithms for computing the sample variance), equation 2.1: without cancellation.
-    """
-    mean = squares = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
-    count = 0
-    for chunk in torch.split(features, CHUNK_ROWS):
-        rows = chunk.double()
-        own = rows.mean(dim=0)
-        total, moved = count + len(rows), own - mean
-        squares = squares + (rows - own).square_().sum(dim=0) + moved**2 * (count * len(rows) / total)
-        mean = mean + moved * (len(rows) / total)
-        count = total
-    return mean, (squares / count).sqrt()
-
-
-def rows_of(features: Tensor, index: Tensor, device: torch.device) -> Tensor:
-    """Rows [B, D] by their places, float32 or, of float64 features, that, on the device that calculates."""
-    return features.index_select(0, index.to(features.device)).to(device, _working(features))
-
-
-def _working(features: Tensor) -> torch.dtype:
-    return torch.float64 if features.dtype == torch.float64 else torch.float32
-
-
-def softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Shares [..., K] that add up to 1, and the logarithms [...] of what the exponentials were divided by.
-
-    `torch.softmax` of ten classes takes five times as long on a CPU.
-    """
-    top = logits.amax(dim=-1, keepdim=True)
-    shares = (logits - top).exp_()
-    total = shares.sum(dim=-1, keepdim=True)
-    return shares.div_(total), (top + total.log())[..., 0]
-
-
-def chunks_of(features: Tensor, index: Tensor, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Places and rows of features, a chunk at a time."""
-    for part in torch.split(index, CHUNK_ROWS * (GPU_CHUNKS if device.type == "cuda" else 1)):
-        yield part, rows_of(features, part, device)
-
-
-def device_for(features: Tensor) -> torch.device:
-    """Where to calculate: on a GPU where this process has one, else where the features lie."""
-    return torch.device("cuda") if torch.cuda.is_available() else features.device
+Lines = dict[str, list[list[float]]]
+"""Points [x, y] of the lines of a drawing, by what is said of them."""
 
 
 def num_held_out(counts: Int64s, share: float) -> Int64s:
@@ -133,6 +35,9 @@ def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple
         num_classes: labels lie in [0, num_classes).
         share: in (0, 1), rounded to whole images of each class.
         seed: of the choice.
+
+    Raises:
+        ConfigError: if none is held out.
     """
     classes = labels.cpu().numpy()
     counts = np.bincount(classes, minlength=num_classes)
@@ -141,12 +46,30 @@ def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple
     place = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)  # inside the class
     is_held = np.zeros(len(classes), dtype=bool)
     is_held[order] = place < np.repeat(num_held_out(counts, share), counts)
+    if not is_held.any():
+        raise ConfigError(
+            f"holdout={share:g} of {len(classes)} training rows is not one row of any class; set a larger one"
+        )
     return torch.from_numpy(np.flatnonzero(~is_held)), torch.from_numpy(np.flatnonzero(is_held))
 
 
-def nothing_held_out(images: Labelled, share: float) -> bool:
-    """Whether no class has images enough that one is held out, as far as that is known."""
-    return images.counts is not None and not num_held_out(images.counts, share).any()
+def check_hold_out(images: Labelled, share: float, name: str, settings: str) -> None:
+    """Refuse images of which no class has so many that one is held out, as far as that is known.
+
+    Args:
+        images: what is known of them.
+        share: of each class.
+        name: of the benchmark.
+        settings: its field of which a single one needs no choice.
+
+    Raises:
+        ConfigError: with the numbers.
+    """
+    if images.counts is not None and not num_held_out(images.counts, share).any():
+        raise ConfigError(
+            f"holdout={share:g} of {images.num_train:,} training images of {len(images.classes)} classes is not one "
+            f"image of any class; set a larger {name}.holdout, or a single one of {name}.{settings}"
+        )
 
 
 def check_sets(train: FeatureSet, test: FeatureSet, num_classes: int) -> None:
@@ -203,6 +126,47 @@ def accuracy_by_class(scores: Tensor, labels: Tensor) -> dict[str, float]:
     return {str(label): 100 * right[label] / total[label] for label in range(num_classes) if total[label]}
 
 
-def curves(title: str, x: str, y: str, lines: dict[str, list[list[float]]]) -> dict[str, Any]:
+def measure_stages(
+    train: FeatureSet,
+    test: FeatureSet,
+    num_classes: int,
+    stages: Sequence[str],
+    what: str,
+    tried: str,
+    classify: Callable[[FeatureSet, Tensor, str], tuple[Tensor, Lines]],
+) -> Findings:
+    """Accuracies of a classifier on the features and on further stages, as far as these images have them.
+
+    Args:
+        train, test: the images.
+        num_classes: labels lie in [0, num_classes).
+        stages: their names.
+        what: begins the titles, such as `Linear probe`.
+        tried: what was chosen on held-out images, such as `learning rate`.
+        classify: from training rows, features [N, D] of test rows and the name of the stage to shares of the classes
+            [N, K], and what each of the things that were tried gave.
+
+    Raises:
+        ConfigError: if a feature is not finite, or a label is outside of the classes.
+    """
+    check_sets(train, test, num_classes)
+    metrics: list[Metric] = []
+    lines: Lines = {}
+    by_class: dict[str, dict[str, float]] = {}
+    shares: list[Tensor] = []
+    for stage in stages_in(train, stages):
+        name = stage or "features"
+        found, its_lines = classify(train.at(stage), test.at(stage).features, name)
+        shares.append(found)
+        lines |= its_lines
+        metrics += top_metrics(found, test.labels, what, stage)
+        by_class[f"{what} of {name}: accuracy (%)"] = accuracy_by_class(found, test.labels)
+    figures: dict[str, Any] = {"per_class": by_class}
+    if lines:
+        figures["curves"] = curves(f"{what}: held-out training images", tried, "top-1 (%)", lines)
+    return Findings(metrics, scores=shares[0], are_probabilities=True, figures=figures)
+
+
+def curves(title: str, x: str, y: str, lines: Lines) -> dict[str, Any]:
     """A drawing of `Findings.figures["curves"]`."""
     return {title: {"x": x, "y": y, "lines": lines}}

@@ -76,7 +76,7 @@ def prepare(
     wanted = load_benchmarks(loaded.config, benchmarks, [word for word in overrides if word not in of_images])
     data = load_data(loaded.config, of_images) if of_images else loaded.config.data
     images = MeasuredImages.of(data)
-    fitting = images.fit(wanted)
+    fitting = images.fit(wanted, in_run=config is not None)
     if config is None:
         for line in fitting.left_out:
             log.warning(line)

@@ -194,7 +194,7 @@ def _findings(maps: Numbers, shots: tuple[int, ...], costs: tuple[float, ...]) -
                 float(summary(values)),
                 None if end else float(values.std()),
                 title=f"Low-shot SVM, mAP of {num} per class{what}",
-                is_headline=not end,
+                is_headline=not end and num in (min(shots), max(shots)),
             )
             metrics.append(metric)
             lines[line].append([float(num), metric.value])

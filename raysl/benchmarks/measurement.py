@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from torch import nn
@@ -21,17 +22,18 @@ from raysl.checkpoint import Checkpoint
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.data.source import Split
 from raysl.data.sources.subset import even_share
-from raysl.errors import RunFailed
+from raysl.errors import RunFailed, Stopped
 from raysl.nn.pixels import RawPixels
 from raysl.redact import bare_uri, redact
 from raysl.report.contents import RunReport, Score, flat_metrics, parse_report_json
 from raysl.storage import Folder, outlast
+from raysl.waiting import enter
 
 log = logging.getLogger("raysl")
 
 MOST_SHOWN = 5000
 """Images that the pictures of a report are chosen from where no benchmark has the features of all of them."""
-FEATURES_FOLDER = "features"
+FEATURES_FOLDER, WORK_FOLDER = "features", "work"
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Measurement:
         home: folder of the report.
 
     Raises:
-        ConfigError: if the backbone has not the stages that a benchmark asks for.
+        ConfigError: if the backbone has not the stages that a benchmark asks for, or does not allow its settings.
     """
 
     def __init__(
@@ -88,7 +90,9 @@ class Measurement:
         self.home = home
         self.results = Results(results)
         for key, config in fitting.settings.items():
-            check_stages(loaded.backbone, benchmark_class(config).stages(config), f"{loaded.uri} for {key}")
+            kind = benchmark_class(config)
+            check_stages(loaded.backbone, kind.stages(config), f"{loaded.uri} for {key}")
+            kind.check(config, loaded)
         self.labels = {
             key: label_of(key, fitting.asked[key], _own(loaded.config, key, config))
             for key, config in fitting.settings.items()
@@ -111,6 +115,8 @@ class Measurement:
         """
         lacking = list(self.bases) if again else self.lacking
         self._tell(lacking)
+        if again:
+            outlast(lambda: self.results.folder.remove_folder(WORK_FOLDER))
         failures: dict[str, str] = {}
         shown_features: FeatureSet | None = None
         if lacking:
@@ -176,6 +182,7 @@ class Measurement:
     def _extract(
         self, keys: list[str], asked: Mapping[str, tuple[str, ...]], split: Split, images: MeasuredImages, name: str
     ) -> dict[str, StoredSet]:
+        enter(f"computing features of {split.num_samples:,} {name} images")
         sides = [side for side in self._networks if any(side in self._sides(key) for key in keys)]
         stages = tuple(dict.fromkeys([FEATURES, *(stage for key in keys for stage in asked[key])]))
         digest = weights_of(self.loaded)
@@ -202,7 +209,7 @@ class Measurement:
             test=None,
             num_classes=images.num_classes,
             seed=self.loaded.config.seed,
-            folder=self.results.folder.child("work").child(f"{name}.{side}"),
+            folder=self.results.folder.child(WORK_FOLDER).child(f"{name}.{side}"),
         )
 
     def _measure(self, tasks: list[Task], failures: dict[str, str]) -> None:
@@ -224,12 +231,17 @@ class Measurement:
 
     def _outcomes(self, tasks: list[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
         """First those on features, side by side; then those that start workers, one after another."""
-        yield from measure_all([task for task in tasks if not task.kind.trains])
+        on_features = [task for task in tasks if not task.kind.trains]
+        if on_features:
+            enter(f"measuring {', '.join(dict.fromkeys(task.key for task in on_features))}")
+        yield from measure_all(on_features)
         for task in tasks:
             if task.kind.trains:
-                log.info("%s of the %s backbone ...", task.key, task.context.side)
+                enter(f"training for {task.key}, the {task.context.side} backbone")
                 try:
                     yield task, measure(task)
+                except Stopped:  # the user's wish, not a failure
+                    raise
                 except Exception as error:  # noqa: BLE001 - whatever it is costs the others nothing
                     yield task, error
 
@@ -272,14 +284,13 @@ class Measurement:
         if not self.bases:
             return []
         asked = {self.labels[key][0]: basis for key, basis in self.bases.items()}
-        any_basis = next(iter(self.bases.values()))
         names = [*asked, *(name for name in sorted(self.kept) if name not in asked)]
         results = []
         for name in names:
             if name not in self.kept:
                 continue
             basis = self.kept[name].basis
-            if basis == asked[name] if name in asked else basis.may_stand_beside(any_basis):
+            if basis == asked[name] if name in asked else basis.is_of(self.loaded, self.images):
                 results.append(self.kept[name])
             else:
                 log.warning("%s was measured on other images or weights; it is not shown", name)
@@ -317,6 +328,7 @@ class Measurement:
         before: RunReport | None,
         features: FeatureSet | None,
     ) -> None:
+        enter("writing the report")
         from raysl.report.assemble import Pictured, assemble, upload  # matplotlib, which no start should wait for
 
         shown: Split = self.images.train if self.images.test is None else self.images.test
@@ -338,22 +350,23 @@ class Measurement:
 
 
 def _predictions(task: Task, measured: Measured) -> bytes:
-    """What each test image was taken for, as a Parquet file; empty of a benchmark that does not classify."""
-    if measured.predicted is None or task.test is None:
+    """What each test image was taken for, as a Parquet file; empty of a benchmark that does not classify them."""
+    test = task.context.images.get("test")
+    if measured.predicted is None or test is None or test.num_samples != len(measured.predicted):
         return b""
-    rows, predicted = task.test.any, measured.predicted.numpy()
-    if rows.num_rows != len(predicted):
-        return b""
+    predicted, index = measured.predicted.numpy(), np.arange(test.num_samples)
+    rows = None if task.test is None else task.test.any  # which need not read the images for their names
+    labels = test.labels_of(index) if rows is None else rows.labels.numpy()
     columns = {
-        "index": rows.index.numpy(),
-        "name": pa.array(rows.names, pa.string()),
+        "index": index,
+        "name": pa.array([redact(name) for name in test.names_of(index)] if rows is None else rows.names, pa.string()),
         "prediction": predicted,
         "class": pa.array([task.class_names[place] if place >= 0 else None for place in predicted], pa.string()),
     }
     if measured.confidence is not None:
         columns["score"] = measured.confidence.numpy()
-    if rows.labels.ndim == 1:
-        columns["label"] = rows.labels.numpy()
+    if labels.ndim == 1:
+        columns["label"] = labels
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer)
     return buffer.getvalue()

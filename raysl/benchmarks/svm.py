@@ -39,7 +39,7 @@ class SVM(Benchmark):
 
     Features are brought to length 1. Each class has the cost that is best on held-out parts of the training images, and
     is then learned from all of them. Metric `map`; of a stage `map_<stage>`. The cross-validations, one for each class
-    and cost, are Ray tasks where Ray runs.
+    and cost, are Ray tasks where they are long enough.
     """
 
     protocol = (

@@ -96,8 +96,15 @@ def _sorted_words(names: list[str], checkpoints: list[str]) -> tuple[list[str], 
     """The words of the command as checkpoints, names of benchmarks (None: not said) and settings."""
     overrides = [word for word in names if re.match(r"[^\s=/\\]+=", word)]
     others = [word for word in names if word not in overrides]
-    further = [word for word in others if "://" in word or Path(word).expanduser().is_dir()]
+    further = [word for word in others if _is_place(word)]
     return [*checkpoints, *further], [word for word in others if word not in further] or None, overrides
+
+
+def _is_place(word: str) -> bool:
+    """Whether a word is a checkpoint, there or not, and no benchmark: `module:Class` or `mine/file.py:Class`."""
+    if "://" in word or Path(word).expanduser().is_dir():
+        return True
+    return ":" not in word and re.search(r"[/\\]", word) is not None
 
 
 def run_extract(
@@ -167,5 +174,5 @@ def _measuring(left: str) -> Iterator[None]:
     """Say what takes the time inside, and what a signal leaves that ends it."""
     with heeding() as signals, waiting(process_start()) as waits:
         signals.left = left
-        waits.enter("loading libraries and computing features")
+        waits.enter("loading libraries")
         yield

@@ -255,7 +255,7 @@ def test_stages_that_are_not_there_and_batches_that_are_too_large(
     with pytest.raises(
         ConfigError, match=r"linear_augmented.stages: no stage 'res9' in resnet; its stages: stem, res2"
     ):
-        measured(context, stages=(StageHead(stage="res9"),))
+        LinearAugmented.check(config_of(stages=(StageHead(stage="res9"),)), context.checkpoint)
     with pytest.raises(ConfigError, match=r"training run of linear_augmented_\w+: method.heads: windows of 99 places"):
         measured(context, stages=(StageHead(stage="res2", pool=Pool(kernel=99)),))
     images = Labelled(100, 20, ("a", "b"), None)
