@@ -92,3 +92,12 @@ def test_settings_of_benchmarks_named_on_a_page_exist(doc: str) -> None:
     assert len(named) >= 5
     known = {(name, own.name) for name in ALIASES["benchmark"] for own in fields(resolve("benchmark", name).Config)}
     assert named - known == set()
+
+
+def test_pages_tell_how_many_benchmarks_there_are() -> None:
+    num = len(ALIASES["benchmark"])
+    readme = (DOCS.parent / "README.md").read_text()
+    assert re.findall(r"\| \[benchmarks\]\(docs/benchmarks\.md\) \| (\d+):", readme) == [str(num)]
+    assert re.findall(r"\| \[(\d+)\]\(docs/benchmarks\.md\):", readme) == [str(num)]
+    assert f"[{num} protocols](benchmarks.md)" in (DOCS / "command-line.md").read_text()
+    assert {14: "Fourteen", 15: "Fifteen", 16: "Sixteen", 17: "Seventeen", 18: "Eighteen"}[num] in PAGE
