@@ -36,6 +36,13 @@ def most_resident() -> int:
     return _status("VmHWM")
 
 
+def unmapped() -> int:
+    """Bytes that this process has resident now, without pages of files, which the system takes back as it needs them;
+    where there is no /proc, the most that it had in all.
+    """
+    return _status("RssAnon")
+
+
 def _status(field: str) -> int:
     try:
         lines = Path("/proc/self/status").read_text().splitlines()

@@ -1,6 +1,7 @@
 """Multinomial logistic regression on cached features by L-BFGS (DINOv2, arXiv 2304.07193; VISSL's low-shot one)."""
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -11,11 +12,14 @@ from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings
 from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
 from raysl.benchmarks.classifiers.lbfgs import minimise
 from raysl.benchmarks.classifiers.probes import Probes, best_of
-from raysl.benchmarks.classifiers.scaling import Scaling, chunks_of, device_for, rows_of, softmax
+from raysl.benchmarks.classifiers.scaling import CHUNK_ROWS, Scaling, chunks_of, device_for, rows_of, softmax
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 
 log = logging.getLogger("raysl")
+
+MOST_KEPT = 1 << 30
+"""Bytes of scaled features that are kept in memory between the passes; more of them are scaled anew in each."""
 
 
 class Logistic(Benchmark):
@@ -146,37 +150,64 @@ def fit_logistic(
     """
     device = device_for(features)
     dtype = rows_of(features, index[:1], device).dtype
-    shape = features.shape[1] + 1, num_classes  # the last row: the biases
+    shape = num_classes, features.shape[1] + 1  # the last column: the biases
     penalty = 1 / (torch.tensor(costs, dtype=dtype, device=device) * len(index))
+    rows = _Rows(features, labels, index, scaling, device)
 
     def evaluate(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-        weight = points.view(-1, *shape).transpose(0, 1).reshape(shape[0], -1)  # [D + 1, A K]
-        loss, grad = _loss_and_gradient(features, labels, index, weight, num_classes, scaling)
-        own = grad.view(shape[0], -1, num_classes).transpose(0, 1).clone()  # [A, D + 1, K]
-        free = points.view(-1, *shape)[:, :-1]
-        own[:, :-1] += penalty[which, None, None] * free
+        loss, grad = _loss_and_gradient(rows, points.view(-1, shape[1]), num_classes)
+        own, free = grad.view(-1, *shape), points.view(-1, *shape)[..., :-1]  # [A, K, D + 1]
+        own[..., :-1] += penalty[which, None, None] * free
         return loss + 0.5 * penalty[which] * free.flatten(1).double().square().sum(dim=1), own.flatten(1)
 
     start = torch.zeros(len(costs), shape[0] * shape[1], dtype=dtype, device=device)
     points, is_done = minimise(evaluate, start, tolerance, max_iter)
-    weight = points.view(-1, *shape).transpose(0, 1).reshape(shape[0], -1)
-    return Probes(weight[:-1], weight[-1], num_classes, scaling), is_done
+    weight = points.view(-1, shape[1])
+    return Probes(weight[:, :-1].contiguous(), weight[:, -1], num_classes, scaling), is_done
 
 
-def _loss_and_gradient(
-    features: Tensor, labels: Tensor, index: Tensor, weight: Tensor, num_classes: int, scaling: Scaling
-) -> tuple[Tensor, Tensor]:
-    """Mean cross entropy float64 [A] of classifiers [D + 1, A K] over rows, and its gradient of their shape."""
-    loss = torch.zeros(weight.shape[1] // num_classes, dtype=torch.float64, device=weight.device)
+class _Rows:
+    """Scaled rows and their labels, a chunk at a time, as often as they are asked for; kept where they are few.
+
+    Args:
+        features: [N, D].
+        labels: int64 [N].
+        index: int64 [M], the places of the rows.
+        scaling: of the features.
+        device: that calculates.
+    """
+
+    def __init__(self, features: Tensor, labels: Tensor, index: Tensor, scaling: Scaling, device: torch.device) -> None:
+        self.features, self.scaling, self.index, self.device = features, scaling, index, device
+        self.targets = labels[index.to(labels.device)].to(device)
+        is_kept = len(index) * features.shape[1] * 4 <= MOST_KEPT
+        self.kept = torch.cat(list(self._scaled())) if is_kept else None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        first = 0
+        for x in self._scaled() if self.kept is None else torch.split(self.kept, CHUNK_ROWS):
+            yield x, self.targets[first : first + len(x)]
+            first += len(x)
+
+    def _scaled(self) -> Iterator[Tensor]:
+        return (self.scaling(rows) for _, rows in chunks_of(self.features, self.index, self.device))
+
+
+def _loss_and_gradient(rows: _Rows, weight: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Mean cross entropy float64 [A] of classifiers [A K, D + 1] over rows, and its gradient of their shape."""
+    loss = torch.zeros(len(weight) // num_classes, dtype=torch.float64, device=weight.device)
     grad = torch.zeros_like(weight)
-    for part, rows in chunks_of(features, index, weight.device):
-        x, target = scaling(rows), labels[part.to(labels.device)].to(weight.device)
-        logits = torch.addmm(weight[-1], x, weight[:-1]).view(len(x), -1, num_classes)  # [B, A, K]
+    for x, target in rows:
+        logits = torch.addmm(weight[:, -1:], weight[:, :-1], x.T).view(-1, num_classes, len(x))  # [A, K, B]
         places = torch.arange(len(x), device=x.device)
-        named = logits[places, :, target]  # [B, A]
+        named = logits[:, target, places]  # [A, B]
         error, norm = softmax(logits)
-        loss += (norm - named).double().sum(dim=0)
-        error[places, :, target] -= 1
-        grad[:-1].addmm_(x.T, error.flatten(1))
-        grad[-1] += error.flatten(1).sum(dim=0)
-    return loss / len(index), grad / len(index)
+        loss += (norm - named).double().sum(dim=1)
+        error[:, target, places] -= 1
+        flat = error.flatten(0, 1)  # [A K, B]
+        grad[:, :-1].addmm_(flat, x)
+        grad[:, -1] += flat.sum(dim=1)
+    return loss / len(rows), grad / len(rows)

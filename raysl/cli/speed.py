@@ -123,6 +123,28 @@ def run_speed_loss(
     _tell(json_file, lambda: measure_loss(names, repeats=repeats, with_memory=memory), loss_table)
 
 
+@app.command("benchmark")
+def run_speed_benchmark(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 3,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A case such as knn; may be given several times.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="About a tenth of everything.")] = False,
+    size: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A size such as keys=100000; again for more.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Compare kNN, linear probes, SVMs and extraction with scikit-learn, faiss and plain forms; memory beside."""
+    set_up(verbose)
+    from raysl.speed.benchmark import benchmark_table, check_names, measure_benchmark
+    from raysl.speed.sizes import QUICK, Sizes, with_words
+
+    names, sizes = check_names(only or []), with_words(QUICK if quick else Sizes(), size or [])
+    _tell(json_file, lambda: measure_benchmark(names, repeats=repeats, sizes=sizes), benchmark_table)
+
+
 @app.command("order")
 def run_speed_order(
     json_file: JsonFile = None,

@@ -38,7 +38,7 @@ def project(features: NDArray[np.float32]) -> tuple[NDArray[np.float64], float]:
         small. The same features give the same points.
     """
     from sklearn.manifold import TSNE
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     perplexity = min(30.0, (len(features) - 1) / 3)
     tsne = TSNE(n_components=2, init="pca", perplexity=perplexity, random_state=0)

@@ -204,8 +204,8 @@ def test_shares_of_classes_are_those_of_softmax_and_large_scores_do_not_overflow
         30 * torch.randn(5, 3, 7, generator=torch.Generator().manual_seed(0)) + torch.tensor([0, 1e4, -1e4])[:, None]
     )
     shares, norm = softmax(logits)
-    torch.testing.assert_close(shares, logits.softmax(dim=2))
-    torch.testing.assert_close(norm, logits.logsumexp(dim=2))
+    torch.testing.assert_close(shares, logits.softmax(dim=1))
+    torch.testing.assert_close(norm, logits.logsumexp(dim=1))
 
 
 def test_batch_norm_is_that_of_the_network_in_front_of_a_linear_layer() -> None:

@@ -3,6 +3,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from raysl.benchmarks import logistic as logistic_module
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
 from raysl.benchmarks.classifiers import scaling
 from raysl.benchmarks.classifiers.classification import hold_out
@@ -29,7 +30,7 @@ def test_weights_and_biases_are_those_of_scikit_learn_at_every_c(dtype: torch.dt
         other.fit(features[index].double().numpy(), rows.labels[index].numpy())
         own = slice(4 * place, 4 * place + 4)
         rtol, atol = (1e-5, 1e-6) if dtype == torch.float64 else (1e-2, 5e-3)
-        np.testing.assert_allclose(found.weight[:, own].T, other.coef_, rtol=rtol, atol=atol)
+        np.testing.assert_allclose(found.weight[own], other.coef_, rtol=rtol, atol=atol)
         np.testing.assert_allclose(found.bias[own], other.intercept_, rtol=rtol, atol=atol)
 
 
@@ -99,3 +100,15 @@ def test_what_cannot_be_chosen_or_is_broken_is_refused() -> None:
         logistic(FeatureSet(train.features * torch.nan, train.labels), test, 4)
     with pytest.raises(ConfigError, match="is not one row of any class"):
         logistic(train, test, 4, holdout=0.001)
+
+
+def test_rows_that_are_scaled_anew_in_each_pass_give_the_same_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, test = random_set(1500, 0), random_set(20, 1)
+    kept = logistic(train, test, 4)
+    monkeypatch.setattr(logistic_module, "MOST_KEPT", 0)
+    monkeypatch.setattr(scaling, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(logistic_module, "CHUNK_ROWS", 100)
+    anew = logistic(train, test, 4)
+    assert kept.scores is not None
+    assert anew.scores is not None
+    torch.testing.assert_close(anew.scores, kept.scores, rtol=1e-3, atol=1e-4)
