@@ -26,6 +26,7 @@ from raysl.errors import RunFailed, Stopped
 from raysl.nn.pixels import RawPixels
 from raysl.redact import bare_uri, redact
 from raysl.report.contents import RunReport, Score, flat_metrics, parse_report_json
+from raysl.screen import duration
 from raysl.storage import Folder, outlast
 
 log = logging.getLogger("raysl")
@@ -213,6 +214,7 @@ class Measurement:
     def _measure(self, tasks: list[Task], failures: dict[str, str]) -> None:
         """Measure all, and keep each result as soon as all its sides are there."""
         open_sides = {task.key: 0 for task in tasks}
+        log.info("measuring %s ...", ", ".join(open_sides))
         for task in tasks:
             open_sides[task.key] += 1
         found: dict[str, dict[Side, tuple[Task, Measured]]] = {}
@@ -270,6 +272,7 @@ class Measurement:
         )
         self.kept[name] = result
         self.results.keep(result, self.fitting.images[key].data.name, _predictions(*found["trained"]))
+        log.info("%s is measured and kept, in %s", name, duration(seconds))
 
     def _shown(self) -> list[Score]:
         """Scores of this checkpoint on these images: first those that were asked for now, then all others."""
@@ -301,9 +304,9 @@ class Measurement:
 
     def _report_before(self) -> RunReport | None:
         """The report that is there, if it is of this checkpoint."""
-        content = outlast(lambda: self.home.read_if_there("report.json")).decode()
+        content = outlast(lambda: self.home.read_if_there("report.json"))
         try:
-            report = parse_report_json(content, self.home.uri) if content else None
+            report = parse_report_json(content.decode(), self.home.uri) if content else None
         except (ValueError, KeyError, TypeError):
             return None
         return report if report is not None and bare_uri(report.checkpoint) == bare_uri(self.loaded.uri) else None

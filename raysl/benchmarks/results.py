@@ -6,6 +6,7 @@ result. Images that are not the run's own have a folder of their own in there.
 
 import hashlib
 import json
+import logging
 import re
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
@@ -20,6 +21,8 @@ from raysl.config.dump import plain as plain_settings
 from raysl.config.schema import BenchmarkConfig
 from raysl.report.contents import Score, parse_score, plain
 from raysl.storage import Folder, outlast
+
+log = logging.getLogger("raysl")
 
 FORMAT = 2
 RESULTS_FOLDER = "benchmarks"
@@ -118,10 +121,14 @@ class Results:
         self.folder = folder
 
     def load(self) -> dict[str, Result]:
-        """All that were kept, by the name of the benchmark; what cannot be read counts as not measured."""
+        """All that were kept, by the name of the benchmark; what cannot be read is said and counts as not measured."""
         names = [name for name in self.folder.names() if name.endswith(".json") and name != "report.json"]
-        found = [_parse(self.folder.read(name).decode()) for name in names]
-        return {result.name: result for result in found if result is not None}
+        found = {name: _parse(self.folder.read(name)) for name in names}
+        for name, result in found.items():
+            if result is None:
+                where = self.folder.uri_of(name)
+                log.warning("%s is damaged, or of another raysl: what it held counts as not measured", where)
+        return {result.name: result for result in found.values() if result is not None}
 
     def keep(self, result: Result, dataset: str, predictions: bytes = b"") -> None:
         """Write a result in place of the one of this name.
@@ -154,15 +161,15 @@ def _safe(name: str) -> str:
     return safe if safe == name else f"{safe}-{_digest(name)}"
 
 
-def _parse(text: str) -> Result | None:
+def _parse(file: bytes) -> Result | None:
     try:
-        content = json.loads(text)
+        content = json.loads(file)
         if content["format"] != FORMAT:
             return None
         basis = Basis(**{field.name: content[field.name] for field in fields(Basis)})
         scores = [parse_score(score) for score in content["scores"]]
         return Result(content["benchmark"], basis, scores, content["figures"], content["seconds"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -61,7 +61,7 @@ def run_benchmark(
         overrides = ["data.limit=500", *overrides]
     if bool(uris) == bool(watch):
         raise ConfigError("give --checkpoint URI, a checkpoint or a run, or --watch RUN; --list shows the benchmarks")
-    with _measuring("the results that are there are kept"):
+    with _measuring("the results that are there are kept", "measuring"):
         from raysl.benchmarks.evaluate import benchmark
         from raysl.benchmarks.several import compare
         from raysl.benchmarks.several import watch as watch_run
@@ -170,9 +170,9 @@ def run_cluster(
 
 
 @contextmanager
-def _measuring(left: str) -> Iterator[None]:
+def _measuring(left: str, what: str = "loading libraries and computing features") -> Iterator[None]:
     """Say what takes the time inside, and what a signal leaves that ends it."""
     with heeding() as signals, waiting(process_start()) as waits:
         signals.left = left
-        waits.enter("loading libraries and computing features")
+        waits.enter(what)
         yield

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from raysl.benchmarks.results import Basis, Result, Results
 from raysl.report.contents import Score
 from raysl.storage import Folder
@@ -27,3 +29,18 @@ def test_results_of_older_raysl_still_count(tmp_path: Path) -> None:
     (tmp_path / "knn.json").write_text(json.dumps(content))
     old = Results(Folder(str(tmp_path))).load()["knn"]
     assert old == Result("knn", BASIS, [Score(benchmark="mine", metric="search", trained=0.5)])
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"format": 2, "bench', b"\xff\xfe\x00", b"[]", b'{"format": 2, "scores": ["a"]}']
+)
+def test_a_damaged_result_counts_as_not_measured_and_is_named(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    results = Results(Folder(str(tmp_path)))
+    results.keep(Result("mine", BASIS, [SCORE]), "digits")
+    (tmp_path / "knn.json").write_bytes(content)
+    assert list(results.load()) == ["mine"]
+    assert caplog.messages == [
+        f"{tmp_path}/knn.json is damaged, or of another raysl: what it held counts as not measured"
+    ]
