@@ -57,8 +57,8 @@ class Segmentation(Benchmark):
         """Settings of DINOv2's linear segmentation."""
 
         name: str = "segmentation"
-        rivals: tuple[Literal["untrained", "pixels"], ...] = ("untrained",)
-        """What is measured beside the pre-trained backbone: the same one with initial weights; pixels have no maps."""
+        rivals: tuple[Literal["untrained"], ...] = ("untrained",)
+        """What is measured beside the pre-trained backbone: the same one with initial weights."""
         path: Location | None = None
         """Folder or URI of the dataset: `VOCdevkit/VOC2012`, or `ADEChallengeData2016`."""
         layout: Literal["voc", "ade20k"] = "voc"
@@ -103,11 +103,6 @@ class Segmentation(Benchmark):
         def __post_init__(self) -> None:
             if self.path is not None:  # a second start may be in another directory
                 object.__setattr__(self, "path", absolute(self.path))
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        if "pixels" in config.rivals:
-            raise ConfigError("segmentation measures maps of a backbone, and pixels have none; set rivals=[untrained]")
 
     @classmethod
     def needs(cls, config: Config) -> Needs:

@@ -15,8 +15,8 @@ from raysl.signals import heeding
 from raysl.waiting import process_start, waiting
 
 if TYPE_CHECKING:
-    from raysl.benchmarks.evaluate import Report
-    from raysl.benchmarks.several import Comparison
+    from raysl.benchmarks.suite.evaluate import Report
+    from raysl.benchmarks.suite.several import Comparison
 
 
 def run_benchmark(
@@ -52,7 +52,7 @@ def run_benchmark(
     """Measure checkpoints beside their untrained backbones and raw pixels, keep the results and write the reports."""
     set_up(verbose)
     if show_list:
-        from raysl.benchmarks.listed import benchmark_table
+        from raysl.benchmarks.suite.listed import benchmark_table
 
         typer.echo(benchmark_table())
         return
@@ -61,10 +61,10 @@ def run_benchmark(
         overrides = ["data.limit=500", *overrides]
     if bool(uris) == bool(watch):
         raise ConfigError("give --checkpoint URI, a checkpoint or a run, or --watch RUN; --list shows the benchmarks")
-    with _measuring("the results that are there are kept", "measuring"):
-        from raysl.benchmarks.evaluate import benchmark
-        from raysl.benchmarks.several import compare
-        from raysl.benchmarks.several import watch as watch_run
+    with _measuring("the results that are there are kept"):
+        from raysl.benchmarks.suite.evaluate import benchmark
+        from raysl.benchmarks.suite.several import compare
+        from raysl.benchmarks.suite.several import watch as watch_run
 
         options: dict[str, Any] = {"trust_code": trust_code, "again": again, "keep_features": keep_features}
         found: Report | Comparison
@@ -79,7 +79,7 @@ def run_benchmark(
 
 
 def _show(found: "Report | Comparison") -> None:
-    from raysl.benchmarks.several import Comparison
+    from raysl.benchmarks.suite.several import Comparison
     from raysl.report.summary import score_table
 
     reports = found.reports if isinstance(found, Comparison) else [found]
@@ -170,9 +170,9 @@ def run_cluster(
 
 
 @contextmanager
-def _measuring(left: str, what: str = "loading libraries and computing features") -> Iterator[None]:
+def _measuring(left: str) -> Iterator[None]:
     """Say what takes the time inside, and what a signal leaves that ends it."""
     with heeding() as signals, waiting(process_start()) as waits:
         signals.left = left
-        waits.enter(what)
+        waits.enter("loading libraries")
         yield

@@ -16,8 +16,8 @@ from raysl.benchmarks.benchmark import Context, Findings, Labelled, Side
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.held_out_scores import FILE
 from raysl.benchmarks.linear_augmented import LinearAugmented
-from raysl.benchmarks.settings import load_benchmarks
-from raysl.benchmarks.training import ProbeViews, training_run
+from raysl.benchmarks.suite.settings import load_benchmarks
+from raysl.benchmarks.training_runs.run import ProbeViews, training_run
 from raysl.checkpoint import TrainState
 from raysl.checkpoint_files import checkpoint_names
 from raysl.config.build import from_dict

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.benchmarks.results import Basis, Result, Results
+from raysl.benchmarks.suite.results import Basis, Result, Results
 from raysl.report.contents import Score
 from raysl.storage import Folder
 

@@ -17,7 +17,7 @@ from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read_rows
 from raysl.benchmarks.features.store import About, Dtype, Rows, Store, part_rows_for
 from raysl.benchmarks.features.stored import Features, StoredSet
-from raysl.benchmarks.settings import dataset_tag, load_data
+from raysl.benchmarks.suite.settings import dataset_tag, load_data
 from raysl.checkpoint import load_checkpoint
 from raysl.checkpoint_files import BACKBONE_FILE
 from raysl.components import resolve

@@ -166,8 +166,6 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
         kind.fit_to(config(tmp_path, workers=5), NO_IMAGES)
     with pytest.raises(ConfigError, match="crop=33 over images of short_side=32; give crop=32 or less"):
         kind.fit_to(config(tmp_path, crop=33), NO_IMAGES)
-    with pytest.raises(ConfigError, match="pixels have none; set rivals"):
-        kind(config(tmp_path, rivals=("pixels",)))
     vit = context(tmp_path / "run", *VIT)
     with pytest.raises(ConfigError, match="crop=30 is no multiple of the backbone's patch_size=4; try crop=28"):
         kind(config(tmp_path, crop=30)).measure_on(vit, CPU)

@@ -7,11 +7,11 @@ from typing import Any
 
 from raysl.addresses import cut
 from raysl.arguments import words
-from raysl.benchmarks.fitting import MeasuredImages
-from raysl.benchmarks.measurement import Measurement
-from raysl.benchmarks.measurement import Report as Report
-from raysl.benchmarks.results import RESULTS_FOLDER
-from raysl.benchmarks.settings import dataset_tag, load_benchmarks, load_data
+from raysl.benchmarks.suite.fitting import MeasuredImages
+from raysl.benchmarks.suite.measurement import Measurement
+from raysl.benchmarks.suite.measurement import Report as Report
+from raysl.benchmarks.suite.results import RESULTS_FOLDER
+from raysl.benchmarks.suite.settings import dataset_tag, load_benchmarks, load_data
 from raysl.checkpoint import Checkpoint, load_checkpoint
 from raysl.checkpoint_files import checkpoint_names
 from raysl.config.schema import DataConfig, RunConfig

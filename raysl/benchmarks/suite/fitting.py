@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from raysl.benchmarks.benchmark import Benchmark, Labelled, Needs
-from raysl.benchmarks.settings import other_data
+from raysl.benchmarks.suite.settings import other_data
 from raysl.components import resolve
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.source import Split

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from raysl.addresses import cut, join
 from raysl.arguments import words
-from raysl.benchmarks.evaluate import Report, benchmark, prepare
+from raysl.benchmarks.suite.evaluate import Report, benchmark, prepare
 from raysl.checkpoint import newest
 from raysl.checkpoint_files import checkpoint_names, read_meta
 from raysl.config.load import load_dumped

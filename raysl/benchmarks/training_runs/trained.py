@@ -1,4 +1,4 @@
-"""What a training of `raysl.benchmarks.training` comes to: what its classifiers say of the held-out images.
+"""What a training of `raysl.benchmarks.training_runs.run` comes to: what its classifiers say of the held-out images.
 
 That is kept in the folder of the run when it is done, and its checkpoints go.
 """
@@ -15,9 +15,9 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import Context
-from raysl.benchmarks.figures import confusion, reliability
-from raysl.benchmarks.held_out_scores import FILE, logged_names
 from raysl.benchmarks.metric import Findings, Metric, mean_of
+from raysl.benchmarks.suite.figures import confusion, reliability
+from raysl.benchmarks.training_runs.held_out_scores import FILE, logged_names
 from raysl.checkpoint_files import checkpoint_names, local_copy, remove
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, StorageError

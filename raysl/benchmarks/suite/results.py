@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from raysl.benchmarks.code import code_of
-from raysl.benchmarks.fitting import MeasuredImages, benchmark_class
+from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.suite.fitting import MeasuredImages, benchmark_class
+from raysl.benchmarks.suite.locations import content_of
 from raysl.checkpoint import Checkpoint
 from raysl.checkpoint_files import BACKBONE_FILE
 from raysl.config.dump import plain as plain_settings
@@ -41,7 +42,8 @@ class Basis:
             name.
         image: size, normalisation and so on of what the backbone is shown.
         seed: of all that is random.
-        code: digest of the benchmark's code, see `raysl.benchmarks.code`.
+        code: digest of the benchmark's code, see `raysl.benchmarks.suite.code`.
+        places: digests of what its settings name besides the images, see `raysl.benchmarks.suite.locations`.
     """
 
     step: int
@@ -52,6 +54,7 @@ class Basis:
     image: dict[str, Any]
     seed: int
     code: str
+    places: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, loaded: Checkpoint, config: BenchmarkConfig, images: MeasuredImages) -> "Basis":
@@ -69,13 +72,15 @@ class Basis:
             image=plain({name: getattr(images.data, name) for name in _OF_AN_IMAGE}),
             seed=loaded.config.seed,
             code=code_of(kind),
+            places=content_of(config),
         )
 
-    def may_stand_beside(self, other: "Basis") -> bool:
-        """Whether two results may stand on one page: of the same weights, and of the same images or of their own."""
+    def is_of(self, loaded: Checkpoint, images: MeasuredImages) -> bool:
+        """Whether a result may stand on the page of a checkpoint and of images: those, or images of its own."""
         has_own = not self.train or self.settings.get("data") is not None
-        is_same = (self.train, self.test) == (other.train, other.test)
-        return (self.step, self.weights) == (other.step, other.weights) and (has_own or is_same)
+        test = "" if images.test is None else images.test.fingerprint
+        is_same = (self.train, self.test) == (images.train.fingerprint, test)
+        return (self.step, self.weights) == (loaded.meta["step"], weights_of(loaded)) and (has_own or is_same)
 
     def changes_from(self, other: "Basis") -> list[str]:
         """Names of what differs, for messages."""
@@ -99,7 +104,7 @@ class Result:
         name: of the benchmark, with a mark where its settings are special.
         basis: what it is of.
         scores: the numbers.
-        figures: what the page draws of it, in the types of JSON, see `Findings.figures` and `raysl.benchmarks.figures`.
+        figures: what the page draws of it, in the types of JSON, see `Findings.figures` and `figures.py`.
         seconds: that it took, all sides together, without the extraction of features.
     """
 
