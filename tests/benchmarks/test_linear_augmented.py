@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from raysl.benchmarks.held_out_scores import FILE
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import Context, Findings, Labelled, Side
 from raysl.benchmarks.features.embedding import embed
-from raysl.benchmarks.held_out_scores import FILE
 from raysl.benchmarks.linear_augmented import LinearAugmented
 from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.benchmarks.training_runs.run import ProbeViews, training_run
