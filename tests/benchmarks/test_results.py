@@ -1,11 +1,16 @@
 """Results that are kept."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from raysl.benchmarks.suite.results import Basis, Result, Results
+from raysl.benchmarks.linear_augmented import LinearAugmented
+from raysl.benchmarks.suite.results import Basis, Result, Results, label_of
+from raysl.benchmarks.training_runs.run import ProbeViews
+from raysl.nn.stage_heads import StageHead
 from raysl.report.contents import Score
 from raysl.storage import Folder
 
@@ -44,3 +49,13 @@ def test_a_damaged_result_counts_as_not_measured_and_is_named(
     assert caplog.messages == [
         f"{tmp_path}/knn.json is damaged, or of another raysl: what it held counts as not measured"
     ]
+
+
+def test_special_settings_are_named_as_they_are_written() -> None:
+    own = LinearAugmented.Config()
+    assert label_of("linear_augmented", own, own) == ("linear_augmented", "")
+    name, special = label_of("linear_augmented", replace(own, epochs=5, views=ProbeViews(flip=0.0)), own)
+    assert re.fullmatch(r"linear_augmented@[0-9a-f]{6}", name)
+    assert set(special.split(", ")) == {"epochs=5", "views.flip=0.0"}
+    _, special = label_of("linear_augmented", replace(own, stages=(StageHead(stage="res3"),)), own)
+    assert special == "stages=[{'stage': 'res3', 'pool': {'kind': 'av…"

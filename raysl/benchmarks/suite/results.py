@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +27,8 @@ from raysl.storage import Folder, outlast
 log = logging.getLogger("raysl")
 
 FORMAT = 2
+MOST_SHOWN = 40
+"""Characters of a setting in the title of a number; its result has all of it."""
 RESULTS_FOLDER = "benchmarks"
 _NO_SETTINGS_OF_THE_MEASURE = ("name", "required")
 
@@ -197,7 +200,19 @@ def label_of(key: str, config: BenchmarkConfig, own: BenchmarkConfig | None) -> 
     }
     if not changes:
         return key, ""
-    return f"{key}@{_digest(changes)}", ", ".join(f"{name}={value}" for name, value in changes.items())
+    words = [word for name, value in changes.items() for word in _words(name, value, before.get(name))]
+    return f"{key}@{_digest(changes)}", ", ".join(words)
+
+
+def _words(name: str, value: Any, before: Any) -> Iterator[str]:
+    """A changed setting as it is written, `views.flip=0.0`, of a group of settings those in it that differ."""
+    if isinstance(value, dict) and isinstance(before, dict):
+        for inner in value:
+            if inner not in before or value[inner] != before[inner]:
+                yield from _words(f"{name}.{inner}", value[inner], before.get(inner))
+    else:
+        text = str(value)
+        yield f"{name}={text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 1] + '…'}"
 
 
 def _digest(tree: Any) -> str:
