@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from raysl.benchmarks.held_out_scores import FILE
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,6 +16,7 @@ from raysl.benchmarks.benchmark import Context, Findings, Labelled, Side
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.linear_augmented import LinearAugmented
 from raysl.benchmarks.suite.settings import load_benchmarks
+from raysl.benchmarks.training_runs.held_out_scores import FILE
 from raysl.benchmarks.training_runs.run import ProbeViews, training_run
 from raysl.checkpoint import TrainState
 from raysl.checkpoint_files import checkpoint_names
