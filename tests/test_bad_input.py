@@ -277,6 +277,15 @@ def test_benchmark_refuses(refused: Refused, run: RunFolder, words: str, message
     assert re.fullmatch(message, refused(f"benchmark {words}"))
 
 
+def test_a_backbone_whose_weights_are_not_finite_is_not_measured(refused: Refused, run: RunFolder, here: Path) -> None:
+    config = load_config("quickstart", [*SMALL])
+    state = TrainState.create(Setup.of(config, 64))
+    next(state.method.backbone.parameters()).data[0] = float("nan")
+    state.save(here / "checkpoint", {})
+    told = refused("benchmark --checkpoint checkpoint linear_augmented")
+    assert re.fullmatch(r"1 of the \d+ tensors of the backbone in .*/checkpoint have values that .*: .*", told)
+
+
 def test_benchmark_extract_and_cluster_refuse_another_format(refused: Refused, run: RunFolder) -> None:
     edit_meta(run, format=99)
     for command in ("benchmark", "extract", "cluster"):

@@ -16,6 +16,7 @@ from raysl.benchmarks.benchmark import Context, Findings, Labelled, Side
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.linear_augmented import LinearAugmented
 from raysl.benchmarks.suite.settings import load_benchmarks
+from raysl.benchmarks.training_runs.held_out_scores import FILE
 from raysl.benchmarks.training_runs.run import ProbeViews, training_run
 from raysl.checkpoint import TrainState
 from raysl.checkpoint_files import checkpoint_names
@@ -149,6 +150,15 @@ def test_a_second_measurement_trains_nothing_and_checkpoints_go_unless_they_are_
     assert torch.equal(found.scores, same.scores)
     assert checkpoint_names(context.folder.child(name)) == []
     assert {"run.yaml", "metrics.jsonl"} <= set(context.folder.child(name).names())
+
+
+def test_what_was_kept_and_is_damaged_is_trained_again(digits: str, tmp_path: Path, started: list[int]) -> None:
+    context = context_of(digits, tmp_path)
+    first, _ = measured(context, epochs=2)
+    folder = context.folder.child(context.folder.names()[0])
+    folder.write(FILE, folder.read(FILE)[:100])
+    again, _ = measured(context, epochs=2)
+    assert (again, started) == (first, [0, 0])
 
 
 def test_one_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(

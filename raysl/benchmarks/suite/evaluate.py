@@ -72,6 +72,7 @@ def prepare(
     overrides = words(overrides, "overrides", "knn.k=[20,200]")
     patience_s = 0.0 if config is None else PATIENCE_S  # a run that has just been trained waits for its storage
     loaded = outlast(lambda: load_checkpoint(checkpoint, trust_code, config), patience_s=patience_s)
+    _check_finite(loaded)
     of_images = [word for word in overrides if re.match(r"data[.=]", word)]
     wanted = load_benchmarks(loaded.config, benchmarks, [word for word in overrides if word not in of_images])
     data = load_data(loaded.config, of_images) if of_images else loaded.config.data
@@ -83,6 +84,16 @@ def prepare(
         if not fitting.settings:
             raise ConfigError(f"nothing can be measured: {fitting.reasons}")
     return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data))
+
+
+def _check_finite(loaded: Checkpoint) -> None:
+    """Refuse a backbone whose features would all be no numbers."""
+    weights = loaded.backbone.state_dict()
+    if bad := [name for name, value in weights.items() if not bool(value.isfinite().all())]:
+        raise ConfigError(
+            f"{len(bad)} of the {len(weights)} tensors of the backbone in {loaded.uri} have values that are not "
+            f"finite, {bad[0]} first: its training went wrong; take an older checkpoint"
+        )
 
 
 def _folders(loaded: Checkpoint, checkpoint: str, data: DataConfig) -> tuple[Folder, Folder, Folder]:

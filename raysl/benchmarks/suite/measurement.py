@@ -17,6 +17,7 @@ from raysl.checkpoint import Checkpoint
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.errors import RunFailed, Stopped
 from raysl.report.contents import Score, flat_metrics
+from raysl.screen import duration
 from raysl.storage import Folder, outlast
 from raysl.waiting import enter
 
@@ -198,6 +199,7 @@ class Measurement:
         )
         self.kept[name] = result
         self.results.keep(result, self.fitting.images[key].data.name, predictions(*found["trained"]))
+        log.info("%s is measured and kept, in %s", name, duration(seconds))
 
     def _shown(self) -> list[Result]:
         """Results of this checkpoint on these images: first those that were asked for now, then all others."""
