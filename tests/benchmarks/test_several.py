@@ -52,7 +52,14 @@ def test_a_watch_measures_each_checkpoint_until_the_last(config: RunConfig, tmp_
         "checkpoint_000000002",
     ]
     assert len(pauses) == 1
-    assert Path(found.path).exists()
+    assert [Path(report.path).parent.name for report in found.reports] == [
+        "checkpoint_000000001",
+        "checkpoint_000000002",
+    ]
+    page = Path(found.path).read_text()
+    assert "run @ 1" in page
+    assert "run @ 2" in page
+    assert "run @ 2 (2)" not in page, "each is itself, though the newest one was another when it was measured"
 
 
 def test_the_last_checkpoint_is_that_of_the_last_step(config: RunConfig, tmp_path: Path) -> None:

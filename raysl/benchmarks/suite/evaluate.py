@@ -30,6 +30,7 @@ def benchmark(
     config: RunConfig | None = None,
     again: bool = False,
     keep_features: bool = False,
+    beside: bool = False,
 ) -> Report:
     """Measure a checkpoint's backbone, the same one untrained, and raw pixels; keep the results and write the report.
 
@@ -48,6 +49,7 @@ def benchmark(
             images do not allow them.
         again: measure anew what was measured before.
         keep_features: leave the features on disk for the next call, in `features/` beside the results.
+        beside: write the report beside the results, of the newest checkpoint too, as of a run that goes on saving.
 
     Returns:
         The numbers, where the report lies, and which benchmarks failed.
@@ -56,7 +58,7 @@ def benchmark(
         ConfigError: if the checkpoint, a name or a setting is wrong, it names code that is not trusted, or the images
             do not allow a benchmark that is required, or, without `config`, any.
     """
-    task = prepare(checkpoint, benchmarks, overrides, trust_code, config)
+    task = prepare(checkpoint, benchmarks, overrides, trust_code, config, beside)
     return task.run(facts or {}, again, keep_features)
 
 
@@ -66,6 +68,7 @@ def prepare(
     overrides: Sequence[str] = (),
     trust_code: bool = False,
     config: RunConfig | None = None,
+    beside: bool = False,
 ) -> Measurement:
     """What `benchmark` would measure: all that can be checked beforehand is checked here. See there."""
     benchmarks = None if benchmarks is None else words(benchmarks, "benchmarks", "knn")
@@ -83,7 +86,7 @@ def prepare(
             log.warning(line)
         if not fitting.settings:
             raise ConfigError(f"nothing can be measured: {fitting.reasons}")
-    return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data))
+    return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data, beside))
 
 
 def _check_finite(loaded: Checkpoint) -> None:
@@ -96,7 +99,7 @@ def _check_finite(loaded: Checkpoint) -> None:
         )
 
 
-def _folders(loaded: Checkpoint, checkpoint: str, data: DataConfig) -> tuple[Folder, Folder, Folder]:
+def _folders(loaded: Checkpoint, checkpoint: str, data: DataConfig, beside: bool) -> tuple[Folder, Folder, Folder]:
     """Where the run is, where these results are kept, and where their report is."""
     uri, name = cut(loaded.uri)
     run = Folder(uri)
@@ -105,4 +108,4 @@ def _folders(loaded: Checkpoint, checkpoint: str, data: DataConfig) -> tuple[Fol
         results = results.child(tag)
         return run, results, results
     is_newest = Folder(checkpoint).uri == run.uri or not any(other > name for other in checkpoint_names(run))
-    return run, results, run if is_newest else results
+    return run, results, run if is_newest and not beside else results
