@@ -22,7 +22,7 @@ from raysl.benchmarks.classifiers.svm_training import (
 from raysl.benchmarks.low_shot import draw_shots
 from raysl.benchmarks.parallel import run_jobs
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
-from raysl.config.schema import BenchmarkConfig
+from raysl.config.schema import BenchmarkConfig, Rival
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_words, permutation
 
@@ -51,6 +51,9 @@ class LowShotSVM(Benchmark):
         """Settings of the draws and the machines."""
 
         name: str = "low_shot_svm"
+        rivals: tuple[Rival, ...] = ("untrained",)
+        """What is measured beside the pre-trained backbone. Raw pixels, 3,072 values an image, take longer than all
+        else."""
         shots: Annotated[tuple[Count, ...], NotEmpty()] = (1, 2, 4, 8, 16, 32, 64, 96)
         """Images that have a class; several values are all measured, each once, on nested draws."""
         samples: Annotated[int, Within(1, 1000)] = 5

@@ -28,7 +28,7 @@ from raysl.benchmarks.classifiers.svm_training import (
 )
 from raysl.benchmarks.parallel import run_jobs
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
-from raysl.config.schema import BenchmarkConfig
+from raysl.config.schema import BenchmarkConfig, Rival
 from raysl.errors import ConfigError
 
 log = logging.getLogger("raysl")
@@ -53,6 +53,9 @@ class SVM(Benchmark):
         """Settings of the machines."""
 
         name: str = "svm"
+        rivals: tuple[Rival, ...] = ("untrained",)
+        """What is measured beside the pre-trained backbone. Raw pixels, 3,072 values an image, take longer than all
+        else."""
         stages: tuple[str, ...] = ()
         """Stages of the backbone that are measured beside its features, each by its mean over all places."""
         costs: Annotated[tuple[Positive, ...], NotEmpty()] = (

@@ -31,6 +31,7 @@ from raysl.schedule import Duration
 
 Byte = Annotated[int, Within(0, 255)]
 Deviation = Annotated[float, Within(0.001, 1)]
+Rival = Literal["untrained", "pixels"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +207,7 @@ class BenchmarkConfig(ComponentConfig):
     required: bool = True
     """Refuse images on which it cannot be measured; else it is left out there, with a line that says so. One that a
     file of yours or the command line names is required unless it says otherwise."""
-    rivals: tuple[Literal["untrained", "pixels"], ...] = ("untrained", "pixels")
+    rivals: tuple[Rival, ...] = ("untrained", "pixels")
     """What is measured beside the pre-trained backbone: the same one with initial weights, and raw pixels."""
     data: str | dict[str, Any] | None = None
     """Images of its own: a dataset of the catalog by its name, or settings {name: voc, path: ...} of a source. Size and

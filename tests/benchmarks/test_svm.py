@@ -7,9 +7,10 @@ import torch
 from sklearn.model_selection import cross_val_score
 from sklearn.svm import LinearSVC
 
-from raysl.benchmarks import parallel, svm_training
+from raysl.benchmarks import parallel
 from raysl.benchmarks.average_precision import average_precision, mean_average_precision
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
+from raysl.benchmarks.classifiers import svm_training
 from raysl.benchmarks.classifiers.svm_training import LabelledRows, Machine, cross_validated, fit_class, normalised
 from raysl.benchmarks.svm import SVM
 from raysl.cluster import connect
