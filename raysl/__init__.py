@@ -16,8 +16,8 @@ _HOME = {
     "load_backbone": "raysl.checkpoint",
     "load_history": "raysl.train.history",
     "extract": "raysl.benchmarks.features.extraction",
-    "benchmark": "raysl.benchmarks.evaluate",
-    "compare": "raysl.benchmarks.several",
+    "benchmark": "raysl.benchmarks.suite.evaluate",
+    "compare": "raysl.benchmarks.suite.several",
     "sweep": "raysl.sweeps",
     "views": "raysl.train.views",
     "convert": "raysl.weights.convert",
@@ -29,9 +29,9 @@ _MODULES = ("methods", "losses", "transforms", "nn")
 __all__ = [*_HOME, *_MODULES]
 
 if TYPE_CHECKING:
-    from raysl.benchmarks.evaluate import benchmark as benchmark
     from raysl.benchmarks.features.extraction import extract as extract
-    from raysl.benchmarks.several import compare as compare
+    from raysl.benchmarks.suite.evaluate import benchmark as benchmark
+    from raysl.benchmarks.suite.several import compare as compare
     from raysl.checkpoint import load_backbone as load_backbone
     from raysl.config.load import load_config as load_config
     from raysl.predictor import Predictor as Predictor

@@ -26,12 +26,14 @@ class Assignments:
         num_clusters: K.
         fingerprint: of the images.
         checkpoint: whose features were clustered.
+        names: where each image came from, for readers of the file; empty where that is not known.
     """
 
     clusters: Tensor
     num_clusters: int
     fingerprint: str
     checkpoint: str
+    names: tuple[str, ...] = ()
 
     def check(self, num_samples: int, fingerprint: str) -> None:
         """Refuse to use the clusters for other images.
@@ -51,14 +53,15 @@ class Assignments:
             )
 
     def write(self, path: str) -> None:
-        """Write the columns index and cluster, and the rest as a note in the file.
+        """Write the columns index, name and cluster, and the rest as a note in the file.
 
         Raises:
             StorageError: if the file cannot be written.
         """
         note = {key: getattr(self, key) for key in ("num_clusters", "fingerprint", "checkpoint")}
         clusters = self.clusters.cpu().numpy()
-        table = pa.table({"index": np.arange(len(clusters)), "cluster": clusters})
+        names = {"name": pa.array(self.names, pa.string())} if self.names else {}
+        table = pa.table({"index": np.arange(len(clusters)), **names, "cluster": clusters})
         parent, name = cut(path)
         folder = Folder(parent or ".")
         folder.make()

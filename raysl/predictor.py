@@ -16,7 +16,7 @@ from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.features.stored import Features, read_features
 from raysl.benchmarks.knn import knn_probabilities
 from raysl.benchmarks.neighbours import nearest_rows
-from raysl.benchmarks.settings import load_data
+from raysl.benchmarks.suite.settings import load_data
 from raysl.checkpoint import Checkpoint, TrainState, load_checkpoint
 from raysl.checkpoint_files import META_FILE, STATE_FILE, local_copy
 from raysl.components import resolve
@@ -127,7 +127,7 @@ class Predictor:
 
         Args:
             images: see the class.
-            among: features of the same checkpoint, as `raysl.extract` gives them; the Parquet file that it writes; or
+            among: features of the same checkpoint, as `raysl.extract` gives them; the Parquet folder that it writes; or
                 a folder of images, whose features are computed once.
             k: how many for each; fewer where there are not as many.
 
@@ -208,8 +208,8 @@ class Predictor:
             searched = self._folder(str(among))
         else:
             raise ConfigError(
-                f"among is a {type(among).__name__}; give what raysl.extract returns, its Parquet file, or a folder of "
-                "images"
+                f"among is a {type(among).__name__}; give what raysl.extract returns, its Parquet folder, or a folder "
+                "of images"
             )
         width, own = searched.found.features.shape[1], self.backbone.feature_dim
         if width != own:

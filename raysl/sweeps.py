@@ -25,7 +25,7 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from raysl.addresses import absolute
 from raysl.arguments import instance, run_config
 from raysl.benchmarks.benchmark import Needs
-from raysl.benchmarks.fitting import MeasuredImages
+from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.cluster import Resources, connect, worker_shape
 from raysl.config.dump import dump, dump_all
 from raysl.config.files import read

@@ -107,6 +107,12 @@ def waiting(since: float | None = None, show: bool = True) -> Iterator[Waiting]:
             ended.end()
 
 
+def enter(what: str) -> None:
+    """From now on this is waited for, where a block of `waiting` goes on."""
+    if _active is not None:
+        _active.enter(what)
+
+
 def process_start() -> float:
     """When this program began, seconds since the epoch, by the processor time that it has taken.
 

@@ -261,11 +261,29 @@ def test_a_run_that_is_in_use_is_left_alone(refused: Refused, run: RunFolder) ->
         ("--checkpoint foo://x", r"cannot open 'foo://x': .*foo.*"),
         ("--checkpoint runs/old knnn", r"benchmarks\.knnn\.name: unknown benchmark 'knnn'; did you mean 'knn'\?.*"),
         ("--checkpoint runs/old knn.k=few", r"benchmarks\.knn\.k\[0\]: 'few' is no int; write a whole number"),
-        ("knn", r"Missing option '--checkpoint'.*"),
+        ("--checkpoint runs/old runs/gone knn", r"no checkpoint at '/.*/runs/gone'; give the folder of .*"),
+        (
+            "--checkpoint runs/old linear linear.stages=[res9]",
+            r"no stage 'res9' in the backbone of .*; it has stem, .*",
+        ),
+        (
+            "--checkpoint runs/old linear_augmented 'linear_augmented.stages=[{stage: res9}]'",
+            r"linear_augmented\.stages: no stage 'res9' in resnet; its stages: stem, res2, avgpool",
+        ),
+        ("knn", r"give --checkpoint URI, a checkpoint or a run, or --watch RUN.*"),
     ],
 )
 def test_benchmark_refuses(refused: Refused, run: RunFolder, words: str, message: str) -> None:
     assert re.fullmatch(message, refused(f"benchmark {words}"))
+
+
+def test_a_backbone_whose_weights_are_not_finite_is_not_measured(refused: Refused, run: RunFolder, here: Path) -> None:
+    config = load_config("quickstart", [*SMALL])
+    state = TrainState.create(Setup.of(config, 64))
+    next(state.method.backbone.parameters()).data[0] = float("nan")
+    state.save(here / "checkpoint", {})
+    told = refused("benchmark --checkpoint checkpoint linear_augmented")
+    assert re.fullmatch(r"1 of the \d+ tensors of the backbone in .*/checkpoint have values that .*: .*", told)
 
 
 def test_benchmark_extract_and_cluster_refuse_another_format(refused: Refused, run: RunFolder) -> None:
@@ -287,8 +305,11 @@ def test_benchmarks_need_labels(refused: Refused, here: Path) -> None:
     assert refused("benchmark --checkpoint checkpoint") == (
         "nothing can be measured: the images of 'image_folder' have no labels"
     )
-    assert refused("benchmark --checkpoint checkpoint knn") == (
-        "benchmarks.knn: the images of 'image_folder' have no labels; benchmarks=[] leaves it out"
+    reason = "the images of 'image_folder' have no labels"
+    assert refused("benchmark --checkpoint checkpoint knn") == f"benchmarks.knn: {reason}"
+    assert refused("benchmark --checkpoint checkpoint knn low_shot geometry") == (
+        f"benchmarks.knn: {reason}; leave it out, which leaves geometry\n"
+        f"benchmarks.low_shot: {reason}; leave it out, which leaves geometry"
     )
     assert "no split 'foo'; there are: train, test" in refused("extract --checkpoint checkpoint --split foo")
     for command in ("benchmark", "extract --split train"):

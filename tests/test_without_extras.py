@@ -47,7 +47,7 @@ def features(split):
     vectors = [backbone(batch.views["image"][:, 0]) for batch in batches]
     return FeatureSet(torch.cat(vectors), torch.cat([batch.label for batch in batches]))
 
-found = KNN(KNN.Config()).run(features(train), features(test), 10, seed=0)
+found = KNN(KNN.Config()).run(features(train), features(test), 10, seed=0).metrics
 print(f"steps {state.step} loss {metrics['loss']:.3f} {found[0].name} {found[0].value:.1f}")
 """
 

@@ -195,6 +195,15 @@ class Benchmark(ABC):
         """
         return config, []
 
+    @classmethod  # noqa: B027 - most allow all
+    def check(cls, config: Any, checkpoint: "Checkpoint") -> None:
+        """Refuse settings that a checkpoint does not allow, before anything is measured. Default: all are allowed,
+        apart from `stages` that are not there, which are refused for every benchmark.
+
+        Raises:
+            ConfigError: with what the checkpoint allows.
+        """
+
     @classmethod
     def metrics(cls, config: Any, num_classes: int) -> list[str]:
         """Names of the numbers that it gives with these settings."""

@@ -11,8 +11,8 @@ from raysl.assignments import Assignments
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.extraction import Wanted, extract_to
 from raysl.benchmarks.features.stored import Features
-from raysl.benchmarks.results import weights_of
-from raysl.benchmarks.settings import dataset_tag, load_data
+from raysl.benchmarks.suite.results import weights_of
+from raysl.benchmarks.suite.settings import dataset_tag, load_data
 from raysl.checkpoint import load_checkpoint
 from raysl.components import resolve
 from raysl.config.build import node_of
@@ -85,10 +85,12 @@ def cluster_images(
     wanted = Wanted({"trained": loaded.backbone}, {"trained": weights_of(loaded)})
     (store,) = extract_to(wanted, images, data, {("trained", FEATURES): folder}).values()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    rows = Features(path=folder.uri).features.to(device)
+    features = Features(path=folder.uri)
+    rows = features.features.to(device)
     clusters = feature_clusters(rows, settings.k, settings.iters, settings.seed, settings.pca_dim).cpu()
     path = out or join(loaded.uri, f"clusters_{f'{tag}_' if tag else ''}{settings.k}.parquet")
-    found = Assignments(clusters, settings.k, images.fingerprint, redact_uri(loaded.uri))
+    names = tuple(features.names)
+    found = Assignments(clusters, settings.k, images.fingerprint, redact_uri(loaded.uri), names)
     found.write(path)
     store.remove()
     return Clustered(found, path)

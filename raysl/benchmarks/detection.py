@@ -49,8 +49,8 @@ class Detection(Benchmark):
         """Settings of the papers' fine-tuning."""
 
         name: str = "detection"
-        rivals: tuple[Literal["untrained", "pixels"], ...] = ()
-        """What is measured beside the pre-trained backbone: the same one with initial weights; pixels have no maps."""
+        rivals: tuple[Literal["untrained"], ...] = ()
+        """What is trained beside the pre-trained backbone: the same one from its initial weights, for as long again."""
         path: Location | None = None
         """Folder or URI of the dataset: `VOCdevkit/VOC2007`, or the one with COCO's `annotations`."""
         more: Location | None = None
@@ -105,11 +105,6 @@ class Detection(Benchmark):
             for name in ("path", "more"):  # a second start may be in another directory
                 if (value := getattr(self, name)) is not None:
                     object.__setattr__(self, name, absolute(value))
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        if "pixels" in config.rivals:
-            raise ConfigError("detection trains a backbone, and pixels have none; set rivals=[untrained] or rivals=[]")
 
     @classmethod
     def needs(cls, config: Config) -> Needs:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from raysl.benchmarks.benchmark import Context, Findings
-from raysl.benchmarks.trained import findings, metric_names, trained
-from raysl.benchmarks.training import TrainingBenchmark, TrainingConfig, training_run
+from raysl.benchmarks.training_runs.run import TrainingBenchmark, TrainingConfig, training_run
+from raysl.benchmarks.training_runs.trained import findings, metric_names, trained
 from raysl.config.ranges import Amount, Within
 from raysl.nn.classifiers import ClassifierKind
 

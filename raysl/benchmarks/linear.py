@@ -3,34 +3,20 @@
 import logging
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled, Metric
-from raysl.benchmarks.classification import (
-    Normalize,
-    Scaling,
-    accuracy_by_class,
-    check_sets,
-    curves,
-    device_for,
-    hold_out,
-    names_of_tops,
-    nothing_held_out,
-    stages_in,
-    top_metrics,
-)
-from raysl.benchmarks.probes import Length, Probes, Setting, best_of, train_probes
+from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled
+from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
+from raysl.benchmarks.classifiers.probes import Length, Probes, Setting, best_of, train_probes
+from raysl.benchmarks.classifiers.scaling import Normalize, Scaling, device_for
 from raysl.config.ranges import Amount, Count, Momentum, NotEmpty, Place, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
 
 log = logging.getLogger("raysl")
-
-Lines = dict[str, list[list[float]]]
-"""Points [learning rate, percent] of the lines of a drawing."""
 
 
 class Linear(Benchmark):
@@ -85,11 +71,8 @@ class Linear(Benchmark):
     @classmethod
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
         """See `Benchmark.fit_to`; a setting cannot be chosen where no class has an image to spare."""
-        if len(_settings(config)) > 1 and nothing_held_out(images, config.holdout):
-            raise ConfigError(
-                f"holdout={config.holdout:g} of {images.num_train:,} training images of {len(images.classes)} classes "
-                "is not one image of any class; set a larger linear.holdout, or one of linear.learning_rates"
-            )
+        if len(_settings(config)) > 1:
+            check_hold_out(images, config.holdout, "linear", "learning_rates")
         return config, []
 
     @classmethod
@@ -99,23 +82,13 @@ class Linear(Benchmark):
 
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
         """See `Benchmark.run`; the order of the rows is random."""
-        check_sets(train, test, num_classes)
-        metrics: list[Metric] = []
-        lines: Lines = {}
-        by_class: dict[str, dict[str, float]] = {}
-        shares: list[Tensor] = []
-        for stage in stages_in(train, self.stages(self.config)):
-            rows, name = train.at(stage), stage or "features"
+
+        def classify(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
             probe, tried = self.fit(rows, num_classes, seed, name)
-            shares.append(probe.probabilities(test.at(stage).features))
-            lines |= tried
-            metrics += top_metrics(shares[-1], test.labels, "Linear probe", stage)
-            by_class[f"Linear probe of {name}: accuracy (%)"] = accuracy_by_class(shares[-1], test.labels)
-        figures: dict[str, Any] = {"per_class": by_class}
-        if lines:
-            title = "Linear probe: held-out training images"
-            figures["curves"] = curves(title, "learning rate", "top-1 (%)", lines)
-        return Findings(metrics, scores=shares[0], are_probabilities=True, figures=figures)
+            return probe.probabilities(queries), tried
+
+        stages = self.stages(self.config)
+        return measure_stages(train, test, num_classes, stages, "Linear probe", "learning rate", classify)
 
     def fit(self, train: FeatureSet, num_classes: int, seed: int, name: str = "features") -> tuple[Probes, Lines]:
         """The classifier of features, with the setting that is best on held-out rows, and what each one gave there."""
@@ -132,10 +105,6 @@ class Linear(Benchmark):
         if len(settings) == 1:
             return settings[0], {}
         kept, held = hold_out(train.labels, num_classes, self.config.holdout, seed)
-        if not len(held):
-            raise ConfigError(
-                f"holdout={self.config.holdout:g} of {len(train.labels)} training rows is not one row of any class"
-            )
         probes = self._train(train, kept, settings, scaling, num_classes, seed)
         shares, losses = probes.measure(train.features, train.labels, held)
         best = best_of(shares, losses)

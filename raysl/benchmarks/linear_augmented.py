@@ -1,12 +1,16 @@
 """A linear classifier on a frozen backbone, trained on augmented images (Chen et al. 2020, arXiv 2002.05709, B.6)."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from raysl.benchmarks.benchmark import Context, Findings
-from raysl.benchmarks.trained import findings, metric_names, suffixes, trained
-from raysl.benchmarks.training import TrainingBenchmark, TrainingConfig, training_run
+from raysl.benchmarks.training_runs.run import TrainingBenchmark, TrainingConfig, training_run
+from raysl.benchmarks.training_runs.trained import findings, metric_names, suffixes, trained
 from raysl.errors import ConfigError
 from raysl.nn.stage_heads import StageHead
+
+if TYPE_CHECKING:
+    from raysl.checkpoint import Checkpoint
 
 TITLE = "Linear probe, augmented"
 
@@ -43,17 +47,18 @@ class LinearAugmented(TrainingBenchmark):
         """See `Benchmark.metrics`."""
         return metric_names(num_classes, suffixes(config.stages))
 
-    def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`.
-
-        Raises:
-            ConfigError: if a stage is none of the backbone's.
-        """
-        config, info = self.config, context.checkpoint.setup.backbone
+    @classmethod
+    def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
+        """See `Benchmark.check`; the stages have to be there."""
+        info = checkpoint.setup.backbone
         if unknown := [head.stage for head in config.stages if head.stage not in info.stages]:
             there = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
-            backbone = context.checkpoint.config.backbone.name
+            backbone = checkpoint.config.backbone.name
             raise ConfigError(f"{config.name}.stages: no stage {unknown[0]!r} in {backbone}; {there}")
+
+    def measure(self, context: Context) -> Findings:
+        """See `Benchmark.measure`."""
+        config = self.config
         kind = "norm_linear" if config.batch_norm else "linear"
         run = training_run(context, config, freeze=True, classifier=kind, heads=config.stages)
         return findings(trained(run, config.keep_checkpoints), TITLE, suffixes(config.stages), context)

@@ -3,33 +3,18 @@
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled, Metric
-from raysl.benchmarks.classification import (
-    CHUNK_ROWS,
-    Scaling,
-    accuracy_by_class,
-    check_sets,
-    chunks_of,
-    curves,
-    device_for,
-    hold_out,
-    names_of_tops,
-    nothing_held_out,
-    rows_of,
-    softmax,
-    stages_in,
-    top_metrics,
-)
-from raysl.benchmarks.lbfgs import minimise
-from raysl.benchmarks.probes import Probes, best_of
+from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled
+from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
+from raysl.benchmarks.classifiers.lbfgs import minimise
+from raysl.benchmarks.classifiers.probes import Probes, best_of
+from raysl.benchmarks.classifiers.scaling import CHUNK_ROWS, Scaling, chunks_of, device_for, rows_of, softmax
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
-from raysl.errors import ConfigError
 
 log = logging.getLogger("raysl")
 
@@ -81,11 +66,8 @@ class Logistic(Benchmark):
     @classmethod
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
         """See `Benchmark.fit_to`; C cannot be chosen where no class has an image to spare."""
-        if len(set(config.costs)) > 1 and nothing_held_out(images, config.holdout):
-            raise ConfigError(
-                f"holdout={config.holdout:g} of {images.num_train:,} training images of {len(images.classes)} classes "
-                "is not one image of any class; set a larger logistic.holdout, or one of logistic.costs"
-            )
+        if len(set(config.costs)) > 1:
+            check_hold_out(images, config.holdout, "logistic", "costs")
         return config, []
 
     @classmethod
@@ -95,45 +77,30 @@ class Logistic(Benchmark):
 
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
         """See `Benchmark.run`; which images are held out is random."""
-        check_sets(train, test, num_classes)
-        metrics: list[Metric] = []
-        lines: dict[str, list[list[float]]] = {}
-        by_class: dict[str, dict[str, float]] = {}
-        shares: list[Tensor] = []
-        for stage in stages_in(train, self.stages(self.config)):
-            rows, name = train.at(stage), stage or "features"
+
+        def classify(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
             scaling = Scaling.of(self.config.normalize, rows.features, device_for(rows.features))
             cost, tried = self._choose(rows, scaling, num_classes, seed, name)
             every = torch.arange(len(rows.labels))
-            found = self._fit(rows, every, (cost,), scaling, num_classes)
-            shares.append(found.probabilities(test.at(stage).features))
-            if tried:
-                lines[name] = tried
-            metrics += top_metrics(shares[-1], test.labels, "Logistic regression", stage)
-            by_class[f"Logistic regression of {name}: accuracy (%)"] = accuracy_by_class(shares[-1], test.labels)
-        figures: dict[str, Any] = {"per_class": by_class}
-        if lines:
-            figures["curves"] = curves("Logistic regression: held-out training images", "C", "top-1 (%)", lines)
-        return Findings(metrics, scores=shares[0], are_probabilities=True, figures=figures)
+            return self._fit(rows, every, (cost,), scaling, num_classes).probabilities(queries), tried
+
+        return measure_stages(train, test, num_classes, self.stages(self.config), "Logistic regression", "C", classify)
 
     def _choose(
         self, train: FeatureSet, scaling: Scaling, num_classes: int, seed: int, name: str
-    ) -> tuple[float, list[list[float]]]:
+    ) -> tuple[float, Lines]:
         """The C that is best on held-out rows, and the points [C, percent] of all."""
         costs = tuple(dict.fromkeys(self.config.costs))
         if len(costs) == 1:
-            return costs[0], []
+            return costs[0], {}
         kept, held = hold_out(train.labels, num_classes, self.config.holdout, seed)
-        if not len(held):
-            raise ConfigError(
-                f"holdout={self.config.holdout:g} of {len(train.labels)} training rows is not one row of any class"
-            )
         found = self._fit(train, kept, costs, scaling, num_classes)
         shares, losses = found.measure(train.features, train.labels, held)
         best = best_of(shares, losses)
         assert best is not None
         log.info("logistic: C=%g of %s, %.2f %% of %d held-out", costs[best], name, 100 * shares[best], len(held))
-        return costs[best], [[cost, 100 * share] for cost, share in zip(costs, shares.tolist(), strict=True)]
+        points = [[cost, 100 * share] for cost, share in zip(costs, shares.tolist(), strict=True)]
+        return costs[best], {name: points}
 
     def _fit(
         self, train: FeatureSet, index: Tensor, costs: tuple[float, ...], scaling: Scaling, num_classes: int

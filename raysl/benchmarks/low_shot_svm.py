@@ -10,10 +10,17 @@ from numpy.typing import NDArray
 
 from raysl.benchmarks.average_precision import Kind, Labels, Numbers, average_precisions, mean_average_precision
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Findings, Labelled, Metric, Needs
-from raysl.benchmarks.classification import curves
+from raysl.benchmarks.classifiers.classification import curves
+from raysl.benchmarks.classifiers.svm_training import (
+    Floats,
+    LabelledRows,
+    Machine,
+    decisions,
+    normalised,
+    one_against_rest,
+)
 from raysl.benchmarks.low_shot import draw_shots
 from raysl.benchmarks.parallel import run_jobs
-from raysl.benchmarks.svm_training import Floats, LabelledRows, Machine, decisions, normalised, one_against_rest
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
@@ -194,7 +201,7 @@ def _findings(maps: Numbers, shots: tuple[int, ...], costs: tuple[float, ...]) -
                 float(summary(values)),
                 None if end else float(values.std()),
                 title=f"Low-shot SVM, mAP of {num} per class{what}",
-                is_headline=not end,
+                is_headline=not end and num in (min(shots), max(shots)),
             )
             metrics.append(metric)
             lines[line].append([float(num), metric.value])

@@ -1,6 +1,7 @@
 """The nearest rows: exact, in chunks, by torch or faiss."""
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -34,14 +35,14 @@ def nearest_rows(
         queries: [M, D].
         k: neighbours; all keys where there are fewer.
         chunk_rows: queries that are compared at once, with four times as many keys.
-        backend: what searches. faiss is faster on CPUs and is what `auto` takes there. Rows that are equally near may
-            come in another order.
+        backend: what searches. faiss is faster on CPUs and is what `auto` takes there, where it is installed. Rows that
+            are equally near may come in another order.
         similarity: the cosine; the dot product; or minus the Euclidean distance.
 
     Yields:
         float32 and int64 [m, min(k, N)] each, for m queries after another.
     """
-    is_faiss = backend == "faiss" or (backend == "auto" and not keys.is_cuda and not queries.is_cuda)
+    is_faiss = backend == "faiss" or (backend == "auto" and not keys.is_cuda and find_spec("faiss") is not None)
     search = _by_faiss(similarity) if is_faiss else _by_torch(similarity)
     own = _unit if similarity == "cosine" else _floats
     for chunk in torch.split(queries, chunk_rows):

@@ -1,26 +1,33 @@
 """Independent pieces of a benchmark, side by side on the cluster."""
 
+import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import ray
-
 Result = TypeVar("Result")
+
+WORTH_S = 30.0
+"""Seconds of work from which on tasks pay: each new process of Ray's takes some to import torch and scikit-learn."""
 
 
 def run_jobs(function: Callable[..., Result], shared: Any, jobs: Sequence[tuple[Any, ...]]) -> list[Result]:
     """What `function(shared, *job)` gives for each of the jobs, in their order.
 
-    Where Ray runs, each is a task of one CPU, and what they share is put into the object store once, from where arrays
-    are read without a copy and must not be written to; also inside a task, which gives its own CPU away as it waits.
-    Without Ray they run here, one after another.
+    The first runs here. Where Ray runs, and as many more of its length would take long, each of the others is a task of
+    one CPU, and what they share is put into the object store once, from where arrays are read without a copy and must
+    not be written to; also inside a task, which gives its own CPU away as it waits. Else they run here, too.
 
     Args:
         function: of the top level of a module.
         shared: what all of them read.
         jobs: what each of them is given beside it; those that take longest first.
     """
-    if not ray.is_initialized() or len(jobs) < 2:
-        return [function(shared, *job) for job in jobs]
+    began = time.process_time()
+    found = [function(shared, *job) for job in jobs[:1]]
+    rest, seconds = jobs[1:], time.process_time() - began
+    ray = sys.modules.get("ray")  # which a process that has not loaded it does not use
+    if ray is None or not ray.is_initialized() or len(rest) < 2 or seconds * len(rest) < WORTH_S:
+        return [*found, *(function(shared, *job) for job in rest)]
     reference, task = ray.put(shared), ray.remote(num_cpus=1)(function)
-    return list(ray.get([task.remote(reference, *job) for job in jobs]))
+    return [*found, *ray.get([task.remote(reference, *job) for job in rest])]

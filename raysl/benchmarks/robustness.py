@@ -9,13 +9,14 @@ from torch import Tensor
 
 from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import FEATURES, PIXELS, Benchmark, Context, Findings, Labelled, Metric
-from raysl.benchmarks.classification import Normalize, check_sets, chunks_of, nothing_held_out
+from raysl.benchmarks.classifiers.classification import check_hold_out, check_sets
+from raysl.benchmarks.classifiers.probes import Probes
+from raysl.benchmarks.classifiers.scaling import Normalize, chunks_of
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.metric import mean_of
-from raysl.benchmarks.probes import Probes
-from raysl.benchmarks.results import weights_of
 from raysl.benchmarks.shifted_sets import ShiftedSet, by_folder, objectnet, real_labels, reassessed
+from raysl.benchmarks.suite.results import weights_of
 from raysl.config.ranges import Count, Location, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
@@ -92,11 +93,8 @@ class Robustness(Benchmark):
         given = _given(config)
         if not given:
             raise ConfigError(f"robustness has no set to be measured on; give one of {', '.join(SETS)}")
-        if len(set(config.learning_rates)) > 1 and nothing_held_out(images, config.holdout):
-            raise ConfigError(
-                f"holdout={config.holdout:g} of {images.num_train:,} training images of {len(images.classes)} classes "
-                "is not one image of any class; set a larger robustness.holdout, or one of robustness.learning_rates"
-            )
+        if len(set(config.learning_rates)) > 1:
+            check_hold_out(images, config.holdout, "robustness", "learning_rates")
         for name in given:
             uri = getattr(config, name)
             if name == "imagenet_real":

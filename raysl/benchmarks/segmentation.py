@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from raysl import dist
 from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Needs
 from raysl.benchmarks.dense.crops import resized_short, slid, training_crop
+from raysl.benchmarks.dense.maps import chosen_stages
 from raysl.benchmarks.dense.masks import MaskSplit, mask_split
 from raysl.benchmarks.dense.overlap import Overlap
 from raysl.benchmarks.dense.segmenter import IMAGES, MASK, Segmenter
@@ -30,6 +31,9 @@ from raysl.train.plan import TrainPlan
 from raysl.transforms.channels import network_input
 from raysl.transforms.functional import resize
 from raysl.transforms.random import SampleRandom
+
+if TYPE_CHECKING:
+    from raysl.checkpoint import Checkpoint
 
 Crop = tuple[Tensor, Tensor, Tensor]
 
@@ -53,8 +57,8 @@ class Segmentation(Benchmark):
         """Settings of DINOv2's linear segmentation."""
 
         name: str = "segmentation"
-        rivals: tuple[Literal["untrained", "pixels"], ...] = ("untrained",)
-        """What is measured beside the pre-trained backbone: the same one with initial weights; pixels have no maps."""
+        rivals: tuple[Literal["untrained"], ...] = ("untrained",)
+        """What is measured beside the pre-trained backbone: the same one with initial weights."""
         path: Location | None = None
         """Folder or URI of the dataset: `VOCdevkit/VOC2012`, or `ADEChallengeData2016`."""
         layout: Literal["voc", "ade20k"] = "voc"
@@ -100,11 +104,6 @@ class Segmentation(Benchmark):
             if self.path is not None:  # a second start may be in another directory
                 object.__setattr__(self, "path", absolute(self.path))
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        if "pixels" in config.rivals:
-            raise ConfigError("segmentation measures maps of a backbone, and pixels have none; set rivals=[untrained]")
-
     @classmethod
     def needs(cls, config: Config) -> Needs:
         """See `Benchmark.needs`: it has its own images."""
@@ -132,6 +131,11 @@ class Segmentation(Benchmark):
         if config.workers is not None and config.batch_size < config.workers:
             raise ConfigError(f"batch_size={config.batch_size} leaves some of {config.workers} workers without images")
         return config, []
+
+    @classmethod
+    def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
+        """See `Benchmark.check`; the stages have to be maps of the backbone."""
+        chosen_stages(checkpoint.backbone, config.stages)
 
     @classmethod
     def metrics(cls, config: Config, num_classes: int) -> list[str]:

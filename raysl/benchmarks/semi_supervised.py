@@ -11,10 +11,10 @@ from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Context, Findings, Labelled
 from raysl.benchmarks.finetune import FinetuneConfig
 from raysl.benchmarks.metric import Metric, mean_of
-from raysl.benchmarks.trained import Trained, class_figures, trained
-from raysl.benchmarks.training import TrainingBenchmark, training_run
+from raysl.benchmarks.training_runs.run import TrainingBenchmark, training_run
+from raysl.benchmarks.training_runs.trained import Trained, class_figures, trained
 from raysl.components import resolve
-from raysl.config.ranges import Every, Length, NotEmpty, Within
+from raysl.config.ranges import Every, Length, Location, NotEmpty, Within
 from raysl.config.schema import DataConfig
 from raysl.errors import ConfigError
 from raysl.schedule import Duration
@@ -51,7 +51,7 @@ class SemiSupervised(TrainingBenchmark):
         """Draw as many images of each class; else draw from all alike."""
         draws: Annotated[int, Within(1, 1000)] = 1
         """Random choices of the images, of which no two have an image in common. Each is trained on alone."""
-        lists: dict[str, str] = field(default_factory=dict)
+        lists: dict[str, Location] = field(default_factory=dict)
         """Files or URIs (.txt, .npy) that list the images, as `data.subset`, by what ends the names of the metrics, in
         place of `fractions`: {1pct: lists/1percent.txt, 10pct: lists/10percent.txt}."""
         epochs: Annotated[int, Within(1, 1_000_000)] = 70

@@ -16,9 +16,8 @@ from raysl.benchmarks.average_precision import (
     mean_average_precision,
 )
 from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled, Metric, Needs
-from raysl.benchmarks.classification import stages_in, suffix_of
-from raysl.benchmarks.parallel import run_jobs
-from raysl.benchmarks.svm_training import (
+from raysl.benchmarks.classifiers.classification import stages_in, suffix_of
+from raysl.benchmarks.classifiers.svm_training import (
     LabelledRows,
     Machine,
     cross_validated,
@@ -27,6 +26,7 @@ from raysl.benchmarks.svm_training import (
     normalised,
     one_against_rest,
 )
+from raysl.benchmarks.parallel import run_jobs
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
@@ -39,7 +39,7 @@ class SVM(Benchmark):
 
     Features are brought to length 1. Each class has the cost that is best on held-out parts of the training images, and
     is then learned from all of them. Metric `map`; of a stage `map_<stage>`. The cross-validations, one for each class
-    and cost, are Ray tasks where Ray runs.
+    and cost, are Ray tasks where they are long enough.
     """
 
     protocol = (

@@ -15,8 +15,8 @@ from raysl.signals import heeding
 from raysl.waiting import process_start, waiting
 
 if TYPE_CHECKING:
-    from raysl.benchmarks.evaluate import Report
-    from raysl.benchmarks.several import Comparison
+    from raysl.benchmarks.suite.evaluate import Report
+    from raysl.benchmarks.suite.several import Comparison
 
 
 def run_benchmark(
@@ -52,7 +52,7 @@ def run_benchmark(
     """Measure checkpoints beside their untrained backbones and raw pixels, keep the results and write the reports."""
     set_up(verbose)
     if show_list:
-        from raysl.benchmarks.listed import benchmark_table
+        from raysl.benchmarks.suite.listed import benchmark_table
 
         typer.echo(benchmark_table())
         return
@@ -62,9 +62,9 @@ def run_benchmark(
     if bool(uris) == bool(watch):
         raise ConfigError("give --checkpoint URI, a checkpoint or a run, or --watch RUN; --list shows the benchmarks")
     with _measuring("the results that are there are kept"):
-        from raysl.benchmarks.evaluate import benchmark
-        from raysl.benchmarks.several import compare
-        from raysl.benchmarks.several import watch as watch_run
+        from raysl.benchmarks.suite.evaluate import benchmark
+        from raysl.benchmarks.suite.several import compare
+        from raysl.benchmarks.suite.several import watch as watch_run
 
         options: dict[str, Any] = {"trust_code": trust_code, "again": again, "keep_features": keep_features}
         found: Report | Comparison
@@ -79,7 +79,7 @@ def run_benchmark(
 
 
 def _show(found: "Report | Comparison") -> None:
-    from raysl.benchmarks.several import Comparison
+    from raysl.benchmarks.suite.several import Comparison
     from raysl.report.summary import score_table
 
     reports = found.reports if isinstance(found, Comparison) else [found]
@@ -96,8 +96,15 @@ def _sorted_words(names: list[str], checkpoints: list[str]) -> tuple[list[str], 
     """The words of the command as checkpoints, names of benchmarks (None: not said) and settings."""
     overrides = [word for word in names if re.match(r"[^\s=/\\]+=", word)]
     others = [word for word in names if word not in overrides]
-    further = [word for word in others if "://" in word or Path(word).expanduser().is_dir()]
+    further = [word for word in others if _is_place(word)]
     return [*checkpoints, *further], [word for word in others if word not in further] or None, overrides
+
+
+def _is_place(word: str) -> bool:
+    """Whether a word is a checkpoint, there or not, and no benchmark: `module:Class` or `mine/file.py:Class`."""
+    if "://" in word or Path(word).expanduser().is_dir():
+        return True
+    return ":" not in word and re.search(r"[/\\]", word) is not None
 
 
 def run_extract(
@@ -167,5 +174,5 @@ def _measuring(left: str) -> Iterator[None]:
     """Say what takes the time inside, and what a signal leaves that ends it."""
     with heeding() as signals, waiting(process_start()) as waits:
         signals.left = left
-        waits.enter("loading libraries and computing features")
+        waits.enter("loading libraries")
         yield

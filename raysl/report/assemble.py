@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import FeatureSet
-from raysl.benchmarks.fitting import MeasuredImages
+from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.checkpoint import Checkpoint
 from raysl.components import resolve
 from raysl.config.docs import describe

@@ -23,7 +23,7 @@ MAX_BY_CLASS = 30
 
 
 def reliability_figure(found: Mapping[str, Any], name: str) -> str:
-    """The diagram of `raysl.benchmarks.figures.reliability` with the expected calibration error.
+    """The diagram of `raysl.benchmarks.suite.figures.reliability` with the expected calibration error.
 
     Raises:
         ValueError, TypeError, KeyError: if it is something else.

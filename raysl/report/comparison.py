@@ -42,7 +42,13 @@ class Row:
 
     @property
     def best(self) -> list[int]:
-        """Places of the best checkpoints: several where they show the same; none of fewer than two numbers."""
+        """Places of the best checkpoints: several where they show the same; none of fewer than two numbers.
+
+        Numbers without a unit have a best one where they are headlines: of others, as of an exponent, neither more nor
+        less is the better.
+        """
+        if not self.any.unit and not self.any.is_headline:
+            return []
         shown = {
             place: number(score.trained, score.unit)
             for place, score in enumerate(self.scores)

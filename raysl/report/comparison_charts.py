@@ -17,11 +17,13 @@ MAX_BARS = 8
 """Numbers that are drawn as bars."""
 MAX_NETWORKS = len(CLASS_COLOURS)
 """Checkpoints that are drawn; the tables have all."""
-MAX_CHARTS = 40
+MAX_CHARTS = 24
+"""Numbers that are drawn against steps, of the leading ones and of the others each."""
 
 
 def bars(found: Comparison, rows: Sequence[Row]) -> str:
-    """A drawing for each unit that has a name."""
+    """A drawing for each unit that has a name: of all rows, or of too many the first of each benchmark."""
+    rows = _leading(rows)
     drawings: list[str] = []
     for unit in dict.fromkeys(row.any.unit for row in rows if row.any.unit):
         alike = [row for row in rows if row.any.unit == unit]
@@ -37,6 +39,19 @@ def bars(found: Comparison, rows: Sequence[Row]) -> str:
         note = f"The first {MAX_NETWORKS} of {len(found.names)} checkpoints. {note}"
     caption = f"<figcaption>{note}</figcaption>" if note else ""
     return f'<figure class="bars">{marks}<div class="pair">{"".join(drawings)}</div>{caption}</figure>'
+
+
+def _leading(rows: Sequence[Row]) -> Sequence[Row]:
+    """At most MAX_BARS rows: where there are more, the first of each benchmark before the others."""
+    if len(rows) <= MAX_BARS:
+        return rows
+    first = _firsts(rows)
+    return [*first, *(row for row in rows if row not in first)][:MAX_BARS]
+
+
+def _firsts(rows: Sequence[Row]) -> list[Row]:
+    """The first row of each benchmark."""
+    return list({row.any.benchmark: row for row in reversed(rows)}.values())[::-1]
 
 
 def _bars_of(found: Comparison, rows: Sequence[Row], unit: str, name: str) -> str:
@@ -115,21 +130,24 @@ def _line(found: Comparison, place: int, scores: Mapping[float, Score]) -> Line:
     return Line(found.names[place], points, CLASS_COLOURS[place], bounds=[whiskers(own) for own in finite.values()])
 
 
+def _points(found: Comparison, row: Row, places: Sequence[int]) -> list[tuple[float, float]]:
+    """A number of the checkpoints of a run: (step, value)."""
+    pairs = [(found.reports[place].step, row.scores[place]) for place in places]
+    return [(float(step), own.trained) for step, own in pairs if own is not None and math.isfinite(own.trained)]
+
+
 def steps_section(found: Comparison) -> str:
     """Numbers against the step of training, a line a run."""
     runs = found.runs
     charts = {True: list[str](), False: list[str]()}
+    headlines = _firsts([row for row in found.rows if row.any.is_headline])
     for turn, row in enumerate(found.rows if runs else ()):
-        named = []
-        for run, places in list(runs.items())[:MAX_NETWORKS]:
-            pairs = [(found.reports[place].step, row.scores[place]) for place in places]
-            points = [(step, own.trained) for step, own in pairs if own is not None and math.isfinite(own.trained)]
-            if len(points) > 1:
-                named.append((run, [(float(step), value) for step, value in points]))
-        leads = row.any.is_headline or not row.any.unit
-        if named and len(charts[leads]) < MAX_CHARTS:
+        lines = lines_of([(run, _points(found, row, places)) for run, places in runs.items()])
+        lines = [line for line in lines if len(line.points) > 1]
+        leads = row in headlines or not row.any.unit
+        if lines and len(charts[leads]) < MAX_CHARTS:
             title = f"{row.any.benchmark}: {row.any.heading}"
-            charts[leads].append(line_chart(lines_of(named), "step", row.any.unit, f"step{turn}", title, False))
+            charts[leads].append(line_chart(lines, "step", row.any.unit, f"step{turn}", title, False))
     if not any(charts.values()):
         return ""
     shown = "".join(charts[True] or charts[False])

@@ -5,7 +5,7 @@ from html import escape
 from itertools import groupby
 
 from raysl.report.comparison import Comparison, Row
-from raysl.report.comparison_charts import MAX_BARS, bars, depth_section, steps_section
+from raysl.report.comparison_charts import bars, depth_section, steps_section
 from raysl.report.contents import Score
 from raysl.report.html import document, grouped_table, table
 from raysl.report.page import contents
@@ -51,7 +51,7 @@ def _results(found: Comparison, rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     numbers = _table(found, rows, is_grouped=False) + _notes(rows)
-    return f'<section id="results"><h2>Results</h2>{numbers}{bars(found, rows[:MAX_BARS])}</section>'
+    return f'<section id="results"><h2>Results</h2>{numbers}{bars(found, rows)}</section>'
 
 
 def _notes(rows: Sequence[Row]) -> str:

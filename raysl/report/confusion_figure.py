@@ -20,7 +20,7 @@ LABEL_LETTERS, LETTER = 14, 6.6
 
 
 def confusion_figure(found: Mapping[str, Any]) -> str:
-    """The heat map and the list of `raysl.benchmarks.figures.confusion`.
+    """The heat map and the list of `raysl.benchmarks.suite.figures.confusion`.
 
     Raises:
         ValueError, TypeError, KeyError: if it is something else.

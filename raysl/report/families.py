@@ -15,9 +15,9 @@ _PATTERNS = (
     (r"(?P<base>.+)_k(?P<x>\d+)", "k"),
     (r"(?P<base>.+)_at_(?P<x>\d+)", "k"),
     (r"(?P<x>\d+)_(?P<base>shot)", "labelled images of each class"),
-    (r"(?P<base>.+)_(?P<x>\d+)pct", "labelled images, %"),
+    (r"(?P<base>.+?)_(?P<x>\d+(_\d+)?)pct", "labelled images, %"),
 )
-"""Names of metrics that hold a number, and what that number is."""
+"""Names of metrics that hold a number, its point written as `_`, and what that number is."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def families(scores: Sequence[Score]) -> list[Family]:
     for score in scores:
         for pattern, x in _PATTERNS:
             if match := re.fullmatch(pattern, score.metric):
-                found.setdefault((match["base"], x), {})[float(match["x"])] = score
+                found.setdefault((match["base"], x), {})[float(match["x"].replace("_", "."))] = score
     for score in scores:
         first = re.search(r"\bk = (\d+)", score.title)
         if first and (score.metric, "k") in found:
@@ -107,4 +107,6 @@ def stages_of(scores: Sequence[Score]) -> list[Stages]:
 
 
 def _names(title: str, stage: str) -> bool:
-    return bool(re.search(rf"\bof (stage )?{re.escape(stage)}(?!\w)", title))
+    """Whether a title says that its number is of a stage: `of res4`, or at its end `, res4`."""
+    own = re.escape(stage)
+    return bool(re.search(rf"\bof (stage )?{own}(?!\w)|, {own}(, best epoch)?($| \()", title))

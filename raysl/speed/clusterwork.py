@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from raysl.benchmarks.benchmark import FEATURES
+from raysl.benchmarks.classifiers.svm_training import LabelledRows, Machine, cross_validated, normalised
 from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read_rows
 from raysl.benchmarks.features.extraction import Wanted, extract_to
 from raysl.benchmarks.parallel import run_jobs
 from raysl.benchmarks.svm import SVM
-from raysl.benchmarks.svm_training import LabelledRows, Machine, cross_validated, normalised
 from raysl.cluster import Resources, connect, disconnect
 from raysl.config.schema import DataConfig
 from raysl.data.source import Split

@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from raysl.benchmarks.benchmark import Needs
-from raysl.benchmarks.fitting import MeasuredImages
+from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.components import Classes, resolve
 from raysl.config.schema import RunConfig
 from raysl.data.ingest.split_parts import tell_notes

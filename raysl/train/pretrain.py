@@ -20,7 +20,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl.addresses import absolute, join
 from raysl.arguments import run_config
-from raysl.benchmarks.evaluate import Report, benchmark
+from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.checkpoint_files import SETTINGS_FILE, Found, newest_whole
 from raysl.checkpoint_kept import Kept
 from raysl.cluster import Resources, connect, disconnect, worker_shape

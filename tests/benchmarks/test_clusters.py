@@ -37,7 +37,7 @@ def test_images_are_clustered_by_the_directions_of_their_features(saved: str, ra
     assert torch.equal(torch.cdist(rows, means).argmin(dim=1), clusters)
     assert found.path == f"{saved}/checkpoint_000000000/clusters_5.parquet"
     table = pq.read_table(found.path)
-    assert table.column_names == ["index", "cluster"]
+    assert table.column_names == ["index", "name", "cluster"]
     assert table["index"].to_pylist() == list(range(70))
     assert table["cluster"].to_pylist() == clusters.tolist()
 

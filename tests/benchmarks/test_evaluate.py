@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.benchmarks.evaluate import benchmark
+from raysl.benchmarks.suite.evaluate import benchmark
 from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig

@@ -9,10 +9,10 @@ import ray
 import torch
 
 from raysl.benchmarks.benchmark import FeatureSet
-from raysl.benchmarks.evaluate import benchmark
 from raysl.benchmarks.features.extraction import extract
 from raysl.benchmarks.knn import KNN
-from raysl.benchmarks.settings import load_data
+from raysl.benchmarks.suite.evaluate import benchmark
+from raysl.benchmarks.suite.settings import load_data
 from raysl.checkpoint import TrainState, load_backbone
 from raysl.config.load import load_config
 from raysl.errors import ConfigError

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from raysl.benchmarks.benchmark import Context, Findings, Side
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.finetune import Finetune
-from raysl.benchmarks.training import ProbeViews, training_run
+from raysl.benchmarks.training_runs.run import ProbeViews, training_run
 from raysl.checkpoint import TrainState
 from raysl.errors import ConfigError
 from raysl.train.prepare import prepare
@@ -77,6 +78,15 @@ def test_it_is_sgd_on_the_whole_network(tmp_path: Path, started: list[int], side
     assert found.metrics[0].value == pytest.approx(top1)
     assert [metric.name for metric in found.metrics] == Finetune.metrics(config, 10) == ["top1", "top5", "top1_best"]
     assert started == [0]
+
+
+def test_another_optimizer_keeps_the_decay_by_layer(tmp_path: Path) -> None:
+    context = context_of(checkpoint(tmp_path, *DIGITS), tmp_path)
+    config = Finetune.Config(batch_size=NUM, layer_decay=0.75, settings=("optim=adamw", "optim.lr=1e-3"))
+    run = training_run(context, config, layer_decay=config.layer_decay, **config.of_method)
+    assert (run.optim.name, run.optim.lr, run.optim.layer_decay) == ("adamw", 1e-3, 0.75)
+    config = replace(config, settings=("optim=adamw", "optim.layer_decay=0.5"))
+    assert training_run(context, config, layer_decay=config.layer_decay, **config.of_method).optim.layer_decay == 0.5
 
 
 def test_shades_are_told_apart(tmp_path: Path, started: list[int]) -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from raysl.benchmarks.benchmark import FeatureSet, Needs, metrics_of
-from raysl.benchmarks.fitting import MeasuredImages
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.low_shot import LowShot
+from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.config.schema import BenchmarkConfig, RunConfig

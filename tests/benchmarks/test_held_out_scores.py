@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from raysl import Predictor, dist
-from raysl.benchmarks import held_out_scores
 from raysl.benchmarks.linear_augmented import LinearAugmented
-from raysl.benchmarks.training import training_run
+from raysl.benchmarks.training_runs import held_out_scores
+from raysl.benchmarks.training_runs.run import training_run
 from raysl.checkpoint import TrainState
 from raysl.checkpoint_files import checkpoint_names
 from raysl.config.schema import RunConfig

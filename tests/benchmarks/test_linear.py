@@ -7,11 +7,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from raysl.benchmarks import classification, probes
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
-from raysl.benchmarks.classification import Scaling, hold_out, moments, softmax
+from raysl.benchmarks.classifiers import probes, scaling
+from raysl.benchmarks.classifiers.classification import hold_out
+from raysl.benchmarks.classifiers.probes import Length, Setting, best_of, train_probes
+from raysl.benchmarks.classifiers.scaling import Scaling, moments, softmax
 from raysl.benchmarks.linear import Linear
-from raysl.benchmarks.probes import Length, Setting, best_of, train_probes
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 
@@ -143,7 +144,7 @@ def test_chunks_files_and_starts_change_no_prediction(
     assert torch.equal(whole.scores, again.scores)
     np.save(tmp_path / "train.npy", train.features.numpy())
     mapped = FeatureSet(torch.from_numpy(np.load(tmp_path / "train.npy", mmap_mode="c")), train.labels)
-    monkeypatch.setattr(classification, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(scaling, "CHUNK_ROWS", 7)
     parts = linear(mapped, test, 4, normalize=normalize, **SHORT)
     assert parts.scores is not None
     torch.testing.assert_close(whole.scores, parts.scores, rtol=1e-4, atol=1e-6)
@@ -189,7 +190,7 @@ def test_held_out_rows_are_a_share_of_each_class_by_the_seed() -> None:
 
 
 def test_moments_do_not_cancel_and_constant_features_stay_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(classification, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(scaling, "CHUNK_ROWS", 7)
     rows = 1e6 + torch.randn(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     mean, deviation = moments(rows)
     np.testing.assert_allclose(mean, rows.numpy().mean(0), rtol=1e-14)
@@ -257,14 +258,14 @@ def test_broken_features_labels_and_rates_are_refused() -> None:
 def test_a_batch_is_all_that_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = random_set(90, 0), random_set(50, 1)
     most: list[int] = []
-    of_rows = classification.rows_of
+    of_rows = scaling.rows_of
 
     def watched(features: torch.Tensor, index: torch.Tensor, device: torch.device) -> torch.Tensor:
         most.append(len(index))
         return of_rows(features, index, device)
 
-    monkeypatch.setattr(classification, "CHUNK_ROWS", 11)
-    monkeypatch.setattr(classification, "rows_of", watched)
+    monkeypatch.setattr(scaling, "CHUNK_ROWS", 11)
+    monkeypatch.setattr(scaling, "rows_of", watched)
     monkeypatch.setattr(probes, "rows_of", watched)
     linear(train, test, 4, **SHORT)
     assert max(most) == 15

@@ -15,8 +15,9 @@ from torch.nn import functional as F
 from raysl.benchmarks.benchmark import Context, Findings, Labelled, Side
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.linear_augmented import LinearAugmented
-from raysl.benchmarks.settings import load_benchmarks
-from raysl.benchmarks.training import ProbeViews, training_run
+from raysl.benchmarks.suite.settings import load_benchmarks
+from raysl.benchmarks.training_runs.held_out_scores import FILE
+from raysl.benchmarks.training_runs.run import ProbeViews, training_run
 from raysl.checkpoint import TrainState
 from raysl.checkpoint_files import checkpoint_names
 from raysl.config.build import from_dict
@@ -151,6 +152,15 @@ def test_a_second_measurement_trains_nothing_and_checkpoints_go_unless_they_are_
     assert {"run.yaml", "metrics.jsonl"} <= set(context.folder.child(name).names())
 
 
+def test_what_was_kept_and_is_damaged_is_trained_again(digits: str, tmp_path: Path, started: list[int]) -> None:
+    context = context_of(digits, tmp_path)
+    first, _ = measured(context, epochs=2)
+    folder = context.folder.child(context.folder.names()[0])
+    folder.write(FILE, folder.read(FILE)[:100])
+    again, _ = measured(context, epochs=2)
+    assert (again, started) == (first, [0, 0])
+
+
 def test_one_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
     digits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[int]
 ) -> None:
@@ -255,7 +265,7 @@ def test_stages_that_are_not_there_and_batches_that_are_too_large(
     with pytest.raises(
         ConfigError, match=r"linear_augmented.stages: no stage 'res9' in resnet; its stages: stem, res2"
     ):
-        measured(context, stages=(StageHead(stage="res9"),))
+        LinearAugmented.check(config_of(stages=(StageHead(stage="res9"),)), context.checkpoint)
     with pytest.raises(ConfigError, match=r"training run of linear_augmented_\w+: method.heads: windows of 99 places"):
         measured(context, stages=(StageHead(stage="res2", pool=Pool(kernel=99)),))
     images = Labelled(100, 20, ("a", "b"), None)

@@ -2,15 +2,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 import torch
 from sklearn.svm import LinearSVC
 
+from raysl.benchmarks import parallel
 from raysl.benchmarks.average_precision import average_precision
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
+from raysl.benchmarks.classifiers.svm_training import LabelledRows, Machine
 from raysl.benchmarks.low_shot import draw_shots
 from raysl.benchmarks.low_shot_svm import LowShotSVM, _drawn, _Shared
-from raysl.benchmarks.svm_training import LabelledRows, Machine
 from raysl.cluster import connect
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
@@ -18,12 +18,6 @@ from tests.benchmarks.test_linear import perfect_set
 from tests.benchmarks.test_svm import several
 
 SMALL: dict[str, Any] = {"shots": (1, 4), "samples": 3, "costs": (0.1, 1.0, 100.0)}
-
-
-@pytest.fixture(autouse=True)
-def serial() -> None:
-    """Without the tasks that would begin with minutes of imports, whoever has started Ray before."""
-    ray.shutdown()
 
 
 def low_shot_svm(train: FeatureSet, test: FeatureSet, num_classes: int, **settings: Any) -> Findings:
@@ -117,10 +111,10 @@ def test_raw_digits_have_their_known_precision() -> None:
     assert curve["lines"]["worst draw"][1] == [8, metrics["8_shot_min"].value]
 
 
-def test_names_are_exactly_those_that_are_given_and_one_leads_for_each_number() -> None:
-    config = LowShotSVM.Config(**{**SMALL, "shots": (4, 1, 4)})
+def test_names_are_exactly_those_that_are_given_and_the_means_of_the_fewest_and_the_most_lead() -> None:
+    config = LowShotSVM.Config(**{**SMALL, "shots": (4, 1, 2, 4)})
     metrics = LowShotSVM(config).run(random_set(60, 0), random_set(40, 1), 4, 0).metrics
-    names = ["4_shot", "4_shot_min", "4_shot_max", "1_shot", "1_shot_min", "1_shot_max"]
+    names = [f"{shots}_shot{end}" for shots in (4, 1, 2) for end in ("", "_min", "_max")]
     assert [metric.name for metric in metrics] == LowShotSVM.metrics(config, 4) == names
     assert [metric.name for metric in metrics if metric.is_headline] == ["4_shot", "1_shot"]
 
@@ -159,8 +153,9 @@ def test_sets_that_mean_nothing_are_refused_where_they_are_measured() -> None:
 
 
 @pytest.mark.slow  # the processes that import this
-def test_tasks_give_what_this_process_gives(ray_here: None) -> None:
+def test_tasks_give_what_this_process_gives(ray_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = random_set(40, 0), random_set(30, 1)
     here = low_shot_svm(train, test, 4)
+    monkeypatch.setattr(parallel, "WORTH_S", 0.0)
     connect()
     assert low_shot_svm(train, test, 4).metrics == here.metrics

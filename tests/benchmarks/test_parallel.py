@@ -1,14 +1,24 @@
 import numpy as np
+import pytest
 import ray
 
+from raysl.benchmarks import parallel
 from raysl.benchmarks.parallel import run_jobs
 from raysl.cluster import connect
 from tests.benchmarks.jobs import look_up
 
+JOBS = [(3,), (1,), (4,)]
 
-def test_jobs_answer_in_their_order_and_tasks_read_what_they_share_without_a_copy(ray_here: None) -> None:
+
+def test_jobs_answer_in_their_order_and_tasks_read_what_they_share_without_a_copy(
+    ray_here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = [(3, True), (1, True), (4, True)]
     ray.shutdown()
-    assert run_jobs(look_up, np.arange(5), [(3,), (1,)]) == [(3, True), (1, True)]
-    connect()
-    assert run_jobs(look_up, np.arange(5), [(3,), (1,)]) == [(3, False), (1, False)]
-    assert run_jobs(look_up, np.arange(5), []) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(parallel, "WORTH_S", 0.0)
+        assert run_jobs(look_up, np.arange(5), JOBS) == here
+        connect()
+        assert run_jobs(look_up, np.arange(5), JOBS) == [(3, True), (1, False), (4, False)]
+        assert run_jobs(look_up, np.arange(5), []) == []
+    assert run_jobs(look_up, np.arange(5), JOBS) == here  # too little work for tasks

@@ -1,9 +1,16 @@
 """Results that are kept."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
-from raysl.benchmarks.results import Basis, Result, Results
+import pytest
+
+from raysl.benchmarks.linear_augmented import LinearAugmented
+from raysl.benchmarks.suite.results import Basis, Result, Results, label_of
+from raysl.benchmarks.training_runs.run import ProbeViews
+from raysl.nn.stage_heads import StageHead
 from raysl.report.contents import Score
 from raysl.storage import Folder
 
@@ -27,3 +34,28 @@ def test_results_of_older_raysl_still_count(tmp_path: Path) -> None:
     (tmp_path / "knn.json").write_text(json.dumps(content))
     old = Results(Folder(str(tmp_path))).load()["knn"]
     assert old == Result("knn", BASIS, [Score(benchmark="mine", metric="search", trained=0.5)])
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b'{"format": 2, "bench', b"\xff\xfe\x00", b"[]", b'{"format": 2, "scores": ["a"]}']
+)
+def test_a_damaged_result_counts_as_not_measured_and_is_named(
+    content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    results = Results(Folder(str(tmp_path)))
+    results.keep(Result("mine", BASIS, [SCORE]), "digits")
+    (tmp_path / "knn.json").write_bytes(content)
+    assert list(results.load()) == ["mine"]
+    assert caplog.messages == [
+        f"{tmp_path}/knn.json is damaged, or of another raysl: what it held counts as not measured"
+    ]
+
+
+def test_special_settings_are_named_as_they_are_written() -> None:
+    own = LinearAugmented.Config()
+    assert label_of("linear_augmented", own, own) == ("linear_augmented", "")
+    name, special = label_of("linear_augmented", replace(own, epochs=5, views=ProbeViews(flip=0.0)), own)
+    assert re.fullmatch(r"linear_augmented@[0-9a-f]{6}", name)
+    assert set(special.split(", ")) == {"epochs=5", "views.flip=0.0"}
+    _, special = label_of("linear_augmented", replace(own, stages=(StageHead(stage="res3"),)), own)
+    assert special == "stages=[{'stage': 'res3', 'pool': {'kind': 'av…"

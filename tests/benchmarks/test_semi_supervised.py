@@ -11,8 +11,8 @@ from raysl.benchmarks import semi_supervised
 from raysl.benchmarks.benchmark import Context, Labelled
 from raysl.benchmarks.metric import bootstrap
 from raysl.benchmarks.semi_supervised import SemiSupervised, num_drawn
-from raysl.benchmarks.trained import Trained
-from raysl.benchmarks.training import ProbeViews
+from raysl.benchmarks.training_runs.run import ProbeViews
+from raysl.benchmarks.training_runs.trained import Trained
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig

@@ -7,23 +7,17 @@ import torch
 from sklearn.model_selection import cross_val_score
 from sklearn.svm import LinearSVC
 
-from raysl.benchmarks import svm_training
+from raysl.benchmarks import parallel, svm_training
 from raysl.benchmarks.average_precision import average_precision, mean_average_precision
 from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
+from raysl.benchmarks.classifiers.svm_training import LabelledRows, Machine, cross_validated, fit_class, normalised
 from raysl.benchmarks.svm import SVM
-from raysl.benchmarks.svm_training import LabelledRows, Machine, cross_validated, fit_class, normalised
 from raysl.cluster import connect
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 from tests.benchmarks.test_linear import perfect_set
 
 COSTS = (0.1, 1.0, 10.0)
-
-
-@pytest.fixture(autouse=True)
-def serial() -> None:
-    """Without the tasks that would begin with minutes of imports, whoever has started Ray before."""
-    ray.shutdown()
 
 
 def svm(train: FeatureSet, test: FeatureSet, num_classes: int, **settings: object) -> Findings:
@@ -129,14 +123,19 @@ def test_rows_are_divided_by_their_length_and_a_little_more_in_any_chunks(monkey
     np.testing.assert_allclose(normalised(rows), expected)
 
 
+def svm_in_tasks(train: FeatureSet, test: FeatureSet) -> Findings:
+    parallel.WORTH_S = 0.0
+    return svm(train, test, 3, costs=(0.1, 1.0))
+
+
 @pytest.mark.slow  # the processes that import this
-def test_tasks_give_what_this_process_gives(ray_here: None) -> None:
+def test_tasks_give_what_this_process_gives(ray_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = several(40, 0), several(30, 1)
     here = svm(train, test, 3, costs=(0.1, 1.0))
+    monkeypatch.setattr(parallel, "WORTH_S", 0.0)
     connect()
     assert svm(train, test, 3, costs=(0.1, 1.0)).metrics == here.metrics
-    inside = ray.remote(num_cpus=1)(svm).remote(train, test, 3, costs=(0.1, 1.0))
-    assert ray.get(inside).metrics == here.metrics
+    assert ray.get(ray.remote(num_cpus=1)(svm_in_tasks).remote(train, test)).metrics == here.metrics
 
 
 def test_stages_have_metrics_of_their_own_and_pixels_have_none() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysl.benchmarks.figures import confusion, reliability
+from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.report.benchmark_figures import curves_figures, per_class_figure, reliability_figure, stages_figure
 from raysl.report.confusion_figure import confusion_figure
 from raysl.report.contents import Retrieved, Score
@@ -147,14 +147,24 @@ def test_accuracy_against_k_has_the_first_k_too() -> None:
 
 
 def test_shots_and_shares_of_labels_are_families_and_single_numbers_none() -> None:
-    names = ("1_shot", "5_shot", "top1_1pct", "top1_10pct", "precision_at_1", "precision_at_10", "recall_at_1", "top1")
+    names = (
+        "1_shot",
+        "5_shot",
+        "top1_0_1pct",
+        "top1_10pct",
+        "1_shot_min",
+        "precision_at_1",
+        "precision_at_10",
+        "recall_at_1",
+        "top1",
+    )
     found = families([score(name) for name in names])
     assert [family.title for family in found] == [
         "By labelled images of each class",
         "Top-1 against labelled images, %",
         "Precision against k",
     ]
-    assert [list(family.scores) for family in found] == [[1, 5], [1, 10], [1, 10]]
+    assert [list(family.scores) for family in found] == [[1, 5], [0.1, 10], [1, 10]]
 
 
 STAGES = [
@@ -177,6 +187,22 @@ def test_stages_are_those_that_the_title_names_and_the_features_come_last() -> N
     assert list(found.scores)[-1] == "features"
 
 
+@pytest.mark.parametrize(
+    ("name", "title", "stage"),
+    [
+        ("top1_res4", "Augmented probe, top-1, res4", "res4"),
+        ("top1_res4_2", "Augmented probe, top-1, res4_2 (epochs=3)", "res4_2"),
+        ("top1_best", "Augmented probe, top-1, best epoch", None),
+        ("top1_validation", "Retrieval, instre, validation, mean average precision", None),
+        ("top1_min", "Low-shot SVM, mAP of 1 per class, worst draw", None),
+        ("top1_2", "Probe of 2nd, top-1", None),
+    ],
+)
+def test_a_title_tells_whether_a_number_is_of_a_stage(name: str, title: str, stage: str | None) -> None:
+    found = stages_of([score("top1", title="Probe, top-1"), score(name, title=title)])
+    assert [list(own.scores) for own in found] == ([] if stage is None else [[stage, "features"]])
+
+
 def test_bars_by_stage_bear_their_numbers() -> None:
     drawn = stages_figure(stages_of(STAGES)[0], "stages")
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", drawn)
@@ -195,7 +221,8 @@ GOOD: dict[str, Any] = {
 
 
 def test_the_page_folds_what_each_benchmark_found_behind_its_name() -> None:
-    full = page(example(figures={"knn": GOOD, "linear": {"per_class": GOOD["per_class"], "unheard_of": 3}}))
+    figures = {"knn": GOOD, "linear": {"per_class": GOOD["per_class"], "unheard_of": 3}}
+    full = page(example(figures=figures, embeddings=None, history=[]))
     outline = Outline(full)
     assert "Benchmark by benchmark" in outline.headings
     assert "knn confusion, reliability, classes, curves" in outline.text
@@ -258,5 +285,5 @@ def test_right_images_have_the_frame_and_the_mark_of_right_ones() -> None:
     first = CELL + 2 * FRAME + WIDE_GAP
     lefts = [first, first + CELL + 2 * FRAME + GAP]
     assert [tuple(image[1, left + 1, :3].tolist()) for left in lefts] == [SAME, OTHER]
-    text = Outline(page(example(retrieved={"retrieval": sample}))).text
+    text = Outline(page(example(retrieved={"retrieval": sample}, embeddings=None, history=[]))).text
     assert "✔ and green: right (1 of 2)" in text

@@ -61,6 +61,13 @@ def test_what_shows_the_same_number_is_best_together_and_nan_never() -> None:
     assert found.rows[0].best == [0, 1]
 
 
+def test_of_numbers_without_a_unit_only_headlines_have_a_best_one() -> None:
+    ranks = [replace(RANK, trained=value) for value in (20.0, 30.0)]
+    alone = compare([report(str(turn), own) for turn, own in enumerate(ranks)])
+    leading = compare([report(str(turn), replace(own, is_headline=True)) for turn, own in enumerate(ranks)])
+    assert [found.rows[0].best for found in (alone, leading)] == [[], [1]]
+
+
 def test_rivals_stand_where_all_agree() -> None:
     assert pair().rows[0].rivals == {"pixels": 30.0}
     text = Outline(comparison_page(pair())).text
@@ -197,6 +204,24 @@ def test_hostile_text_stays_text_and_credentials_stay_out() -> None:
     assert "script" not in outline.tags
     assert not [name for name, _ in outline.attributes if name.startswith("on")]
     assert "SeCrEt" not in full + comparison_csv(found) + comparison_latex(found)
+
+
+def test_where_there_are_many_numbers_each_benchmark_has_a_bar() -> None:
+    names = ["a"] * 9 + ["b"]
+    scores = [
+        Score(benchmark=name, metric=f"m{turn}", title=f"N{turn} of {name}", trained=1.0 + turn)
+        for turn, name in enumerate(names)
+    ]
+    full = comparison_page(compare([report("x", *scores, step=1), report("x", *scores, step=2)]))
+    drawn = full[full.index('class="bars"') : full.index('id="steps"')]
+    assert re.findall(r">(N\d of \w)</text>", drawn) == [
+        "N0 of a",
+        "N9 of b",
+        *(f"N{turn} of a" for turn in range(1, 7)),
+    ]
+    shown, folded = full[full.index('id="steps"') :].split("Further numbers")
+    assert re.findall(r"<h3>\w: (N\d of \w)</h3>", shown) == ["N0 of a", "N9 of b"]
+    assert "<h3>a: N1 of a</h3>" in folded
 
 
 def test_many_checkpoints_are_all_in_the_table_and_the_first_ten_in_the_drawings() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raysl.benchmarks.fitting import MeasuredImages
+from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.config.load import load_config
 from raysl.report.assemble import retrieved_images
 from tests.data.samples import png

@@ -14,7 +14,7 @@ import pytest
 import ray
 import ray.cloudpickle
 
-from raysl.benchmarks.settings import load_benchmarks
+from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.checkpoint import TrainState, load_checkpoint
 from raysl.checkpoint_files import Found, checkpoint_name, seal
 from raysl.cluster import Resources, worker_shape

@@ -66,12 +66,14 @@ class Detector(Method):
         return (*names, "loss_mask") if config.masks else names
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """The sum of torchvision's losses; proposals and boxes are drawn by the step's random numbers."""
+        """The sum of torchvision's losses; proposals and boxes are drawn by the step's random numbers. It reads numbers
+        from tensors, as torchvision's parts do."""
         images = self._images(batch)
         targets = [self._target(batch, row) for row in range(len(batch))]
-        maps = self.pyramid(self.backbone, images.tensors)
-        proposals, first = self.rpn(images, maps, targets)
-        _, second = self.heads(maps, proposals, images.image_sizes, targets)
+        maps = self._maps(images)
+        with torch.autocast(images.tensors.device.type, enabled=False):
+            proposals, first = self.rpn(images, maps, targets)
+            _, second = self.heads(maps, proposals, images.image_sizes, targets)
         losses: dict[str, Tensor] = {**first, **second}
         return StepOutput(torch.stack(list(losses.values())).sum(), {name: losses[name].detach() for name in losses})
 
@@ -80,10 +82,15 @@ class Detector(Method):
         """What is in each image, best first, in evaluation mode: `boxes` [D, 4] in pixels of the batch, `scores` [D],
         `labels` [D] in [0, K) and, with masks, `masks` [D, 1, 28, 28], shares in [0, 1] inside the box."""
         images = self._images(batch)
-        maps = self.pyramid(self.backbone, images.tensors)
+        maps = self._maps(images)
         proposals, _ = self.rpn(images, maps)
         found, _ = self.heads(maps, proposals, images.image_sizes)
         return [{**one, "labels": one["labels"] - 1} for one in found]
+
+    def _maps(self, images: ImageList) -> dict[str, Tensor]:
+        """Of the pyramid, in fp32: the heads' boxes have the type of their maps, and bf16 tells no pixel from the next
+        beyond 256."""
+        return {name: values.float() for name, values in self.pyramid(self.backbone, images.tensors).items()}
 
     def _images(self, batch: Batch) -> ImageList:
         sizes = [(height, width) for height, width in batch.extras[SIZES].tolist()]

@@ -15,13 +15,11 @@ from raysl.addresses import join
 from raysl.arguments import instance, words
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read_rows
-from raysl.benchmarks.features.pool import Numpy, over_chunks
 from raysl.benchmarks.features.store import About, Dtype, Rows, Store, part_rows_for
 from raysl.benchmarks.features.stored import Features, StoredSet
-from raysl.benchmarks.settings import dataset_tag, load_data
+from raysl.benchmarks.suite.settings import dataset_tag, load_data
 from raysl.checkpoint import load_checkpoint
 from raysl.checkpoint_files import BACKBONE_FILE
-from raysl.cluster import Resources, connect
 from raysl.components import resolve
 from raysl.config.schema import DataConfig
 from raysl.data.source import SPLITS, Split
@@ -31,6 +29,8 @@ from raysl.redact import redact
 from raysl.storage import Folder
 
 log = logging.getLogger("raysl")
+
+Numpy = dict[str, np.ndarray]
 
 
 def extract(
@@ -151,6 +151,9 @@ def extract_to(
     wanted: Wanted, split: Split, data: DataConfig, folders: Mapping[tuple[str, str], Folder]
 ) -> dict[tuple[str, str], Store]:
     """Features by the names of network and stage, each to its folder; what lies there of the same ones is kept."""
+    from raysl.benchmarks.features.pool import over_chunks  # Ray, without which benchmarks can still be named
+    from raysl.cluster import Resources, connect
+
     connect()
     part_rows = part_rows_for(split.num_samples, Resources.of_cluster().cpus)
     stores: dict[tuple[str, str], Store] = {}

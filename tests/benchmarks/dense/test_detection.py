@@ -266,6 +266,23 @@ def test_normalisation_is_trained_or_stays_as_pre_trained(tmp_path: Path) -> Non
         assert in_pyramid == (norm == "sync")
 
 
+def test_boxes_stay_in_fp32_where_the_backbone_computes_in_bf16(tmp_path: Path) -> None:
+    split = voc_boxes(voc(tmp_path), "trainval").trainable(with_apart=True)
+    given = context(tmp_path / "run")
+    method, seeing = detector(given), seeing_of(given)
+    picture = seeing.for_training(split, 0, random_of(0))
+    batch = seeing.collate([replace(picture, labels=picture.labels % 3)] * 2, torch.arange(2))
+    inner: list[torch.dtype] = []
+    seen: list[torch.dtype] = []
+    method.backbone.layer1.register_forward_hook(lambda *args: inner.append(args[-1].dtype))  # type: ignore[operator,union-attr]
+    method.heads.register_forward_pre_hook(lambda _, given: seen.extend(boxes.dtype for boxes in given[1]))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = method(batch, Step(0, 1, 1))
+    assert inner == [torch.bfloat16]
+    assert set(seen) == {torch.float32}
+    assert out.loss.dtype == torch.float32
+
+
 def test_schedules_are_the_papers() -> None:
     lists = BoxSplit((), (), ("a",))
     pascal, many = (Detection(Detection.Config(layout=layout))._course(lists, False) for layout in ("voc", "coco"))
@@ -296,7 +313,5 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
     ):
         with pytest.raises(ConfigError, match=message):
             kind.fit_to(settings, NO_IMAGES)
-    with pytest.raises(ConfigError, match="pixels have none; set rivals"):
-        kind(config(tmp_path, rivals=("pixels",)))
     with pytest.raises(ConfigError, match="no stage 'res9'"):
         kind(config(tmp_path, freeze=("res9",))).measure_on(context(tmp_path / "run"), CPU)

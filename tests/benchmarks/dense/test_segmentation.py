@@ -80,6 +80,12 @@ def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkey
     assert parts == whole
 
 
+def test_stages_that_are_no_maps_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    given = context(tmp_path / "run")
+    with pytest.raises(ConfigError, match="'avgpool' is no map of this backbone; choose from stem, res2"):
+        Segmentation.check(config(tmp_path, stages=("avgpool",)), given.checkpoint)
+
+
 def course_of(settings: Segmentation.Config, given: Any) -> tuple[Any, Any, Any]:
     benchmark = Segmentation(settings)
     from raysl.benchmarks.segmentation import _split
@@ -160,8 +166,6 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
         kind.fit_to(config(tmp_path, workers=5), NO_IMAGES)
     with pytest.raises(ConfigError, match="crop=33 over images of short_side=32; give crop=32 or less"):
         kind.fit_to(config(tmp_path, crop=33), NO_IMAGES)
-    with pytest.raises(ConfigError, match="pixels have none; set rivals"):
-        kind(config(tmp_path, rivals=("pixels",)))
     vit = context(tmp_path / "run", *VIT)
     with pytest.raises(ConfigError, match="crop=30 is no multiple of the backbone's patch_size=4; try crop=28"):
         kind(config(tmp_path, crop=30)).measure_on(vit, CPU)

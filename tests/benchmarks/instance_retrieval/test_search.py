@@ -1,3 +1,4 @@
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from raysl.storage import Folder
 from raysl.transforms.functional import normalize
 from tests.benchmarks.contexts import context_of, tiny_resnet, tiny_vit
 from tests.benchmarks.instance_retrieval import samples
+from tests.benchmarks.instance_retrieval.test_protocols import compute_ap
 
 DATA = Digits.Config()
 RMAC = Recipe(stage="res3", pooling="rmac", size=64)
@@ -225,6 +227,35 @@ def test_revisited_oxford_from_end_to_end(tmp_path: Path, pooling: str, is_white
     metrics = by_name(found.metrics)
     assert [name for name, metric in metrics.items() if metric.is_headline] == ["map_medium", "map_hard"]
     assert metrics["map_hard"].interval is not None
+
+
+def test_numbers_of_the_revisited_benchmark_are_those_of_a_slow_loop(tmp_path: Path) -> None:
+    folder = samples.revisited(tmp_path / "data", things=range(6)) / "roxford5k"
+    network = tiny_resnet()
+    _, found = measured(tmp_path, network, dataset="roxford5k", path=str(tmp_path / "data"))
+    truth = pickle.loads((folder / "gnd_roxford5k.pkl").read_bytes())
+    describer = Describer(network, DATA, replace(RMAC, stage="res2"))
+
+    def vector(name: str, box: Any = None) -> Tensor:
+        image = read_image(Folder(str(folder / "jpg")), f"{name}.jpg")
+        return describer.descriptor(describer.parts(image, box))
+
+    database = torch.stack([vector(name) for name in truth["imlist"]])
+    levels = {
+        "easy": (["easy"], ["junk", "hard"]),
+        "medium": (["easy", "hard"], ["junk"]),
+        "hard": (["hard"], ["junk", "easy"]),
+    }
+    for level, (right, ignored) in levels.items():
+        areas, firsts = [], []
+        for name, answer in zip(truth["qimlist"], truth["gnd"], strict=True):
+            order = (database @ vector(name, tuple(answer["bbx"]))).argsort(descending=True).tolist()
+            wanted, left_out = ({int(n) for kind in kinds for n in answer[kind]} for kinds in (right, ignored))
+            areas.append(compute_ap(order, wanted, left_out))
+            firsts.append(next(image for image in order if image not in left_out) in wanted)
+        assert values(found)[f"map_{level}"] == pytest.approx(100 * sum(areas) / 6)
+        assert values(found)[f"precision_at_1_{level}"] == pytest.approx(100 * sum(firsts) / 6)
+    assert values(found)["map_hard"] < 100, "too easy to tell orders apart"
 
 
 def test_the_same_images_are_found_first(tmp_path: Path) -> None:

@@ -6,14 +6,17 @@ result. Images that are not the run's own have a folder of their own in there.
 
 import hashlib
 import json
+import logging
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from raysl.benchmarks.code import code_of
-from raysl.benchmarks.fitting import MeasuredImages, benchmark_class
+from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.suite.fitting import MeasuredImages, benchmark_class
+from raysl.benchmarks.suite.locations import content_of
 from raysl.checkpoint import Checkpoint
 from raysl.checkpoint_files import BACKBONE_FILE
 from raysl.config.dump import plain as plain_settings
@@ -21,7 +24,11 @@ from raysl.config.schema import BenchmarkConfig
 from raysl.report.contents import Score, parse_score, plain
 from raysl.storage import Folder, outlast
 
+log = logging.getLogger("raysl")
+
 FORMAT = 2
+MOST_SHOWN = 40
+"""Characters of a setting in the title of a number; its result has all of it."""
 RESULTS_FOLDER = "benchmarks"
 _NO_SETTINGS_OF_THE_MEASURE = ("name", "required")
 
@@ -38,7 +45,8 @@ class Basis:
             name.
         image: size, normalisation and so on of what the backbone is shown.
         seed: of all that is random.
-        code: digest of the benchmark's code, see `raysl.benchmarks.code`.
+        code: digest of the benchmark's code, see `raysl.benchmarks.suite.code`.
+        places: digests of what its settings name besides the images, see `raysl.benchmarks.suite.locations`.
     """
 
     step: int
@@ -49,6 +57,7 @@ class Basis:
     image: dict[str, Any]
     seed: int
     code: str
+    places: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, loaded: Checkpoint, config: BenchmarkConfig, images: MeasuredImages) -> "Basis":
@@ -66,13 +75,15 @@ class Basis:
             image=plain({name: getattr(images.data, name) for name in _OF_AN_IMAGE}),
             seed=loaded.config.seed,
             code=code_of(kind),
+            places=content_of(config),
         )
 
-    def may_stand_beside(self, other: "Basis") -> bool:
-        """Whether two results may stand on one page: of the same weights, and of the same images or of their own."""
+    def is_of(self, loaded: Checkpoint, images: MeasuredImages) -> bool:
+        """Whether a result may stand on the page of a checkpoint and of images: those, or images of its own."""
         has_own = not self.train or self.settings.get("data") is not None
-        is_same = (self.train, self.test) == (other.train, other.test)
-        return (self.step, self.weights) == (other.step, other.weights) and (has_own or is_same)
+        test = "" if images.test is None else images.test.fingerprint
+        is_same = (self.train, self.test) == (images.train.fingerprint, test)
+        return (self.step, self.weights) == (loaded.meta["step"], weights_of(loaded)) and (has_own or is_same)
 
     def changes_from(self, other: "Basis") -> list[str]:
         """Names of what differs, for messages."""
@@ -96,7 +107,7 @@ class Result:
         name: of the benchmark, with a mark where its settings are special.
         basis: what it is of.
         scores: the numbers.
-        figures: what the page draws of it, in the types of JSON, see `Findings.figures` and `raysl.benchmarks.figures`.
+        figures: what the page draws of it, in the types of JSON, see `Findings.figures` and `figures.py`.
         seconds: that it took, all sides together, without the extraction of features.
     """
 
@@ -118,10 +129,14 @@ class Results:
         self.folder = folder
 
     def load(self) -> dict[str, Result]:
-        """All that were kept, by the name of the benchmark; what cannot be read counts as not measured."""
+        """All that were kept, by the name of the benchmark; what cannot be read is said and counts as not measured."""
         names = [name for name in self.folder.names() if name.endswith(".json") and name != "report.json"]
-        found = [_parse(self.folder.read(name).decode()) for name in names]
-        return {result.name: result for result in found if result is not None}
+        found = {name: _parse(self.folder.read(name)) for name in names}
+        for name, result in found.items():
+            if result is None:
+                where = self.folder.uri_of(name)
+                log.warning("%s is damaged, or of another raysl: what it held counts as not measured", where)
+        return {result.name: result for result in found.values() if result is not None}
 
     def keep(self, result: Result, dataset: str, predictions: bytes = b"") -> None:
         """Write a result in place of the one of this name.
@@ -154,15 +169,15 @@ def _safe(name: str) -> str:
     return safe if safe == name else f"{safe}-{_digest(name)}"
 
 
-def _parse(text: str) -> Result | None:
+def _parse(file: bytes) -> Result | None:
     try:
-        content = json.loads(text)
+        content = json.loads(file)
         if content["format"] != FORMAT:
             return None
         basis = Basis(**{field.name: content[field.name] for field in fields(Basis)})
         scores = [parse_score(score) for score in content["scores"]]
         return Result(content["benchmark"], basis, scores, content["figures"], content["seconds"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -185,7 +200,19 @@ def label_of(key: str, config: BenchmarkConfig, own: BenchmarkConfig | None) -> 
     }
     if not changes:
         return key, ""
-    return f"{key}@{_digest(changes)}", ", ".join(f"{name}={value}" for name, value in changes.items())
+    words = [word for name, value in changes.items() for word in _words(name, value, before.get(name))]
+    return f"{key}@{_digest(changes)}", ", ".join(words)
+
+
+def _words(name: str, value: Any, before: Any) -> Iterator[str]:
+    """A changed setting as it is written, `views.flip=0.0`, of a group of settings those in it that differ."""
+    if isinstance(value, dict) and isinstance(before, dict):
+        for inner in value:
+            if inner not in before or value[inner] != before[inner]:
+                yield from _words(f"{name}.{inner}", value[inner], before.get(inner))
+    else:
+        text = str(value)
+        yield f"{name}={text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 1] + '…'}"
 
 
 def _digest(tree: Any) -> str:

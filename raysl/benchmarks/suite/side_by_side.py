@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings, Metric, Side, by_name
 from raysl.benchmarks.features.stored import StoredSet
-from raysl.benchmarks.figures import confusion, reliability
+from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.cluster import Resources, connect
 from raysl.config.schema import BenchmarkConfig
 
@@ -76,6 +76,11 @@ def measure(task: Task) -> Measured:
         found = Findings(found)
     metrics = by_name(found.metrics)
     figures = dict(found.figures)
+    if "per_class" in figures:
+        figures["per_class"] = {
+            title: {_class_name(name, task.class_names): value for name, value in values.items()}
+            for title, values in figures["per_class"].items()
+        }
     predicted, confidence = found.predicted, None
     if found.scores is not None:
         confidence, predicted = found.scores.cpu().float().max(dim=1)
@@ -86,6 +91,12 @@ def measure(task: Task) -> Measured:
         if found.are_probabilities and found.scores is not None:
             figures["reliability"] = reliability(labels, found.scores.cpu().float())
     return Measured(metrics, figures, predicted, confidence, time.monotonic() - began)
+
+
+def _class_name(name: Any, class_names: Sequence[str]) -> str:
+    """A class by its name, where a benchmark knows its number alone."""
+    text = str(name)
+    return class_names[int(text)] if text.isdecimal() and int(text) < len(class_names) else text
 
 
 def _loaded(stored: StoredSet, stages: Sequence[str]) -> FeatureSet:

@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from raysl.benchmarks.benchmark import Benchmark, Labelled, Needs
-from raysl.benchmarks.settings import other_data
+from raysl.benchmarks.suite.settings import other_data
 from raysl.components import resolve
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.source import Split
@@ -143,27 +143,34 @@ class MeasuredImages:
             self._others[key] = MeasuredImages.of(other_data(self.data, config.data))
         return self._others[key]
 
-    def fit(self, wanted: Mapping[str, BenchmarkConfig]) -> Fitting:
+    def fit(self, wanted: Mapping[str, BenchmarkConfig], in_run: bool = True) -> Fitting:
         """Benchmarks as these images allow them.
+
+        Args:
+            wanted: their settings, by their names.
+            in_run: whether a run's settings name them, else the words of a command, for the message.
 
         Raises:
             ConfigError: a line for each benchmark that is required and cannot be measured at all, or whose settings
                 are wrong.
         """
         fitting = Fitting({}, {}, [], wanted)
-        refused: list[str] = []
+        refused: dict[str, ConfigError] = {}
         for key, config in wanted.items():
             benchmark_class(config)(config)  # refuses settings that are wrong whatever the images
             try:
                 self._fit_one(key, config, fitting)
             except ConfigError as error:
                 if config.required:
-                    others = ", ".join(other for other in wanted if other != key)
-                    refused.append(f"benchmarks.{key}: {error}; benchmarks=[{others}] leaves it out")
+                    refused[key] = error
                 else:
                     fitting.left_out.append(f"{key} is left out: {error}")
         if refused:
-            raise ConfigError("\n".join(refused))
+            rest = [key for key in wanted if key not in refused]
+            way = f"; benchmarks=[{', '.join(rest)}] leaves it out" if in_run else ""
+            if rest and not in_run:
+                way = f"; leave it out, which leaves {', '.join(rest)}"
+            raise ConfigError("\n".join(f"benchmarks.{key}: {error}{way}" for key, error in refused.items()))
         return fitting
 
     def _fit_one(self, key: str, config: BenchmarkConfig, fitting: Fitting) -> None:

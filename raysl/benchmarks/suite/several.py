@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from raysl.addresses import cut, join
 from raysl.arguments import words
-from raysl.benchmarks.evaluate import Report, benchmark, prepare
+from raysl.benchmarks.suite.evaluate import Report, benchmark, prepare
 from raysl.checkpoint import newest
 from raysl.checkpoint_files import checkpoint_names, read_meta
 from raysl.config.load import load_dumped
@@ -115,6 +115,7 @@ def watch(
     """Measure each checkpoint that a run saves, until it is finished, and write one page with all of them.
 
     A checkpoint that the run removes before its turn is passed over; what was measured before is not measured again.
+    The report of each lies beside its results, that of the run stays as it is.
 
     Args:
         run: local path or URI of its folder, which need not have a checkpoint yet.
@@ -147,7 +148,7 @@ def _measured(
     folder: Folder, name: str, benchmarks: Sequence[str] | None, overrides: Sequence[str], trust_code: bool
 ) -> Report | None:
     try:
-        return benchmark(folder.uri_of(name), benchmarks, overrides, trust_code=trust_code)
+        return benchmark(folder.uri_of(name), benchmarks, overrides, trust_code=trust_code, beside=True)
     except ConfigError:
         if folder.exists(name):
             raise

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from raysl.methods.supervised import Supervised
 
-NAME = "raysl.benchmarks.probe_method:Probe"
+NAME = "raysl.benchmarks.training_runs.probe:Probe"
 
 
 class Probe(Supervised):

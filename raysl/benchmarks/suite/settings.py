@@ -31,8 +31,8 @@ def load_benchmarks(
 
     Args:
         config: the run's settings.
-        names: benchmarks to take, which are then required; default: those of the run, or, where it has none,
-            `DEFAULTS`, of which none is.
+        names: benchmarks to take, which are then required; one of a file, `mine.py:Mine`, goes by its class there.
+            Default: those of the run, or, where it has none, `DEFAULTS`, of which none is.
         overrides: `knn.k=[20,200]`.
 
     Raises:
@@ -40,7 +40,9 @@ def load_benchmarks(
     """
     own = to_dict(config)["benchmarks"]
     if names:
-        wanted = {name: {**own.get(name, {}), "required": True} for name in names}
+        files = {name.rpartition(":")[2]: name for name in names if ":" in name}
+        overrides = [*(f"{key}={json.dumps({'name': name})}" for key, name in files.items()), *overrides]
+        wanted = {name: {**own.get(name, {}), "required": True} for name in names if ":" not in name}
     else:
         wanted = own or {name: {"required": False} for name in DEFAULTS}
     for override in overrides:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from raysl.benchmarks.benchmark import Benchmark, Context, Labelled
-from raysl.benchmarks.code import code_of
-from raysl.benchmarks.held_out_scores import HeldOutScores
-from raysl.benchmarks.probe_method import Probe
+from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.training_runs.held_out_scores import HeldOutScores
+from raysl.benchmarks.training_runs.probe import Probe
 from raysl.checkpoint_files import BACKBONE_FILE
 from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides
@@ -188,6 +188,8 @@ def training_run(
         callbacks={"held_out": callback},
     )
     run = apply_overrides(run, config.settings)
+    if layer_decay is not None and run.optim.layer_decay is None:  # the settings name another optimizer
+        run = replace(run, optim=replace(run.optim, layer_decay=layer_decay))
     return replace(run, name=f"{_word(config.name)}_{_digest(context, run, config.eval_every)}")
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from raysl import dist
 from raysl.benchmarks.features.embedding import embed
-from raysl.benchmarks.probe_method import Probe
+from raysl.benchmarks.training_runs.probe import Probe
 from raysl.components import resolve
 from raysl.config.ranges import Every
 from raysl.config.schema import CallbackConfig, DataConfig
@@ -21,7 +21,7 @@ from raysl.methods.method import StepOutput
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
 
-NAME = "raysl.benchmarks.held_out_scores:HeldOutScores"
+NAME = "raysl.benchmarks.training_runs.held_out_scores:HeldOutScores"
 FILE = "held_out.safetensors"
 CHUNK_ROWS = 256
 PREFIX = "test_"

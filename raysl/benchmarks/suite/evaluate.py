@@ -7,11 +7,11 @@ from typing import Any
 
 from raysl.addresses import cut
 from raysl.arguments import words
-from raysl.benchmarks.fitting import MeasuredImages
-from raysl.benchmarks.measurement import Measurement
-from raysl.benchmarks.measurement import Report as Report
-from raysl.benchmarks.results import RESULTS_FOLDER
-from raysl.benchmarks.settings import dataset_tag, load_benchmarks, load_data
+from raysl.benchmarks.suite.fitting import MeasuredImages
+from raysl.benchmarks.suite.measurement import Measurement
+from raysl.benchmarks.suite.measurement import Report as Report
+from raysl.benchmarks.suite.results import RESULTS_FOLDER
+from raysl.benchmarks.suite.settings import dataset_tag, load_benchmarks, load_data
 from raysl.checkpoint import Checkpoint, load_checkpoint
 from raysl.checkpoint_files import checkpoint_names
 from raysl.config.schema import DataConfig, RunConfig
@@ -30,6 +30,7 @@ def benchmark(
     config: RunConfig | None = None,
     again: bool = False,
     keep_features: bool = False,
+    beside: bool = False,
 ) -> Report:
     """Measure a checkpoint's backbone, the same one untrained, and raw pixels; keep the results and write the report.
 
@@ -48,6 +49,7 @@ def benchmark(
             images do not allow them.
         again: measure anew what was measured before.
         keep_features: leave the features on disk for the next call, in `features/` beside the results.
+        beside: write the report beside the results, of the newest checkpoint too, as of a run that goes on saving.
 
     Returns:
         The numbers, where the report lies, and which benchmarks failed.
@@ -56,7 +58,7 @@ def benchmark(
         ConfigError: if the checkpoint, a name or a setting is wrong, it names code that is not trusted, or the images
             do not allow a benchmark that is required, or, without `config`, any.
     """
-    task = prepare(checkpoint, benchmarks, overrides, trust_code, config)
+    task = prepare(checkpoint, benchmarks, overrides, trust_code, config, beside)
     return task.run(facts or {}, again, keep_features)
 
 
@@ -66,26 +68,38 @@ def prepare(
     overrides: Sequence[str] = (),
     trust_code: bool = False,
     config: RunConfig | None = None,
+    beside: bool = False,
 ) -> Measurement:
     """What `benchmark` would measure: all that can be checked beforehand is checked here. See there."""
     benchmarks = None if benchmarks is None else words(benchmarks, "benchmarks", "knn")
     overrides = words(overrides, "overrides", "knn.k=[20,200]")
     patience_s = 0.0 if config is None else PATIENCE_S  # a run that has just been trained waits for its storage
     loaded = outlast(lambda: load_checkpoint(checkpoint, trust_code, config), patience_s=patience_s)
+    _check_finite(loaded)
     of_images = [word for word in overrides if re.match(r"data[.=]", word)]
     wanted = load_benchmarks(loaded.config, benchmarks, [word for word in overrides if word not in of_images])
     data = load_data(loaded.config, of_images) if of_images else loaded.config.data
     images = MeasuredImages.of(data)
-    fitting = images.fit(wanted)
+    fitting = images.fit(wanted, in_run=config is not None)
     if config is None:
         for line in fitting.left_out:
             log.warning(line)
         if not fitting.settings:
             raise ConfigError(f"nothing can be measured: {fitting.reasons}")
-    return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data))
+    return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data, beside))
 
 
-def _folders(loaded: Checkpoint, checkpoint: str, data: DataConfig) -> tuple[Folder, Folder, Folder]:
+def _check_finite(loaded: Checkpoint) -> None:
+    """Refuse a backbone whose features would all be no numbers."""
+    weights = loaded.backbone.state_dict()
+    if bad := [name for name, value in weights.items() if not bool(value.isfinite().all())]:
+        raise ConfigError(
+            f"{len(bad)} of the {len(weights)} tensors of the backbone in {loaded.uri} have values that are not "
+            f"finite, {bad[0]} first: its training went wrong; take an older checkpoint"
+        )
+
+
+def _folders(loaded: Checkpoint, checkpoint: str, data: DataConfig, beside: bool) -> tuple[Folder, Folder, Folder]:
     """Where the run is, where these results are kept, and where their report is."""
     uri, name = cut(loaded.uri)
     run = Folder(uri)
@@ -94,4 +108,4 @@ def _folders(loaded: Checkpoint, checkpoint: str, data: DataConfig) -> tuple[Fol
         results = results.child(tag)
         return run, results, results
     is_newest = Folder(checkpoint).uri == run.uri or not any(other > name for other in checkpoint_names(run))
-    return run, results, run if is_newest else results
+    return run, results, run if is_newest and not beside else results

@@ -1,4 +1,4 @@
-"""What a training of `raysl.benchmarks.training` comes to: what its classifiers say of the held-out images.
+"""What a training of `raysl.benchmarks.training_runs.run` comes to: what its classifiers say of the held-out images.
 
 That is kept in the folder of the run when it is done, and its checkpoints go.
 """
@@ -10,13 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import Context
-from raysl.benchmarks.figures import confusion, reliability
-from raysl.benchmarks.held_out_scores import FILE, logged_names
 from raysl.benchmarks.metric import Findings, Metric, mean_of
+from raysl.benchmarks.suite.figures import confusion, reliability
+from raysl.benchmarks.training_runs.held_out_scores import FILE, logged_names
 from raysl.checkpoint_files import checkpoint_names, local_copy, remove
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, StorageError
@@ -62,18 +63,27 @@ def trained(run: RunConfig, keep_checkpoints: bool = False) -> Trained:
         Stopped: if the process was asked to end; the next start goes on.
     """
     folder = RunFolder.of(run)
-    content = outlast(partial(folder.read_if_there, FILE))
-    if not content:
-        log.info("%s trains for %d epochs in %s", run.name, run.train.epochs, folder.uri)
+    kept = _read(outlast(partial(folder.read_if_there, FILE)))
+    if kept is None:
+        log.info("%s trains for %d epoch(s) in %s", run.name, run.train.epochs, folder.uri)
         result = _pretrained(run)
         with local_copy(result.checkpoint, [FILE]) as copy:
             found = load_file(copy / FILE)
-        content = save(found | {"history": _history(result, run)})
-        outlast(partial(folder.write, FILE, content))
+        kept = found | {"history": _history(result, run)}
+        outlast(partial(folder.write, FILE, save(kept)))
     if not keep_checkpoints:
         for name in outlast(partial(checkpoint_names, folder)):
             outlast(partial(remove, folder, name))
-    return Trained(**load(content))
+    return Trained(**kept)
+
+
+def _read(file: bytes) -> dict[str, Tensor] | None:
+    """What was kept of a training; None where there is nothing, or what is there is damaged."""
+    try:
+        return load(file) if file else None
+    except SafetensorError:
+        log.warning("what was kept of a training is damaged: it is trained again")
+        return None
 
 
 def _pretrained(run: RunConfig) -> "Result":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.classification import Scaling, chunks_of, device_for, rows_of, softmax
+from raysl.benchmarks.classifiers.scaling import Scaling, chunks_of, device_for, rows_of, softmax
 from raysl.hashing import hash_words, permutation
 from raysl.schedule import cosine
 

@@ -9,10 +9,7 @@ from types import ModuleType
 
 _ROOMS = ("raysl.benchmarks.", "raysl.nn.", "raysl.losses")
 """Modules that may change a number. Those that only move numbers about are left out."""
-_NO_MATTER = (
-    *("raysl.benchmarks.benchmark", "raysl.benchmarks.metric", "raysl.benchmarks.code", "raysl.benchmarks.settings"),
-    *("raysl.benchmarks.fitting", "raysl.benchmarks.results", "raysl.benchmarks.features"),
-)
+_NO_MATTER = ("raysl.benchmarks.benchmark", "raysl.benchmarks.suite", "raysl.benchmarks.features", "raysl.nn.backbones")
 
 
 @cache
@@ -28,6 +25,7 @@ def code_of(kind: type[object]) -> str:
     except (OSError, TypeError):  # typed into a notebook
         return ""
     _collect(importlib.import_module(kind.__module__), found)
+    found["own"] = found.pop(kind.__module__)  # a user's file has another name wherever it lies
     whole = "\n".join(f"{name} {found[name]}" for name in sorted(found))
     return hashlib.sha256(whole.encode()).hexdigest()[:12]
 
@@ -39,7 +37,7 @@ def _collect(module: ModuleType, found: dict[str, str]) -> None:
     _drop_docstrings(tree)
     found[module.__name__] = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
     for name in _imported(tree):
-        if name.startswith(_ROOMS) and not name.startswith(_NO_MATTER) and not name.startswith("raysl.nn.backbones"):
+        if name.startswith(_ROOMS) and not name.startswith(_NO_MATTER):
             _collect(importlib.import_module(name), found)
 
 

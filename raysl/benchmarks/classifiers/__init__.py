@@ -1,0 +1,1 @@
+"""What linear classifiers of frozen features share: scaling, solvers, held-out images."""

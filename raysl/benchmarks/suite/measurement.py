@@ -1,0 +1,247 @@
+"""One measurement: some benchmarks of one checkpoint, kept one by one and then reported."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from raysl.benchmarks.benchmark import PIXELS, Side
+from raysl.benchmarks.features.extraction import check_stages
+from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
+from raysl.benchmarks.suite.page import Page
+from raysl.benchmarks.suite.predictions import predictions
+from raysl.benchmarks.suite.results import Basis, Result, Results, label_of
+from raysl.benchmarks.suite.side_by_side import Measured, Task, measure, measure_all
+from raysl.benchmarks.suite.tasks import FEATURES_FOLDER, WORK_FOLDER, Tasks
+from raysl.checkpoint import Checkpoint
+from raysl.config.schema import BenchmarkConfig, RunConfig
+from raysl.errors import RunFailed, Stopped
+from raysl.report.contents import Score, flat_metrics
+from raysl.screen import duration
+from raysl.storage import Folder, outlast
+from raysl.waiting import enter
+
+log = logging.getLogger("raysl")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What benchmarks measured.
+
+    Args:
+        metrics: `knn/top1` is the trained backbone's; `knn/top1/untrained`, `/pixels` and `/deviation` stand beside it.
+        path: of `report.html`.
+        scores: the same as a table.
+        failures: what kept a benchmark from giving a number, by its name.
+        checkpoint: that was measured.
+    """
+
+    metrics: dict[str, float]
+    path: str
+    scores: list[Score] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+    checkpoint: str = ""
+
+    def check(self) -> None:
+        """Fail where a benchmark has.
+
+        Raises:
+            RunFailed: with the reason of each.
+        """
+        if self.failures:
+            reasons = "\n".join(f"the benchmark {name} failed: {reason}" for name, reason in self.failures.items())
+            raise RunFailed(f"{reasons}\nall else was measured and kept; the next start measures what is missing")
+
+
+class Measurement:
+    """One checkpoint, and the benchmarks that are wanted of it.
+
+    Args:
+        loaded: the checkpoint.
+        fitting: the benchmarks, as their images allow them.
+        images: those that the report shows.
+        run: folder of the run.
+        results: folder of the results.
+        home: folder of the report.
+
+    Raises:
+        ConfigError: if the backbone has not the stages that a benchmark asks for, or does not allow its settings.
+    """
+
+    def __init__(
+        self, loaded: Checkpoint, fitting: Fitting, images: MeasuredImages, run: Folder, results: Folder, home: Folder
+    ) -> None:
+        self.loaded = loaded
+        self.fitting = fitting
+        self.images = images
+        self.run_folder = run
+        self.home = home
+        self.results = Results(results)
+        for key, config in fitting.settings.items():
+            kind = benchmark_class(config)
+            check_stages(loaded.backbone, kind.stages(config), f"{loaded.uri} for {key}")
+            kind.check(config, loaded)
+        self.labels = {
+            key: label_of(key, fitting.asked[key], _own(loaded.config, key, config))
+            for key, config in fitting.settings.items()
+        }
+        self.bases = {key: Basis.of(loaded, config, fitting.images[key]) for key, config in fitting.settings.items()}
+        names = {key: name for key, (name, _) in self.labels.items()}
+        self.tasks = Tasks(loaded, fitting, images, names, results)
+        self.kept = outlast(self.results.load)
+
+    @property
+    def lacking(self) -> list[str]:
+        """Benchmarks without a result of this content."""
+        return [key for key in self.bases if not self._has(key)]
+
+    def run(self, facts: dict[str, Any], again: bool = False, keep_features: bool = False) -> Report:
+        """Measure what has no result yet, keep, report.
+
+        Args:
+            facts: fields of the report that only the caller knows, for a checkpoint that has no report yet.
+            again: measure all anew.
+            keep_features: leave the features on disk, for the next start.
+        """
+        lacking = list(self.bases) if again else self.lacking
+        self._tell(lacking)
+        if again:
+            outlast(lambda: self.results.folder.remove_folder(WORK_FOLDER))
+        failures: dict[str, str] = {}
+        tasks: list[Task] = []
+        if lacking:
+            tasks = list(self.tasks.of(lacking))
+            self._measure(tasks, failures)
+        results = self._shown()
+        page = Page(self.loaded, self.images, self.run_folder, self.home)
+        notes = page.notes(list(self.fitting.asked), self.fitting.left_out, failures)
+        if lacking or page.differs(results, notes):
+            enter("writing the report")
+            page.write(results, notes, facts, *self.tasks.shown(tasks))
+        if not failures and not keep_features:
+            outlast(lambda: self.results.folder.remove_folder(FEATURES_FOLDER))
+        scores = [score for result in results for score in result.scores]
+        return Report(flat_metrics(scores), page.uri, scores, failures, self.loaded.uri)
+
+    def _has(self, key: str) -> bool:
+        name, _ = self.labels[key]
+        return name in self.kept and self.kept[name].basis == self.bases[key]
+
+    def _tell(self, lacking: list[str]) -> None:
+        """Say what is taken from an earlier start, and why what is measured again is."""
+        for key, basis in self.bases.items():
+            name, _ = self.labels[key]
+            if key not in lacking:
+                log.info("%s was measured before; --again measures it anew", name)
+            elif name in self.kept and (changes := basis.changes_from(self.kept[name].basis)):
+                log.info("%s is measured again: another %s", name, ", ".join(changes))
+
+    def _measure(self, tasks: list[Task], failures: dict[str, str]) -> None:
+        """Measure all, and keep each result as soon as all its sides are there."""
+        open_sides = {task.key: 0 for task in tasks}
+        for task in tasks:
+            open_sides[task.key] += 1
+        found: dict[str, dict[Side, tuple[Task, Measured]]] = {}
+        for task, outcome in self._outcomes(tasks):
+            name, _ = self.labels[task.key]
+            if isinstance(outcome, Exception):
+                if name not in failures:  # its other networks say the same
+                    failures[name] = _told(name, outcome)
+                self.kept.pop(name, None)
+                continue
+            found.setdefault(task.key, {})[task.context.side] = (task, outcome)
+            if len(found[task.key]) == open_sides[task.key]:
+                self._keep(task.key, found[task.key])
+
+    def _outcomes(self, tasks: list[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
+        """First those on features, side by side; then those that start workers, one after another."""
+        on_features = [task for task in tasks if not task.kind.trains]
+        if on_features:
+            enter(f"measuring {', '.join(dict.fromkeys(task.key for task in on_features))}")
+        yield from measure_all(on_features)
+        for task in tasks:
+            if task.kind.trains:
+                enter(f"training for {task.key}, the {task.context.side} backbone")
+                try:
+                    yield task, measure(task)
+                except Stopped:  # the user's wish, not a failure
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever it is costs the others nothing
+                    yield task, error
+
+    def _keep(self, key: str, found: Mapping[Side, tuple[Task, Measured]]) -> None:
+        name, special = self.labels[key]
+        sides = {side: measured for side, (_, measured) in found.items()}
+        trained = sides["trained"]
+        rivals = {
+            side: {metric.name: metric.value for metric in sides[side].metrics.values()} if side in sides else {}
+            for side in ("untrained", PIXELS)
+        }
+        scores = [
+            Score(
+                benchmark=key,
+                metric=metric.name,
+                trained=metric.value,
+                untrained=rivals["untrained"].get(metric.name),
+                pixels=rivals[PIXELS].get(metric.name),
+                deviation=metric.deviation,
+                interval=metric.interval,
+                unit=metric.unit,
+                title=metric.title,
+                is_headline=metric.is_headline,
+                is_lower_better=metric.is_lower_better,
+            )
+            for metric in trained.metrics.values()
+        ]
+        seconds = sum(measured.seconds for measured in sides.values())
+        result = Result(
+            name, self.bases[key], [_named(score, name, special) for score in scores], trained.figures, seconds
+        )
+        self.kept[name] = result
+        self.results.keep(result, self.fitting.images[key].data.name, predictions(*found["trained"]))
+        log.info("%s is measured and kept, in %s", name, duration(seconds))
+
+    def _shown(self) -> list[Result]:
+        """Results of this checkpoint on these images: first those that were asked for now, then all others."""
+        if not self.bases:
+            return []
+        asked = {self.labels[key][0]: basis for key, basis in self.bases.items()}
+        names = [*asked, *(name for name in sorted(self.kept) if name not in asked)]
+        results = []
+        for name in names:
+            if name not in self.kept:
+                continue
+            basis = self.kept[name].basis
+            if basis == asked[name] if name in asked else basis.is_of(self.loaded, self.images):
+                results.append(self.kept[name])
+            else:
+                log.warning("%s was measured on other images or weights; it is not shown", name)
+        return results
+
+
+def _own(config: RunConfig, key: str, wanted: BenchmarkConfig) -> BenchmarkConfig | None:
+    """The settings that a run has for a benchmark, or the default ones."""
+    own = config.benchmarks.get(key)
+    if own is not None and own.name == wanted.name:
+        return own
+    try:
+        return type(wanted)(name=wanted.name)
+    except TypeError:  # a setting without a default: what was given is what it is
+        return None
+
+
+def _told(name: str, error: Exception) -> str:
+    """Why a benchmark gave no number; the place in the code, too, where it is no reason that a user can read."""
+    is_reason = isinstance(error, ValueError | RunFailed)
+    log.error("the benchmark %s failed: %s", name, error, exc_info=None if is_reason else error)
+    return str(error) if is_reason else f"{type(error).__name__}: {error}"
+
+
+def _named(score: Score, name: str, special: str) -> Score:
+    """A score under the name of its result, with what is to be known of it; special settings do not open the page."""
+    notes = [special] if special else []
+    if score.is_saturated:
+        notes.append("raw pixels nearly solve this one already")
+    if special:
+        score = replace(score, title=f"{score.heading} ({special})", is_headline=False)
+    return replace(score, benchmark=name, note="; ".join(notes))

@@ -1,0 +1,91 @@
+"""The report of a checkpoint: written anew where it differs from what lies there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.suite.fitting import MeasuredImages
+from raysl.benchmarks.suite.results import Result
+from raysl.checkpoint import Checkpoint
+from raysl.data.source import Split
+from raysl.redact import bare_uri, redact
+from raysl.report.contents import RunReport, flat_metrics, parse_report_json
+from raysl.storage import Folder, outlast
+
+
+class Page:
+    """A report.
+
+    Args:
+        loaded: the checkpoint.
+        images: what is shown.
+        run: folder of the run.
+        home: folder of the report.
+    """
+
+    def __init__(self, loaded: Checkpoint, images: MeasuredImages, run: Folder, home: Folder) -> None:
+        self.loaded = loaded
+        self.images = images
+        self.run = run
+        self.home = home
+
+    @property
+    def uri(self) -> str:
+        """Where it is."""
+        return self.home.uri_of("report.html")
+
+    @cached_property
+    def before(self) -> RunReport | None:
+        """The report that is there, if it is of this checkpoint."""
+        content = outlast(lambda: self.home.read_if_there("report.json"))
+        try:
+            report = parse_report_json(content.decode(), self.home.uri) if content else None
+        except (ValueError, KeyError, TypeError):
+            return None
+        return report if report is not None and bare_uri(report.checkpoint) == bare_uri(self.loaded.uri) else None
+
+    def notes(self, asked: Sequence[str], left_out: Sequence[str], failures: Mapping[str, str]) -> list[str]:
+        """What could not be measured now, and what an earlier report says so of other benchmarks.
+
+        Args:
+            asked: keys of the benchmarks that were asked for now.
+            left_out: a line on each of them, or part of one, that the images do not allow.
+            failures: reasons by the names of results.
+        """
+        now = tuple(f"{key}{mark}" for key in asked for mark in ":@ ")
+        kept = [] if self.before is None else [note for note in self.before.notes if not note.startswith(now)]
+        failed = [f"{name} failed: {reason}" for name, reason in failures.items()]
+        return kept + [redact(note) for note in [*left_out, *failed]]
+
+    def differs(self, results: Sequence[Result], notes: Sequence[str]) -> bool:
+        """Whether what lies there shows something else, or nothing does."""
+        scores = [score for result in results for score in result.scores]
+        before = self.before
+        return before is None or flat_metrics(before.scores) != flat_metrics(scores) or before.notes != notes
+
+    def write(
+        self, results: Sequence[Result], notes: list[str], facts: dict[str, Any], shown: Split, features: FeatureSet
+    ) -> None:
+        """Write it.
+
+        Args:
+            results: in the order of the page.
+            notes: what could not be measured.
+            facts: fields that only the caller knows, where there is no report yet.
+            shown: the images of its pictures.
+            features: the trained backbone's, of them.
+        """
+        from raysl.report.assemble import Pictured, assemble, upload  # matplotlib, which no start should wait for
+
+        if self.before is not None:
+            facts = {name: getattr(self.before, name) for name in ("times", "events", "command", "finished")}
+        pictured = Pictured(shown, features, is_held_out=self.images.test is not None)
+        figures = {result.name: result.figures for result in results if result.figures}
+        here = tuple(split.fingerprint for split in self.images.splits.values())
+        own = [result.name for result in results if (result.basis.train, result.basis.test) == here]
+        retrieved = {name: figures[name]["retrieved"] for name in own if "retrieved" in figures.get(name, {})}
+        report = assemble(self.loaded, self.images, pictured, self.run, facts, retrieved)
+        scores = [score for result in results for score in result.scores]
+        upload(replace(report, scores=scores, notes=notes, figures=figures), self.home)

@@ -1,0 +1,123 @@
+"""What is to be done for the benchmarks of a checkpoint: features for all of them at once, and a task for each side."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+from torch import nn
+
+from raysl.benchmarks.benchmark import FEATURES, PIXELS, Context, FeatureSet, Side
+from raysl.benchmarks.features.extraction import Wanted, feature_sets
+from raysl.benchmarks.features.stored import StoredSet
+from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
+from raysl.benchmarks.suite.results import weights_of
+from raysl.benchmarks.suite.side_by_side import Task
+from raysl.checkpoint import Checkpoint
+from raysl.data.source import Split
+from raysl.data.sources.subset import even_share
+from raysl.nn.pixels import RawPixels
+from raysl.storage import Folder
+from raysl.waiting import enter
+
+MOST_SHOWN = 5000
+"""Images that the pictures of a report are chosen from where no benchmark has the features of all of them."""
+FEATURES_FOLDER, WORK_FOLDER = "features", "work"
+
+
+class Tasks:
+    """Makes the tasks of benchmarks.
+
+    Args:
+        loaded: the checkpoint.
+        fitting: the benchmarks, as their images allow them.
+        images: those that the report shows.
+        names: of the results, by the keys of the benchmarks.
+        folder: of the results, in which features and trainings are kept.
+    """
+
+    def __init__(
+        self, loaded: Checkpoint, fitting: Fitting, images: MeasuredImages, names: Mapping[str, str], folder: Folder
+    ) -> None:
+        self.loaded = loaded
+        self.fitting = fitting
+        self.images = images
+        self.names = names
+        self.folder = folder
+
+    @cached_property
+    def networks(self) -> dict[Side, nn.Module]:
+        """What is measured, by the side that it is."""
+        return {"trained": self.loaded.backbone, "untrained": self.loaded.untrained(), "pixels": RawPixels()}
+
+    def of(self, keys: list[str]) -> Iterator[Task]:
+        """A task for each of these benchmarks and each of its sides; features are extracted once for all of them."""
+        asked = {key: benchmark_class(config).stages(config) for key, config in self.fitting.settings.items()}
+        stored: dict[tuple[int, str], dict[str, StoredSet]] = {}
+        for images in {id(self.fitting.images[key]): self.fitting.images[key] for key in keys}.values():
+            own = [key for key in keys if self.fitting.images[key] is images and asked[key]]
+            for name, split in images.splits.items() if own else ():
+                stored[id(images), name] = self._extract(own, asked, split, images, name)
+        for key in keys:
+            config, images = self.fitting.settings[key], self.fitting.images[key]
+            for side in self._sides(key):
+                sets = {name: stored.get((id(images), name), {}).get(side) for name in ("train", "test")}
+                if asked[key] and sets["train"] is None:
+                    continue  # pixels have no stages
+                yield Task(
+                    key=key,
+                    kind=benchmark_class(config),
+                    config=config,
+                    context=self._context(key, side),
+                    stages=asked[key],
+                    train=sets["train"] if asked[key] else None,
+                    test=sets["test"] if asked[key] else None,
+                    class_names=images.train.classes,
+                )
+
+    def _sides(self, key: str) -> list[Side]:
+        rivals = self.fitting.settings[key].rivals
+        return [side for side in self.networks if side == "trained" or side in rivals]
+
+    def _extract(
+        self, keys: list[str], asked: Mapping[str, tuple[str, ...]], split: Split, images: MeasuredImages, name: str
+    ) -> dict[str, StoredSet]:
+        enter(f"computing features of {split.num_samples:,} {name} images")
+        sides = [side for side in self.networks if any(side in self._sides(key) for key in keys)]
+        stages = tuple(dict.fromkeys([FEATURES, *(stage for key in keys for stage in asked[key])]))
+        digest = weights_of(self.loaded)
+        wanted = Wanted(
+            networks={side: self.networks[side] for side in sides},
+            weights={side: PIXELS if side == PIXELS else f"{side} {digest}" for side in sides},
+            stages=stages,
+        )
+        folder = self.folder.child(FEATURES_FOLDER)
+        if images is not self.images:
+            folder = folder.child(split.fingerprint.replace("/", "-")[:40] or "other")
+        return feature_sets(wanted, split, images.data, folder.child(name))
+
+    def _context(self, key: str, side: Side) -> Context:
+        images = self.fitting.images[key]
+        return Context(
+            side=side,
+            network=self.networks[side],
+            checkpoint=self.loaded,
+            data=images.data,
+            images=images.splits,
+            train=None,
+            test=None,
+            num_classes=images.num_classes,
+            seed=self.loaded.config.seed,
+            folder=self.folder.child(WORK_FOLDER).child(f"{self.names[key]}.{side}"),
+        )
+
+    def shown(self, tasks: list[Task]) -> tuple[Split, FeatureSet]:
+        """The images that a report shows, and the trained backbone's features of them: those of a task that has them,
+        else of some of the images, which are extracted for it."""
+        split = self.images.train if self.images.test is None else self.images.test
+        for task in tasks:
+            is_own = self.fitting.images[task.key] is self.images and task.context.side == "trained"
+            if is_own and task.test is not None:
+                return split, task.test.load((FEATURES,))
+        split = even_share(split, MOST_SHOWN)
+        wanted = Wanted({"trained": self.loaded.backbone}, {"trained": f"trained {weights_of(self.loaded)}"})
+        folder = self.folder.child(FEATURES_FOLDER).child("shown")
+        return split, feature_sets(wanted, split, self.images.data, folder)["trained"].load((FEATURES,))
