@@ -128,7 +128,7 @@ def _linear(sizes: Sizes, repeats: int) -> Found:
 def _linear_lines(found: Found, sizes: Sizes) -> list[str]:
     title = f"linear with 13 learning rates beside one C, {sizes.keys:,} x {sizes.dim}, {sizes.classes} classes"
     lines = [title, *_contender_lines(found), *_goal_lines(found, {"raysl/scikit-learn": 1 / 3})]
-    return lines + _goal_lines(found, {"logistic, one C/scikit-learn": 1.0})
+    return lines + _goal_lines(found, {"logistic/scikit-learn": 1.0})
 
 
 def _svm(sizes: Sizes, repeats: int) -> Found:
@@ -154,7 +154,7 @@ def _extraction(sizes: Sizes, repeats: int) -> Found:
     """Images a second of raysl and of the bare forward pass, `repeats` and medians; `to_forward`, by repeats."""
     with tempfile.TemporaryDirectory(prefix="raysl_speed_") as folder:
         extraction = Extraction(sizes, Path(folder))
-        extraction.rates()  # Ray starts its processes
+        extraction.start()
         repeated = [extraction.rates() for _ in range(repeats)]
     shares = [repeat["raysl"] / repeat["forward"] for repeat in repeated]
     return {"images_s": medians(repeated), "repeats": repeated, "to_forward": shares}

@@ -90,6 +90,10 @@ class Extraction:
         self.held = ray.put((network.eval(), images, data))
         self.num_runs = 0
 
+    def start(self) -> None:
+        """Have Ray start its processes, which import what they need."""
+        self._seconds(self.sizes.few_images)
+
     def rates(self) -> dict[str, float]:
         """Images a second of the forward pass, before and after, and of the extraction, without its start."""
         few, many = self.sizes.few_images, self.sizes.images

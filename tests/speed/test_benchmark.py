@@ -10,7 +10,7 @@ from raysl.speed import clusterwork
 from raysl.speed.benchmark import CASES, benchmark_table, check_names, measure_benchmark
 from raysl.speed.classifiers import knn_contenders, linear_contenders, made_features
 from raysl.speed.clusterwork import Extraction, driver_memory, svm_contenders
-from raysl.speed.own_processes import measure_memory
+from raysl.speed.own_processes import memory_of
 from raysl.speed.sizes import Sizes, with_words
 
 TINY = Sizes(
@@ -58,10 +58,10 @@ def test_classifiers_are_told_with_seconds_accuracy_memory_and_goals() -> None:
 
 def test_memory_is_what_comes_on_top_of_keys_in_a_file() -> None:
     keys = 30_000 * 512 * 4 / 2**20
-    found = measure_memory("growth", "30000", replace(TINY, dim=512))["memory_mb"]
+    found = memory_of("growth", "30000", replace(TINY, dim=512))
     assert 0 < found < 2 * keys
     few = replace(TINY, keys=3000, queries=500, dim=512)
-    assert measure_memory("knn", "plain", few)["memory_mb"] >= 3000 * 500 * 4 / 2**20
+    assert memory_of("knn", "plain", few) >= 3000 * 500 * 4 / 2**20
 
 
 def test_one_after_another_and_side_by_side_machines_are_as_precise() -> None:
