@@ -157,7 +157,7 @@ class RunReport:
     command: str = ""
     """What was typed to start the run."""
     finished: str = ""
-    """When the run ended, ISO 8601."""
+    """When the report was first written, at the end of a run that measures itself; ISO 8601."""
 
     @property
     def metrics(self) -> dict[str, float]:

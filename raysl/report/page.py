@@ -81,5 +81,5 @@ def _title(report: RunReport) -> str:
     """Name of the run; method, backbone, data set and end beneath."""
     pieces = [f"<b>{escape(text)}</b>" for text in (report.method, report.backbone, report.dataset) if text]
     if report.finished:
-        pieces.append(f"finished {escape(report.finished.replace('T', ' ').replace('+00:00', ' UTC'))}")
+        pieces.append(f"written {escape(report.finished.replace('T', ' ').replace('+00:00', ' UTC'))}")
     return f'<header><h1>{escape(report.name)}</h1><p class="what">{" · ".join(pieces)}</p></header>'
