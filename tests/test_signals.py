@@ -146,7 +146,9 @@ def test_what_is_left_is_told_also_while_another_line_is_written(
     assert capfd.readouterr().err.startswith("raysl: ended by SIGTERM; nothing was trained yet\n")
 
 
-@pytest.mark.parametrize(("command", "left"), [("benchmark", "results that are there"), ("extract", "no features")])
+@pytest.mark.parametrize(
+    ("command", "left"), [("benchmark", "results that are there"), ("extract", "goes on with the features")]
+)
 def test_a_measurement_ends_with_a_line_on_what_is_left(command: str, left: str, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "raysl", command, "--checkpoint", str(tmp_path / "none")]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
