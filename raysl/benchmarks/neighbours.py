@@ -45,7 +45,8 @@ def nearest_rows(
     is_faiss = backend == "faiss" or (backend == "auto" and not keys.is_cuda and find_spec("faiss") is not None)
     search = _by_faiss(similarity) if is_faiss else _by_torch(similarity)
     own = _unit if similarity == "cosine" else _floats
-    for chunk in torch.split(queries, chunk_rows):
+    at_once = KEYS_A_QUERY * chunk_rows if is_faiss else chunk_rows  # faiss holds no table of queries and keys
+    for chunk in torch.split(queries, at_once):
         yield _nearest(own(chunk), keys, k, KEYS_A_QUERY * chunk_rows, search, own)
 
 
