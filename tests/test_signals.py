@@ -11,6 +11,7 @@ import pytest
 
 from raysl.errors import RunFailed, Stopped
 from raysl.signals import ONE_REQUEST_S, heeding
+from tests.processes import has_ended, wait_until
 
 WAITS = """
 import threading
@@ -108,8 +109,7 @@ def test_the_second_signal_ends_a_process_that_hangs_and_all_that_it_started() -
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == 143
-    stat = Path("/proc", said.split()[1], "stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    wait_until(lambda: has_ended(int(said.split()[1])))
 
 
 def test_handlers_are_as_before_when_a_block_is_left_and_blocks_may_nest() -> None:

@@ -27,6 +27,7 @@ from raysl.train.folder.lock import LockTimes, remote_lock
 from raysl.train.folder.lock_files import Lock, LockFiles
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.folder.store import RemoteStore
+from tests.processes import has_ended, wait_until
 
 FAST = LockTimes(beat_s=0.05, stale_s=1.5, look_s=0.05, settle_s=0.3)
 ME = rf"process {os.getpid()} on "
@@ -68,13 +69,6 @@ def leave(folder: Folder, age_s: float, generation: int = 1) -> Lock:
 
 def locks(folder: Folder) -> list[str]:
     return [name for name in folder.names() if name.startswith((".lock", ".beat"))]
-
-
-def wait_until(is_so: Callable[[], bool], timeout_s: float = 20) -> None:
-    end = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_local_folder_is_locked_by_the_system(tmp_path: Path) -> None:
@@ -424,7 +418,7 @@ def test_a_driver_that_slept_too_long_ends_with_all_it_started(folder: Folder, t
         assert said.count("error: ") == 1
         assert f"is held by process {os.getpid()} on " in said
         written = folder.read("written")
-        wait_until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text())
+        wait_until(lambda: has_ended(child))
     assert folder.read("written") == written
 
 
