@@ -18,13 +18,13 @@ _HOME = {
     "extract": "raysl.benchmarks.features.extraction",
     "benchmark": "raysl.benchmarks.suite.evaluate",
     "compare": "raysl.benchmarks.suite.several",
-    "sweep": "raysl.sweeps",
+    "sweep": "raysl.sweeps.run",
     "views": "raysl.train.views",
     "convert": "raysl.weights.convert",
     "setup": "raysl.process",
     "Predictor": "raysl.predictor",
 }
-_MODULES = ("methods", "losses", "transforms", "nn")
+_MODULES = ("methods", "losses", "transforms", "nn", "tune")
 
 __all__ = [*_HOME, *_MODULES]
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from raysl.config.load import load_config as load_config
     from raysl.predictor import Predictor as Predictor
     from raysl.process import setup as setup
-    from raysl.sweeps import sweep as sweep
+    from raysl.sweeps.run import sweep as sweep
     from raysl.train.history import load_history as load_history
     from raysl.train.pretrain import pretrain as pretrain
     from raysl.train.views import views as views

@@ -57,7 +57,7 @@ class Weights:
             ConfigError: if a tensor is missing, has another shape, or is one too many.
         """
         mine = backbone.state_dict()
-        if found := _misfits(mine, self.backbone):
+        if found := misfits(mine, self.backbone):
             more = f", and {len(found) - 1} more such tensors" if len(found) > 1 else ""
             advice = f"set {self.hint}" if self.hint else "set the backbone of that run"
             raise ConfigError(
@@ -82,7 +82,7 @@ class Weights:
         else:
             theirs = _parts(self.method_state)
             for name in dict.fromkeys([*mine, *theirs]):
-                if found := _misfits(mine.get(name, {}), theirs.get(name, {})):
+                if found := misfits(mine.get(name, {}), theirs.get(name, {})):
                     left[name] = found[0]
                 else:
                     method.load_state_dict(dict(theirs[name]), strict=False)
@@ -145,7 +145,7 @@ def _parts(state: Tensors) -> dict[str, dict[str, Tensor]]:
     return parts
 
 
-def _misfits(mine: Tensors, theirs: Tensors) -> list[str]:
+def misfits(mine: Tensors, theirs: Tensors) -> list[str]:
     """In words, each tensor that is not of the same shape on both sides."""
     found = []
     for name in dict.fromkeys([*mine, *theirs]):

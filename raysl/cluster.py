@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -115,7 +115,9 @@ def _own_sessions() -> Iterator[None]:
 
 
 TASK_CPUS = 0.5  # two data tasks a CPU: Ray Data starts the next one up to 0.1 s after one has ended
-SWEEP_CPUS = 0.05  # stay free for the processes that drive the trials of a sweep
+TRIAL_CPUS = 0.01  # of the process that drives a trial; its workers and data tasks have their own
+SWEEP_CPUS = 0.05  # stay free for those processes, or more where there are more of them
+LEAST_CPUS = 0.01  # of a worker
 
 
 def _send_user_files() -> None:
@@ -127,17 +129,70 @@ def _send_user_files() -> None:
 
 @dataclass(frozen=True)
 class Resources:
-    """CPUs and GPUs that the cluster has, or that its autoscaler can add."""
+    """CPUs and GPUs that the cluster has, or that its autoscaler can add.
+
+    Args:
+        cpus, gpus: all of them.
+        trials: of a Ray Tune, that have them at the same time; 0: one run has them, and nothing else does.
+    """
 
     cpus: float
     gpus: float
+    trials: int = 0
 
     @classmethod
     def of_cluster(cls) -> "Resources":
-        """Of the cluster that this process is connected to."""
+        """Of the cluster that this process is connected to, shared as `share_cluster` has said."""
         have = ray.cluster_resources()
         at_most = ray._private.state.state.get_max_resources_from_cluster_config() or {}
-        return cls(*(max(have.get(name, 0.0), float(at_most.get(name, 0))) for name in ("CPU", "GPU")))
+        cpus, gpus = (max(have.get(name, 0.0), float(at_most.get(name, 0))) for name in ("CPU", "GPU"))
+        return cls(cpus, gpus, _trials)
+
+    def shared(self, trials: int) -> "Resources":
+        """The same for each of so many concurrent trials: `worker_shape` gives each no more than its part.
+
+        Their workers and the processes that drive them leave CPUs to data tasks and, where there are 2 or more, a
+        whole one to benchmarks of trials that have trained.
+        """
+        return replace(self, trials=trials)
+
+    @property
+    def own_gpus(self) -> float:
+        """GPUs that one of the trials has once its workers have ended; others may never be free."""
+        return self.gpus / max(1, self.trials)
+
+    @property
+    def benchmark_cpus(self) -> float:
+        """CPUs that tasks may ask for once the workers of a run have ended; more of them may never be free."""
+        if self.trials == 0:
+            return self.cpus
+        return self.cpus - self._driver_cpus if self.trials == 1 else min(1.0, self.cpus / 2)
+
+    @property
+    def kept_cpus(self) -> float:
+        """CPUs that no worker gets: those of data tasks, benchmarks, and the processes that drive trials."""
+        tasks = min(1.0, self.cpus / 2)  # a whole one where that can be: Ray Data rounds its share down
+        if self.trials > 1 and self.cpus >= 4:
+            tasks += TASK_CPUS  # of those that train, while the benchmarks of another one have the whole CPU
+        return tasks + self._driver_cpus
+
+    @property
+    def _driver_cpus(self) -> float:
+        return max(SWEEP_CPUS, self.trials * TRIAL_CPUS)
+
+    def most_cpus(self, workers: int) -> float:
+        """CPUs that each worker of each trial can have, where every trial has so many workers."""
+        return _floor((self.cpus - self.kept_cpus) / (max(1, self.trials) * workers))
+
+
+_trials = 0
+
+
+def share_cluster(trials: int) -> None:
+    """Have this process, which drives one of so many concurrent trials, count on its part of the cluster alone: for
+    its workers, and for its benchmarks, which else ask for all of it, and of that the drivers of trials have a part."""
+    global _trials
+    _trials = trials
 
 
 @dataclass(frozen=True)
@@ -148,20 +203,22 @@ class WorkerShape:
         device: `cpu` or `cuda`.
         cpus: CPUs that Ray reserves for it.
         task_cpus: CPUs that each data task takes.
+        gpus: GPUs that Ray reserves for it where the device is one: 1, or a share.
     """
 
     device: str
     cpus: float
     task_cpus: float
+    gpus: float = 1.0
 
     @property
     def resources(self) -> dict[str, float]:
         """As Ray Train takes it."""
-        return {"CPU": self.cpus} | ({"GPU": 1.0} if self.device == "cuda" else {})
+        return {"CPU": self.cpus} | ({"GPU": self.gpus} if self.device == "cuda" else {})
 
 
 def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
-    """Share the cluster's CPUs between training workers and data tasks, which need at least one.
+    """Share the cluster's CPUs between training workers, of all trials at a time, and data tasks.
 
     Raises:
         ConfigError: if the cluster can never hold so many workers.
@@ -169,28 +226,60 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
     device = train.device
     if device == "auto":
         device = "cuda" if cluster.gpus >= 1 else "cpu"
-    if device == "cuda" and train.workers > cluster.gpus:
+    if device == "cuda":
+        _check_gpus(train, cluster)
+    most, cpus = cluster.most_cpus(train.workers), train.cpus_per_worker
+    if cpus is not None and cpus > most >= LEAST_CPUS:
         raise ConfigError(
-            f"{train.workers} workers need as many GPUs, and this cluster can never have more than {cluster.gpus:g}; "
-            f"set train.workers={max(1, int(cluster.gpus))}" + ("" if cluster.gpus >= 1 else " and train.device=cpu")
+            f"{_who(train, cluster)} of {cpus:g} CPUs leave no CPU for data tasks: this cluster can never have more "
+            f"than {cluster.cpus:g}; set train.cpus_per_worker={most:g}" + _or_fewer(train, cluster)
         )
-    data_cpus = min(1.0, cluster.cpus / 2)  # a whole one where that can be: Ray Data rounds its share down
-    task_cpus = min(TASK_CPUS, data_cpus)
-    spare = cluster.cpus - data_cpus - SWEEP_CPUS
-    if train.cpus_per_worker is not None:
-        if train.workers * train.cpus_per_worker > spare:
-            share = _floor(spare / train.workers)
-            raise ConfigError(
-                f"{train.workers} workers of {train.cpus_per_worker:g} CPUs leave no CPU for data tasks: this cluster "
-                f"can never have more than {cluster.cpus:g}; set train.cpus_per_worker={share:g}"
-            )
-        return WorkerShape(device, train.cpus_per_worker, task_cpus)
-    if train.workers > cluster.cpus:
+    if cpus is None and train.workers > cluster.cpus:
         raise ConfigError(
             f"{train.workers} workers are more than the {cluster.cpus:g} CPUs that this cluster can ever have; "
             f"set train.workers={int(cluster.cpus)}, or train.cpus_per_worker to let them share CPUs"
         )
-    return WorkerShape(device, min(1.0, _floor(spare / train.workers)), task_cpus)
+    if most < LEAST_CPUS:
+        raise ConfigError(
+            f"{_who(train, cluster)} do not fit the {cluster.cpus:g} CPUs that this cluster can ever have beside data "
+            f"tasks{_or_fewer(train, cluster).replace(', or run', '; run') or '; set train.workers to less'}"
+        )
+    return WorkerShape(
+        device, min(1.0, most) if cpus is None else cpus, min(TASK_CPUS, cluster.cpus / 2), train.gpus_per_worker
+    )
+
+
+def _check_gpus(train: TrainConfig, cluster: Resources) -> None:
+    """Refuse more workers than the GPUs hold; one that has a share of a GPU has it of one GPU alone."""
+    fit = int(cluster.gpus) * int(1 / train.gpus_per_worker + 1e-6)
+    if max(1, cluster.trials) * train.workers <= fit:
+        return
+    have = f"this cluster can never have more than {cluster.gpus:g}"
+    if cluster.trials <= 1:
+        raise ConfigError(
+            f"{train.workers} workers need as many GPUs, and {have}; set train.workers={max(1, int(cluster.gpus))}"
+            + ("" if cluster.gpus >= 1 else " and train.device=cpu")
+        )
+    ways = [f"run {fit // train.workers} at a time"] if fit >= train.workers else []
+    if train.workers == 1 and cluster.gpus >= 1:
+        each = _floor(1 / math.ceil(cluster.trials / int(cluster.gpus)))
+        ways.append(f"set train.gpus_per_worker={each:g}")
+    need = f"{train.gpus_per_worker:g} of a GPU each" if train.gpus_per_worker < 1 else "a GPU each"
+    raise ConfigError(f"{_who(train, cluster)} need {need}, and {have}; {', or '.join(ways) or 'set train.device=cpu'}")
+
+
+def _who(train: TrainConfig, cluster: Resources) -> str:
+    workers = f"{train.workers} workers" if train.workers > 1 or cluster.trials <= 1 else "1 worker"
+    return workers if cluster.trials <= 1 else f"{cluster.trials} trials at a time of {workers}"
+
+
+def _or_fewer(train: TrainConfig, cluster: Resources) -> str:
+    """How many trials at a time would fit, as the end of a sentence; empty where not even two do."""
+    wanted = LEAST_CPUS if train.cpus_per_worker is None else train.cpus_per_worker
+    for trials in range(cluster.trials - 1, 0, -1):
+        if cluster.shared(trials).most_cpus(train.workers) >= wanted:
+            return f", or run {trials} at a time"
+    return ""
 
 
 def _floor(cpus: float) -> float:

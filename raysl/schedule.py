@@ -154,9 +154,3 @@ def restart_period(num_done: int, period: int, growth: int = 1) -> tuple[int, in
     while num_done >= begin + period:
         number, begin, period = number + 1, begin + period, period * growth
     return number, begin, period
-
-
-def restart_progress(num_done: int, period: int, growth: int = 1) -> float:
-    """Share of the present period that is done, in [0, 1), see `restart_period`."""
-    _, begin, length = restart_period(num_done, period, growth)
-    return (num_done - begin) / length

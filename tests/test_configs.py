@@ -11,7 +11,7 @@ from raysl.config.files import config_names, packaged_folder
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.methods.setup import Setup
-from raysl.sweep_space import load_starts, load_sweep
+from raysl.sweeps.load import load_starts, load_sweep
 from raysl.train.prepare import checked_views
 from raysl.transforms import normalize
 from tests.methods.properties import TINY

@@ -27,7 +27,8 @@ from raysl.methods.setup import Setup
 from raysl.reads import read_file
 from raysl.redact import redact, redact_uri, without_hidden
 from raysl.report.page import write_report
-from raysl.sweep_space import SweepConfig, dump_sweep
+from raysl.sweeps.load import dump_sweep
+from raysl.sweeps.schema import SweepConfig
 from raysl.train.folder.run_folder import RunFolder
 from tests.data.samples import png
 from tests.report.run import example

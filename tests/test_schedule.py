@@ -13,7 +13,7 @@ from raysl.schedule import (
     linear,
     linear_over,
     progress_after,
-    restart_progress,
+    restart_period,
     warmup,
 )
 
@@ -145,7 +145,8 @@ def test_restarts_come_when_those_of_torch_do(period: int, growth: int) -> None:
     optimizer = torch.optim.SGD([parameter], lr=2.0)
     theirs = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, period, growth, eta_min=0.5)
     for num_done in range(60):
-        ours = cosine(restart_progress(num_done, period, growth), 2.0, 0.5)
+        _, begin, length = restart_period(num_done, period, growth)
+        ours = cosine((num_done - begin) / length, 2.0, 0.5)
         assert ours == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-12)
         optimizer.step()
         theirs.step()

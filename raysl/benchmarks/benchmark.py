@@ -174,9 +174,9 @@ class Benchmark(ABC):
     @classmethod
     def stages(cls, config: Any) -> tuple[str, ...]:
         """The features that `run` is to be given: `FEATURES` for what the network's `forward` gives, and names of
-        stages, each of which is pooled to its mean over all places. Default: `FEATURES` alone; none for one that
-        overrides `measure` and has no use for them."""
-        return (FEATURES,)
+        stages, each of which is pooled to its mean over all places. Default: `FEATURES` alone; none of one that trains
+        or has images of its own, for `measure` then looks at images anew."""
+        return () if cls.trains or cls.needs(config).own_images else (FEATURES,)
 
     @classmethod
     def fit_to(cls, config: Any, images: Labelled) -> tuple[Any, list[str]]:

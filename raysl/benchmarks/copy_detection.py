@@ -5,7 +5,6 @@ from typing import Annotated
 
 from torch import nn
 
-from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Needs
 from raysl.benchmarks.instance_retrieval.descriptors import Pooling, Recipe
 from raysl.benchmarks.instance_retrieval.search import Search
@@ -58,20 +57,10 @@ class CopyDetection(Benchmark):
         size: Side = 320
         """Sides of the square that images are brought to, in pixels, rounded to whole patches."""
 
-        def __post_init__(self) -> None:
-            for name in ("path", "distractors", "whiten_on"):  # tasks run in other directories
-                if getattr(self, name) is not None:
-                    object.__setattr__(self, name, absolute(getattr(self, name)))
-
     @classmethod
     def needs(cls, config: Config) -> Needs:
         """See `Benchmark.needs`."""
         return Needs(labels="none", test=False, own_images=True)
-
-    @classmethod
-    def stages(cls, config: Config) -> tuple[str, ...]:
-        """See `Benchmark.stages`; it asks the network itself."""
-        return ()
 
     @classmethod
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from raysl import dist
-from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Metric, Needs
 from raysl.benchmarks.dense.average_precision import THRESHOLDS, Detected, precisions_by_class
 from raysl.benchmarks.dense.boxes import BoxSplit, coco_boxes, voc_boxes
@@ -101,20 +100,10 @@ class Detection(Benchmark):
         """How often a checkpoint is saved, from which an interrupted training goes on. Default: 500st of VOC, 2500st
         of COCO."""
 
-        def __post_init__(self) -> None:
-            for name in ("path", "more"):  # a second start may be in another directory
-                if (value := getattr(self, name)) is not None:
-                    object.__setattr__(self, name, absolute(value))
-
     @classmethod
     def needs(cls, config: Config) -> Needs:
         """See `Benchmark.needs`: it has its own images."""
         return Needs(labels="none", test=False, own_images=True)
-
-    @classmethod
-    def stages(cls, config: Config) -> tuple[str, ...]:
-        """See `Benchmark.stages`: it asks for no features."""
-        return ()
 
     @classmethod
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:

@@ -42,8 +42,8 @@ class KNN(Benchmark):
         temperature: Temperature = 0.07
         """Of the weights; the paper's for cosines."""
         chunk_rows: Count = 4096
-        """Test rows that are compared at once, with four times as many training rows; bounds memory, changes no
-        result."""
+        """Test rows that are compared at once with four times as many training rows, with faiss four times as many of
+        both; bounds memory, changes no result."""
         similarity: Similarity = "cosine"
         """What is near: the cosine, the dot product of features as they are, or minus their Euclidean distance."""
         weights: Weights = "exp"
@@ -142,8 +142,7 @@ def knn_predict(
         num_classes: labels lie in [0, num_classes).
         ks: numbers of neighbours; where there are fewer training rows, all vote.
         temperature: of the weights.
-        chunk_rows: rows compared at once.
-        backend, similarity: see `nearest_rows`.
+        chunk_rows, backend, similarity: see `nearest_rows`.
         weights: of the votes, see `KNN.Config`.
 
     Returns:

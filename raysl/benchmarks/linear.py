@@ -90,15 +90,28 @@ class Linear(Benchmark):
         stages = self.stages(self.config)
         return measure_stages(train, test, num_classes, stages, "Linear probe", "learning rate", classify)
 
-    def fit(self, train: FeatureSet, num_classes: int, seed: int, name: str = "features") -> tuple[Probes, Lines]:
-        """The classifier of features, with the setting that is best on held-out rows, and what each one gave there."""
+    def fit(
+        self, train: FeatureSet, num_classes: int, seed: int, name: str = "features", owner: str = "linear"
+    ) -> tuple[Probes, Lines]:
+        """The classifier of features, with the setting that is best on held-out rows, and what each one gave there.
+
+        Args:
+            train: labelled features.
+            num_classes: labels lie in [0, num_classes).
+            seed: of the held-out rows and the order of the others.
+            name: of the features, for messages and the lines.
+            owner: benchmark whose settings `learning_rates` and so on are, for messages.
+
+        Raises:
+            ConfigError: if no rows are held out, or the weights grow without bound at every setting.
+        """
         scaling = Scaling.of(self.config.normalize, train.features, device_for(train.features))
-        chosen, tried = self._choose(train, scaling, num_classes, seed, name)
+        chosen, tried = self._choose(train, scaling, num_classes, seed, name, owner)
         every = torch.arange(len(train.labels))
         return self._train(train, every, [chosen], scaling, num_classes, seed), tried
 
     def _choose(
-        self, train: FeatureSet, scaling: Scaling, num_classes: int, seed: int, name: str
+        self, train: FeatureSet, scaling: Scaling, num_classes: int, seed: int, name: str, owner: str
     ) -> tuple[Setting, Lines]:
         """The setting that is best on held-out rows, and what each learning rate gave there, a line a decay."""
         settings = _settings(self.config)
@@ -110,10 +123,12 @@ class Linear(Benchmark):
         best = best_of(shares, losses)
         if best is None:
             raise ConfigError(
-                f"linear: the weights grew without bound at every learning rate, the least of which is "
-                f"{min(self.config.learning_rates):g}; set smaller ones, or linear.normalize=standardize"
+                f"{owner}: the weights grew without bound at every learning rate, the least of which is "
+                f"{min(self.config.learning_rates):g}; set smaller {owner}.learning_rates, or "
+                f"{owner}.normalize=standardize"
             )
-        log.info("linear: %s of %s, %.2f %% of %d held-out", settings[best], name, 100 * shares[best], len(held))
+        percent = 100 * shares[best]
+        log.info("%s: %s of %s, %.2f %% of %d held-out", owner, settings[best], name, percent, len(held))
         lines: Lines = {}
         for setting, share in zip(settings, shares.tolist(), strict=True):
             line = name if len(self.config.weight_decays) == 1 else f"{name}, weight decay {setting.weight_decay:g}"

@@ -55,22 +55,8 @@ class LowShot(Benchmark):
     @classmethod
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
         """See `Benchmark.fit_to`; a class with fewer images than shots leaves no draw of them."""
-        if images.counts is None:
-            return config, []
-        label = int(images.counts.argmin())
-        least = int(images.counts[label])
-        fitting = tuple(shots for shots in config.shots if shots <= least)
-        if fitting == config.shots:
-            return config, []
-        over = ", ".join(str(shots) for shots in config.shots if shots not in fitting)
-        why = f"shots={over} needs as many training images of each class, and {images.classes[label]!r} has "
-        if not least:
-            raise ConfigError(
-                f"{why}none; leave out classes without training images, and number labels from 0 without gaps"
-            )
-        if not fitting:
-            raise ConfigError(f"{why}{least:,}; set fewer shots")
-        return replace(config, shots=fitting), [f"{why}{least:,}; shots={list(fitting)} is measured"]
+        shots, lines = fitting_shots(config.shots, images)
+        return replace(config, shots=shots), lines
 
     @classmethod
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
@@ -91,6 +77,30 @@ class LowShot(Benchmark):
             mean_and_spread = accuracy.mean().item(), accuracy.std(correction=0).item()
             metrics.append(Metric(f"{shots}_shot", *mean_and_spread, title=f"Low-shot, {shots} per class"))
         return metrics
+
+
+def fitting_shots(shots: tuple[int, ...], images: Labelled) -> tuple[tuple[int, ...], list[str]]:
+    """The numbers of shots that every class has images for, and a line on the others; see `Benchmark.fit_to`.
+
+    Raises:
+        ConfigError: if a class has too few images for any.
+    """
+    if images.counts is None:
+        return shots, []
+    label = int(images.counts.argmin())
+    least = int(images.counts[label])
+    fitting = tuple(num for num in shots if num <= least)
+    if fitting == shots:
+        return shots, []
+    over = ", ".join(str(num) for num in shots if num not in fitting)
+    why = f"shots={over} needs as many training images of each class, and {images.classes[label]!r} has "
+    if not least:
+        raise ConfigError(
+            f"{why}none; leave out classes without training images, and number labels from 0 without gaps"
+        )
+    if not fitting:
+        raise ConfigError(f"{why}{least:,}; set fewer shots")
+    return fitting, [f"{why}{least:,}; shots={list(fitting)} is measured"]
 
 
 def draw_shots(labels: Tensor, num_classes: int, shots: int, draws: int, seed: int) -> Tensor:

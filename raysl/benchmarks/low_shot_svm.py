@@ -19,7 +19,7 @@ from raysl.benchmarks.classifiers.svm_training import (
     normalised,
     one_against_rest,
 )
-from raysl.benchmarks.low_shot import draw_shots
+from raysl.benchmarks.low_shot import draw_shots, fitting_shots
 from raysl.benchmarks.parallel import run_jobs
 from raysl.config.ranges import Count, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig, Rival
@@ -79,18 +79,8 @@ class LowShotSVM(Benchmark):
     @classmethod
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
         """See `Benchmark.fit_to`; a class with fewer images than shots leaves no draw of them."""
-        if images.counts is None:
-            return config, []
-        label = int(images.counts.argmin())
-        least = int(images.counts[label])
-        fitting = tuple(shots for shots in config.shots if shots <= least)
-        if fitting == config.shots:
-            return config, []
-        over = ", ".join(str(shots) for shots in config.shots if shots not in fitting)
-        why = f"shots={over} needs as many training images of each class, and {images.classes[label]!r} has {least:,}"
-        if not fitting:
-            raise ConfigError(f"{why}; {'set fewer shots' if least else 'leave out classes without training images'}")
-        return replace(config, shots=fitting), [f"{why}; shots={list(fitting)} is measured"]
+        shots, lines = fitting_shots(config.shots, images)
+        return replace(config, shots=shots), lines
 
     @classmethod
     def metrics(cls, config: Config, num_classes: int) -> list[str]:

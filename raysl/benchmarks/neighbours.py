@@ -14,7 +14,7 @@ Search = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """From queries [B, D], keys [N, D] and k to similarities and rows of the k nearest keys, [B, k] each, best first."""
 
 KEYS_A_QUERY = 4
-"""Rows that are searched at once for each query that is."""
+"""Keys that are searched at once for each row of `chunk_rows`; with faiss also queries."""
 
 
 @torch.no_grad()
@@ -34,7 +34,8 @@ def nearest_rows(
         keys: [N, D], searched.
         queries: [M, D].
         k: neighbours; all keys where there are fewer.
-        chunk_rows: queries that are compared at once, with four times as many keys.
+        chunk_rows: queries that torch compares at once, with `KEYS_A_QUERY` times as many keys; faiss, which holds no
+            table of both, compares as many queries as keys.
         backend: what searches. faiss is faster on CPUs and is what `auto` takes there, where it is installed. Rows that
             are equally near may come in another order.
         similarity: the cosine; the dot product; or minus the Euclidean distance.
@@ -45,7 +46,7 @@ def nearest_rows(
     is_faiss = backend == "faiss" or (backend == "auto" and not keys.is_cuda and find_spec("faiss") is not None)
     search = _by_faiss(similarity) if is_faiss else _by_torch(similarity)
     own = _unit if similarity == "cosine" else _floats
-    at_once = KEYS_A_QUERY * chunk_rows if is_faiss else chunk_rows  # faiss holds no table of queries and keys
+    at_once = KEYS_A_QUERY * chunk_rows if is_faiss else chunk_rows
     for chunk in torch.split(queries, at_once):
         yield _nearest(own(chunk), keys, k, KEYS_A_QUERY * chunk_rows, search, own)
 

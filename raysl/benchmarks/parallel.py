@@ -29,5 +29,5 @@ def run_jobs(function: Callable[..., Result], shared: Any, jobs: Sequence[tuple[
     ray = sys.modules.get("ray")  # which a process that has not loaded it does not use
     if ray is None or not ray.is_initialized() or len(rest) < 2 or seconds * len(rest) < WORTH_S:
         return [*found, *(function(shared, *job) for job in rest)]
-    reference, task = ray.put(shared), ray.remote(num_cpus=1)(function)
+    reference, task = ray.put(shared), ray.remote(num_cpus=1, scheduling_strategy="DEFAULT")(function)
     return [*found, *ray.get([task.remote(reference, *job) for job in rest])]

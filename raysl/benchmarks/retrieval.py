@@ -7,8 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from raysl.addresses import absolute
-from raysl.benchmarks.benchmark import FEATURES, Benchmark, Context, FeatureSet, Findings, Labelled, Metric, Needs
+from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings, Labelled, Metric, Needs
 from raysl.benchmarks.class_retrieval import pictured, precision_at, recall_at, search_classes
 from raysl.benchmarks.instance_retrieval.datasets import REVISITED, Dataset
 from raysl.benchmarks.instance_retrieval.descriptors import Pooling, Recipe
@@ -103,22 +102,12 @@ class Retrieval(Benchmark):
         """Bring descriptors to length 1 again behind the whitening, but for R-MAC, where it is always so; VISSL does
         not."""
 
-        def __post_init__(self) -> None:
-            for name in ("path", "distractors", "whiten_on"):  # tasks run in other directories
-                if getattr(self, name) is not None:
-                    object.__setattr__(self, name, absolute(getattr(self, name)))
-
     @classmethod
     def needs(cls, config: Config) -> Needs:
         """See `Benchmark.needs`; one label an image or several, and none where there is a dataset."""
         if config.dataset is not None:
             return Needs(labels="none", test=False, own_images=True)
         return Needs(labels="any")
-
-    @classmethod
-    def stages(cls, config: Config) -> tuple[str, ...]:
-        """See `Benchmark.stages`."""
-        return (FEATURES,) if config.dataset is None else ()
 
     @classmethod
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:

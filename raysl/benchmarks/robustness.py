@@ -7,7 +7,6 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import FEATURES, PIXELS, Benchmark, Context, Findings, Labelled, Metric
 from raysl.benchmarks.classifiers.classification import check_hold_out, check_sets
 from raysl.benchmarks.classifiers.probes import Probes
@@ -82,10 +81,10 @@ class Robustness(Benchmark):
         holdout: Annotated[float, Within(0, 0.5, above=True)] = 0.1
         """Share of the training images of each class on which the learning rate is chosen."""
 
-        def __post_init__(self) -> None:
-            for name in SETS:  # workers run in other directories
-                if getattr(self, name) is not None:
-                    object.__setattr__(self, name, absolute(getattr(self, name)))
+    @classmethod
+    def stages(cls, config: Config) -> tuple[str, ...]:
+        """See `Benchmark.stages`; the classifier is trained on features, of the run's images."""
+        return (FEATURES,)
 
     @classmethod
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
@@ -114,7 +113,8 @@ class Robustness(Benchmark):
         assert context.train is not None
         assert context.test is not None
         check_sets(context.train, context.test, context.num_classes)
-        probe, _ = Linear(_linear(self.config)).fit(context.train, context.num_classes, context.seed)
+        classifier = Linear(_linear(self.config))
+        probe, _ = classifier.fit(context.train, context.num_classes, context.seed, owner="robustness")
         logits = logits_of(probe, context.test.features)
         metrics = list(_metrics("test", logits, context.test.labels.cpu().numpy()[:, None], None))
         for name in _given(self.config):

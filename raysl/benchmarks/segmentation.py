@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl import dist
-from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Needs
 from raysl.benchmarks.dense.crops import resized_short, slid, training_crop
 from raysl.benchmarks.dense.maps import chosen_stages
@@ -100,19 +99,10 @@ class Segmentation(Benchmark):
         checkpoint_every: Every = field(default=Duration.parse("1000st"))
         """How often a checkpoint is saved, from which an interrupted training goes on."""
 
-        def __post_init__(self) -> None:
-            if self.path is not None:  # a second start may be in another directory
-                object.__setattr__(self, "path", absolute(self.path))
-
     @classmethod
     def needs(cls, config: Config) -> Needs:
         """See `Benchmark.needs`: it has its own images."""
         return Needs(labels="none", test=False, own_images=True)
-
-    @classmethod
-    def stages(cls, config: Config) -> tuple[str, ...]:
-        """See `Benchmark.stages`: it asks for no features."""
-        return ()
 
     @classmethod
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 
-from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Context, Findings, Labelled
 from raysl.benchmarks.finetune import FinetuneConfig
 from raysl.benchmarks.metric import Metric, mean_of
@@ -61,10 +60,6 @@ class SemiSupervised(TrainingBenchmark):
         cosine."""
         eval_every: Every = field(default=Duration.parse("100%"))
         """How often the test images are looked at on the way: they are far more than the labelled ones."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            object.__setattr__(self, "lists", {key: absolute(uri) for key, uri in self.lists.items()})
 
     config: Config
 

@@ -162,6 +162,25 @@ def run_speed_order(
     _tell(json_file, lambda: measure_order(task, ranks=sorted({0, world // 2, world - 1})), order_table)
 
 
+@app.command("sweep")
+def run_speed_sweep(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 3,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A case such as overhead; may be given several times.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=2, help="Trials of a sweep that is compared with bare runs.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="Trials of a few steps alone.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare trials with bare runs, count trials an hour, and time the start of a sweep of a thousand."""
+    set_up(verbose)
+    from raysl.speed.sweep import SweepSizes, check_names, measure_sweep, sweep_table
+
+    names, sizes = check_names(only or []), SweepSizes.of_machine(trials, is_quick=quick)
+    _tell(json_file, lambda: measure_sweep(names, repeats=repeats, sizes=sizes), sweep_table)
+
+
 def _tell(
     json_file: Path | None, measure: Callable[[], dict[str, Any]], table: Callable[[dict[str, Any]], str]
 ) -> None:

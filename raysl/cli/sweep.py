@@ -1,14 +1,19 @@
 """`raysl sweep`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raysl.cli.arguments import LowResource, Verbose, load_run, set_up, split_arguments
+from raysl.errors import ConfigError
 from raysl.redact import redact_uri
 
+if TYPE_CHECKING:
+    from raysl.sweeps.run import SweepRun
+
 DEFAULT_SWEEP = "sweep/quickstart"
+DEFAULT_STORAGE = "./runs"
 
 
 def run_sweep(
@@ -20,21 +25,89 @@ def run_sweep(
             show_default=False,
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the trials and what they cost, and start none.")
+    ] = False,
+    status: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Show how the sweep of this name stands (in storage=).")
+    ] = None,
+    watch: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Show how the sweep of this name goes, until its end.")
+    ] = None,
     low_resource: LowResource = False,
     verbose: Verbose = False,
 ) -> None:
     """Run a search over settings and print its leaderboard. SWEEP defaults to sweep/quickstart."""
     set_up(verbose)
-    from raysl.sweep_space import load_starts, load_sweep
-    from raysl.sweeps import sweep
-
     name, overrides = split_arguments(arguments or [])
-    name = name or DEFAULT_SWEEP
-    space, rest = load_sweep(name, overrides)
-    own_name = Path(name).stem if name.endswith((".yaml", ".yml")) else name.replace("/", "-")
-    starts = load_starts(space, rest, lambda words: load_run(words, low_resource))
-    first = [*space.configs, space.config][0]
-    base = load_run([first, *space.settings, f"name={own_name}", *rest], low_resource)
-    board = sweep(base, space, starts)
+    if status is not None or watch is not None:
+        if name is not None or (status is not None and watch is not None):
+            raise ConfigError("--status NAME and --watch NAME stand alone, but for storage=")
+        _show(status or watch or "", overrides, is_watched=watch is not None)
+        return
+    run = _loaded(name or DEFAULT_SWEEP, overrides, low_resource)
+    if dry_run:
+        _list(run)
+        return
+    from raysl.signals import heeding
+
+    with heeding() as signals:
+        board = run.run(signals)
     typer.echo(board.table())
     typer.echo(f"leaderboard {redact_uri(board.path)}")
+
+
+def _loaded(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
+    from raysl.sweeps.load import load_starts, load_sweep
+    from raysl.sweeps.run import SweepRun
+
+    space, rest = load_sweep(name, overrides)
+    own_name = Path(name).stem if name.endswith((".yaml", ".yml")) else name.replace("/", "-")
+    starts = None if space.checkpoints else load_starts(space, rest, lambda words: load_run(words, low_resource))
+    first = [*space.configs, space.config][0]
+    base = load_run([first, *space.settings, f"name={own_name}", *rest], low_resource)
+    return SweepRun.of(base, space, starts)
+
+
+def _list(run: "SweepRun") -> None:
+    from raysl.sweeps.estimate import START_S, hours_left, is_like_here, seconds_of
+    from raysl.sweeps.listing import outdated, summary, trial_lines
+
+    board = run.known()
+    entries = board.entries
+    for line in [*trial_lines(entries), *outdated(run.replay.records, run.measures)]:
+        typer.echo(line)
+    num_left = (run.num_trials or len(entries)) - sum(
+        entry.status in ("finished", "stopped", "failed") for entry in entries
+    )
+    concurrent, how = run.sweep.concurrent or 1, ""
+    hours = hours_left(run.replay.records, num_left, concurrent)
+    base = next(iter(run.bases.items()))
+    if hours is None and is_like_here(base[1]):
+        hours = (seconds_of(base[1]) + START_S) * num_left / concurrent / 3600
+        which = f" of {base[0]}" if base[0] else ""
+        how = f", by a few steps{which}; measurements, and what is stopped early, not counted"
+    typer.echo(summary(entries, run.num_trials, hours, f" with {concurrent} at a time{how}"))
+
+
+def _show(name: str, overrides: list[str], is_watched: bool) -> None:
+    from raysl.addresses import join
+    from raysl.sweeps.status import Status, status_of, watch
+
+    storage = DEFAULT_STORAGE
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key != "storage":
+            raise ConfigError(f"{override!r} does not go with --status and --watch; storage= alone does")
+        storage = value
+    uri = join(storage, name)
+
+    def tell(status: Status) -> None:
+        if status.board is not None and status.board.entries:
+            typer.echo(status.board.table())
+        typer.echo(status.line())
+
+    if is_watched:
+        watch(uri, tell)
+    else:
+        tell(status_of(uri))

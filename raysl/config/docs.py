@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from raysl.config.dump import escape, plain, write_inline
-from raysl.config.fields import hints_of
+from raysl.config.locations import hints_of
 from raysl.config.ranges import told
 from raysl.config.schema import RunConfig
 from raysl.redact import redact_tree

@@ -2,13 +2,13 @@
 
 import dataclasses
 import difflib
-import functools
 from collections.abc import Iterator, Sequence
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin
 
 from raysl.components import resolve
 from raysl.config.dump import Keys, plain
+from raysl.config.locations import hints_of
 from raysl.config.ranges import bare
 from raysl.config.schema import (
     BackboneConfig,
@@ -41,12 +41,6 @@ class Setting:
     name: str
     kind: Any
     default: Any
-
-
-@functools.cache
-def hints_of(kind: type[object]) -> dict[str, Any]:
-    """The annotations of a dataclass, with their ranges."""
-    return get_type_hints(kind, include_extras=True)
 
 
 def settings_of(kind: Any, default: Any = None) -> dict[str, Setting]:

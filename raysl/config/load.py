@@ -18,6 +18,7 @@ from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import filled, find, put, settings_in
 from raysl.config.files import base_names, expanded, files_of, packaged_folder, read
 from raysl.config.layers import Layers, followed, linked, parse_overrides
+from raysl.config.locations import with_places
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
 from raysl.errors import ConfigError
@@ -103,7 +104,7 @@ def load_dumped(
     Raises:
         ConfigError: if the text is something else, or names code that is not trusted.
     """
-    tree = _stored(text, where)
+    tree = stored_tree(text, where)
     if isinstance(callbacks := tree.get("callbacks"), dict):
         own = {key: node for key, node in callbacks.items() if find(node, ("name",), key) in ALIASES["callback"]}
         tree = {**tree, "callbacks": own}
@@ -123,10 +124,15 @@ def stored_settings(text: str, where: str, present: RunConfig) -> RunConfig | Ma
     try:
         return load_dumped(text, where, trusted=set(_names(present)))
     except ConfigError:
-        return _stored(text, where)
+        return stored_tree(text, where)
 
 
-def _stored(text: str, where: str) -> dict[str, Any]:
+def stored_tree(text: str, where: str) -> dict[str, Any]:
+    """The settings that an earlier start wrote, as the plain tree that they are; no code that they name is imported.
+
+    Raises:
+        ConfigError: if the text holds no settings.
+    """
     tree = read(text, where)
     if not isinstance(tree, dict):
         raise ConfigError(f"{where} holds no settings; it was damaged, or is not what raysl wrote")
@@ -151,10 +157,10 @@ def _expanded(kind: type[Any], tree: dict[str, Any], place: tuple[str, ...] = ()
     for keys, setting in settings_in(kind, tree, place):
         inner = keys[len(place) :]
         given = find(tree, inner)
-        if not isinstance(given, str) or not is_location(setting.kind):
+        if given is None or not is_location(setting.kind):
             continue
         try:
-            done = put(done, inner, expanded(given))
+            done = put(done, inner, with_places(given, expanded))
         except ConfigError as error:
             errors.append(f"{'.'.join(keys)}: {error}")
     if errors:

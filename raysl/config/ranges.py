@@ -140,10 +140,9 @@ def marks_of(kind: Any) -> tuple[Any, ...]:
 
 
 def is_location(kind: Any) -> bool:
-    """Whether a field with this annotation holds a path or URI, perhaps among other things."""
-    if get_origin(kind) in (Union, types.UnionType):
-        return any(is_location(member) for member in get_args(kind))
-    return IsLocation() in marks_of(kind)
+    """Whether a field with this annotation holds a path or URI, several of them, or one among other things."""
+    inner = bare(kind)
+    return IsLocation() in marks_of(kind) or (_holds_others(inner) and any(map(is_location, get_args(inner))))
 
 
 def rules_of(kind: Any) -> tuple[Rule, ...]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from raysl.config.component import MAY_CHANGE as MAY_CHANGE
 from raysl.config.component import ComponentConfig as ComponentConfig
 from raysl.config.compute import ComputeConfig, ParallelConfig
+from raysl.config.locations import make_absolute
 from raysl.config.optim_schema import OptimConfig as OptimConfig
 from raysl.config.optim_schema import Phase as Phase
 from raysl.config.ranges import (
@@ -159,6 +160,9 @@ class CourseConfig:
     cpus_per_worker: Annotated[float, Within(0.01, 1024)] | None = field(default=None, metadata=MAY_CHANGE)
     """CPUs that Ray reserves for each worker; default: 1, or a fraction where the data tasks
     would be left without one."""
+    gpus_per_worker: Annotated[float, Within(0.01, 1)] = field(default=1.0, metadata=MAY_CHANGE)
+    """Share of a GPU that Ray reserves for the worker of a run that has one, so that runs share a GPU: 0.25. Nothing
+    keeps such a run to its share of the memory. Several workers have a GPU each, for NCCL takes no two ranks on one."""
     accumulate: Count = 1
     """Parts that each worker's rows of a batch are gone through in, one after another, before an update: memory is that
     of one part. Negatives, batch statistics and balanced assignments are then those of a part, over all workers."""
@@ -199,6 +203,13 @@ class CourseConfig:
 class TrainConfig(ComputeConfig, ParallelConfig, CourseConfig):
     """Training: its course, how workers share it, how a step is computed."""
 
+    def __post_init__(self) -> None:
+        if self.workers > 1 and self.gpus_per_worker < 1 and self.device != "cpu":
+            raise ValueError(
+                f"gpus_per_worker={self.gpus_per_worker:g} of {self.workers} workers: NCCL takes no two ranks on one "
+                "GPU; set train.workers=1, or train.gpus_per_worker=1"
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkConfig(ComponentConfig):
@@ -212,6 +223,9 @@ class BenchmarkConfig(ComponentConfig):
     data: str | dict[str, Any] | None = None
     """Images of its own: a dataset of the catalog by its name, or settings {name: voc, path: ...} of a source. Size and
     normalisation stay those of the run unless they are given. Default: those of the run."""
+
+    def __post_init__(self) -> None:
+        make_absolute(self)  # tasks run in other directories, and a second start may
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ from raysl.hashing import permutation
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
 from raysl.report.page import FILES, write_report
 from raysl.storage import Folder, outlast
+from raysl.train.folder.lineage import parents_of
 from raysl.transforms.view_recipe import evaluation_recipe
 
 log = logging.getLogger("raysl")
@@ -95,6 +96,7 @@ def assemble(
         neighbours=_neighbours(pictured, images.data),
         views=_views(loaded, images.train),
         retrieved=retrieved_images(retrieved or {}, images),
+        parents=[str(parent) for parent in parents_of(folder)],
         checkpoint=loaded.uri,
         step=loaded.meta["step"],
         **{**finished, **facts},

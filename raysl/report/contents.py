@@ -150,6 +150,8 @@ class RunReport:
     """What searches found, by the names of their benchmarks."""
     events: list[str] = field(default_factory=list)
     """What happened on the way, such as `resumed at step 120`."""
+    parents: list[str] = field(default_factory=list)
+    """Runs that its state was taken from, the newest first: `one at step 120 (epoch 3)`."""
     checkpoint: str = ""
     """URI of the last checkpoint."""
     step: int = 0

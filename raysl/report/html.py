@@ -1,26 +1,41 @@
 """What every page is made of: one file of HTML that loads nothing from elsewhere."""
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from html import escape
 
 from raysl.report.style import STYLE
 
 
-def document(title: str, body: str, style: str = "") -> str:
+def document(title: str, body: str, style: str = "", script: str = "") -> str:
     """A page.
 
     Args:
         title: plain text.
         body: HTML of the page's one column.
         style: rules of this kind of page, after those of all pages.
+        script: JavaScript that runs once the body is there; without it the page allows none, and with it none but this.
     """
+    allowed = f"; script-src 'sha256-{_sha256(script)}'" if script else ""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-        "style-src 'unsafe-inline'\">"
+        f"style-src 'unsafe-inline'{allowed}\">"
         f"<title>{escape(title)}</title><style>{STYLE}{style}</style>"
     )
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>\n{body}\n</main></body></html>\n'
+    end = f"<script>{script}</script>" if script else ""
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>\n{body}\n</main>{end}</body></html>\n'
+
+
+def json_block(name: str, text: str) -> str:
+    """JSON for a script of the page, under an id; nothing in it ends the element."""
+    safe = text.replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{safe}</script>'
+
+
+def _sha256(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def table(head: str, rows: Sequence[str]) -> str:

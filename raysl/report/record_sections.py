@@ -29,7 +29,9 @@ def times_section(report: RunReport) -> str:
     speeds = _speeds(report)
     if speeds:
         parts.append(f"<div><h3>Throughput</h3>{table('', speeds)}</div>")
-    events = "".join(f"<li>{escape(event)}</li>" for event in report.events)
+    lineage = [f"forked from {', which was forked from '.join(report.parents)}"] if report.parents else []
+    told = [*lineage, *(event for event in report.events if not event.startswith("forked from "))]
+    events = "".join(f"<li>{escape(event)}</li>" for event in told)
     happened = f'<div class="events"><h3>On the way</h3><ul>{events}</ul></div>' if events else ""
     if not parts and not happened:
         return ""

@@ -1,7 +1,8 @@
-"""Scores as text for the terminal."""
+"""Scores as text for the terminal, and as a table for a notebook."""
 
 import math
 from collections.abc import Sequence
+from html import escape
 
 from raysl.report.contents import Score
 
@@ -17,15 +18,20 @@ def score_table(scores: Sequence[Score]) -> str:
     """
     if not scores:
         return ""
-    has_units = any(score.unit != "%" for score in scores)
-    rows = [_cells(score, score.unit if has_units else "") for score in scores]
-    columns = [
-        (title, *cells) for title, cells in zip(NAMES + NUMBERS, zip(*rows, strict=True), strict=True) if any(cells)
-    ]
-    widths = [max(map(len, column)) for column in columns]
-    header, *body = zip(*columns, strict=True)
+    header, *body = _rows(scores)
+    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     num_names = sum(title in NAMES for title in header)
     return "\n".join(_line(cells, widths, num_names) for cells in (header, ["-" * width for width in widths], *body))
+
+
+def score_html(scores: Sequence[Score]) -> str:
+    """The same table for a notebook; no scores, no text."""
+    if not scores:
+        return ""
+    header, *body = _rows(scores)
+    head = "".join(f"<th>{escape(title)}</th>" for title in header)
+    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in body)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
 
 
 def number(value: float | None, unit: str = "%") -> str:
@@ -52,6 +58,14 @@ def large(value: float | None, unit: str = "%") -> str:
 def readable(value: float) -> str:
     """Three digits, or all before the point: `0.000113`, `1.91`, `12,400`."""
     return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}"
+
+
+def _rows(scores: Sequence[Score]) -> list[tuple[str, ...]]:
+    """The titles, then the cells of each score, without columns that are empty."""
+    has_units = any(score.unit != "%" for score in scores)
+    rows = [_cells(score, score.unit if has_units else "") for score in scores]
+    titled = zip(NAMES + NUMBERS, zip(*rows, strict=True), strict=True)
+    return list(zip(*[(title, *cells) for title, cells in titled if any(cells)], strict=True))
 
 
 def _cells(score: Score, unit: str) -> tuple[str, ...]:

@@ -2,13 +2,11 @@
 
 import json
 import logging
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from raysl.errors import RunFailed
+from raysl.speed.commands import command_s
 from raysl.speed.numbers import machine, medians, seconds_line
 
 log = logging.getLogger("raysl")
@@ -50,12 +48,6 @@ def start_table(numbers: dict[str, Any]) -> str:
 
 
 def _start(words: list[str], storage: Path, name: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "raysl", "pretrain", *words, f"storage={storage}", f"name={name}"]
-    ended = subprocess.run(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    if ended.returncode != 0:
-        said = "\n".join(ended.stdout.splitlines()[-12:])
-        raise RunFailed(f"`raysl pretrain {' '.join(words)}` ended with code {ended.returncode}:\n{said}")
+    command_s(["pretrain", *words, f"storage={storage}", f"name={name}"])
     seconds: dict[str, float] = json.loads((storage / name / "startup.json").read_text())
     return seconds

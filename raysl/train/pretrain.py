@@ -6,6 +6,7 @@ import shlex
 import signal
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -73,7 +74,12 @@ class Result:
 
 
 def pretrain(
-    config: RunConfig, *, callbacks: Sequence[ray.train.UserCallback] = (), show_progress: bool = True
+    config: RunConfig,
+    *,
+    callbacks: Sequence[ray.train.UserCallback] = (),
+    show_progress: bool = True,
+    until: int | None = None,
+    stop: threading.Event | None = None,
 ) -> Result:
     """Train, measure and report; a run of this name that was interrupted goes on where its newest checkpoint is.
 
@@ -81,6 +87,9 @@ def pretrain(
         config: the run's settings.
         callbacks: observers of Ray Train's, called in its controller (Ray Tune's reporting, for one).
         show_progress: whether to show how training goes, and in the end where the run lies.
+        until: epochs to be done when this call returns, with a checkpoint and nothing measured; a later call goes on
+            from there. Default, and from `train.epochs` on: to the end.
+        stop: when another thread sets it, the run saves a checkpoint and stops, as at a signal.
 
     Returns:
         Where the run lies and what it measured.
@@ -88,22 +97,32 @@ def pretrain(
     Raises:
         ConfigError: if the settings cannot work; found before any worker starts.
         RunFailed: if the loss became NaN, workers were lost too often, or a result is out of `train.expect`.
-        Stopped: if the process was asked to end, by Ctrl-C or SIGTERM; a run that has made a step has saved a
-            checkpoint. Its message has been shown.
+        Stopped: if the process was asked to end, by Ctrl-C or SIGTERM, or the run by `stop`; one that has made a step
+            has saved a checkpoint. At a signal its message has been shown.
     """
+    config = run_config(config)
+    if until is not None and until < 1:
+        raise ConfigError(f"until={until} is no epoch to train to; give 1 to {config.train.epochs}, or nothing")
     with heeding() as signals, waiting(show=show_progress) as waits:
-        result = _pretrain(run_config(config), callbacks, signals, waits)
+        result, is_done = _pretrain(config, callbacks, signals, waits, until, stop)
         if show_progress:
             _print(result)
         if result.report is not None:
             result.report.check()
-        check_expected(config, result.metrics)
+        if is_done:
+            check_expected(config, result.metrics)
         return result
 
 
 def _pretrain(
-    config: RunConfig, callbacks: Sequence[ray.train.UserCallback], signals: Signals, waits: Waiting
-) -> Result:
+    config: RunConfig,
+    callbacks: Sequence[ray.train.UserCallback],
+    signals: Signals,
+    waits: Waiting,
+    until: int | None,
+    stop: threading.Event | None,
+) -> tuple[Result, bool]:
+    """The result, and whether the run is at its end."""
     marks = {"command": waits.since, "imports": time.time()}
     waits.enter("reading the dataset")
     config = replace(config, storage=absolute(config.storage))
@@ -116,18 +135,25 @@ def _pretrain(
             _check_corrupt(run, folder, found)
             signals.left = f"{folder.uri_of(found.name)} is the last checkpoint; the same command goes on from there"
         ended = None if config.train.extend else found.meta.get("ended")
-        if found.step < plan.total_steps and ended is None:
-            if found.step:
-                log.info("resumed at step %d of %d", found.step, plan.total_steps)
-            _train(run, lock, folder, marks, callbacks, signals, waits, found.step)
+        step, last = found.step, min(plan.total_steps, (until or config.train.epochs) * plan.epoch_len)
+        if step < last and ended is None:
+            if step:
+                log.info("resumed at step %d of %d", step, plan.total_steps)
+            if stop is not None and stop.is_set():
+                raise Stopped(how_to_go_on(step, plan.total_steps, found.name, folder.uri))
+            step, ended = _train(run, lock, folder, marks, callbacks, signals, waits, step, last, stop)
         elif ended is not None:
             log.info("the run %s is finished: %s; train.extend=true goes on with it", config.name, ended)
-        else:
+        elif step == plan.total_steps:
             log.info("the run %s is finished: %d steps", config.name, plan.total_steps)
         waits.end()
+        is_done = step == plan.total_steps or ended is not None
+        if not is_done:
+            log.info("the run %s pauses at step %d of %d", config.name, step, plan.total_steps)
+            return _result(folder, None), False
         signals.left = "training is done; the same command goes on with the measurements"
         report = benchmark(folder.uri, facts=_facts(folder, marks), config=config) if config.benchmarks else None
-    return _result(folder, report)
+    return _result(folder, report), True
 
 
 def _check_corrupt(run: Prepared, folder: RunFolder, found: Found) -> None:
@@ -147,7 +173,10 @@ def _train(
     signals: Signals,
     waits: Waiting,
     first: int,
-) -> None:
+    last: int,
+    stop: threading.Event | None,
+) -> tuple[int, str | None]:
+    """Updates done, and why a callback ended the run for good, where one did."""
     waits.enter("starting Ray")
     connect()
     waits.enter("starting workers")
@@ -160,6 +189,7 @@ def _train(
         probe=uuid.uuid4().hex,
         lock=lock,
         marks=marks | {"ray": time.time()},
+        last=last,
     )
     for note in (STOP_FILE, STARTUP_FILE):
         folder.remove(note)
@@ -167,7 +197,7 @@ def _train(
     with (
         tempfile.TemporaryDirectory(prefix="raysl_ray_") as notes,  # of Ray's own: it is not asked where to resume
         progress_of(folder, plan, waits, first),
-        stopping(folder, signals) as asked,
+        stopping(folder, signals, stop) as asked,
     ):
         trainer = Trainer(
             train_worker,
@@ -197,9 +227,10 @@ def _train(
         raise RunFailed(
             f"{outcome.failure}; " + (f"the last good checkpoint is {folder.uri_of(kept)}" if kept else "no checkpoint")
         )
-    if asked() or (outcome.step < plan.total_steps and outcome.ended is None):
+    if asked() or (outcome.step < last and outcome.ended is None):
         code = 128 + (signals.asked or signal.SIGINT)
         raise Stopped(how_to_go_on(outcome.step, plan.total_steps, _newest(folder), folder.uri), code)
+    return outcome.step, outcome.ended
 
 
 def _newest(folder: RunFolder) -> str | None:

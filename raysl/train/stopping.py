@@ -15,11 +15,19 @@ from raysl.train.folder.run_folder import STARTUP_FILE, STOP_FILE, RunFolder
 log = logging.getLogger("raysl")
 
 
+LOOK_EVERY_S = 0.5
+
+
 @contextmanager
-def stopping(folder: RunFolder, signals: Signals) -> Iterator[Callable[[], bool]]:
+def stopping(folder: RunFolder, signals: Signals, stop: threading.Event | None = None) -> Iterator[Callable[[], bool]]:
     """While inside, a signal asks the workers to save and stop, once they have made a step; gives whether one came.
 
     Before their first step there is nothing to save: the signal ends what goes on inside, by KeyboardInterrupt.
+
+    Args:
+        folder: of the run.
+        signals: those of this process.
+        stop: asks for the same as a signal, from another thread; before the first step it waits for that.
     """
 
     def save() -> bool:
@@ -29,8 +37,29 @@ def stopping(folder: RunFolder, signals: Signals) -> Iterator[Callable[[], bool]
         threading.Thread(target=_ask, args=(folder,), name="raysl-ask", daemon=True).start()
         return True
 
-    with signals.saving(save):
-        yield lambda: signals.asked is not None
+    with signals.saving(save), _heeding(folder, stop):
+        yield lambda: signals.asked is not None or (stop is not None and stop.is_set())
+
+
+@contextmanager
+def _heeding(folder: RunFolder, stop: threading.Event | None) -> Iterator[None]:
+    """While inside, ask the workers to stop when the event is set and they have made a step."""
+    if stop is None:
+        yield
+        return
+    has_ended = threading.Event()
+
+    def look() -> None:
+        while not has_ended.wait(LOOK_EVERY_S):
+            if stop.is_set() and _has_begun(folder):
+                _ask(folder)
+                return
+
+    threading.Thread(target=look, name="raysl-heed", daemon=True).start()
+    try:
+        yield
+    finally:
+        has_ended.set()
 
 
 def _ask(folder: RunFolder) -> None:

@@ -31,6 +31,7 @@ from raysl.train.callbacks.held_out import HeldOut
 from raysl.train.callbacks.metrics_log import MetricsLog
 from raysl.train.callbacks.on_disk import OnDisk
 from raysl.train.callbacks.online_knn import OnlineKNN
+from raysl.train.callbacks.pause import Pause
 from raysl.train.callbacks.startup import Startup
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
@@ -54,6 +55,7 @@ class Job:
         probe: what the driver wrote into the run's folder, for workers to find there.
         lock: of the run, where its folder is remote.
         marks: moments of the start so far, seconds since the epoch, by name.
+        last: updates to be done when this start ends; None for all of the run's.
     """
 
     run: Prepared
@@ -61,6 +63,7 @@ class Job:
     probe: str
     lock: Lock | None
     marks: dict[str, float]
+    last: int | None = None
 
     @property
     def config(self) -> RunConfig:
@@ -124,7 +127,8 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         TensorBoard(logs),
     ]
     watch = CollapseWatch(logs, disk)
-    callbacks = [broken, *_callbacks(job.run, folder, disk), *job.run.callbacks, watch, OnDisk(writers, logs, disk)]
+    own = [*_callbacks(job.run, folder, disk), *([] if job.last is None else [Pause(job.last)])]
+    callbacks = [broken, *own, *job.run.callbacks, watch, OnDisk(writers, logs, disk)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
     batches = _batches(job, plan, device, corrupt)

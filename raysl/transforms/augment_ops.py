@@ -34,9 +34,6 @@ OPS = (
 )
 """Names of the operations; elsewhere an operation is its place here."""
 
-SIGNED = range(1, 10)
-"""Operations whose value is drawn with either sign."""
-
 
 def values_of(ops: Ints, levels: Floats, signs: Floats, size: tuple[int, int]) -> Floats:
     """What each operation does at a level: degrees, pixels, bits, a threshold or a factor less 1.

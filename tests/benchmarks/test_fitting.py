@@ -7,9 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from raysl.benchmarks.benchmark import FeatureSet, Needs, metrics_of
+from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Needs, metrics_of
+from raysl.benchmarks.copy_detection import CopyDetection
+from raysl.benchmarks.detection import Detection
+from raysl.benchmarks.finetune import Finetune
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.low_shot import LowShot
+from raysl.benchmarks.robustness import Robustness
+from raysl.benchmarks.segmentation import Segmentation
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.components import resolve
 from raysl.config.load import load_config
@@ -118,6 +123,16 @@ def test_benchmarks_name_the_numbers_that_they_give_each_once(config: BenchmarkC
     found = [metric.name for metric in metrics_of(kind(config).run(train, test, num_classes, seed=0))]
     assert kind.metrics(config, num_classes) == found
     assert len(set(found)) == len(found)
+
+
+@pytest.mark.parametrize("kind", [CopyDetection, Detection, Segmentation, Finetune])
+def test_one_that_trains_or_has_images_of_its_own_asks_for_no_features(kind: type[Benchmark]) -> None:
+    assert kind.stages(kind.Config()) == ()
+
+
+@pytest.mark.parametrize("kind", [KNN, Robustness])
+def test_one_on_features_asks_for_those_of_the_forward_pass(kind: type[Benchmark]) -> None:
+    assert kind.stages(kind.Config()) == ("",)
 
 
 def test_labels_are_missed_in_words(tmp_path: Path) -> None:

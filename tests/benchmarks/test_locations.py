@@ -1,11 +1,29 @@
 """Changed files make another result; their order on the disk does not."""
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+import pytest
 
 from raysl.benchmarks.robustness import Robustness
 from raysl.benchmarks.semi_supervised import SemiSupervised
 from raysl.benchmarks.suite.locations import content_of
+from raysl.components import ALIASES
+from raysl.config.fields import component_class
+from raysl.config.locations import hints_of
+from raysl.config.ranges import Location, NotEmpty
+from raysl.config.schema import BenchmarkConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places(BenchmarkConfig):
+    name: str = "places"
+    one: Location | None = None
+    some: Annotated[tuple[Location, ...], NotEmpty()] = ("a",)
+    named: dict[str, Location] | None = field(default_factory=dict)
+    text: str = "a"
 
 
 def test_a_changed_added_or_lost_file_is_another_content(tmp_path: Path) -> None:
@@ -29,3 +47,26 @@ def test_lists_count_and_what_is_not_there_or_not_named_does_not(tmp_path: Path)
     assert set(found) == {"lists"}
     assert content_of(Robustness.Config(imagenet_a=str(tmp_path / "nowhere"))) == {}
     assert content_of(Robustness.Config()) == {}
+
+
+def test_paths_of_settings_are_absolute_however_they_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    found = Places(some=("a", "s3://bucket/a", "~/a"), named={"one": "../a"})
+    assert found.one is None
+    assert found.some == (f"{tmp_path}/a", "s3://bucket/a", "/home/somebody/a")
+    assert found.named == {"one": f"{tmp_path.parent}/a"}
+    assert found.text == "a"
+    (tmp_path / "a").write_text("here")
+    assert set(content_of(Places(one="a", named={"one": "a"}))) == {"one", "some", "named"}
+
+
+@pytest.mark.parametrize("name", sorted(ALIASES["benchmark"]))
+def test_paths_of_every_benchmark_are_absolute(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kind = component_class(BenchmarkConfig, name)
+    for key, hint in hints_of(kind).items():
+        if hint == Location | None:
+            assert getattr(kind(name=name, **{key: "a"}), key) == f"{tmp_path}/a"
+        elif hint == dict[str, Location]:
+            assert getattr(kind(name=name, **{key: {"b": "a"}}), key) == {"b": f"{tmp_path}/a"}

@@ -133,7 +133,7 @@ def test_shots_that_a_class_has_no_images_for_are_left_out_with_a_line() -> None
         "shots=32, 64, 96 needs as many training images of each class, and 'class 1' has 20; "
         "shots=[1, 2, 4, 8, 16] is measured"
     ]
-    with pytest.raises(ConfigError, match="'class 0' has 0; leave out classes without training images"):
+    with pytest.raises(ConfigError, match="'class 0' has none; leave out classes without training images"):
         LowShotSVM.fit_to(LowShotSVM.Config(), labelled(0, 5))
     with pytest.raises(ConfigError, match="'class 0' has 3; set fewer shots"):
         LowShotSVM.fit_to(LowShotSVM.Config(shots=(4,)), labelled(3, 5))

@@ -167,6 +167,16 @@ def test_without_a_set_or_with_one_that_does_not_fit_it_is_refused(tmp_path: Pat
         Robustness.fit_to(Robustness.Config(imagenet_real=str(tmp_path / "none"), holdout=0.5), images)
 
 
+def test_rates_at_which_nothing_is_learned_are_told_by_its_own_settings(tmp_path: Path) -> None:
+    context = context_with(tmp_path)
+    assert context.train is not None
+    huge = FeatureSet(context.train.features * 1e25, context.train.labels)
+    config = Robustness.Config(imagenet_a="/a", normalize="none", learning_rates=(0.1, 0.2), holdout=0.5)
+    told = r"robustness: .* is 0\.1; set smaller robustness\.learning_rates, or robustness\.normalize=standardize"
+    with pytest.raises(ConfigError, match=told):
+        Robustness(config).measure(replace(context, train=huge))
+
+
 def test_names_are_told_without_the_sets() -> None:
     config = Robustness.Config(imagenet_a="/a", objectnet="/o")
     assert Robustness.metrics(config, 4) == ["test_top1", "imagenet_a_top1", "objectnet_top1"]

@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from raysl.benchmarks.suite.settings import other_data
-from raysl.benchmarks.suite.several import compare, is_finished, watch
+from raysl.benchmarks.suite.several import compare, is_last, watch
 from raysl.cli.benchmark import _sorted_words
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.storage import Folder
 from tests.benchmarks.test_evaluate import SMALL, save
+from tests.test_trust import MINE, rewrite
 
 
 @pytest.fixture
@@ -62,12 +63,44 @@ def test_a_watch_measures_each_checkpoint_until_the_last(config: RunConfig, tmp_
     assert "run @ 2 (2)" not in page, "each is itself, though the newest one was another when it was measured"
 
 
-def test_the_last_checkpoint_is_that_of_the_last_step(config: RunConfig, tmp_path: Path) -> None:
-    folder = Folder(str(tmp_path / "run"))
-    save(config, 1)
-    assert not is_finished(folder)
-    save(config, 2)
-    assert is_finished(folder)
+@pytest.mark.usefixtures("ray_here")
+def test_a_watch_passes_over_what_is_half_written_and_measures_what_was_saved_beside_its_last_look(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = save(config, 1)
+    (first.parent / "checkpoint_000000002").mkdir()  # as on a remote storage, where files come one by one
+    looks: list[str] = []
+
+    def told_late(checkpoint: Folder, trust_code: bool) -> bool:
+        looks.append(Path(checkpoint.path).name)
+        if len(looks) == 1:
+            save(config, 2)
+        return is_last(checkpoint, trust_code)
+
+    monkeypatch.setattr("raysl.benchmarks.suite.several.is_last", told_late)
+    found = watch(str(first.parent), ["knn"], sleep=lambda seconds: None)
+    assert [Path(report.checkpoint).name for report in found.reports] == looks
+    assert looks == ["checkpoint_000000001", "checkpoint_000000002"]
+
+
+def test_the_last_checkpoint_is_that_of_the_last_step(config: RunConfig) -> None:
+    assert not is_last(Folder(str(save(config, 1))))
+    assert is_last(Folder(str(save(config, 2))))
+
+
+def test_code_that_a_checkpoint_names_is_imported_by_a_watch_only_if_it_is_trusted(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    path, mark = save(config, 2), tmp_path / "mark"
+    (tmp_path / "mine.py").write_text(MINE.format(mark=str(mark)))
+    rewrite(path / "run.yaml", method={"name": f"{tmp_path}/mine.py:Method"})
+    told = rf"is code that is not raysl's, of the file .*mine\.py, and the checkpoint {path} asks .*trust_code=True"
+    for refused in (lambda: is_last(Folder(str(path))), lambda: watch(str(path.parent), ["knn"])):
+        with pytest.raises(ConfigError, match=told):
+            refused()
+    assert not mark.exists()
+    assert is_last(Folder(str(path)), trust_code=True)
+    assert mark.read_text() == "imported "
 
 
 def test_all_checkpoints_are_looked_at_before_the_first_is_measured(config: RunConfig, tmp_path: Path) -> None:

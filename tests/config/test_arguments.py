@@ -13,7 +13,7 @@ import raysl
 from raysl.components import ALIASES
 from raysl.data.ingest.ingest import ingest
 from raysl.errors import ConfigError
-from raysl.sweep_space import load_sweep
+from raysl.sweeps.load import load_sweep
 
 OWN = {slot: dict(names) for slot, names in ALIASES.items()}
 
@@ -49,7 +49,7 @@ def quickstart(*overrides: str) -> Any:
         (lambda: raysl.convert("in.pth", None), "None is no path or URI; .*"),
         (lambda: raysl.convert("in.pth", "out", overrides="data.image_size=64"), "overrides: .* is one text; .*"),
         (lambda: raysl.convert("in.pth", "out", rules={"layout": "moco"}), "rules: {'layout': 'moco'} is no Rules; .*"),
-        (lambda: raysl.sweep("quickstart", None), "space: None is no SweepConfig; give the first of what .*"),
+        (lambda: raysl.sweep("quickstart", None), "space: None is no SweepConfig; give a space, .*"),
         (lambda: raysl.sweep(None, load_sweep("sweep/quickstart")[0]), "config: None is no RunConfig; .*"),
         (lambda: load_sweep("sweep/quickstart", "trials=3"), "overrides: 'trials=3' is one text; .*"),
         (lambda: ingest(quickstart(), "out"), "data: a RunConfig is no DataConfig; give settings of a dataset, .*"),
@@ -75,7 +75,7 @@ def test_a_path_is_as_good_as_its_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in raysl.__all__ if name not in ("methods", "losses", "transforms", "nn")]
+    "name", [name for name in raysl.__all__ if name not in ("methods", "losses", "transforms", "nn", "tune")]
 )
 def test_no_module_takes_the_place_of_a_function(name: str) -> None:
     assert importlib.util.find_spec(f"raysl.{name}") is None

@@ -58,6 +58,14 @@ def test_every_kind_of_path_is_expanded(write: Write) -> None:
     )
 
 
+def test_paths_by_name_are_expanded_too() -> None:
+    lists = "benchmarks.semi_supervised={lists: {1pct: $PLACE/1.txt, 10pct: ~/10.txt}}"
+    found: Any = load_config("simclr", [lists]).benchmarks["semi_supervised"]
+    assert found.lists == {"1pct": "/place/1.txt", "10pct": "/home/somebody/10.txt"}
+    with pytest.raises(ConfigError, match=r"benchmarks\.semi_supervised\.lists: .*NOWHERE"):
+        load_config("simclr", ["benchmarks.semi_supervised={lists: {1pct: $NOWHERE/1.txt}}"])
+
+
 def test_a_variable_that_is_not_set_is_refused_by_the_setting() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config("simclr", ["data.path=$NOWHERE/x", "storage=$NOWHERE"])

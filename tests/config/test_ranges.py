@@ -14,13 +14,15 @@ from raysl import cli
 from raysl.components import ALIASES, resolve
 from raysl.config.build import from_dict
 from raysl.config.dump import to_dict
-from raysl.config.fields import SLOTS, group_of, hints_of, settings_of
+from raysl.config.fields import SLOTS, group_of, settings_of
 from raysl.config.load import load_config
+from raysl.config.locations import hints_of
 from raysl.config.ranges import LARGEST, Rising, Within, bare, rules_of, told, undeclared
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.errors import ConfigError
 from raysl.schedule import Duration
-from raysl.sweep_space import SweepConfig, load_sweep
+from raysl.sweeps.load import load_sweep
+from raysl.sweeps.schema import SweepConfig
 from tests.config.conftest import PARTS, Write
 from tests.transforms.papers import RECIPES
 

@@ -18,7 +18,7 @@ from raysl.report.summary import readable
 from raysl.report.tables import score_csv, score_latex
 from tests.report.run import SCORES, example
 
-VOID = {"meta", "img"}
+VOID = {"meta", "img", "input", "wbr"}
 
 
 class Outline(HTMLParser):
@@ -51,7 +51,7 @@ class Outline(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if "style" in self.open:
+        if {"style", "script"} & set(self.open):
             return
         self.text += data
         if "h2" in self.open:
@@ -380,3 +380,11 @@ def test_durations_read_as_people_say_them(seconds: float, text: str) -> None:
 
 def test_numbers_keep_three_digits() -> None:
     assert [readable(value) for value in (0.00011284, 1.909, 12399.7, 3e12)] == ["0.000113", "1.91", "12,400", "3e+12"]
+
+
+def test_the_record_tells_in_a_line_which_runs_it_was_forked_from() -> None:
+    lineage = ["<b> at step 16 (epoch 2)", "old at step 8 (epoch 1)"]
+    text = page(example(parents=lineage, events=["forked from <b> at step 16", "resumed at step 20"]))
+    line = "forked from &lt;b&gt; at step 16 (epoch 2), which was forked from old at step 8 (epoch 1)"
+    assert f"<ul><li>{line}</li><li>resumed at step 20</li></ul>" in text
+    assert "forked" not in page(example())

@@ -1,10 +1,11 @@
-"""The table for the terminal."""
+"""The table of scores: for the terminal, and for a notebook."""
 
 import math
 from dataclasses import replace
 
+from raysl.benchmarks.suite.measurement import Report
 from raysl.report.contents import Score
-from raysl.report.summary import score_table
+from raysl.report.summary import score_html, score_table
 from tests.report.run import SCORES
 
 
@@ -52,3 +53,28 @@ def test_intervals_have_a_column_and_give_way_to_deviations() -> None:
 
 def test_no_scores_make_no_table() -> None:
     assert score_table([]) == ""
+    assert score_html([]) == ""
+
+
+def test_a_notebook_has_the_cells_of_the_terminal() -> None:
+    score = Score(benchmark="a<b", metric="map", trained=12.5)
+    assert score_html([score]) == (
+        "<table><thead><tr><th>benchmark</th><th>metric</th><th>trained</th></tr></thead>"
+        "<tbody><tr><td>a&lt;b</td><td>map</td><td>12.50</td></tr></tbody></table>"
+    )
+
+
+def test_a_report_is_a_table_in_a_notebook_in_pandas_and_as_text() -> None:
+    report = Report({}, "report.html", SCORES, {"linear": "no <labels>"})
+    assert report._repr_html_() == score_html(SCORES) + "<p>linear failed: no &lt;labels&gt;</p>"
+    assert report.table() == score_table(SCORES)
+    assert repr(report) == f"{score_table(SCORES)}\nlinear failed: no <labels>\nreport.html"
+    assert report.frame["trained"].tolist() == [score.trained for score in SCORES]
+    assert report.frame["benchmark"].tolist() == [score.benchmark for score in SCORES]
+
+
+def test_a_report_of_nothing_says_so() -> None:
+    report = Report({}, "report.html")
+    assert report._repr_html_() == "<p>nothing was measured</p>"
+    assert len(report.frame) == 0
+    assert "trained" in report.frame

@@ -99,6 +99,11 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
         lambda run: worker_shape(run.config.train, Resources(8, 0)).cpus,
         0.25,
     ),
+    "train.gpus_per_worker": (
+        ["train.gpus_per_worker=0.25"],
+        lambda run: worker_shape(run.config.train, Resources(8, 1)).resources["GPU"],
+        0.25,
+    ),
     "train.log_every": (["train.log_every=7st"], lambda run: str(run.plan.log_every), "7st"),
     "train.checkpoint_every": (["train.checkpoint_every=9st"], lambda run: str(run.plan.checkpoint_every), "9st"),
     "train.keep_checkpoints": (["train.keep_checkpoints=9"], lambda run: run.config.train.keep_checkpoints, 9),

@@ -11,9 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from raysl.config.load import load_config
+from raysl.errors import Stopped
 from raysl.signals import Signals
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.folder.run_folder import STARTUP_FILE, STOP_FILE, RunFolder
+from raysl.train.pretrain import pretrain
 from raysl.train.stopping import stopping
 from tests.train.runs import SMALL, assert_same, finish, logged_step, start, tensors, wait_for_step
 
@@ -37,6 +40,35 @@ def start_group(how: str, storage: Path, *words: str) -> "subprocess.Popen[str]"
         text=True,
         start_new_session=True,
     )
+
+
+def test_another_thread_asks_the_workers_to_stop_once_they_have_made_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = threading.Semaphore(0)
+    monkeypatch.setattr("raysl.train.stopping.LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr("raysl.train.stopping._has_begun", lambda folder: (looks.release(), begun.is_set())[1])
+    begun, stop = threading.Event(), threading.Event()
+    with stopping(RunFolder(str(tmp_path)), Signals(), stop) as asked:
+        assert not asked()
+        stop.set()
+        assert asked()
+        assert all(looks.acquire(timeout=20) for _ in range(3)), "it goes on looking"
+        assert not (tmp_path / STOP_FILE).exists()
+        begun.set()
+        for thread in threading.enumerate():
+            if thread.name == "raysl-heed":
+                thread.join(20)
+        assert (tmp_path / STOP_FILE).exists()
+
+
+def test_a_run_that_is_not_to_train_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("raysl.train.pretrain.connect")
+    stop = threading.Event()
+    stop.set()
+    config = load_config("quickstart", [*SMALL, f"storage={tmp_path}", "name=one"])
+    with pytest.raises(Stopped, match="stopped at step 0 of 40; no checkpoint was saved; the same command goes on"):
+        pretrain(config, show_progress=False, stop=stop)
 
 
 def test_workers_that_cannot_be_asked_to_stop_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -54,7 +54,13 @@ def on_workers(measure_on: MeasureOn, context: Context, workers: int | None) -> 
     """
     connect()
     own = context.checkpoint.config.train
-    train = TrainConfig(workers=workers or own.workers, device=own.device, cpus_per_worker=own.cpus_per_worker)
+    num = workers or own.workers
+    train = TrainConfig(
+        workers=num,
+        device=own.device,
+        cpus_per_worker=own.cpus_per_worker,
+        gpus_per_worker=own.gpus_per_worker if num == 1 else 1.0,
+    )
     shape = worker_shape(train, Resources.of_cluster())
     lean = replace(context, images={}, train=None, test=None)
     with tempfile.TemporaryDirectory(prefix="raysl_ray_") as notes:  # of Ray's own

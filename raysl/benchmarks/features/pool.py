@@ -46,6 +46,7 @@ def over_chunks(
         return
     connect()
     resources = Resources.of_cluster()
+    each = min(1.0, resources.benchmark_cpus)
     with_pool = resources.gpus >= 1 if with_pool is None else with_pool
     context = DataContext.get_current()
     context.enable_progress_bars = False
@@ -54,16 +55,16 @@ def over_chunks(
     chunks = ray.data.from_numpy_refs([ray.put(np.array([number])) for number in numbers])
     if with_pool:
         chunks = chunks.map_batches(_Read(work), batch_size=None, num_cpus=TASK_CPUS)
-        size = max(1, int(resources.gpus))
+        size = max(1, int(resources.own_gpus))
         chunks = chunks.map_batches(
             _Pool,
             fn_constructor_args=(work, reference),
             batch_size=None,
             concurrency=(1, size),
-            **({"num_gpus": 1} if resources.gpus >= 1 else {"num_cpus": 1}),
+            **({"num_gpus": min(1.0, resources.own_gpus)} if resources.gpus >= 1 else {"num_cpus": each}),
         )
     else:
-        chunks = chunks.map_batches(_Both(work, reference, token), batch_size=None, num_cpus=1)
+        chunks = chunks.map_batches(_Both(work, reference, token), batch_size=None, num_cpus=each)
     yield from chunks.iter_batches(batch_size=None, batch_format="numpy")
 
 

@@ -31,6 +31,7 @@ def benchmark(
     again: bool = False,
     keep_features: bool = False,
     beside: bool = False,
+    out: str | None = None,
 ) -> Report:
     """Measure a checkpoint's backbone, the same one untrained, and raw pixels; keep the results and write the report.
 
@@ -50,6 +51,7 @@ def benchmark(
         again: measure anew what was measured before.
         keep_features: leave the features on disk for the next call, in `features/` beside the results.
         beside: write the report beside the results, of the newest checkpoint too, as of a run that goes on saving.
+        out: folder for results and report in place of the run's.
 
     Returns:
         The numbers, where the report lies, and which benchmarks failed.
@@ -58,7 +60,7 @@ def benchmark(
         ConfigError: if the checkpoint, a name or a setting is wrong, it names code that is not trusted, or the images
             do not allow a benchmark that is required, or, without `config`, any.
     """
-    task = prepare(checkpoint, benchmarks, overrides, trust_code, config, beside)
+    task = prepare(checkpoint, benchmarks, overrides, trust_code, config, beside, out)
     return task.run(facts or {}, again, keep_features)
 
 
@@ -69,6 +71,7 @@ def prepare(
     trust_code: bool = False,
     config: RunConfig | None = None,
     beside: bool = False,
+    out: str | None = None,
 ) -> Measurement:
     """What `benchmark` would measure: all that can be checked beforehand is checked here. See there."""
     benchmarks = None if benchmarks is None else words(benchmarks, "benchmarks", "knn")
@@ -86,7 +89,7 @@ def prepare(
             log.warning(line)
         if not fitting.settings:
             raise ConfigError(f"nothing can be measured: {fitting.reasons}")
-    return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data, beside))
+    return Measurement(loaded, fitting, images, *_folders(loaded, checkpoint, data, beside, out))
 
 
 def _check_finite(loaded: Checkpoint) -> None:
@@ -99,10 +102,14 @@ def _check_finite(loaded: Checkpoint) -> None:
         )
 
 
-def _folders(loaded: Checkpoint, checkpoint: str, data: DataConfig, beside: bool) -> tuple[Folder, Folder, Folder]:
+def _folders(
+    loaded: Checkpoint, checkpoint: str, data: DataConfig, beside: bool, out: str | None
+) -> tuple[Folder, Folder, Folder]:
     """Where the run is, where these results are kept, and where their report is."""
     uri, name = cut(loaded.uri)
     run = Folder(uri)
+    if out is not None:
+        return run, Folder(out).child(RESULTS_FOLDER).child(name), Folder(out)
     results = run.child(RESULTS_FOLDER).child(name)
     if tag := dataset_tag(data, loaded.config.data):
         results = results.child(tag)

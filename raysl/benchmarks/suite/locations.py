@@ -1,13 +1,12 @@
 """What lies at the places that a benchmark's settings name: changed files make another result."""
 
-import dataclasses
 import hashlib
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from pyarrow import fs
 
 from raysl.addresses import info_of, telling
-from raysl.config.ranges import bare, is_location
+from raysl.config.locations import location_fields, places_in
 
 
 def content_of(config: Any) -> dict[str, str]:
@@ -16,20 +15,11 @@ def content_of(config: Any) -> dict[str, str]:
     Names, sizes and times of change of all files are looked at, and none of them is read. What is not there has none:
     the benchmark says so itself.
     """
-    hints = get_type_hints(type(config), include_extras=True)
     found: dict[str, str] = {}
-    for field in dataclasses.fields(config):
-        annotation = hints[field.name]
-        if is_location(annotation) or any(map(is_location, get_args(bare(annotation)))):
-            digests = [_digest(place) for place in _texts(getattr(config, field.name))]
-            found |= {field.name: " ".join(digests)} if any(digests) else {}
+    for name in location_fields(config):
+        digests = [_digest(place) for place in places_in(getattr(config, name))]
+        found |= {name: " ".join(digests)} if any(digests) else {}
     return found
-
-
-def _texts(value: Any) -> list[str]:
-    """The places in a setting: one, several, or several by name."""
-    values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
-    return [place for place in values if isinstance(place, str)]
 
 
 def _digest(uri: str) -> str:

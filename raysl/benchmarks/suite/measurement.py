@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields, replace
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 from raysl.benchmarks.benchmark import PIXELS, Side
 from raysl.benchmarks.features.extraction import check_stages
@@ -16,15 +17,20 @@ from raysl.benchmarks.suite.tasks import FEATURES_FOLDER, WORK_FOLDER, Tasks
 from raysl.checkpoint import Checkpoint
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.errors import RunFailed, Stopped
+from raysl.redact import redact_uri
 from raysl.report.contents import Score, flat_metrics
+from raysl.report.summary import score_html, score_table
 from raysl.screen import duration
 from raysl.storage import Folder, outlast
 from raysl.waiting import enter
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 log = logging.getLogger("raysl")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What benchmarks measured.
 
@@ -51,6 +57,27 @@ class Report:
         if self.failures:
             reasons = "\n".join(f"the benchmark {name} failed: {reason}" for name, reason in self.failures.items())
             raise RunFailed(f"{reasons}\nall else was measured and kept; the next start measures what is missing")
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """`scores` as a table of pandas, a row each."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(score) for score in self.scores], columns=[own.name for own in fields(Score)])
+
+    def table(self) -> str:
+        """`scores` as aligned text, as a command prints it."""
+        return score_table(self.scores)
+
+    def __repr__(self) -> str:
+        """The same with what failed and where the page lies, as a Python shell shows it."""
+        failed = [f"{name} failed: {reason}" for name, reason in self.failures.items()]
+        return "\n".join(line for line in (self.table(), *failed, redact_uri(self.path)) if line)
+
+    def _repr_html_(self) -> str:
+        """The same as a table for a notebook."""
+        failed = "".join(f"<p>{escape(name)} failed: {escape(why)}</p>" for name, why in self.failures.items())
+        return (score_html(self.scores) + failed) or "<p>nothing was measured</p>"
 
 
 class Measurement:

@@ -166,7 +166,7 @@ class Results:
 def _safe(name: str) -> str:
     """The name of a benchmark as that of a file."""
     safe = re.sub(r"[^\w@-]", "-", name)
-    return safe if safe == name else f"{safe}-{_digest(name)}"
+    return safe if safe == name else f"{safe}-{digest_of(name)}"
 
 
 def _parse(file: bytes) -> Result | None:
@@ -201,7 +201,7 @@ def label_of(key: str, config: BenchmarkConfig, own: BenchmarkConfig | None) -> 
     if not changes:
         return key, ""
     words = [word for name, value in changes.items() for word in _words(name, value, before.get(name))]
-    return f"{key}@{_digest(changes)}", ", ".join(words)
+    return f"{key}@{digest_of(changes)}", ", ".join(words)
 
 
 def _words(name: str, value: Any, before: Any) -> Iterator[str]:
@@ -215,5 +215,6 @@ def _words(name: str, value: Any, before: Any) -> Iterator[str]:
         yield f"{name}={text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 1] + '…'}"
 
 
-def _digest(tree: Any) -> str:
+def digest_of(tree: Any) -> str:
+    """Six hexadecimal digits of a plain tree."""
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:6]

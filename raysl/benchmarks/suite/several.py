@@ -4,13 +4,14 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from raysl.addresses import cut, join
 from raysl.arguments import words
 from raysl.benchmarks.suite.evaluate import Report, benchmark, prepare
+from raysl.benchmarks.suite.results import RESULTS_FOLDER
 from raysl.checkpoint import newest
-from raysl.checkpoint_files import checkpoint_names, read_meta
+from raysl.checkpoint_files import META_FILE, SETTINGS_FILE, checkpoint_names, read_meta
 from raysl.config.load import load_dumped
 from raysl.errors import ConfigError
 from raysl.report.contents import RunReport, parse_report_json
@@ -99,10 +100,15 @@ def _read(report: Report) -> RunReport:
 def _home(uris: Sequence[str]) -> str:
     runs = {cut(uri)[0] for uri in uris}
     if len(runs) == 1:
-        return join(join(runs.pop(), "benchmarks"), "comparison")
+        return _page_of(runs.pop())
     digest = hashlib.sha256("\n".join(sorted(uris)).encode()).hexdigest()[:6]
     storage, _ = cut(cut(uris[0])[0])
     return join(storage, f"comparison_{digest}")
+
+
+def _page_of(run: str) -> str:
+    """The folder of the page that compares checkpoints of one run."""
+    return join(join(run, RESULTS_FOLDER), "comparison")
 
 
 def watch(
@@ -129,19 +135,25 @@ def watch(
     if not folder.exists():
         raise ConfigError(f"no run at {folder.uri}; start it first, raysl pretrain")
     reports: dict[str, Report] = {}
+    page = ""
     while True:
-        names = [name for name in outlast(lambda: checkpoint_names(folder)) if name not in reports]
-        for name in sorted(names):
+        names = outlast(lambda: _whole(folder))
+        new = [name for name in names if name not in reports]
+        for name in new:
             report = _measured(folder, name, benchmarks, overrides, trust_code)
             if report is not None:
                 reports[name] = report
-                write_page(list(reports.values()), folder.child("benchmarks").child("comparison"))
-        if not names and is_finished(folder):
-            break
-        if not names:
-            sleep(POLL_S)
-    page = folder.child("benchmarks").child("comparison").uri_of("comparison.html")
-    return Comparison([replace(report) for report in reports.values()], page)
+                page = write_page(list(reports.values()), Folder(_page_of(folder.uri)))
+        if new:
+            continue
+        if names and is_last(folder.child(names[-1]), trust_code):
+            return Comparison(list(reports.values()), page)
+        sleep(POLL_S)
+
+
+def _whole(run: Folder) -> list[str]:
+    """Names of the checkpoints that were written to their end, oldest first."""
+    return [name for name in checkpoint_names(run) if run.child(name).exists(META_FILE)]
 
 
 def _measured(
@@ -156,13 +168,18 @@ def _measured(
         return None
 
 
-def is_finished(folder: Folder) -> bool:
-    """Whether the newest checkpoint of a run is its last."""
-    names = outlast(lambda: checkpoint_names(folder))
-    if not names:
-        return False
-    checkpoint = folder.child(max(names))
+def is_last(checkpoint: Folder, trust_code: bool = False) -> bool:
+    """Whether a checkpoint is the last that its run saves.
+
+    Args:
+        checkpoint: its folder.
+        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
+
+    Raises:
+        ConfigError: if it cannot be read, or names code that is not trusted.
+    """
     meta = read_meta(checkpoint)
-    config = load_dumped(checkpoint.read("run.yaml").decode(), checkpoint.uri, trust_code=True)
+    text = checkpoint.read(SETTINGS_FILE).decode()
+    config = load_dumped(text, f"the checkpoint {checkpoint.uri}", trust_code)
     plan = TrainPlan.from_config(config, meta["data"]["num_samples"], config.train.workers)
     return meta.get("ended") is not None or meta["step"] >= plan.total_steps

@@ -21,6 +21,8 @@ log = logging.getLogger("raysl")
 
 MAX_RETRIES = 2
 """Times that a task is tried again when its process or node is lost."""
+ANYWHERE = "DEFAULT"
+"""Where tasks run. Left to itself Ray keeps those of a trial of Ray Tune to the trial's own place, which is small."""
 
 
 @dataclass(frozen=True)
@@ -113,16 +115,21 @@ def _loaded(stored: StoredSet, stages: Sequence[str]) -> FeatureSet:
 def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
     """Each task with what it found, as they end; one that fails is given with its error.
 
-    CPUs are shared out evenly; a task that waits for tasks of its own lends them its share.
+    CPUs are shared out evenly; a task that waits for tasks of its own lends them its share. A trial of a Ray Tune asks
+    for no more than what others leave free.
     """
     if not tasks:
         return
     connect()
     have = Resources.of_cluster()
-    share = float(max(1, int(have.cpus // len(tasks))))
-    options: dict[str, Any] = {"num_cpus": min(share, have.cpus), "max_retries": MAX_RETRIES}
+    share = float(max(1, int(have.benchmark_cpus // len(tasks))))
+    options: dict[str, Any] = {
+        "num_cpus": min(share, have.benchmark_cpus),
+        "max_retries": MAX_RETRIES,
+        "scheduling_strategy": ANYWHERE,
+    }
     if have.gpus >= 1:
-        options["num_gpus"] = min(1.0, max(0.25, int(4 * have.gpus / len(tasks)) / 4))
+        options["num_gpus"] = min(1.0, have.own_gpus, max(0.25, int(4 * have.own_gpus / len(tasks)) / 4))
     networks: dict[int, Any] = {}
     remote = ray.remote(_measure_there).options(**options)
     waiting = {}

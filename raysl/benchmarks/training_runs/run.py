@@ -30,8 +30,8 @@ from raysl.transforms.recipes import Crops
 log = logging.getLogger("raysl")
 
 MACHINE = (
-    "device", "threads", "cpus_per_worker", "max_failures", "precision", "fp32_products", "channels_last", "compile",
-    "deterministic", "parallel", "sync_bn", "recompute",
+    "device", "threads", "cpus_per_worker", "gpus_per_worker", "max_failures", "precision", "fp32_products",
+    "channels_last", "compile", "deterministic", "parallel", "sync_bn", "recompute",
 )  # fmt: skip
 """Settings in `train` that are those of the checkpoint's run: how its machines compute, not what."""
 SAVED = Duration.parse("5%")
@@ -94,6 +94,7 @@ class TrainingConfig(BenchmarkConfig):
     method.views.affine_p=0.9, "backbone.freeze=[res3]"]."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         parse_overrides(self.settings)
         if wrong := [word for word in self.settings if not re.match(_OWN, word)]:
             raise ValueError(
@@ -106,11 +107,6 @@ class TrainingBenchmark(Benchmark):
     """What benchmarks have in common that train."""
 
     trains = True
-
-    @classmethod
-    def stages(cls, config: Any) -> tuple[str, ...]:
-        """See `Benchmark.stages`; images are looked at anew."""
-        return ()
 
     @classmethod
     def fit_to(cls, config: Any, images: Labelled) -> tuple[Any, list[str]]:

@@ -30,7 +30,8 @@ class MetricsLog(Callback):
         """See `Callback.on_log`."""
         if dist.is_main():
             with self.path.open("a") as file:
-                file.write(json.dumps({"step": step.index, **line}) + "\n")
+                place = {"step": step.index, "epoch": step.index / step.epoch_len}
+                file.write(json.dumps(place | line) + "\n")
 
 
 def parse_metrics(content: bytes) -> list[dict[str, float]]:

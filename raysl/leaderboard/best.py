@@ -1,0 +1,79 @@
+"""The best runs of a leaderboard, and their configurations, ready to run."""
+
+import re
+from dataclasses import dataclass
+
+from raysl.addresses import cut
+from raysl.config.dump import write
+from raysl.leaderboard.choice import Choice
+from raysl.leaderboard.entry import Entry
+from raysl.leaderboard.flat import shown
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.redact import redact_uri
+from raysl.storage import Folder
+
+NUM_BEST = 3
+"""Rows whose configurations are written, and whose neighbours are shown."""
+RUN_FILE = "run.yaml"
+
+
+@dataclass(frozen=True)
+class BestRun:
+    """One of the best rows with its best run.
+
+    Args:
+        rank: from 1.
+        row: the choice of settings.
+        run: of its seeds the best.
+    """
+
+    rank: int
+    row: Choice
+    run: Entry
+
+    @property
+    def file(self) -> str:
+        """Name of its configuration beside the page."""
+        return f"best_{self.rank}.yaml"
+
+
+def best_runs(board: Leaderboard) -> list[BestRun]:
+    """The first rows that have the first objective and did not fail."""
+    first = board.facts.objectives[0]
+    told = [row for row in board.choices[:NUM_BEST] if row.value(first.metric) is not None and not row.is_failed]
+    return [BestRun(rank, row, row.best(first)) for rank, row in enumerate(told, 1)]
+
+
+def folder_of(run: Entry, sweep: Folder) -> Folder:
+    """The folder of a run; inside the sweep's, whose credentials it then shares."""
+    parent, name = cut(run.path)
+    return sweep.child(name) if parent == redact_uri(sweep.uri) else Folder(run.path)
+
+
+def runnable(best: BestRun, text: str, board: Leaderboard) -> str:
+    """A run's `run.yaml` as a configuration of its own: beside the sweep, under a name that tells where it is from.
+
+    Args:
+        best: the run.
+        text: of its run.yaml.
+        board: that it leads.
+    """
+    name = f"{board.facts.name.replace('/', '-')}-{best.run.trial.removeprefix('trial_')}"
+    numbers = ", ".join(_told(best, objective.metric) for objective in board.facts.objectives)
+    head = f"# Rank {best.rank} of {board.facts.name}: {numbers}; run {best.run.trial}, seed {best.run.seed}.\n"
+    head += f"# raysl pretrain {best.file}\n"
+    text = re.sub(r"^name: .*$", lambda _: write({"name": name}).strip(), text, count=1, flags=re.MULTILINE)
+    if board.facts.path:
+        storage = write({"storage": cut(board.facts.path)[0]}).strip()
+        text = re.sub(r"^storage: .*$", lambda _: storage, text, count=1, flags=re.MULTILINE)
+    return head + text
+
+
+def _told(best: BestRun, metric: str) -> str:
+    number = best.row.numbers.get(metric)
+    if number is None:
+        return f"no {metric}"
+    interval = ""
+    if number.interval is not None:
+        interval = f" (95 %: {shown(number.interval[0])} to {shown(number.interval[1])})"
+    return f"{metric} {shown(number.mean)}{interval}"

@@ -1,0 +1,150 @@
+"""One choice of configuration and settings with the runs of its seeds: a row of a leaderboard."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, get_args
+
+from raysl.leaderboard.entry import Entry, Objective, Status
+from raysl.leaderboard.number import Number, number_of
+
+COUNTED: tuple[Status, ...] = ("finished", "stopped", "running", "failed", "waiting")
+"""Runs of the first of these that has numbers are what a row tells of: a run that is half done is not averaged with
+whole ones."""
+
+STANDINGS: dict[Status, int] = {"finished": 0, "running": 1, "waiting": 1, "stopped": 2, "failed": 3}
+"""Order of rows on a leaderboard."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A row of a leaderboard.
+
+    Args:
+        config: configuration that it departs from; empty where all have the same.
+        settings: what varies, by dotted key, without the seed.
+        runs: one a seed, in the order of drawing; at least one.
+    """
+
+    config: str
+    settings: dict[str, Any]
+    runs: tuple[Entry, ...]
+
+    @property
+    def index(self) -> int:
+        """Place of its first run in the order of drawing."""
+        return self.runs[0].index
+
+    @property
+    def draws(self) -> int:
+        """Trials that were drawn with these settings."""
+        return sum(run.draws for run in self.runs)
+
+    @property
+    def status(self) -> str:
+        """That of its runs; of several, how many have which: 2 finished, 1 failed."""
+        counts = Counter(run.status for run in self.runs)
+        if len(counts) == 1:
+            return self.runs[0].status
+        return ", ".join(f"{counts[status]} {status}" for status in get_args(Status)[::-1] if counts[status])
+
+    @cached_property
+    def counted(self) -> tuple[Entry, ...]:
+        """The runs that its numbers are of, see `COUNTED`."""
+        for status in COUNTED:
+            runs = tuple(run for run in self.runs if run.status == status and (run.metrics or run.costs))
+            if runs:
+                return runs
+        return ()
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether its numbers are of runs that failed: of an epoch before they did."""
+        return bool(self.counted) and self.counted[0].status == "failed"
+
+    @property
+    def standing(self) -> int:
+        """How much its numbers can be compared with those of others: 0 of whole runs, see `STANDINGS`."""
+        return STANDINGS[self.counted[0].status] if self.counted else len(STANDINGS)
+
+    @property
+    def epoch(self) -> float | None:
+        """The epoch that all runs behind its numbers have come to."""
+        epochs = [run.epoch for run in self.counted if run.epoch is not None]
+        return min(epochs) if epochs else None
+
+    @cached_property
+    def numbers(self) -> dict[str, Number]:
+        """Metrics and costs by name, over the seeds that have them; those that are not finite count as missing."""
+        names = dict.fromkeys(name for run in self.counted for name in (*run.metrics, *run.costs))
+        found = {name: self._number(name) for name in names}
+        return {name: number for name, number in found.items() if number is not None}
+
+    def _number(self, name: str) -> Number | None:
+        told = [(run, value) for run in self.counted if (value := number_in(run, name)) is not None]
+        if not told:
+            return None
+        return number_of([value for _, value in told], told[0][0].intervals.get(name))
+
+    def value(self, metric: str) -> float | None:
+        """The mean of a metric; None where no seed has it."""
+        number = self.numbers.get(metric)
+        return None if number is None else number.mean
+
+    def best(self, objective: Objective) -> Entry:
+        """The run of the best seed, among those that its numbers are of; the first drawn of equals."""
+        return min(
+            self.counted or self.runs, key=lambda run: (objective.key(number_in(run, objective.metric)), run.index)
+        )
+
+
+def number_in(run: Entry, name: str) -> float | None:
+    """A cost or a metric of a run, of what is both the cost, which is of the whole run; None where it is not finite."""
+    value = run.costs.get(name, run.metrics.get(name))
+    return value if value is not None and math.isfinite(value) else None
+
+
+def choices(entries: Sequence[Entry]) -> list[Choice]:
+    """Runs as choices, their seeds together, in the order in which the first of each was drawn."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in sorted(entries, key=lambda entry: entry.index):
+        key = json.dumps([entry.config, entry.settings], sort_keys=True, default=str)
+        if entry.parents:  # with other weights to begin with, equal settings are not another seed of the same
+            key += f" {entry.parents}"
+        groups.setdefault(key, []).append(entry)
+    return [Choice(runs[0].config, runs[0].settings, tuple(runs)) for runs in groups.values()]
+
+
+def ranked(rows: Sequence[Choice], objective: Objective) -> list[Choice]:
+    """The best first of rows that came to their end, whose numbers alone can be compared.
+
+    Behind them come those that still run, then those that were stopped, the longest trained first, then those that
+    failed, and last those without the number; equals as they were drawn.
+    """
+
+    def key(row: Choice) -> tuple[bool, int, float, float, int]:
+        is_missing, value = objective.key(row.value(objective.metric))
+        if is_missing:
+            return True, 0, 0.0, 0.0, row.index
+        trained = -(row.epoch or 0.0) if row.standing == STANDINGS["stopped"] else 0.0
+        return False, row.standing, trained, value, row.index
+
+    return sorted(rows, key=key)
+
+
+def pareto(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[Choice]:
+    """Rows that came to their end and have all objectives, and that no other such row is as good as in each of them
+    and better in one."""
+    points = []
+    for row in rows:
+        keys = [objective.key(row.value(objective.metric)) for objective in objectives]
+        if row.standing == 0 and not any(is_missing for is_missing, _ in keys):
+            points.append((row, tuple(value for _, value in keys)))
+    return [row for row, own in points if not any(_beats(other, own) for _, other in points)]
+
+
+def _beats(other: tuple[float, ...], own: tuple[float, ...]) -> bool:
+    return other != own and all(theirs <= mine for theirs, mine in zip(other, own, strict=True))

@@ -1,0 +1,107 @@
+"""What a leaderboard is made of: the runs of a sweep, and what ranks them."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["waiting", "running", "finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A number that ranks, and which way.
+
+    Args:
+        metric: name of a number that runs log or that a benchmark measures: knn_top1, loss, linear/top1, step_s.
+        mode: "max" where more of it is better, "min" where less is.
+    """
+
+    metric: str
+    mode: Literal["max", "min"] = "max"
+
+    def key(self, value: float | None) -> tuple[bool, float]:
+        """What sorts the best first, and what has no number last; a NaN is none."""
+        if value is None or value != value:
+            return True, 0.0
+        return False, -value if self.mode == "max" else value
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of a sweep.
+
+    Args:
+        trial: name of its folder, which is that of its settings: trial_1f3a2c4d.
+        index: place in the order in which the sweep draws.
+        status: a stopped one was ended before its last epoch by the sweep, which judged it.
+        config: configuration that it departs from; empty where all trials have the same.
+        settings: what varies, by dotted key, without the seed; one that only exists for other choices is not there.
+        seed: of the run.
+        epochs: that a whole run has.
+        epoch: that it has come to; of a stopped one, that at which it was judged.
+        metrics: newest number of each name, of a stopped one those of that epoch: logged while training (loss,
+            knn_top1) and measured (knn/top1, knn/top1/untrained, geometry/rank).
+        intervals: of measured numbers that have one, at 95 %.
+        units: of measured numbers, "%" or empty.
+        course: what was logged, by name: [epoch, value] in order. One called seconds is the time of training so far,
+            which the page may draw all others against.
+        costs: seconds (wall clock, in all), step_s (median of a step), memory_gb, gpu_hours: those that are known.
+        draws: trials of these settings, which are one run.
+        reason: why it failed or was stopped, in words.
+        parents: what it has taken weights from, the newest first: trial_1f3a2c4d at epoch 4.
+        member: its place in a population, from 0, which its page draws as a line; None outside of populations, or where
+            that is not known.
+        path: URI of the run's folder, without credentials.
+        checkpoint: URI of its newest checkpoint, or None.
+        started, ended: seconds since 1970, or None.
+    """
+
+    trial: str
+    index: int = 0
+    status: Status = "waiting"
+    config: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    epochs: int = 0
+    epoch: float | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    course: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
+    draws: int = 1
+    reason: str = ""
+    parents: list[tuple[str, float]] = field(default_factory=list)
+    member: int | None = None
+    path: str = ""
+    checkpoint: str | None = None
+    started: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
+class SweepFacts:
+    """What a leaderboard tells of its sweep.
+
+    Args:
+        name: of the sweep.
+        objectives: what ranks; the first one orders the table, several have a Pareto front.
+        path: URI of the sweep's folder, without credentials.
+        command: what starts it again; empty where that is not known.
+        space: what varies, as YAML.
+        search: random, grid, optuna, population.
+        scheduler: what stops trials early, or none.
+        trials: runs that it comes to in all, where that is known.
+        is_done: whether nothing is left to run.
+        written: seconds since 1970.
+    """
+
+    name: str
+    objectives: tuple[Objective, ...]
+    path: str = ""
+    command: str = ""
+    space: str = ""
+    search: str = "random"
+    scheduler: str = "none"
+    trials: int | None = None
+    is_done: bool = False
+    written: float = 0.0

@@ -1,0 +1,121 @@
+"""The rows of a leaderboard as flat objects, and those as CSV and as aligned text."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from raysl.leaderboard.choice import Choice
+from raysl.leaderboard.entry import Objective
+from raysl.nn.collapse import COLLAPSE
+from raysl.report.tables import as_csv
+
+COSTS = ("seconds", "gpu_hours", "step_s", "memory_gb")
+"""What a run takes, as far as it is known."""
+ENDS = (*COSTS, *COLLAPSE, "path")
+"""What a row ends with."""
+PARTS = ("deviation", "low", "high")
+"""What stands beside a number under `metric: deviation` and so on, where there is any."""
+
+
+def measured(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[str]:
+    """Names of what benchmarks measured beside the objectives, sorted: without untrained networks and raw pixels."""
+    ranks = {objective.metric for objective in objectives}
+    return sorted({name for row in rows for name in row.numbers if name.count("/") == 1} - ranks)
+
+
+def varied(rows: Sequence[Choice]) -> list[str]:
+    """Names of the settings that some row has, in the order in which they are first met."""
+    return list(dict.fromkeys(name for row in rows for name in row.settings))
+
+
+def flat_rows(rows: Sequence[Choice], objectives: Sequence[Objective], front: Sequence[Choice]) -> list[dict[str, Any]]:
+    """Rows, the best first, as objects of the same keys, None where a row has none of it.
+
+    Rank, trial (names of the runs, one a seed), status, draws, epoch, n (seeds behind the numbers), pareto (of several
+    objectives), each objective with its parts and that of the untrained network, config, settings, measurements with
+    their parts, costs, measures of collapse, path (of the first run).
+    """
+    ranks = [objective.metric for objective in objectives]
+    numbers = [*ranks, *measured(rows, objectives)]
+    parts = {(name, part) for row in rows for name in numbers for part, value in _parts(row, name) if value is not None}
+    known = {name for row in rows for name in row.numbers}
+    settings, has_config, fronts = varied(rows), any(row.config for row in rows), {id(row) for row in front}
+    flat = []
+    for rank, row in enumerate(rows, 1):
+        own: dict[str, Any] = {
+            "rank": rank,
+            "trial": " ".join(run.trial for run in row.runs),
+            "status": row.status,
+            "draws": row.draws,
+            "epoch": row.epoch,
+            "n": len(row.counted),
+        }
+        if len(objectives) > 1:
+            own["pareto"] = id(row) in fronts
+        for name in ranks:
+            own |= _number(row, name, parts)
+            own |= {f"{name}/untrained": row.value(f"{name}/untrained")} if f"{name}/untrained" in known else {}
+        own |= {"config": row.config} if has_config else {}
+        own |= {name: row.settings.get(name) for name in settings}
+        for name in numbers[len(ranks) :]:
+            own |= _number(row, name, parts)
+        own |= {name: row.value(name) for name in ENDS if name in known and name not in ranks}
+        flat.append({**own, "path": row.runs[0].path})
+    return flat
+
+
+def _parts(row: Choice, name: str) -> list[tuple[str, float | None]]:
+    number = row.numbers.get(name)
+    if number is None:
+        return [(part, None) for part in PARTS]
+    return list(zip(PARTS, (number.deviation, *(number.interval or (None, None))), strict=True))
+
+
+def _number(row: Choice, name: str, parts: set[tuple[str, str]]) -> dict[str, float | None]:
+    """A number and those of its parts that some row has."""
+    beside = {f"{name}: {part}": value for part, value in _parts(row, name) if (name, part) in parts}
+    return {name: row.value(name), **beside}
+
+
+def csv_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Flat rows as a table that loads elsewhere; empty without rows."""
+    if not rows:
+        return ""
+    return as_csv(list(rows[0]), [list(row.values()) for row in rows])
+
+
+def text_table(rows: Sequence[Choice], flat: Sequence[dict[str, Any]]) -> str:
+    """The cells of `told` as aligned text."""
+    if not rows:
+        return "no trial yet"
+    cells = told(rows, flat)
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
+    )
+
+
+def told(rows: Sequence[Choice], flat: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Names of columns and the cells of each row, for people: deviations beside their numbers, without paths and what
+    is the same dull thing in all."""
+    dull = {"path"} | {f"{name}: {part}" for name in flat[0] for part in PARTS}
+    dull |= {name for name in ("draws", "n") if all(row[name] in (0, 1) for row in flat)}
+    names = [name for name in flat[0] if name not in dull]
+    return [names, *([_cell(row, name, own[name]) for name in names] for row, own in zip(rows, flat, strict=True))]
+
+
+def _cell(row: Choice, name: str, value: Any) -> str:
+    if name == "trial":
+        return row.runs[0].trial + (f" +{len(row.runs) - 1}" if len(row.runs) > 1 else "")
+    number = None if name in row.settings else row.numbers.get(name)
+    if number is not None and number.deviation is not None and name not in ENDS:
+        return f"{shown(number.mean)} ± {shown(number.deviation, 2)}"
+    return shown(value)
+
+
+def shown(value: Any, digits: int = 4) -> str:
+    """A value for people: so many digits of a float, nothing of None."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.{digits}g}"
+    return "" if value is None else str(value)

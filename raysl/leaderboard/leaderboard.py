@@ -1,0 +1,153 @@
+"""What a sweep ends with: its runs, a row for each choice of settings, the best first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raysl.addresses import absolute, cut, join
+from raysl.leaderboard.choice import Choice, choices, pareto, ranked
+from raysl.leaderboard.entry import Entry, SweepFacts
+from raysl.leaderboard.flat import csv_text, flat_rows, text_table, told
+from raysl.redact import redact, redact_tree, redact_uri
+from raysl.storage import Folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NOTEBOOK_ROWS = 10
+"""Rows that a notebook shows."""
+LEAST_POINTS, MOST_POINTS, ALL_POINTS = 20, 300, 300_000
+"""Points of a course that are kept at least and at most, and about those of all runs together."""
+PAGE, JSON, CSV, TEX = "leaderboard.html", "leaderboard.json", "leaderboard.csv", "leaderboard.tex"
+
+
+@dataclass(frozen=True, repr=False)
+class Leaderboard:
+    """The runs of a sweep, the seeds of each choice of settings together. Its texts hold no credentials.
+
+    Courses of its runs are thinned, so that a thousand of them stay a file of a few megabytes; the whole course of a
+    run is in its own folder (`raysl.load_history`).
+
+    Args:
+        entries: the runs, in any order.
+        facts: of the sweep; its first objective orders the rows.
+    """
+
+    entries: Sequence[Entry]
+    facts: SweepFacts
+
+    def __post_init__(self) -> None:
+        ordered = sorted(self.entries, key=lambda entry: entry.index)
+        num = sum(len(entry.course) for entry in ordered)
+        limit = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, num)))
+        object.__setattr__(self, "entries", tuple(_kept(entry, limit) for entry in ordered))
+        command, space = redact(self.facts.command), redact(self.facts.space)
+        facts = replace(self.facts, path=redact_uri(self.facts.path), command=command, space=space)
+        object.__setattr__(self, "facts", facts)
+
+    @cached_property
+    def choices(self) -> list[Choice]:
+        """The rows with all that is known of their runs, the best first; those without the number last."""
+        return ranked(choices(self.entries), self.facts.objectives[0])
+
+    @cached_property
+    def front(self) -> list[Choice]:
+        """Rows that no other beats in all objectives, the best of the first one first."""
+        return pareto(self.choices, self.facts.objectives)
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows as flat objects of the same keys, see `raysl.leaderboard.flat.flat_rows`."""
+        return flat_rows(self.choices, self.facts.objectives, self.front)
+
+    @property
+    def pareto(self) -> list[dict[str, Any]]:
+        """Those of `rows` that no other beats in all objectives."""
+        front = {id(row) for row in self.front}
+        return [flat for row, flat in zip(self.choices, self.rows, strict=True) if id(row) in front]
+
+    @property
+    def best(self) -> Entry | None:
+        """The best run of the first row; None where no run that did not fail has the first objective."""
+        first = self.facts.objectives[0]
+        if not self.choices or self.choices[0].is_failed or self.choices[0].value(first.metric) is None:
+            return None
+        return self.choices[0].best(first)
+
+    @property
+    def path(self) -> str:
+        """URI of the page, beside which all files lie."""
+        return join(self.facts.path, PAGE) if self.facts.path else PAGE
+
+    @property
+    def frame(self) -> "pd.DataFrame":
+        """`rows` as a table of pandas."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows)
+
+    def table(self) -> str:
+        """The rows as aligned text: deviations over seeds beside their numbers, without the paths."""
+        return text_table(self.choices, self.rows)
+
+    def csv(self) -> str:
+        """The rows as a table that loads elsewhere."""
+        return csv_text(self.rows)
+
+    def _repr_html_(self) -> str:
+        """The first rows for a notebook, with a link to the page."""
+        num, link = len(self.rows), f'<a href="{escape(near(self.path))}">{escape(PAGE)}</a>'
+        title = f"<p><b>{escape(self.facts.name)}</b>: {num} row{'s' * (num != 1)}, {link}</p>"
+        if not num:
+            return title
+        names, *rows = told(self.choices[:NOTEBOOK_ROWS], self.rows[:NOTEBOOK_ROWS])
+        head = "".join(f"<th>{escape(name)}</th>" for name in names)
+        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        more = f"<p>and {num - NOTEBOOK_ROWS} more</p>" if num > NOTEBOOK_ROWS else ""
+        return f"{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+    def __repr__(self) -> str:
+        """The table, for a Python shell."""
+        return self.table()
+
+    @staticmethod
+    def load(uri: str) -> "Leaderboard":
+        """The leaderboard that a `leaderboard.json` holds.
+
+        Args:
+            uri: of that file, or of the sweep's folder.
+
+        Raises:
+            ConfigError: if there is none, or it is no leaderboard.
+        """
+        from raysl.leaderboard.stored import parse
+
+        folder, name = cut(absolute(uri)) if absolute(uri).partition("?")[0].endswith(".json") else (uri, JSON)
+        return parse(Folder(folder).read(name).decode(), join(folder, name))
+
+
+def near(path: str) -> str:
+    """A local path as a notebook opens it: from the working directory where it lies beneath that."""
+    return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path
+
+
+def _kept(entry: Entry, limit: int) -> Entry:
+    """An entry without credentials, and with at most `limit` points of each course."""
+    return replace(
+        entry,
+        course={name: thinned(line, limit) for name, line in entry.course.items()},
+        settings=redact_tree(entry.settings),
+        reason=redact(entry.reason),
+        path=redact_uri(entry.path),
+        checkpoint=None if entry.checkpoint is None else redact_uri(entry.checkpoint),
+    )
+
+
+def thinned(line: Sequence[tuple[float, float]], limit: int) -> list[tuple[float, float]]:
+    """At most `limit` points of a line, evenly chosen with both ends."""
+    if len(line) <= limit:
+        return list(line)
+    return [line[turn * (len(line) - 1) // (limit - 1)] for turn in range(limit)]

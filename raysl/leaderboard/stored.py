@@ -1,0 +1,72 @@
+"""`leaderboard.json`: all of a leaderboard, which reads back into an equal one."""
+
+import json
+import math
+from dataclasses import asdict, fields
+from typing import Any
+
+from raysl.errors import ConfigError
+from raysl.leaderboard.entry import Entry, Objective, SweepFacts
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.report.contents import plain
+
+FORMAT_VERSION = 1
+
+
+def json_text(board: Leaderboard) -> str:
+    """The text of `leaderboard.json`: `rows` for readers, `entries` and `facts` to load it again. NaN is null."""
+    content = {
+        "format": FORMAT_VERSION,
+        "facts": asdict(board.facts),
+        "rows": board.rows,
+        "entries": [_without_defaults(entry) for entry in board.entries],
+    }
+    return compact(content) + "\n"
+
+
+def compact(content: Any) -> str:
+    """Content as JSON on one line; what is not finite is null, and what JSON has not is text."""
+    try:
+        return json.dumps(content, allow_nan=False, separators=(",", ":"))
+    except (ValueError, TypeError):  # there is such a thing in it
+        return json.dumps(plain(content), allow_nan=False, separators=(",", ":"))
+
+
+def parse(text: str, path: str) -> Leaderboard:
+    """The leaderboard of such a text; numbers that were not finite come back as NaN.
+
+    Raises:
+        ConfigError: if it is none of this format.
+    """
+    try:
+        content = json.loads(text)
+        if content["format"] != FORMAT_VERSION:
+            raise ValueError(f"its format is {content['format']!r}")
+        entries = [_entry(told) for told in content["entries"]]
+        facts = content["facts"]
+        objectives = tuple(Objective(**told) for told in facts["objectives"])
+        return Leaderboard(entries, SweepFacts(**facts | {"objectives": objectives}))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path} is no leaderboard.json of format {FORMAT_VERSION} ({error}); start its sweep again"
+        ) from error
+
+
+def _without_defaults(entry: Entry) -> dict[str, Any]:
+    """What an entry has: a thousand of them that wait have little."""
+    empty = Entry("")
+    told = {item.name: getattr(entry, item.name) for item in fields(Entry)}
+    return {name: value for name, value in told.items() if name == "trial" or value != getattr(empty, name)}
+
+
+def _entry(told: dict[str, Any]) -> Entry:
+    """An entry of its JSON object."""
+    numbers = {key: {name: _number(value) for name, value in told.get(key, {}).items()} for key in ("metrics", "costs")}
+    intervals = {name: (_number(low), _number(high)) for name, (low, high) in told.get("intervals", {}).items()}
+    course = {name: [(_number(x), _number(y)) for x, y in line] for name, line in told.get("course", {}).items()}
+    parents = [(trial, _number(epoch)) for trial, epoch in told.get("parents", [])]
+    return Entry(**told | numbers | {"intervals": intervals, "course": course, "parents": parents})
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

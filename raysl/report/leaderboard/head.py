@@ -1,0 +1,93 @@
+"""The head of a leaderboard's page: what was searched, how far it is, what it took."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from html import escape
+
+from raysl.leaderboard.entry import Entry, Status
+from raysl.leaderboard.flat import shown
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.report.leaderboard.drawn import row_name, title_of
+from raysl.report.record_sections import duration
+from raysl.report.summary import bounds, large, readable
+
+STATUSES: dict[Status, str] = {"finished": "✓", "stopped": "■", "running": "▶", "failed": "✕", "waiting": "·"}
+"""Marks of what a run does, in the order in which they are counted."""
+
+
+def head(board: Leaderboard) -> str:
+    """Name and facts, the trials as one bar, and the command."""
+    facts = board.facts
+    pieces = [f"search <b>{escape(facts.search)}</b>", f"scheduler <b>{escape(facts.scheduler)}</b>"]
+    pieces += [f"ranked by <b>{escape(title_of(facts.objectives[0]))}</b>"]
+    pieces += [f"beside <b>{escape(title_of(objective))}</b>" for objective in facts.objectives[1:]]
+    pieces += _times(board)
+    command = f"<pre>{escape(facts.command)}</pre>" if facts.command else ""
+    space = escape(facts.space.strip())
+    space = f'<details id="space"><summary>What varies</summary><pre>{space}</pre></details>' if space else ""
+    live = ""
+    if not facts.is_done:
+        live = '<p class="note">The sweep runs. This page is written while it does, and loads itself again.</p>'
+    return (
+        f'<header><h1>{escape(facts.name)}</h1><p class="what">{" · ".join(pieces)}</p></header>'
+        f"{live}{_bar(board)}{_best(board)}{command}{space}"
+    )
+
+
+def _bar(board: Leaderboard) -> str:
+    """How many runs there are of each status, as one bar and in words."""
+    counts = Counter(entry.status for entry in board.entries)
+    total = max(board.facts.trials or 0, len(board.entries))
+    if not total:
+        return '<p class="quiet">No trial has begun.</p>'
+    counts["waiting"] += total - len(board.entries)
+    told = [(status, counts[status]) for status in STATUSES if counts[status]]
+    parts = "".join(f'<div class="{status}" style="flex-grow:{num}"></div>' for status, num in told)
+    words = "".join(f'<li><i class="mark {status}">{STATUSES[status]}</i>{num} {status}</li>' for status, num in told)
+    label = ", ".join(f"{num} {status}" for status, num in told)
+    title = f"{total} trial{'s' * (total != 1)}"
+    bar = f'<div class="progress" role="img" aria-label="{label}">{parts}</div>'
+    return f'<div id="progress">{bar}<ul class="legend"><li><b>{title}</b></li>{words}</ul></div>'
+
+
+def _best(board: Leaderboard) -> str:
+    """The number that leads, for each objective that of the first row, and what the row is."""
+    run = board.best
+    if run is None:
+        return ""
+    row = board.choices[0]
+    units = {name: unit for entry in board.entries for name, unit in entry.units.items()}
+    cards = []
+    for objective in board.facts.objectives:
+        found, unit = row.numbers.get(objective.metric), units.get(objective.metric, "")
+        if found is None:
+            continue
+        big = f"{large(found.mean, unit)}{f' <small>{unit}</small>' if unit else ''}"
+        interval = (
+            f"95 %: {bounds(found.interval, unit)}" if found.interval and found.interval[0] < found.interval[1] else ""
+        )
+        cards.append(
+            f'<div class="card"><h3>{escape(objective.metric)}</h3><div class="big">{big}</div>'
+            f'<div class="interval">{interval}</div></div>'
+        )
+    told = " · ".join(f"{escape(key)} <b>{escape(shown(value))}</b>" for key, value in row.settings.items())
+    name = f'<span class="badge best1">1</span> {escape(row_name(row))}'
+    first = f'<div class="card"><h3>The best</h3><div class="lead">{name}</div><div class="told">{told}</div></div>'
+    return f'<div class="cards">{first}{"".join(cards)}</div>'
+
+
+def _times(board: Leaderboard) -> list[str]:
+    """When it was written, how long it took on the clock, and all its runs together."""
+    runs: list[Entry] = list(board.entries)
+    begun = [run.started for run in runs if run.started is not None]
+    ended = [run.ended for run in runs if run.ended is not None]
+    told = []
+    if begun and (last := max(ended) if board.facts.is_done and ended else board.facts.written) > min(begun):
+        told.append(f"{duration(last - min(begun))} on the clock")
+    if spent := sum(run.costs.get("seconds", 0.0) for run in runs):
+        told.append(f"{duration(spent)} in all runs")
+    if hours := sum(run.costs.get("gpu_hours", 0.0) for run in runs):
+        told.append(f"{readable(hours)} GPU hours")
+    if board.facts.written:
+        told.append(f"written {datetime.fromtimestamp(board.facts.written, UTC):%Y-%m-%d %H:%M:%S} UTC")
+    return told

@@ -1,0 +1,114 @@
+"""`leaderboard.html`: a sweep in one file that loads nothing from elsewhere, also while it runs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+from raysl.leaderboard.best import NUM_BEST, best_runs
+from raysl.leaderboard.choice import Choice
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.report.html import document, json_block
+from raysl.report.leaderboard.axes import Axis, axes
+from raysl.report.leaderboard.chart_sections import (
+    curves_section,
+    importance_section,
+    lineage_section,
+    parallel_section,
+    scatter_sections,
+)
+from raysl.report.leaderboard.drawn import drawn, row_name, scatters
+from raysl.report.leaderboard.head import head
+from raysl.report.leaderboard.importance import Importance, importance
+from raysl.report.leaderboard.style import LEADERBOARD_STYLE
+from raysl.report.leaderboard.table import table_section
+from raysl.report.page import contents
+
+RELOAD_S = 15.0
+"""Seconds after which the page of a sweep that runs is loaded again."""
+SCRIPTS = ("state", "svg", "chart", "table", "curves", "parallel", "scatter", "lineage", "main")
+"""The parts of the page's script, in order."""
+
+
+@dataclass
+class Extras:
+    """What the page shows beside the leaderboard.
+
+    Args:
+        configs: texts of the best configurations, by the names of their files.
+        neighbours: pictures of the best runs, by their names, as the `src` of an image.
+        explain: how much settings matter; one that remembers may take its place.
+    """
+
+    configs: dict[str, str] = field(default_factory=dict)
+    neighbours: dict[str, str] = field(default_factory=dict)
+    explain: Callable[[list[Choice], list[Axis], str], Importance | None] = importance
+
+
+def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = RELOAD_S) -> str:
+    """The page as HTML text: the same leaderboard gives the same text."""
+    extras = extras or Extras()
+    rows, facts = board.choices, board.facts
+    scales = axes(rows, facts.space)
+    learned = extras.explain(rows, scales, facts.objectives[0].metric)
+    parts = [
+        table_section(board),
+        curves_section(board.entries, facts.objectives),
+        parallel_section(scales, facts.objectives[0]),
+        importance_section(rows, scales, facts.objectives[0], learned),
+        scatter_sections(scatters(rows, facts.objectives)),
+        lineage_section(board.entries),
+        _neighbours(board, extras),
+        _configurations(board, extras),
+    ]
+    again = "" if facts.is_done else f'<noscript><meta http-equiv="refresh" content="{reload_s:g}"></noscript>'
+    links = contents(parts)
+    body = [again, head(board), *links, *(part for part in parts if part), '<div id="tip" role="status" hidden></div>']
+    body.append(json_block("data", drawn(board, scales, reload_s)))
+    return document(f"{facts.name}: leaderboard", "\n".join(filter(None, body)), LEADERBOARD_STYLE, script())
+
+
+def script() -> str:
+    """The page's JavaScript."""
+    folder = Path(__file__).with_name("script")
+    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n"
+
+
+def _neighbours(board: Leaderboard, extras: Extras) -> str:
+    """What the best runs find most similar, side by side."""
+    figures = []
+    for best in best_runs(board):
+        if picture := extras.neighbours.get(best.run.trial):
+            title = f'<span class="badge best{best.rank}">{best.rank}</span> {escape(row_name(best.row))}'
+            image = f'<img src="{picture}" alt="Queries and their nearest neighbours of rank {best.rank}">'
+            figures.append(f"<figure><h3>{title}</h3>{image}</figure>")
+    if not figures:
+        return ""
+    note = (
+        "The same queries (grey, on the left) and what each backbone finds most similar, nearest first. ✔ and green: "
+        "same class; ✘ and red: another class. The number is the cosine similarity."
+    )
+    return (
+        '<section id="neighbours"><h2>Neighbours of the best</h2>'
+        f'<p class="quiet">{note}</p><div class="beside">{"".join(figures)}</div></section>'
+    )
+
+
+def _configurations(board: Leaderboard, extras: Extras) -> str:
+    """The best configurations, ready to run."""
+    folds = []
+    for best in best_runs(board):
+        if text := extras.configs.get(best.file):
+            title = f'<span class="badge best{best.rank}">{best.rank}</span> {escape(row_name(best.row))}'
+            fold = f'<summary>{title} <code><a href="{best.file}">{best.file}</a></code></summary>'
+            copy = '<button type="button" class="copy" hidden>Copy</button>'
+            folds.append(f'<details id="config{best.rank}">{fold}{copy}<pre>{escape(text)}</pre></details>')
+    if not folds:
+        return ""
+    note = f"Whole configurations of the best {NUM_BEST}, each a run of its own beside the sweep."
+    example = "<pre>raysl pretrain best_1.yaml</pre>"
+    return (
+        f'<section id="configurations"><h2>Best configurations</h2><p class="quiet">{note}</p>{example}'
+        f"{''.join(folds)}</section>"
+    )

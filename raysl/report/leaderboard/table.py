@@ -1,0 +1,196 @@
+"""The rows of a leaderboard as a table that is whole without a script, which lets it be sorted and filtered."""
+
+from collections.abc import Sequence
+from html import escape
+
+from raysl.addresses import cut
+from raysl.leaderboard.best import best_runs
+from raysl.leaderboard.choice import Choice
+from raysl.leaderboard.entry import Entry
+from raysl.leaderboard.flat import ENDS, measured, shown, varied
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.leaderboard.number import Number
+from raysl.report.leaderboard.axes import spelled
+from raysl.report.leaderboard.drawn import row_name, short
+from raysl.report.leaderboard.head import STATUSES
+from raysl.report.summary import number, readable
+
+TITLES = {"step_s": "s a step", "memory_gb": "memory, GB", "gpu_hours": "GPU hours"}
+MAX_PLAIN = 25
+"""Rows up to which the table has no height of its own."""
+Cell = tuple[str, str, str]
+"""Class, what sorts (a number, or text), HTML."""
+
+
+def table_section(board: Leaderboard) -> str:
+    """The table, its filters, and what its intervals are."""
+    if not board.choices:
+        return ""
+    heads, rows = _columns(board)
+    titles = "".join(
+        f'<th scope="col" class="{kind}" aria-sort="{"ascending" if place == 0 else "none"}">{escape(title)}</th>'
+        for place, (kind, title) in enumerate(heads)
+    )
+    body = "".join(
+        f'<tr data-row="{place}" data-status="{row.status}" data-config="{escape(row.config)}">'
+        + "".join(f'<td class="{kind}"{_sorted(by)}>{html}</td>' for kind, by, html in cells)
+        + "</tr>"
+        for place, (row, cells) in enumerate(zip(board.choices, rows, strict=True))
+    )
+    tall = " tall" if len(board.choices) > MAX_PLAIN else ""
+    return (
+        f'<section id="results"><h2>Results</h2>{_filters(board.choices)}<div class="wide{tall}" tabindex="0" '
+        f'role="region" aria-label="Results"><table class="full board"><thead><tr>{titles}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{_note(board)}</section>"
+    )
+
+
+def _sorted(by: str) -> str:
+    return f' data-by="{escape(by)}"' if by else ""
+
+
+def _filters(rows: Sequence[Choice]) -> str:
+    """What the script shows: a text, and the configuration and status of rows where there are several."""
+    fields = '<label>Filter <input type="search" id="filter" placeholder="words of a row" autocomplete="off"></label>'
+    configs = sorted({row.config for row in rows if row.config})
+    statuses = [status for status in STATUSES if any(run.status == status for row in rows for run in row.runs)]
+    for name, values in (("config", configs), ("status", statuses)):
+        if len(values) > 1:
+            options = "".join(f"<option>{escape(value)}</option>" for value in values)
+            fields += f'<label>{name} <select id="{name}"><option value="">all</option>{options}</select></label>'
+    return f'<div class="tools" hidden>{fields}<output id="count"></output></div>'
+
+
+def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Cell]]]:
+    """Headings with their classes, and the cells of each row."""
+    rows, objectives = board.choices, board.facts.objectives
+    ranks = [objective.metric for objective in objectives]
+    known = {name for row in rows for name in row.numbers}
+    rivals = [name for rank in ranks if (name := f"{rank}/untrained") in known]
+    ends = [name for name in ENDS if name in known and name not in ranks]
+    with_seeds = any(len(row.runs) > 1 for row in rows)
+    numbers = [*ranks, *(["untrained"] if len(rivals) == 1 else rivals)]
+    heads = [("number", "#"), ("name", "run"), *(("number", name) for name in numbers), ("", "status")]
+    heads += [("number", "epoch")] + [("number", "seeds")] * with_seeds
+    settings = varied(rows)
+    heads += [("number" if _are_numbers(rows, name) else "", name) for name in settings]
+    others = measured(rows, objectives)
+    heads += [("number", TITLES.get(name, name)) for name in (*others, *ends)]
+    units = {name: unit for run in board.entries for name, unit in run.units.items()}
+    cells, num_best = [], len(best_runs(board))
+    for place, row in enumerate(rows):
+        own = [_rank(place, row, ranks[0], place < num_best), _name(row, board.facts.path)]
+        own += [_number(row.numbers.get(name), units.get(name, ""), name == ranks[0]) for name in ranks]
+        own += [_bare(row.numbers.get(name), units.get(name.removesuffix("/untrained"), "")) for name in rivals]
+        own += [_status(row), ("number", _key(row.epoch), "" if row.epoch is None else f"{row.epoch:.4g}")]
+        own += [("number", str(len(row.counted)), _seeds(row))] * with_seeds
+        own += [_setting(row, name) for name in settings]
+        own += [_number(row.numbers.get(name), units.get(name, "")) for name in others]
+        own += [_bare(row.numbers.get(name), units.get(name, "")) for name in ends]
+        cells.append(own)
+    return heads, cells
+
+
+def _are_numbers(rows: Sequence[Choice], name: str) -> bool:
+    values = [row.settings[name] for row in rows if name in row.settings]
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _key(value: float | None) -> str:
+    return "" if value is None else repr(float(value))
+
+
+def _rank(place: int, row: Choice, metric: str, is_best: bool) -> Cell:
+    rank = f'<span class="badge best{place + 1}">{place + 1}</span>' if is_best else str(place + 1)
+    return "number", str(place + 1), rank if row.value(metric) is not None else '<span class="quiet">–</span>'
+
+
+def _name(row: Choice, path: str) -> Cell:
+    """The configuration, and the runs, with links to the pages of those that are finished."""
+    links = []
+    for run in row.runs:
+        text = escape(short(run))
+        if len(row.runs) > 1:
+            text = f"seed\N{NO-BREAK SPACE}{run.seed}"
+        is_done = run.status == "finished" and run.path
+        links.append(f'<a href="{escape(_report(run, path))}">{text}</a>' if is_done else text)
+    runs = " · ".join(links)
+    if not row.config:
+        return "name", "", f"<code>{runs}</code>" if len(row.runs) == 1 else f"{escape(row_name(row))}: {runs}"
+    config = escape(row.config).replace("/", "/<wbr>")
+    return "name", row.config, f'<b>{config}</b><div class="spread">{runs}</div>'
+
+
+def _report(run: Entry, path: str) -> str:
+    """The page of a run: beside that of the sweep, or where it is."""
+    folder, name = cut(run.path)
+    return f"{name}/report.html" if folder == path else f"{run.path}/report.html"
+
+
+def _number(found: Number | None, unit: str, is_main: bool = False) -> Cell:
+    """A number, its deviation beside it and its interval beneath."""
+    kind = "number main" if is_main else "number"
+    if found is None:
+        return kind, "", ""
+    text = _spelled(found.mean, unit)
+    if found.deviation == 0:
+        return kind, _key(found.mean), text
+    if found.deviation is not None:
+        deviation = number(found.deviation, unit) if unit == "%" else shown(found.deviation, 2)
+        text += f' <span class="spread">± {deviation}</span>'
+    if found.interval is not None:
+        low, high = (_spelled(end, unit) for end in found.interval)
+        text += f'<div class="spread">{low} to {high}</div>'
+    return kind, _key(found.mean), text
+
+
+def _bare(found: Number | None, unit: str) -> Cell:
+    """A number without what stands beside it."""
+    return ("number", "", "") if found is None else ("number", _key(found.mean), _spelled(found.mean, unit))
+
+
+def _spelled(value: float, unit: str) -> str:
+    if unit == "%":
+        return number(value, unit)
+    return readable(value) if abs(value) >= 1e4 else shown(value)
+
+
+def _status(row: Choice) -> Cell:
+    """What its runs do, and why one failed or was stopped."""
+    marks = "".join(
+        f'<div class="nowrap"><i class="mark {status}">{mark}</i>{escape(words)}</div>'
+        for status, mark in STATUSES.items()
+        for words in row.status.split(", ")
+        if words.endswith(status)
+    )
+    reasons = dict.fromkeys(run.reason for run in row.runs if run.reason)
+    why = "".join(f'<div class="why">{escape(reason)}</div>' for reason in reasons)
+    return "state", row.status, marks + why
+
+
+def _seeds(row: Choice) -> str:
+    return f"{len(row.counted)} of {len(row.runs)}" if len(row.counted) < len(row.runs) else str(len(row.runs))
+
+
+def _setting(row: Choice, name: str) -> Cell:
+    if name not in row.settings:
+        return "", "", '<span class="quiet">–</span>'
+    value = row.settings[name]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "number", _key(value), escape(shown(value))
+    return "taken", "", escape(spelled(value))
+
+
+def _note(board: Leaderboard) -> str:
+    """What stands beside and beneath the numbers."""
+    rows = board.choices
+    lines = []
+    if any(number.deviation is not None for row in rows for number in row.numbers.values()):
+        lines.append(
+            "±: standard deviation over seeds (n − 1). Beneath: 95 % interval of the mean over seeds, Student's t."
+        )
+    if any(number.n == 1 and number.interval is not None for row in rows for number in row.numbers.values()):
+        lines.append("Beneath a number of one seed: its 95 % interval over test images, by a bootstrap.")
+    if any(row.status != "finished" for row in rows):
+        lines.append("Numbers of runs that were stopped or still go on are those of the epoch they came to.")
+    return f'<p class="quiet">{" ".join(lines)}</p>' if lines else ""

@@ -1,0 +1,29 @@
+"""`raysl` commands as child processes, from the command to its exit."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from raysl.errors import RunFailed
+
+
+def command_s(words: Sequence[str]) -> float:
+    """Seconds that `raysl` with these words takes, anew, as a user's shell would start it.
+
+    Raises:
+        RunFailed: if it fails, with its last words.
+    """
+    begun = time.perf_counter()
+    ended = subprocess.run(
+        [sys.executable, "-m", "raysl", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    seconds = time.perf_counter() - begun
+    if ended.returncode != 0:
+        said = "\n".join(ended.stdout.splitlines()[-12:])
+        raise RunFailed(f"`raysl {' '.join(words)}` ended with code {ended.returncode}:\n{said}")
+    return seconds

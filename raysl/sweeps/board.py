@@ -1,0 +1,51 @@
+"""The files of a sweep's leaderboard, written while it runs."""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+from raysl.errors import ConfigError
+from raysl.leaderboard.files import LeaderboardFiles
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.storage import Folder, outlast
+
+log = logging.getLogger("raysl")
+
+WRITE_EVERY_S = 5.0
+MOST_OF_THE_TIME = 0.05
+"""Share of the driver's time that writing the leaderboard may take."""
+
+
+class Board:
+    """Writes a leaderboard now and then, and at the end.
+
+    Args:
+        folder: of the sweep.
+        make: the leaderboard as things stand; its argument is whether the sweep is done.
+    """
+
+    def __init__(self, folder: Folder, make: Callable[[bool], Leaderboard]) -> None:
+        self.make = make
+        self.files = LeaderboardFiles(folder)
+        self.written = 0.0
+        self.took = 0.0
+
+    def write_now_and_then(self, force: bool = False) -> None:
+        """Write where some time has passed, more of it where writing takes long; a storage that fails is told of."""
+        since = time.monotonic() - self.written
+        if since < self.took / MOST_OF_THE_TIME or (since < WRITE_EVERY_S and not force):
+            return
+        try:
+            self.write()
+        except ConfigError as error:
+            log.warning("the leaderboard is not written: %s; the trials go on", error)
+
+    def write(self, is_done: bool = False) -> Leaderboard:
+        """Write all of it; what was written."""
+        begun = time.monotonic()
+        board = self.make(is_done)
+        outlast(partial(self.files.write, board))
+        self.written = time.monotonic()
+        self.took = self.written - begun
+        return board

@@ -1,0 +1,138 @@
+"""What can be refused before a sweep starts anything."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from raysl.benchmarks.benchmark import Needs
+from raysl.benchmarks.suite.fitting import MeasuredImages
+from raysl.config.dump import to_dict
+from raysl.config.load import apply_overrides
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError
+from raysl.leaderboard.entry import Objective
+from raysl.sweeps.schema import COSTS, SweepConfig
+from raysl.sweeps.space import ABSENT, COMPONENTS, Space, present_in
+from raysl.sweeps.trial import ALONE, setting
+from raysl.train.prepare import prepare
+
+log = logging.getLogger("raysl")
+
+MOST_STRUCTURES = 64
+"""Combinations of components that are looked at before a sweep starts."""
+
+
+class MetricMissing(ConfigError):
+    """A configuration does not report what is to rank its trials."""
+
+
+def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
+    """Refuse what could not be tried, and numbers that nothing would report.
+
+    Raises:
+        ConfigError: with the configuration in front where there are several.
+    """
+    space = Space.of(sweep.space)
+    lacking: list[ConfigError] = []
+    for name, base in bases.items():
+        with named(name):
+            _check_values(base, space)
+        try:
+            with named(name):
+                _check_metrics(base, sweep, space)
+        except MetricMissing as error:
+            lacking.append(error)
+    if lacking and len(lacking) == len(bases):
+        raise lacking[0]
+    for missing in lacking:
+        log.warning("%s; what departs from it comes last", missing)
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Put the name of a configuration in front of what is wrong with it."""
+    try:
+        yield
+    except ConfigError as error:
+        if name == ALONE:
+            raise
+        raise type(error)("\n".join(f"{name}: {line}" for line in str(error).splitlines())) from error
+
+
+def _check_values(base: RunConfig, space: Space) -> None:
+    """Have every setting take each of its values, beside each combination of components that it exists with."""
+    present = present_in(to_dict(base))
+    for key, own in space.distributions.items():
+        for name in own.when:
+            is_drawn = any(name.removesuffix(".name") == other.removesuffix(".name") for other in space.distributions)
+            if not is_drawn and present(name) is ABSENT:
+                raise ConfigError(f"space.{key}.when: there is no setting {name!r}; raysl config shows those there are")
+    seen: set[str] = set()
+    for _, draw in zip(range(MOST_STRUCTURES), space.structures(present), strict=False):
+        fixed = [setting(key, value) for key, value in draw.items() if _is_component(key)]
+        apply_overrides(base, [setting(key, value) for key, value in draw.items()])
+        for key in draw:
+            for value in space.distributions[key].examples():
+                words = [*(word for word in fixed if not word.startswith(f"{key}=")), setting(key, value)]
+                if " ".join(words) not in seen:
+                    seen.add(" ".join(words))
+                    apply_overrides(base, _with_conditions(words, draw, space, key))
+
+
+def _with_conditions(words: list[str], draw: Mapping[str, object], space: Space, key: str) -> list[str]:
+    """The words, and those that the settings' condition asks for."""
+    needed = {name.removesuffix(".name") for name in space.distributions[key].when}
+    more = [
+        setting(other, value)
+        for other, value in draw.items()
+        if other.removesuffix(".name") in needed and not any(word.startswith(f"{other}=") for word in words)
+    ]
+    return [*more, *words]
+
+
+def _is_component(key: str) -> bool:
+    return key in COMPONENTS or key.endswith(".name")
+
+
+def _check_metrics(base: RunConfig, sweep: SweepConfig, space: Space) -> None:
+    """Refuse to rank by what nothing reports, where the configuration says what there will be.
+
+    Without anything that varies, a trial is known whole, and so are its images.
+    """
+    wanted = list(sweep.objectives) + ([sweep.early] if sweep.scheduler != "none" else [])
+    has_own_data = any(key.split(".")[0] == "data" for key in space.distributions)
+    if any(own.metric == "knn_top1" for own in wanted) and not has_own_data:
+        _check_labels(base)
+    if has_own_data or any(key in ("method", "method.name") for key in space.distributions):
+        return
+    names = [own.metric for own in wanted if own.metric not in COSTS]
+    expected = {name: (float("-inf"), float("inf")) for name in names}
+    try:
+        prepare(replace(base, train=replace(base.train, expect={**base.train.expect, **expected})))
+    except ConfigError as error:
+        if str(error).startswith("train.expect: nothing will report"):
+            raise MetricMissing(str(error).replace("train.expect", "metric")) from error
+        raise
+
+
+def _check_labels(base: RunConfig) -> None:
+    """Refuse to rank by the online kNN where the images, the same in all trials, do not allow it."""
+    if missing := MeasuredImages.of(base.data).lacks(Needs()):
+        raise MetricMissing(
+            f"metric: knn_top1 cannot be measured, {missing}; rank by another, such as metric=loss mode=min"
+        )
+
+
+def check_reported(objectives: Sequence[Objective], metrics: Mapping[str, float]) -> None:
+    """Refuse to go on with a sweep whose first trial reported nothing to rank by.
+
+    Raises:
+        ConfigError: with what it reported.
+    """
+    known = {name for name in metrics if name.count("/") <= 1} | set(COSTS)
+    if missing := [own.metric for own in objectives if own.metric not in known]:
+        raise ConfigError(
+            f"metric: the first trial reported no {missing[0]!r}; it reported {', '.join(sorted(known))}; give one of "
+            "them, and the trials that have ended are kept"
+        )

@@ -1,0 +1,85 @@
+"""Whose folder a sweep's is: it may grow, and it may not become another."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from raysl.config.dump import differences, dump_all, plain, show, unescape
+from raysl.config.files import read
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError
+from raysl.redact import bare_tree, redact_tree
+from raysl.storage import Folder
+from raysl.sweeps.load import dump_sweep
+from raysl.sweeps.schema import SweepConfig
+
+SWEEP_FILE = "sweep.yaml"
+MAY_GROW = (
+    "config", "configs", "settings", "checkpoints", "benchmarks", "seeds", "trials", "metric", "mode", "concurrent",
+    "retries",
+)  # fmt: skip
+"""What another start of a sweep may change: trials are added or left out, none becomes another. What `config` and
+`settings` come to is compared by what trials depart from."""
+
+
+def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> list[str]:
+    """Make a folder that of this sweep, or check that it is.
+
+    Args:
+        folder: of the sweep.
+        name: of the sweep.
+        bases: what its trials depart from.
+        sweep: its settings.
+
+    Returns:
+        What has changed since the last start, in words.
+
+    Raises:
+        ConfigError: if another sweep has this name, with what differs.
+    """
+    before = folder.read_if_there(SWEEP_FILE).decode()
+    grown: list[str] = []
+    if before:
+        tree = read(before, SWEEP_FILE)
+        if not isinstance(tree, dict) or "starts" not in tree:
+            raise ConfigError(f"{folder.uri_of(SWEEP_FILE)} is not of this raysl; give the sweep another name=")
+        changes, grown = _changes(tree, bases, sweep)
+        if changes:
+            listed = "\n  ".join(changes)
+            raise ConfigError(
+                f"another sweep named {name!r} is in {folder.uri}:\n  {listed}\ngive this one another name=, or go "
+                "back to those settings to go on with it"
+            )
+    text = dump_sweep(sweep) + "\n# departs from:\n" + dump_all(bases, "starts")
+    folder.write(SWEEP_FILE, text.encode())
+    return grown
+
+
+def _changes(
+    tree: Mapping[str, Any], bases: Mapping[str, RunConfig], sweep: SweepConfig
+) -> tuple[list[str], list[str]]:
+    """Lines of what differs: of what may not, and of what may."""
+    now = redact_tree(plain(sweep))
+    changes: list[str] = []
+    grown: list[str] = []
+    for key, value in now.items():
+        then = tree.get(key)
+        if bare_tree(then) != bare_tree(value):
+            (grown if key in MAY_GROW else changes).append(f"{key}: {show(then)} -> {show(value)}")
+    for name, base in bases.items():
+        if name in tree["starts"]:
+            lines = differences(unescape(tree["starts"][name]), base)
+            changes += [f"{name}: {line}" if name else line for line in lines]
+    return changes, grown
+
+
+def stored_tree(folder: Folder) -> dict[str, Any]:
+    """What `sweep.yaml` holds.
+
+    Raises:
+        ConfigError: if there is no sweep.
+    """
+    text = folder.read_if_there(SWEEP_FILE).decode()
+    tree = read(text, SWEEP_FILE) if text else None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"no sweep in {folder.uri}; give the name= and storage= that it was started with")
+    return tree

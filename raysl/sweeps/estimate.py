@@ -1,0 +1,72 @@
+"""How long a sweep will take: from its trials that have ended, else from a few steps."""
+
+import os
+import time
+from collections.abc import Sequence
+
+import torch
+
+from raysl.checkpoint import TrainState
+from raysl.config.schema import RunConfig
+from raysl.data.stream.loader import LocalBatches
+from raysl.methods.method import StepOutput
+from raysl.schedule import Step
+from raysl.sweeps.record import Record
+from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.loop import fit
+from raysl.train.prepare import prepare
+from raysl.train.reporter import LocalReporter
+
+TIMED_STEPS = 3
+MOST_S = 30.0
+START_S = 15.0
+"""Seconds from the start of a trial to its first step, and from its last to its end."""
+
+
+class _Timed(Callback):
+    """Ends a run after a few steps, or when they take too long."""
+
+    def __init__(self) -> None:
+        self.times = [time.monotonic()]
+
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        """See `Callback.on_step_end`."""
+        self.times.append(time.monotonic())
+        if len(self.times) > TIMED_STEPS + 1 or self.times[-1] - self.times[0] > MOST_S:
+            run.stop("timed")
+
+
+def is_like_here(config: RunConfig) -> bool:
+    """Whether trials train on this machine's CPUs, as a few steps in this process would."""
+    return not os.environ.get("RAY_ADDRESS") and config.train.device != "cuda" and not torch.cuda.is_available()
+
+
+def seconds_of(config: RunConfig) -> float:
+    """Seconds of training of a run, by a few of its steps in this process, one of them left out as the first.
+
+    Raises:
+        ConfigError: if the run could not work.
+    """
+    run = prepare(config)
+    with torch.random.fork_rng(devices=[]):
+        state = TrainState.create(run.setup, "cpu", run.classes)
+        timed = _Timed()
+        stream = LocalBatches(run.loader, 0, 1, torch.device("cpu"))
+        fit(state, state.method, run.setup.plan, stream, callbacks=[timed], reporter=LocalReporter())
+    spent = timed.times[1:] if len(timed.times) > 2 else timed.times
+    step_s = (spent[-1] - spent[0]) / max(1, len(spent) - 1)
+    return step_s * run.setup.plan.total_steps / config.train.workers
+
+
+def hours_left(records: Sequence[Record], num_left: float, concurrent: int) -> float | None:
+    """Hours that so many trials more will take, by those that have ended; None where none has.
+
+    Args:
+        records: trials so far.
+        num_left: trials that are still to come, those that run counted by what is left of them.
+        concurrent: trials at a time.
+    """
+    spent = [record.last.costs["seconds"] for record in records if record.last and "seconds" in record.last.costs]
+    if not spent:
+        return None
+    return sum(spent) / len(spent) * num_left / concurrent / 3600

@@ -1,0 +1,74 @@
+"""What a sweep would do, in words: its trials, those that have ended, and what a change of code has made old."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from raysl.leaderboard.entry import Entry
+from raysl.leaderboard.flat import shown
+from raysl.screen import duration
+from raysl.sweeps.record import Record
+from raysl.sweeps.trial import Trial
+
+MOST_LISTED = 1000
+
+
+def trial_lines(entries: Sequence[Entry]) -> list[str]:
+    """A line a trial, aligned: its name, how far it is, and its settings."""
+    rows = [
+        (
+            entry.trial,
+            entry.status if entry.epoch is None or entry.status == "finished" else f"{entry.status} at {entry.epoch:g}",
+            " ".join(
+                [
+                    *([entry.config] if entry.config else []),
+                    *(f"{key}={shown(value)}" for key, value in entry.settings.items()),
+                    f"seed={entry.seed}",
+                ]
+            ),
+        )
+        for entry in entries[:MOST_LISTED]
+    ]
+    width = max((len(status) for _, status, _ in rows), default=0)
+    lines = [f"{name}  {status.ljust(width)}  {settings}" for name, status, settings in rows]
+    return lines + ([f"... and {len(entries) - MOST_LISTED} more"] if len(entries) > MOST_LISTED else [])
+
+
+def summary(entries: Sequence[Entry], num_trials: int | None, hours: float | None, how: str = "") -> str:
+    """How many trials there are, and how long those that are left take.
+
+    Args:
+        entries: those that are known.
+        num_trials: all of them, where that is known.
+        hours: for the rest; None where nobody can tell yet.
+        how: where the hours are from.
+    """
+    counts = Counter(entry.status for entry in entries)
+    ended = ", ".join(f"{counts[name]} {name}" for name in ("finished", "stopped", "failed") if counts[name])
+    total = num_trials if num_trials is not None else len(entries)
+    text = f"{total} trial{'s' * (total != 1)}" + (f" ({ended} before)" if ended else "")
+    if len(entries) < total:
+        text += f", of which {total - len(entries)} depend on what the others come to, or are drawn twice"
+    if hours is None:
+        return f"{text}; how long they take is known when the first one has ended"
+    return f"{text}; about {duration(3600 * hours)} for what is left{how}"
+
+
+def outdated(records: Sequence[Record], measures: Callable[[Trial], Mapping[str, list[str]]]) -> list[str]:
+    """What other code than when it was measured makes to be measured again, a line for each benchmark.
+
+    Args:
+        records: trials so far.
+        measures: what is asked for now of a trial: digests of settings and code, by benchmark.
+    """
+    counts: Counter[str] = Counter()
+    for record in records:
+        if record.last is None or record.last.status != "finished":
+            continue
+        for name, (settings, code) in measures(record.trial).items():
+            before = record.last.measures.get(name)
+            counts[name] += before is not None and before[0] == settings and before[1] != code
+    return [
+        f"the code of {name} has changed: {num} trial{'s' * (num > 1)} will be measured again by it, and not trained"
+        for name, num in counts.items()
+        if num
+    ]

@@ -1,0 +1,212 @@
+"""From a sweep's file to its settings, and to the configurations that its trials depart from."""
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from raysl.addresses import absolute
+from raysl.arguments import text_or_path, words
+from raysl.checkpoint import load_checkpoint
+from raysl.config.dump import show, write
+from raysl.config.files import config_names, find, read, read_file
+from raysl.config.load import load_config
+from raysl.config.schema import RunConfig
+from raysl.config.values import convert
+from raysl.errors import ConfigError
+from raysl.redact import redact_tree
+from raysl.sweeps.distributions import parse
+from raysl.sweeps.schema import SweepConfig, is_measured
+from raysl.sweeps.space import Space
+
+
+def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepConfig, list[str]]:
+    """A sweep's file, and those overrides that belong to its runs.
+
+    Args:
+        name_or_path: a packaged name (`sweep/quickstart`) or a .yaml file.
+        overrides: `trials=4` and the other settings of a sweep; all others, `seed` among them, are for the runs.
+
+    Raises:
+        ConfigError: if the file or a value is wrong.
+    """
+    name_or_path = text_or_path(name_or_path, "name_or_path", "sweep/quickstart")
+    overrides = words(overrides, "overrides", "trials=4")
+    path = find(name_or_path, Path.cwd())
+    tree = read_file(path)
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} is no sweep; write settings such as space: and trials:")
+    own = {setting.name for setting in dataclasses.fields(SweepConfig)} - {"seed"}
+    mine = [override for override in overrides if override.partition("=")[0] in own]
+    for override in mine:
+        key, _, text = override.partition("=")
+        tree[key] = read(text, override)
+    return from_tree(tree, str(path)), [override for override in overrides if override not in mine]
+
+
+def load_starts(
+    sweep: SweepConfig, overrides: Sequence[str] = (), load: Callable[[list[str]], RunConfig] | None = None
+) -> dict[str, RunConfig]:
+    """The settings of each of a sweep's `configs`, by its name.
+
+    Args:
+        sweep: what `load_sweep` gave.
+        overrides: settings for all of them, after those of the sweep.
+        load: from a name and overrides, in one list, to settings; default: `load_config`.
+
+    Raises:
+        ConfigError: if one of them does not load, with a line for each; the name of the configuration is in front.
+    """
+    load = load or (lambda words: load_config(words[0], words[1:]))
+    starts, errors = {}, []
+    for name in sweep.configs:
+        try:
+            starts[name] = load([name, *sweep.settings, *overrides])
+        except ConfigError as error:
+            errors += [f"{name}: {line}" for line in str(error).splitlines()]
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return starts
+
+
+def measured_starts(sweep: SweepConfig) -> dict[str, RunConfig]:
+    """What the runs of a sweep's `checkpoints` were trained with, by the URI of each checkpoint.
+
+    Raises:
+        ConfigError: if there is no such checkpoint, or two are one.
+    """
+    found = {name: load_checkpoint(name) for name in sweep.checkpoints}
+    uris = [loaded.uri for loaded in found.values()]
+    if twice := [name for name, loaded in found.items() if uris.count(loaded.uri) > 1]:
+        raise ConfigError(f"checkpoints: {', '.join(twice)} are one checkpoint; give each once")
+    return {name: loaded.config for name, loaded in found.items()}
+
+
+def dump_sweep(sweep: SweepConfig) -> str:
+    """The sweep as YAML; credentials are `***`."""
+    return write(redact_tree(dataclasses.asdict(sweep)))
+
+
+def dump_space(sweep: SweepConfig) -> str:
+    """What varies as YAML; credentials are `***`."""
+    return write(redact_tree(sweep.space)) if sweep.space else ""
+
+
+def from_tree(tree: Mapping[str, Any], where: str) -> SweepConfig:
+    """The settings of a sweep as they are written, checked.
+
+    Args:
+        tree: settings by name; the distributions of `space` may be Ray Tune's.
+        where: file that they stand in, for messages; empty for none.
+
+    Raises:
+        ConfigError: if one is wrong, or they do not go together.
+    """
+    prefix = f"{where}: " if where else ""
+    fields = {setting.name: setting for setting in dataclasses.fields(SweepConfig)}
+    if unknown := [key for key in tree if key not in fields]:
+        near = difflib.get_close_matches(str(unknown[0]), fields, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"{prefix}unknown key {unknown[0]!r}; {hint}a sweep has {', '.join(fields)}")
+    values = {key: convert(fields[key].type, value, key, None, _no_node) for key, value in tree.items()}
+    sweep = SweepConfig(**values)
+    sweep = dataclasses.replace(
+        sweep,
+        configs=_named(sweep.configs, prefix),
+        checkpoints=[absolute(uri) for uri in sweep.checkpoints],
+        space=_plain_space(sweep.space),
+    )
+    try:
+        check(sweep)
+    except ConfigError as error:
+        raise ConfigError(f"{prefix}{error}") from error
+    return sweep
+
+
+def check(sweep: SweepConfig) -> None:
+    """Refuse settings that do not go together.
+
+    Raises:
+        ConfigError: with those two.
+    """
+    first, early = sweep.objectives[0], sweep.early
+    Space.of(sweep.space)
+    if not sweep.space and not sweep.configs and not sweep.checkpoints and sweep.seeds == 1:
+        raise ConfigError(
+            "space is empty; name a setting and its distribution, optim.lr: {uniform: [0.1, 1]}, or several configs or "
+            "seeds to compare"
+        )
+    if sweep.configs and sweep.checkpoints:
+        raise ConfigError("configs are trained and checkpoints are measured; give one of the two")
+    if sweep.settings and not sweep.configs:
+        raise ConfigError(f"settings are laid over configs, and there are none; write them into {sweep.config}")
+    if sweep.seeds > 1 and "seed" in sweep.space:
+        raise ConfigError(f"seed is in the space, and seeds={sweep.seeds} runs each choice with several; keep one")
+    if sweep.scheduler != "none" and is_measured(early.metric):
+        raise ConfigError(
+            f"{sweep.scheduler} compares trials while they train, and {early.metric} is known at their end alone; give "
+            "early_metric=knn_top1, or set scheduler=none"
+        )
+    if sweep.checkpoints and (sweep.scheduler != "none" or not is_measured(first.metric)):
+        raise ConfigError(
+            f"checkpoints are not trained: {sweep.scheduler} has nothing to compare, and {first.metric} is not logged; "
+            "set scheduler=none and metric=knn/top1"
+        )
+    rigid = [key for key in sweep.space if not key.startswith("benchmarks.")]
+    if sweep.checkpoints and rigid:
+        raise ConfigError(f"space.{rigid[0]}: checkpoints have been trained; settings of benchmarks alone may vary")
+    if sweep.search == "optuna" and any(own.kind == "grid" for own in Space.of(sweep.space).distributions.values()):
+        raise ConfigError("search=optuna draws every value; write choice in the place of grid, or search=random")
+    if sweep.scheduler == "population":
+        _check_population(sweep)
+
+
+def _check_population(sweep: SweepConfig) -> None:
+    space = Space.of(sweep.space)
+    if sweep.search != "random" or sweep.seeds > 1 or sweep.configs or not space.is_random or sweep.trials < 2:
+        raise ConfigError(
+            f"a population is of two trials or more of one configuration, drawn at random; it has trials={sweep.trials}"
+            f", search={sweep.search}, seeds={sweep.seeds}, configs={sweep.configs}; change what is not like that"
+        )
+    if rigid := [key for key in space.distributions if not key.startswith(("optim.", "method."))]:
+        raise ConfigError(
+            f"space.{rigid[0]}: a population changes settings of runs that go on from each other's weights, which "
+            "those of optim and method can be; take it out, or choose another scheduler"
+        )
+
+
+def _plain_space(space: Mapping[str, Any]) -> dict[str, Any]:
+    """The space in words that YAML has."""
+    plain: dict[str, Any] = {}
+    for key, given in space.items():
+        own = parse(key, given)
+        plain[key] = {own.kind: own.values} | ({"when": own.when} if own.when else {})
+    return plain
+
+
+def _named(patterns: list[str], prefix: str) -> list[str]:
+    """The configurations behind names, files and patterns, each once, in the order in which they are first named."""
+    known = [name for name in config_names() if not name.startswith(("data/", "sweep/"))]
+    named: list[str] = []
+    for pattern in patterns:
+        is_out, wanted = pattern.startswith("!"), pattern.removeprefix("!")
+        found = [name for name in known if _matches(name, wanted)] or [wanted] * wanted.endswith((".yaml", ".yml"))
+        if not found:
+            near = difflib.get_close_matches(wanted, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ConfigError(f"{prefix}configs: no configuration {wanted!r}; {hint}Known: {', '.join(known)}")
+        named = [name for name in named if name not in found] if is_out else list(dict.fromkeys([*named, *found]))
+    if patterns and not named:
+        raise ConfigError(f"{prefix}configs: {show(patterns)} leaves no configuration; take out fewer")
+    return named
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a name fits a pattern, of which a * does not cross a slash."""
+    return name.count("/") == pattern.count("/") and fnmatchcase(name, pattern)
+
+
+def _no_node(kind: type[Any], value: Any, key: str, default: Any) -> Any:
+    raise TypeError(f"{key}: a sweep has no groups of settings")

@@ -1,0 +1,130 @@
+"""Trials that Optuna draws from what the earlier ones came to."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raysl.config.dump import to_dict
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError
+from raysl.hashing import hash_words
+from raysl.sweeps.distributions import Distribution
+from raysl.sweeps.record import Record
+from raysl.sweeps.schema import SweepConfig
+from raysl.sweeps.search import WAIT, IsKept, RandomSearch, Wait, trial_of
+from raysl.sweeps.space import present_in
+from raysl.sweeps.trial import CONFIG, Trial
+
+
+class OptunaSearch(RandomSearch):
+    """The tree-structured Parzen estimator of Optuna, of all values of a trial together (Bergstra et al. 2011).
+
+    Each draw is a pure function of the seed, its place and the ends of all but the last `ahead` trials before it, with
+    a sampler and a study of its own, so nothing has to be kept from one to the next. Configurations are chosen as
+    settings are. Trials that a scheduler stopped count by the number that they had then.
+    """
+
+    def __init__(self, sweep: SweepConfig, bases: Mapping[str, RunConfig], seed: int) -> None:
+        super().__init__(sweep, bases, seed)
+        _optuna()
+        self.place = 0
+        self.drawn: list[Trial] = []
+
+    def num_trials(self) -> int | None:
+        """See `Search.num_trials`."""
+        return self.sweep.trials * self.sweep.seeds
+
+    def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
+        """See `Search.next`."""
+        if self.place >= self.sweep.trials:
+            self.firsts = iter(())
+            return super().next(records, is_kept)
+        known = self.drawn[: max(0, self.place - self.sweep.ahead + 1)]
+        by_name = {record.trial.name: index for index, record in enumerate(records)}
+        ends = [by_name[trial.name] for trial in known]
+        if any(is_kept(index) is None for index in ends):
+            return WAIT
+        trial = self._draw([records[index] for index in ends])
+        self.place += 1
+        self.drawn.append(trial)
+        return trial
+
+    def _draw(self, known: Sequence[Record]) -> Trial:
+        optuna = _optuna()
+        objectives = self.sweep.objectives
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of group=True, since 2020
+            sampler = optuna.samplers.TPESampler(
+                n_startup_trials=max(2, min(10, self.sweep.trials // 4)),
+                multivariate=True,
+                group=True,  # settings that exist together are looked at together
+                seed=hash_words(self.seed, self.place) % 2**32,
+            )
+        study = optuna.create_study(
+            sampler=sampler, directions=["maximize" if own.mode == "max" else "minimize" for own in objectives]
+        )
+        for record in known:
+            if (frozen := self._frozen(record)) is not None:
+                study.add_trial(frozen)
+        asked = study.ask()
+        name = asked.suggest_categorical(CONFIG, list(self.bases)) if len(self.bases) > 1 else next(iter(self.bases))
+        present = present_in(to_dict(self.bases[name]))
+        draw = self.space.settle(lambda key, own: _suggest(asked, key, own), present)
+        return trial_of(draw, self.bases[name].seed, name)
+
+    def _frozen(self, record: Record) -> Any:
+        """A trial in Optuna's words; None of one that has no number."""
+        optuna = _optuna()
+        values = [record.metric(objective) for objective in self.sweep.objectives]
+        if None in values:  # stopped early, or failed
+            is_told = record.verdict is not None and self.sweep.objectives == (self.sweep.early,)
+            values = [record.course.at(record.verdict.epoch) if is_told and record.verdict else None]
+        if None in values:
+            return None
+        params = {key: _inside(value) for key, value in record.trial.settings.items()}
+        kinds = {key: _distribution(self.space.distributions[key]) for key in params if key in self.space.distributions}
+        if len(self.bases) > 1:
+            params[CONFIG] = record.trial.config
+            kinds[CONFIG] = optuna.distributions.CategoricalDistribution(list(self.bases))
+        own = {key: value for key, value in params.items() if key in kinds}
+        return optuna.trial.create_trial(params=own, distributions=kinds, values=values)
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ConfigError("search=optuna needs Optuna; pip install 'raysl[sweep]', or set search=random") from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _distribution(own: Distribution) -> Any:
+    kinds = _optuna().distributions
+    if own.kind == "choice":
+        return kinds.CategoricalDistribution([_inside(value) for value in own.values])
+    low, high = own.bounds
+    if own.is_whole:
+        return kinds.IntDistribution(int(low), int(high), log=own.is_log, step=1 if own.is_log else int(own.step or 1))
+    return kinds.FloatDistribution(low, high, log=own.is_log, step=None if own.is_log else own.step)
+
+
+def _suggest(asked: Any, key: str, own: Distribution) -> Any:
+    value = _asked(asked, key, own)
+    if own.kind == "choice":
+        return next(given for given in own.values if _inside(given) == value)
+    return own.rounded(value)
+
+
+def _asked(asked: Any, key: str, own: Distribution) -> Any:
+    kind = _distribution(own)
+    if own.kind == "choice":
+        return asked.suggest_categorical(key, list(kind.choices))
+    if own.is_whole:
+        return asked.suggest_int(key, kind.low, kind.high, log=kind.log, step=kind.step)
+    return asked.suggest_float(key, kind.low, kind.high, log=kind.log, step=kind.step)
+
+
+def _inside(value: Any) -> Any:
+    """A choice as one of the kinds that Optuna has: lists and groups as text."""
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)

@@ -1,0 +1,162 @@
+"""Population based training: all train together, and now and then the worst go on from the best ones' weights.
+
+Jaderberg et al. 2017, arXiv 1711.09846: truncation selection as exploit, and perturbing or resampling as explore
+(section 4.1). Here a look is taken when all have come to the same epoch, so what is copied is a pure function of what
+they came to and of the seed. A member that is replaced ends; in its place a new run begins with its donor's whole
+checkpoint (`raysl.train.fork`), and a run's name is that of its settings and its parent.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raysl.config.dump import to_dict
+from raysl.config.schema import RunConfig
+from raysl.hashing import hash_text, hash_words
+from raysl.leaderboard.entry import Objective
+from raysl.sweeps.distributions import LISTS, Distribution
+from raysl.sweeps.judging import Verdict
+from raysl.sweeps.record import Record
+from raysl.sweeps.schema import SweepConfig
+from raysl.sweeps.search import WAIT, IsKept, Wait, trial_of
+from raysl.sweeps.space import Space, present_in
+from raysl.sweeps.trial import ALONE, Parent, Trial
+
+FACTORS = (0.8, 1.2)
+"""What a number that is perturbed is multiplied by."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of a population, at the end of an interval.
+
+    Args:
+        trial: what it trained with.
+        value: that it came to; None of one that failed.
+    """
+
+    trial: Trial
+    value: float | None
+
+
+class PopulationSearch:
+    """The trials of a population: each is a member's run up to the end of an interval.
+
+    Args:
+        sweep: settings of the sweep.
+        bases: what trials depart from: one configuration.
+        seed: of what is drawn.
+        fork: makes a new run go on from its parent's checkpoint; called before any run of its interval starts.
+    """
+
+    def __init__(
+        self, sweep: SweepConfig, bases: Mapping[str, RunConfig], seed: int, fork: Callable[[Trial], None]
+    ) -> None:
+        self.sweep = sweep
+        self.base = bases[ALONE]
+        self.space = Space.of(sweep.space)
+        self.seed = seed
+        self.fork = fork
+        self.ends = interval_ends(sweep.interval, self.base.train.epochs)
+        present = present_in(to_dict(self.base))
+        self.members = [
+            trial_of(self.space.at(seed, turn, {}, present), self.base.seed, ALONE) for turn in range(sweep.trials)
+        ]
+        self.turn = 0
+        self.replaced: dict[str, Verdict] = {}
+
+    def num_trials(self) -> int | None:
+        """Parts of runs, one a member and an interval."""
+        return len(self.members) * len(self.ends)
+
+    def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
+        """See `Search.next`."""
+        generation, place = divmod(self.turn, len(self.members))
+        if generation >= len(self.ends):
+            return None
+        if place == 0 and generation > 0:
+            keys = [(trial.name, self._until(generation - 1)) for trial in self.members]
+            ended = {(record.trial.name, record.trial.until): index for index, record in enumerate(records)}
+            if any(is_kept(ended[key]) is None for key in keys):
+                return WAIT
+            self.members = self._selected(generation, [records[ended[key]] for key in keys])
+        self.turn += 1
+        return replace(self.members[place], until=self._until(generation))
+
+    def _until(self, generation: int) -> int | None:
+        return self.ends[generation] if generation < len(self.ends) - 1 else None
+
+    def _selected(self, generation: int, records: Sequence[Record]) -> list[Trial]:
+        epoch = self.ends[generation - 1]
+        members = [
+            Member(trial, None if record.failure else record.course.at(epoch))
+            for trial, record in zip(self.members, records, strict=True)
+        ]
+        after = select(members, self.space, self.sweep, (self.seed, generation), epoch)
+        for before, trial in zip(self.members, after, strict=True):
+            if trial is not before:
+                self.fork(trial)
+                why = f"replaced at epoch {epoch} by {trial.name}, from the weights of {trial.parents[0].trial}"
+                self.replaced[before.name] = Verdict(float(epoch), why)
+        return after
+
+
+def interval_ends(interval: int, epochs: int) -> list[int]:
+    """Epochs at which a population is looked at, and the last one."""
+    return [*range(interval, epochs, interval), epochs]
+
+
+def select(
+    members: Sequence[Member], space: Space, sweep: SweepConfig, key: tuple[int, int], epoch: int
+) -> list[Trial]:
+    """Members of the next interval: those of the worst share go on from one of the best share's weights.
+
+    Args:
+        members: as they are at an epoch.
+        space: what varies.
+        sweep: its `exploit` and `resample`.
+        key: seed, and number of the interval.
+        epoch: that they have come to.
+
+    Returns:
+        As many trials, in the same order; those not replaced are as they were.
+    """
+    objective: Objective = sweep.early
+    order = sorted(range(len(members)), key=lambda place: (objective.key(members[place].value), place))
+    num = min(len(members) // 2, math.ceil(sweep.exploit * len(members)))
+    best, worst = order[:num], order[len(order) - num :]
+    after = [member.trial for member in members]
+    for place in worst:
+        donor = members[best[hash_words(*key, place) % num]]
+        if donor.value is None or objective.key(donor.value) >= objective.key(members[place].value):
+            continue
+        parents = (Parent(donor.trial.name, epoch), *donor.trial.parents)
+        settings = explore(donor.trial.settings, space, sweep.resample, (*key, place))
+        after[place] = Trial(settings, donor.trial.seed, ALONE, parents)
+    return after
+
+
+def explore(settings: Mapping[str, Any], space: Space, resample: float, key: tuple[int, ...]) -> dict[str, Any]:
+    """Settings near those of a donor: each drawn anew with a probability, else perturbed.
+
+    A number becomes 0.8 or 1.2 times as large, inside its range; a value of a list makes way for one beside it.
+    """
+    changed = {}
+    for name, value in settings.items():
+        share = [hash_words(*key, hash_text(name), turn) / 2**64 for turn in range(3)]
+        own = space.distributions[name]
+        changed[name] = own.at(share[1]) if share[0] < resample else perturbed(value, own, share[2])
+    return changed
+
+
+def perturbed(value: Any, own: Distribution, share: float) -> Any:
+    """A value beside one, by a share in [0, 1) of which the half decides the direction."""
+    is_up = share >= 0.5
+    if own.kind in LISTS:
+        place = own.values.index(value) + (1 if is_up else -1)
+        return own.values[min(max(place, 0), len(own.values) - 1)]
+    moved = value * FACTORS[is_up]
+    if own.is_whole and own.rounded(moved) == value:
+        moved = value + (own.step or 1) * (1 if is_up else -1)
+    return own.rounded(moved)

@@ -1,0 +1,165 @@
+"""What is known of a trial: read from its run's folder, which alone is asked."""
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Literal
+
+from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.suite.fitting import benchmark_class
+from raysl.benchmarks.suite.results import digest_of
+from raysl.config.dump import plain
+from raysl.config.schema import RunConfig
+from raysl.leaderboard.entry import Objective
+from raysl.report.contents import plain as jsonable
+from raysl.storage import Folder, outlast
+from raysl.sweeps.judging import Course, Verdict
+from raysl.sweeps.trial import Trial
+from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.folder.run_folder import METRICS_FILE
+
+NOTE_FILE = "trial.json"
+FORMAT = 1
+MOST_POINTS = 100
+"""Points of a learning curve that are kept for the leaderboard."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a trial leaves in its run's folder when it ends.
+
+    Args:
+        status: finished, or failed for good; a trial that was asked to stop, or paused, has "paused".
+        until: epoch that it was to train to.
+        epoch: that it has trained to.
+        metrics: newest number of each name, measured ones among them.
+        intervals, units: of those measured, by the same names.
+        costs: seconds of all its starts, step_s, memory_gb, gpu_hours.
+        reason: why it failed.
+        measures: digests of settings and code of what was measured, by benchmark.
+        checkpoint: URI of its newest one.
+        started, ended: seconds since 1970, of the first start and of the last end.
+    """
+
+    status: Literal["finished", "paused", "failed"]
+    until: int
+    epoch: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
+    reason: str = ""
+    measures: dict[str, list[str]] = field(default_factory=dict)
+    checkpoint: str | None = None
+    started: float = 0.0
+    ended: float = 0.0
+
+    @classmethod
+    def read(cls, folder: Folder) -> "Note | None":
+        """The note in a run's folder; None where there is none, or one of another raysl."""
+        try:
+            content = json.loads(outlast(partial(folder.read_if_there, NOTE_FILE)))
+            if content.pop("format") != FORMAT:
+                return None
+            content["metrics"] = {name: value for name, value in content["metrics"].items() if value is not None}
+            content["intervals"] = {name: tuple(ends) for name, ends in content["intervals"].items()}
+            return cls(**content)
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def write(self, folder: Folder) -> None:
+        """Put it into a run's folder, in the place of an earlier one."""
+        content = {"format": FORMAT, **asdict(self)}
+        outlast(partial(folder.write, NOTE_FILE, (json.dumps(jsonable(content), indent=1) + "\n").encode()))
+
+
+@dataclass(eq=False)
+class Record:
+    """A trial, and what its run has come to.
+
+    Args:
+        trial: what it tries.
+        epochs: that it trains to.
+        course: of the number that it is judged by.
+        lines: what it has logged, a dict a line, without those behind `until`.
+        note: of its end; None where that is still to come.
+        last: note of the newest start that ended, whatever its end.
+        draws: how often it was drawn.
+        is_running: whether this process has it running.
+        failure: why it failed in this process, for good.
+        verdict: why and where it was stopped, if it was.
+    """
+
+    trial: Trial
+    epochs: int
+    course: Course = field(default_factory=Course)
+    lines: list[dict[str, float]] = field(default_factory=list)
+    note: Note | None = None
+    last: Note | None = None
+    draws: int = 1
+    is_running: bool = False
+    failure: str | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it is left to run."""
+        return not self.is_running and (self.note is not None or self.failure is not None)
+
+    def metric(self, objective: Objective) -> float | None:
+        """The number that it came to; None where it has none, or it failed."""
+        if self.failure is not None or self.note is None:
+            return None
+        value = self.note.metrics.get(objective.metric, self.note.costs.get(objective.metric))
+        return None if value is None or math.isnan(value) else value
+
+
+def look(record: Record, folder: Folder, judged_by: Objective, measures: Mapping[str, list[str]]) -> None:
+    """Bring a record up to what is in its run's folder.
+
+    Args:
+        record: to be changed.
+        folder: of its run.
+        judged_by: number of the course.
+        measures: what is asked for now, see `measures_of`: a note of something else counts as unfinished.
+    """
+    record.lines = _lines(folder, record.epochs)
+    own = [line for line in record.lines if judged_by.metric in line]
+    course = record.course
+    course.epochs = [line["epoch"] for line in own]
+    course.values = [line[judged_by.metric] for line in own]
+    course.reached = record.lines[-1]["epoch"] if record.lines else 0.0
+    note = None if record.is_running else Note.read(folder)
+    record.note = note if note is not None and _is_of_now(note, record, measures) else None
+    record.last = note or record.last
+    if note is not None and record.note is not None:
+        course.reached = max(course.reached, min(note.epoch, record.epochs))
+    course.has_ended = record.has_ended
+
+
+def _is_of_now(note: Note, record: Record, measures: Mapping[str, list[str]]) -> bool:
+    """Whether a note is that of the trial's end, with all measurements that are asked for."""
+    if record.trial.until is not None:  # a part of a run that may have been gone on with since
+        return note.status != "failed" and note.epoch >= record.trial.until
+    is_measured = all(note.measures.get(name) == digests for name, digests in measures.items())
+    return note.status == "finished" and is_measured and note.until == record.epochs
+
+
+def _lines(folder: Folder, until: int) -> list[dict[str, float]]:
+    lines = parse_metrics(outlast(partial(folder.read_if_there, METRICS_FILE)))
+    return [
+        {sys.intern(name): value for name, value in line.items()}  # else each line keeps the text of all its names
+        for line in lines
+        if "epoch" in line and line["epoch"] <= until
+    ]
+
+
+def measures_of(config: RunConfig) -> dict[str, list[str]]:
+    """Digests of the settings and of the code of what a run measures, by the names of its benchmarks."""
+    return {
+        name: [digest_of(plain(settings)), code_of(benchmark_class(settings))]
+        for name, settings in config.benchmarks.items()
+    }

@@ -1,0 +1,316 @@
+"""A sweep from its settings to its leaderboard: what the driver does.
+
+Each trial is a whole run in `<storage>/<name>/trial_<hash of its settings>/`, with its checkpoints and its report, and
+resumes like any other; trials with equal settings are one run. Starting a sweep of the same name again goes through the
+same trials, passes those that have ended, and goes on with the others: see `Replay`.
+"""
+
+import logging
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from raysl.addresses import absolute
+from raysl.arguments import instance, run_config
+from raysl.checkpoint_files import checkpoint_name
+from raysl.cluster import Resources, connect, worker_shape
+from raysl.config.load import apply_overrides, load_config
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError, Stopped
+from raysl.leaderboard.entry import SweepFacts
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.redact import redact, redact_uri
+from raysl.schedule import Duration
+from raysl.screen import duration, logging_shown
+from raysl.signals import heeding
+from raysl.sweeps.board import Board
+from raysl.sweeps.checks import check_reported, check_trials, named
+from raysl.sweeps.claim import claim
+from raysl.sweeps.entries import entries_of
+from raysl.sweeps.estimate import hours_left
+from raysl.sweeps.listing import outdated
+from raysl.sweeps.load import dump_space, from_tree, load_starts, measured_starts
+from raysl.sweeps.optuna_search import OptunaSearch
+from raysl.sweeps.population import PopulationSearch
+from raysl.sweeps.record import Record, look, measures_of
+from raysl.sweeps.replay import Replay
+from raysl.sweeps.run_trial import failed_note
+from raysl.sweeps.schedulers import judge_of
+from raysl.sweeps.schema import SweepConfig
+from raysl.sweeps.search import RandomSearch, Search
+from raysl.sweeps.trial import ALONE, Trial
+from raysl.sweeps.tuning import Stage, run_all
+from raysl.train.folder.run_folder import RunFolder
+from raysl.train.fork import fork
+from raysl.train.prepare import prepare
+
+log = logging.getLogger("raysl")
+
+
+def sweep(
+    config: RunConfig | str,
+    space: SweepConfig | Mapping[str, Any],
+    starts: Mapping[str, RunConfig] | None = None,
+    **settings: Any,
+) -> Leaderboard:
+    """Run every trial of a sweep, or those that an earlier start of the same name left.
+
+    Args:
+        config: settings that the trials depart from, or the name of a configuration; its `name` and `storage` are those
+            of the sweep.
+        space: what varies, `{"optim.lr": {"loguniform": [0.02, 0.5]}}` or with Ray Tune's `tune.loguniform(0.02, 0.5)`;
+            or all settings of a sweep, as `raysl.sweeps.load.load_sweep` gives them.
+        starts: settings that the trials of a space with `configs` depart from in place of `config`, by the names of
+            those; default: as they are in their files (`raysl.sweeps.load.load_starts`).
+        settings: others of a sweep beside the space, `trials=12`, `metric="linear/top1"`, `scheduler="none"`; and
+            `name` and `storage`, where they are not those of the configuration.
+
+    Raises:
+        ConfigError: if a setting is wrong, or another sweep has this name.
+        Stopped: if the process was asked to end; all that was trained is saved.
+    """
+    with heeding() as signals, logging_shown():
+        plan = SweepRun.of(config, space, starts, settings)
+        return plan.run(signals)
+
+
+class SweepRun:
+    """A sweep whose settings have been checked.
+
+    Args:
+        base: settings that have its name and its storage.
+        bases: what its trials depart from, by name.
+        sweep: its settings.
+
+    Raises:
+        ConfigError: if a setting is wrong.
+    """
+
+    def __init__(self, base: RunConfig, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
+        self.sweep = sweep
+        self.base = replace(base, storage=absolute(base.storage))
+        self.bases = {name: _ready(start, sweep) for name, start in bases.items()}
+        self.folder = RunFolder.of(self.base)
+        self.seed = base.seed if sweep.seed is None else sweep.seed
+        check_trials(self.bases, sweep)
+        self._measures = {name: measures_of(base) for name, base in self.bases.items()}
+        self.is_acting = False
+        self.board = Board(self.folder, self.leaderboard)
+        self.stage: Stage | None = None
+        self.problem: ConfigError | None = None
+        self.has_reported = len(bases) > 1  # what some configurations report, others need not
+        epochs = max(start.train.epochs for start in self.bases.values())
+        self.replay = Replay(self._search(), judge_of(sweep, epochs), self._record, self._look)
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig | str,
+        space: SweepConfig | Mapping[str, Any],
+        starts: Mapping[str, RunConfig] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> "SweepRun":
+        """From what `sweep` takes."""
+        own = {key: value for key, value in (settings or {}).items() if key in ("name", "storage")}
+        others = {key: value for key, value in (settings or {}).items() if key not in own}
+        base = load_config(config) if isinstance(config, str) else run_config(config)
+        base = replace(base, **own)
+        if isinstance(space, Mapping):
+            space = from_tree({**others, "space": dict(space)}, "")
+        elif others:
+            raise ConfigError(f"{', '.join(others)}: give these in the SweepConfig, or the space alone beside them")
+        way = "a space, {'optim.lr': {'loguniform': [0.02, 0.5]}}, or the first of what load_sweep() returns"
+        found = instance(space, SweepConfig, "space", way)
+        if found.checkpoints:
+            starts = measured_starts(found)
+        elif starts is None:
+            starts = load_starts(found)
+        return cls(base, starts or {ALONE: base}, found)
+
+    def _search(self) -> Search:
+        if self.sweep.scheduler == "population":
+            return PopulationSearch(self.sweep, self.bases, self.seed, self._fork)
+        kind = OptunaSearch if self.sweep.search == "optuna" else RandomSearch
+        return kind(self.sweep, self.bases, self.seed)
+
+    def _fork(self, trial: Trial) -> None:
+        """Have the run of a trial begin with its parent's checkpoint; one that has is left as it is."""
+        if not self.is_acting:
+            return
+        parent = trial.parents[0]
+        step = parent.epoch * prepare(self.bases[trial.config]).setup.plan.epoch_len
+        above = self.folder.child(parent.trial)
+        fork(trial.run_of(self.bases, self.folder.uri), above.uri_of(checkpoint_name(step)))
+
+    def _record(self, trial: Trial) -> Record:
+        is_trained = trial.config not in self.sweep.checkpoints
+        return Record(trial, (trial.until or self.bases[trial.config].train.epochs) if is_trained else 0)
+
+    def _look(self, record: Record) -> None:
+        look(record, self.folder.child(record.trial.name), self.sweep.early, self.measures(record.trial))
+
+    def measures(self, trial: Trial) -> dict[str, list[str]]:
+        """Digests of the settings and of the code of what a trial measures, by benchmark."""
+        if not any(key.startswith("benchmarks") for key in trial.settings):
+            return self._measures[trial.config]
+        if trial.name not in self._measures:
+            self._measures[trial.name] = measures_of(trial.run_of(self.bases, self.folder.uri))
+        return self._measures[trial.name]
+
+    def known(self) -> Leaderboard:
+        """The leaderboard as the runs' folders have it, without running anything, and what is still to come."""
+        while (record := self.replay.next()) is not None:
+            record.is_running = True  # what comes behind it is looked at too
+        for record in self.replay.records:
+            record.is_running = False
+            self._look(record)
+        return self.leaderboard()
+
+    def run(self, signals: Any) -> Leaderboard:
+        """Run what is left.
+
+        Args:
+            signals: of `raysl.signals.heeding`.
+        """
+        self.is_acting = True
+        self.folder.make()
+        with self.folder.locked():
+            for line in claim(self.folder, self.base.name, self.bases, self.sweep):
+                log.info("the sweep grows: %s", line)
+            first = self._first_left()
+            if first is not None:
+                self._run_rest(signals)
+            return self.board.write(is_done=True)
+
+    def _first_left(self) -> Record | None:
+        """Whether anything is left to run; what has ended is told of."""
+        record = self.replay.next()
+        ended = sum(own.has_ended or own.verdict is not None for own in self.replay.records)
+        if ended:
+            log.info("the sweep goes on: %d trials have ended before", ended)
+        for line in outdated(self.replay.records, self.measures):
+            log.info(line)
+        return record
+
+    def _run_rest(self, signals: Any) -> None:
+        connect(with_state=True)
+        concurrent, bases = self._room()
+        self.stage = stage = Stage(self.replay, bases, self.folder, concurrent, self._told)
+
+        def save() -> bool:
+            print("raysl: the trials save and stop; once more to end at once", file=sys.stderr, flush=True)
+            stage.is_ending = True
+            return True
+
+        with signals.saving(save):
+            run_all(stage, self.sweep.retries, self.sweep.checkpoints)
+        if self.problem is not None:
+            self.board.write()
+            raise self.problem
+        if stage.is_ending:
+            self.board.write()
+            ended = sum(record.has_ended for record in self.replay.records)
+            raise Stopped(f"stopped after {ended} trials; the same command goes on", 128 + (signals.asked or 2))
+
+    def _room(self) -> tuple[int, dict[str, RunConfig]]:
+        """How many trials at a time, and the configurations with each one's share of the cluster."""
+        have = Resources.of_cluster()
+        num = self.sweep.concurrent or min(_fitting(base, have) for base in self.bases.values())
+        bases = {}
+        for name, base in self.bases.items():
+            with named(name):
+                share = worker_shape(base.train, have.shared(num))
+            bases[name] = replace(base, train=replace(base.train, cpus_per_worker=share.cpus))
+        return num, bases
+
+    def _told(self, record: Record | None) -> None:
+        if record is None:
+            self.board.write_now_and_then()
+            return
+        self._tell(record)
+        if record.failure is not None:
+            record.note = failed_note(record.trial.run_of(self.bases, self.folder.uri), record.failure)
+        elif record.note is not None and not self.has_reported:
+            self.has_reported = True
+            wanted = self.sweep.objectives if record.trial.until is None else [self.sweep.early]
+            try:
+                check_reported(wanted, {**record.note.metrics, **record.note.costs})
+            except ConfigError as error:
+                self._end(error)
+        self.board.write_now_and_then(force=True)
+
+    def _end(self, problem: ConfigError) -> None:
+        """Have the trials save and stop, for what is wrong with the sweep."""
+        self.problem = problem
+        if self.stage is not None:
+            self.stage.is_ending = True
+
+    def _tell(self, record: Record) -> None:
+        objective = self.sweep.objectives[0]
+        how = "failed" if record.failure else "stopped" if self.replay.verdict_of(record) else "ended"
+        value = record.metric(objective)
+        number = "" if value is None else f": {objective.metric} {value:.4g}"
+        ended = sum(own.has_ended or own.verdict is not None for own in self.replay.records)
+        total, concurrent = self.num_trials, 1 if self.stage is None else self.stage.concurrent
+        left = None if total is None else hours_left(self.replay.records, max(0, total - ended), concurrent)
+        rest = f"; about {duration(3600 * left)} left" if left and total != ended else ""
+        log.info("%s %s%s (%d of %s%s)", record.trial.name, how, number, ended, total or "?", rest)
+        if record.failure:
+            log.warning("%s is not tried again: %s; the others go on", record.trial.name, record.failure)
+
+    def leaderboard(self, is_done: bool = False) -> Leaderboard:
+        """The leaderboard as things stand."""
+        for place in range(len(self.replay.records)):
+            self.replay.verdict(place)
+        entries = entries_of(self.replay.records, self.folder, self.sweep.early)
+        facts = SweepFacts(
+            name=self.base.name,
+            objectives=self.sweep.objectives,
+            path=redact_uri(self.folder.uri),
+            command=redact(shlex.join(["raysl", *sys.argv[1:]])) if Path(sys.argv[0]).name == "raysl" else "",
+            space=dump_space(self.sweep),
+            search=self.sweep.search,
+            scheduler=self.sweep.scheduler,
+            trials=self.num_runs(len(entries)),
+            is_done=is_done,
+            written=time.time(),
+        )
+        return Leaderboard(entries, facts)
+
+    def num_runs(self, known: int) -> int | None:
+        """How many runs there are, of which so many are known; None where that is still open."""
+        if self.replay.is_drawn:
+            return known
+        return None if self.sweep.scheduler == "population" else self.num_trials
+
+    @property
+    def num_trials(self) -> int | None:
+        """How many trials there are, where that is known."""
+        return len(self.replay.records) if self.replay.is_drawn else self.replay.search.num_trials()
+
+
+def _fitting(base: RunConfig, have: Resources) -> int:
+    """How many runs of a configuration the cluster holds, each with as much as it would have alone."""
+    train = base.train
+    shape = worker_shape(train, have)
+    num = have.cpus // (train.workers * shape.cpus + shape.task_cpus)
+    if shape.device == "cuda":
+        num = min(num, int(have.gpus) * int(1 / shape.gpus + 1e-6) // train.workers)
+    return max(1, int(num))
+
+
+def _ready(start: RunConfig, sweep: SweepConfig) -> RunConfig:
+    """Settings with what the sweep measures: its benchmarks, and while it trains the number that it looks at."""
+    if sweep.benchmarks is not None:
+        start = apply_overrides(start, [f"benchmarks=[{', '.join(sweep.benchmarks)}]"])
+    looks = {own.metric for own in sweep.objectives} | ({sweep.early.metric} if sweep.scheduler != "none" else set())
+    if "knn_top1" not in looks:
+        return start
+    every = start.train.online_knn_every or start.train.checkpoint_every
+    if sweep.scheduler != "none":
+        every = Duration.parse(f"{sweep.interval if sweep.scheduler == 'population' else sweep.grace_epochs}ep")
+    return replace(start, train=replace(start.train, online_knn_every=every))

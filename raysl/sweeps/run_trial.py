@@ -1,0 +1,188 @@
+"""What runs where a trial runs: its run, from wherever that was left, and the note of its end."""
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from raysl.benchmarks.suite.evaluate import Report, benchmark
+from raysl.checkpoint_files import newest_whole
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError, RunInUse, Stopped
+from raysl.report.contents import Score
+from raysl.storage import outlast
+from raysl.sweeps.record import Note, measures_of
+from raysl.train.callbacks.hparams import write_hparams
+from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.folder.run_folder import METRICS_FILE, RunFolder
+from raysl.train.pretrain import Result, pretrain
+
+log = logging.getLogger("raysl")
+
+
+def run_trial(
+    config: RunConfig, settings: Mapping[str, Any], until: int | None = None, callbacks: Sequence[Any] = ()
+) -> Note:
+    """Train a run, and measure it where it comes to its end; its note is then in its folder.
+
+    Args:
+        config: of the run.
+        settings: of it that vary, which TensorBoard shows.
+        until: epoch to train to; default: its end.
+        callbacks: of Ray Train's.
+
+    Raises:
+        RunFailed: if training or a measurement failed, and may do better when it is tried again.
+    """
+    folder = RunFolder.of(config)
+    folder.make()
+    begun = time.time()
+    earlier = Note.read(folder)
+    try:
+        result = _trained(config, until, callbacks)
+    except Stopped:
+        note = _note(config, folder, "paused", config.train.epochs, begun, earlier)
+    except ConfigError as error:
+        note = _note(config, folder, "failed", config.train.epochs, begun, earlier, reason=str(error))
+    else:
+        is_whole = result.report is not None or not config.benchmarks
+        status = "finished" if until is None or (until >= config.train.epochs and is_whole) else "paused"
+        note = _note(config, folder, status, config.train.epochs, begun, earlier, result)
+    note.write(folder)
+    varied = {**settings, "seed": config.seed}
+    write_hparams(folder, varied, note.metrics, round(note.epoch))
+    return note
+
+
+def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any]) -> Note:
+    """Measure a checkpoint in the place of training; results, report and note are in the trial's folder.
+
+    Args:
+        uri: of the checkpoint, or of a run.
+        config: what it is measured by: benchmarks, images and seed; name and storage are those of the trial.
+        settings: of it that vary.
+
+    Raises:
+        RunFailed: if a measurement failed.
+    """
+    folder = RunFolder.of(config)
+    folder.make()
+    begun = time.time()
+    report = benchmark(uri, config=config, out=folder.uri)
+    report.check()
+    intervals, units = _measured(report)
+    note = Note(
+        status="finished",
+        until=0,
+        metrics=report.metrics,
+        intervals=intervals,
+        units=units,
+        costs={"seconds": round(time.time() - begun, 2)},
+        measures=measures_of(config),
+        checkpoint=report.checkpoint or uri,
+        started=begun,
+        ended=time.time(),
+    )
+    note.write(folder)
+    write_hparams(folder, {**settings, "seed": config.seed}, note.metrics)
+    return note
+
+
+def _trained(config: RunConfig, until: int | None, callbacks: Sequence[Any]) -> Result:
+    """The result of a run that another process may have in hand: then once that has ended."""
+    while True:
+        try:
+            return pretrain(config, callbacks=callbacks, show_progress=False, until=until)
+        except RunInUse:
+            log.info("%s waits for another process that has it in hand", config.name)
+            wait_for(RunFolder.of(config))
+
+
+def wait_for(folder: RunFolder) -> None:
+    """Return when nobody works in a run's folder."""
+    while True:
+        try:
+            with folder.locked():
+                return
+        except RunInUse:
+            time.sleep(0.5 if folder.is_local else 5.0)
+
+
+def _note(
+    config: RunConfig,
+    folder: RunFolder,
+    status: Any,
+    until: int,
+    begun: float,
+    earlier: Note | None,
+    result: Result | None = None,
+    reason: str = "",
+) -> Note:
+    lines = parse_metrics(outlast(partial(folder.read_if_there, METRICS_FILE)))
+    metrics: dict[str, float] = {}
+    for line in lines:
+        metrics |= line
+    intervals: dict[str, tuple[float, float]] = {}
+    units: dict[str, str] = {}
+    if result is not None and result.report is not None:
+        metrics |= result.report.metrics
+        intervals, units = _measured(result.report)
+    newest = outlast(partial(newest_whole, folder, ()))
+    ended = time.time()
+    seconds = ended - begun + (0.0 if earlier is None else earlier.costs.get("seconds", 0.0))
+    return Note(
+        status=status,
+        until=until,
+        epoch=_epoch(lines, newest),
+        metrics={name: value for name, value in metrics.items() if name not in ("step", "epoch")},
+        intervals=intervals,
+        units=units,
+        costs=_costs(lines, seconds, config),
+        reason=reason,
+        measures=measures_of(config) if status == "finished" else {},
+        checkpoint=None if newest.name is None else folder.uri_of(newest.name),
+        started=begun if earlier is None else earlier.started,
+        ended=ended,
+    )
+
+
+def _epoch(lines: Sequence[dict[str, float]], newest: Any) -> float:
+    """Epochs of the newest checkpoint; lines tell how many steps have how many."""
+    if newest.name is None or not lines:
+        return 0.0
+    per_step = next((line["epoch"] / line["step"] for line in reversed(lines) if line.get("epoch")), 0.0)
+    return float(round(newest.step * per_step, 6))
+
+
+def _costs(lines: Sequence[dict[str, float]], seconds: float, config: RunConfig) -> dict[str, float]:
+    costs = {"seconds": round(seconds, 2)}
+    if steps := sorted(line["step_s"] for line in lines if "step_s" in line):
+        costs["step_s"] = steps[len(steps) // 2]
+    if sizes := [line["memory_gb"] for line in lines if "memory_gb" in line]:
+        costs["memory_gb"] = max(sizes)
+    if config.train.device == "cuda":
+        costs["gpu_hours"] = round(seconds * config.train.workers / 3600, 4)
+    return costs
+
+
+def _measured(report: Report) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
+    """Intervals and units of what a report has, by the names of its metrics."""
+    intervals = {_name(score): score.interval for score in report.scores if score.interval is not None}
+    return intervals, {_name(score): score.unit for score in report.scores}
+
+
+def _name(score: Score) -> str:
+    return f"{score.benchmark}/{score.metric}"
+
+
+def failed_note(config: RunConfig, reason: str) -> Note:
+    """Keep why a trial failed for good, with what its run has logged and measured all the same."""
+    folder = RunFolder.of(config)
+    earlier = Note.read(folder)
+    note = _note(config, folder, "failed", config.train.epochs, time.time(), earlier, reason=reason)
+    measured = json.loads(outlast(partial(folder.read_if_there, "report.json")) or b"{}").get("metrics", {})
+    note = Note(**{**note.__dict__, "metrics": {**note.metrics, **measured}})
+    note.write(folder)
+    return note

@@ -1,0 +1,110 @@
+"""The settings of a sweep."""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from raysl.config.ranges import Count, Seed, Share, Within
+from raysl.errors import ConfigError
+from raysl.leaderboard.entry import Objective
+
+Mode = Literal["max", "min"]
+Scheduler = Literal["asha", "hyperband", "median", "population", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepConfig:
+    """A search over the settings of a run."""
+
+    config: str = "quickstart"
+    """Configuration that the trials depart from: a packaged name or a .yaml file."""
+    configs: list[str] = field(default_factory=list)
+    """Configurations that trials depart from instead, each with all that varies: packaged names, .yaml files, patterns
+    such as digits/*; what follows a ! is taken out again."""
+    checkpoints: list[str] = field(default_factory=list)
+    """Runs or checkpoints that are measured in place of training, each with all that varies of the benchmarks."""
+    settings: list[str] = field(default_factory=list)
+    """Settings laid over each configuration, as on the command line: train.epochs=60."""
+    benchmarks: list[str] | None = None
+    """What is measured of each run that came to its end; default: what its configuration names."""
+    seeds: Annotated[int, Within(1, 1000)] = 1
+    """Runs of each choice of settings, with the seeds from `seed` on. Search and scheduler look at the first one; the
+    others are run of those choices alone that the scheduler let come to their end."""
+    trials: Annotated[int, Within(1, 100_000)] = 8
+    """Choices to draw of what varies; every grid value and every one of `configs` is tried in each of them. Where
+    nothing is drawn, one."""
+    metric: str | list[str] = "knn_top1"
+    """Number that ranks the trials: one logged while training, of a benchmark (linear/top1) or a cost (step_s); several
+    have a Pareto front, and the first one ranks."""
+    mode: Mode | list[Mode] = "max"
+    """Whether more or less of it is better."""
+    search: Literal["random", "optuna"] = "random"
+    """How values are drawn: independently, or by Optuna's TPE (Bergstra et al. 2011; multivariate) from what the
+    earlier trials came to."""
+    ahead: Annotated[int, Within(1, 10_000)] = 4
+    """optuna draws a trial from the results of all but the last so many before it, which may still be running."""
+    scheduler: Scheduler = "asha"
+    """What ends trials early. asha (Li et al. 2020, arXiv 1810.05934) stops those behind the others at the same epoch;
+    hyperband (arXiv 1603.06560) does so with several first epochs; median (Golovin et al. 2017) stops those below the
+    median of the others' averages; population (Jaderberg et al. 2017, arXiv 1711.09846) trains all together and has
+    the worst go on from the best ones' weights with changed settings."""
+    early_metric: str | None = None
+    """Number that the scheduler looks at, logged while training; default: `metric`, or knn_top1 where that is
+    measured at the end alone."""
+    early_mode: Mode | None = None
+    """Whether more or less of `early_metric` is better; default: as of `metric`, or max."""
+    grace_epochs: Count = 1
+    """Epochs that every trial may train."""
+    reduction: Annotated[int, Within(2, 1000)] = 3
+    """asha and hyperband let one in so many trials go on at each rung."""
+    interval: Count = 5
+    """Epochs between two looks of `population`."""
+    exploit: Annotated[float, Within(0, 0.5, above=True)] = 0.25
+    """Share of a population that is replaced at each look, by as many of the best ones."""
+    resample: Share = 0.25
+    """Probability that a setting that `population` changes is drawn anew; else it is 0.8 or 1.2 times as large."""
+    concurrent: Annotated[int, Within(1, 10_000)] | None = None
+    """Trials at a time; default: as many as the cluster has room for."""
+    retries: Annotated[int, Within(0, 100)] = 1
+    """Times that a trial that failed is tried again before the others go on without it."""
+    seed: Seed | None = None
+    """Seed of what is drawn; default: that of the configuration."""
+    space: dict[str, Any] = field(default_factory=dict)
+    """Dotted setting -> {choice: [..]}, {grid: [..]}, {uniform: [low, high]}, {loguniform: ..}, {randint: ..},
+    {lograndint: ..}, the last four also with a q and a step, {quniform: [low, high, step]}; beside it
+    when: {method.name: moco} for one that is there for some choices alone."""
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        """What ranks, the first one first.
+
+        Raises:
+            ConfigError: if there are not as many modes as metrics.
+        """
+        metrics = [self.metric] if isinstance(self.metric, str) else self.metric
+        modes: list[Mode] = list(self.mode) if isinstance(self.mode, list) else [self.mode] * len(metrics)
+        if not metrics or len(modes) != len(metrics) or len(set(metrics)) < len(metrics):
+            raise ConfigError(
+                f"metric: {metrics} and mode: {modes} do not go together; give each metric once, and one mode for "
+                "all or one for each"
+            )
+        return tuple(Objective(metric, mode) for metric, mode in zip(metrics, modes, strict=True))
+
+    @property
+    def early(self) -> Objective:
+        """What the scheduler looks at."""
+        first = self.objectives[0]
+        if self.early_metric is not None:
+            default = first.mode if self.early_metric == first.metric else "max"
+            return Objective(self.early_metric, self.early_mode or default)
+        if is_measured(first.metric):
+            return Objective("knn_top1", self.early_mode or "max")
+        return Objective(first.metric, self.early_mode or first.mode)
+
+
+COSTS = ("seconds", "step_s", "memory_gb", "gpu_hours")
+"""Metrics that are neither logged nor measured: what a run cost."""
+
+
+def is_measured(metric: str) -> bool:
+    """Whether a number is known at the end of a run alone."""
+    return "/" in metric or metric in COSTS

@@ -1,0 +1,105 @@
+"""Trials that are drawn independently of each other, in an order that is known beforehand."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Protocol
+
+from raysl.config.dump import to_dict
+from raysl.config.schema import RunConfig
+from raysl.sweeps.judging import Verdict
+from raysl.sweeps.record import Record
+from raysl.sweeps.schema import SweepConfig
+from raysl.sweeps.space import Present, Space, present_in
+from raysl.sweeps.trial import Trial
+
+
+class Wait:
+    """What a search gives where it has to see the end of earlier trials first."""
+
+
+WAIT = Wait()
+IsKept = Callable[[int], bool | None]
+
+
+class Search(Protocol):
+    """Where trials come from: what is drawn is a pure function of the settings and of the ends of earlier trials.
+
+    Attributes:
+        replaced: runs that others took the place of, and when, by their names.
+    """
+
+    replaced: dict[str, Verdict]
+
+    def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
+        """The next trial; `WAIT` where it depends on what still runs, None after the last.
+
+        Args:
+            records: trials so far, in the order of drawing, equal ones once.
+            is_kept: whether the trial of a place has come to its end, and no scheduler has stopped it; None where that
+                is not known yet.
+        """
+        ...
+
+    def num_trials(self) -> int | None:
+        """How many trials there will be, equal ones counted each time; None where that depends on their results."""
+        ...
+
+
+class RandomSearch:
+    """Draws, each with every grid value and every configuration; then the same again with further seeds.
+
+    Args:
+        sweep: settings of the sweep.
+        bases: what trials depart from, by name.
+        seed: of what is drawn.
+    """
+
+    def __init__(self, sweep: SweepConfig, bases: Mapping[str, RunConfig], seed: int) -> None:
+        self.sweep = sweep
+        self.space = Space.of(sweep.space)
+        self.bases = bases
+        self.seed = seed
+        self.present: dict[str, Present] = {name: present_in(to_dict(base)) for name, base in bases.items()}
+        self.firsts = self._first_seeds()
+        self.others: Iterator[Trial] | None = None
+        self.replaced: dict[str, Verdict] = {}
+
+    @property
+    def num_turns(self) -> int:
+        """Draws of all that varies."""
+        return self.sweep.trials if self.space.is_random else 1
+
+    def num_trials(self) -> int | None:
+        """See `Search.num_trials`; upper bound where a scheduler decides which are run with further seeds."""
+        return self.num_turns * len(self.bases) * self.space.num_grid() * self.sweep.seeds
+
+    def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
+        """See `Search.next`."""
+        if (first := next(self.firsts, None)) is not None:
+            return first
+        if self.others is None and self.sweep.seeds > 1:
+            kept = [True for _ in records]
+            if self.sweep.scheduler != "none":
+                looked = [is_kept(index) for index in range(len(records))]
+                if None in looked:
+                    return WAIT
+                kept = [bool(own) for own in looked]
+            self.others = self._further_seeds([record.trial for record, own in zip(records, kept, strict=True) if own])
+        return None if self.others is None else next(self.others, None)
+
+    def _first_seeds(self) -> Iterator[Trial]:
+        for turn in range(self.num_turns):
+            for name, base in self.bases.items():
+                for grid in self.space.grid():
+                    yield trial_of(self.space.at(self.seed, turn, grid, self.present[name]), base.seed, name)
+
+    def _further_seeds(self, trials: Sequence[Trial]) -> Iterator[Trial]:
+        return chain.from_iterable(
+            (Trial(trial.settings, trial.seed + further, trial.config) for trial in trials)
+            for further in range(1, self.sweep.seeds)
+        )
+
+
+def trial_of(draw: Mapping[str, Any], seed: int, config: str) -> Trial:
+    """The trial of a draw, which may have a seed of its own."""
+    return Trial({key: value for key, value in draw.items() if key != "seed"}, int(draw.get("seed", seed)), config)

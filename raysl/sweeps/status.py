@@ -1,0 +1,91 @@
+"""How a sweep stands, asked from anywhere: its leaderboard as it was written last."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raysl.errors import ConfigError, RunInUse
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.screen import duration
+from raysl.storage import Folder
+from raysl.sweeps.claim import SWEEP_FILE
+from raysl.train.folder.run_folder import RunFolder
+
+POLL_S = 5.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a sweep stands.
+
+    Args:
+        board: its leaderboard; None where none was written yet.
+        is_running: whether a process has it in hand.
+    """
+
+    board: Leaderboard | None
+    is_running: bool
+
+    def line(self) -> str:
+        """It in a line."""
+        if self.board is None:
+            return "no trial has been looked at yet" + ("" if self.is_running else "; nobody runs it")
+        facts, entries = self.board.facts, self.board.entries
+        num = {name: sum(entry.status == name for entry in entries) for name in _NAMES}
+        told = ", ".join(f"{count} {name}" for name, count in num.items() if count) or "no trials"
+        total = f" of {facts.trials}" if facts.trials is not None else ""
+        age = duration(max(0.0, time.time() - facts.written))
+        if facts.is_done:
+            end = "it is done"
+        elif self.is_running:
+            end = "it is running"
+        else:
+            end = "nobody runs it; the command that started it goes on with it"
+        return f"{facts.name}: {told}{total}, as of {age} ago; {end}"
+
+
+_NAMES = ("finished", "stopped", "failed", "running", "waiting")
+
+
+def status_of(uri: str) -> Status:
+    """How the sweep in a folder stands.
+
+    Raises:
+        ConfigError: if there is none.
+    """
+    folder = Folder(uri)
+    if not folder.exists(SWEEP_FILE):
+        raise ConfigError(f"no sweep in {folder.uri}; give its name and the storage= that it was started with")
+    try:
+        board = Leaderboard.load(folder.uri) if folder.exists("leaderboard.json") else None
+    except ConfigError as error:
+        raise ConfigError(f"{error}; the next start of the sweep writes it again") from error
+    return Status(board, _is_held(RunFolder(uri)))
+
+
+def _is_held(folder: RunFolder) -> bool:
+    try:
+        with folder.locked():
+            return False
+    except RunInUse:
+        return True
+
+
+def watch(uri: str, tell: Callable[[Status], None], sleep: Callable[[float], object] = time.sleep) -> Status:
+    """Tell of a sweep whenever it has changed, until it is done or nobody runs it.
+
+    Args:
+        uri: of its folder.
+        tell: called with what is new.
+        sleep: pauses for so many seconds.
+    """
+    seen = None
+    while True:
+        status = status_of(uri)
+        now = status.board and [(entry.trial, entry.status, entry.epoch) for entry in status.board.entries]
+        if now != seen:
+            tell(status)
+            seen = now
+        if not status.is_running:
+            return status
+        sleep(POLL_S)

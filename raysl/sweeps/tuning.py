@@ -1,0 +1,244 @@
+"""The trials of a sweep on Ray Tune: it starts them, gives each its place in the cluster, and tries failed ones again.
+
+What Tune keeps of its own is thrown away: which trials there are and which are stopped is told by `Replay`.
+"""
+
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune import Tuner
+from ray.tune.integration.ray_train import TuneReportCallback
+from ray.tune.schedulers import FIFOScheduler
+from ray.tune.search import Searcher
+
+from raysl.cluster import TRIAL_CPUS, share_cluster
+from raysl.config.schema import RunConfig
+from raysl.errors import StorageError
+from raysl.redact import redact
+from raysl.storage import outlast
+from raysl.sweeps.record import Record
+from raysl.sweeps.replay import Replay
+from raysl.sweeps.run_trial import measure_checkpoint, run_trial
+from raysl.sweeps.trial import Parent, Trial
+from raysl.train.folder.run_folder import STOP_FILE, RunFolder
+
+log = logging.getLogger("raysl")
+
+LOOK_EVERY_S = 2.0
+ERROR_FILE = "error.txt"
+MOST_ENDS_WITHOUT = 2
+_ENVIRONMENT = {
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # a report before the first measurement lacks the metric
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # runs have logs of their own
+    "RAY_AIR_NEW_OUTPUT": "0",  # whose box of settings nobody can switch off
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are heeded by raysl.signals
+}
+
+
+class Stage:
+    """What goes on in a sweep.
+
+    Args:
+        replay: which trials come and which are stopped.
+        bases: what they depart from.
+        folder: of the sweep.
+        concurrent: trials at a time.
+        told: called now and then, and when a trial has ended.
+    """
+
+    def __init__(
+        self,
+        replay: Replay,
+        bases: Mapping[str, RunConfig],
+        folder: RunFolder,
+        concurrent: int,
+        told: Callable[[Record | None], None],
+    ) -> None:
+        self.replay = replay
+        self.bases = bases
+        self.folder = folder
+        self.concurrent = concurrent
+        self.told = told
+        self.running: dict[str, Record] = {}
+        self.failures: dict[str, str] = {}
+        self.ends_without: dict[str, int] = {}  # a result, by trial: one asked to stop for nothing starts again
+        self.is_ending = False
+        self._looked = 0.0
+
+    def __reduce__(self) -> Any:
+        """Tune pickles all that it is given, for a restore that nobody asks it for."""
+        return object, ()
+
+    def start(self) -> Record | None:
+        """A trial that is to start now, if there is room for one."""
+        if self.is_ending or len(self.running) >= self.concurrent:
+            return None
+        record = self.replay.next()
+        if record is not None:
+            record.is_running, record.failure = True, None
+        return record
+
+    def keep_trace(self, record: Record, trace: Path) -> None:
+        """Put the traceback of a failure into the run's folder."""
+        folder = self.folder.child(record.trial.name)
+        if trace.is_file() and folder.exists():
+            folder.write(ERROR_FILE, redact(trace.read_text(errors="replace")).encode())
+
+    def is_over(self) -> bool:
+        """Whether no further trial will come."""
+        return self.is_ending or self.replay.is_done()
+
+    def look(self, force: bool = False) -> None:
+        """See what the trials that run have logged, and ask those to stop that are to."""
+        if not force and time.monotonic() - self._looked < LOOK_EVERY_S:
+            return
+        try:
+            for record in list(self.running.values()):
+                self.replay.look(record)
+            for record in list(self.running.values()):
+                self._stop_where_due(record)
+        except StorageError as error:
+            log.warning("cannot see how the trials go: %s", error)
+        self._looked = time.monotonic()
+        self.told(None)
+
+    def _stop_where_due(self, record: Record) -> None:
+        if not self.is_ending and self.replay.verdict_of(record) is None:
+            return
+        folder = self.folder.child(record.trial.name)
+        if folder.exists() and not folder.exists(STOP_FILE):
+            folder.write(STOP_FILE, b"")
+
+    def ended(self, record: Record, failure: str | None = None) -> None:
+        """Take note of the end of a trial."""
+        record.is_running, record.failure = False, failure
+        outlast(partial(self.replay.look, record))
+        is_open = record.note is None and record.failure is None and self.replay.verdict_of(record) is None
+        if is_open and not self.is_ending:
+            self.ends_without[record.trial.name] = self.ends_without.get(record.trial.name, 0) + 1
+            if self.ends_without[record.trial.name] > MOST_ENDS_WITHOUT:
+                record.failure = "it ends again and again without having come to its end"
+        self.told(record)
+
+
+class _Walk(Searcher):
+    """Gives Tune the trials of a replay."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def suggest(self, trial_id: str) -> Any:
+        """See `Searcher.suggest`."""
+        record = self.stage.start()
+        if record is None:
+            return Searcher.FINISHED if self.stage.is_over() else None
+        self.stage.running[trial_id] = record
+        trial = record.trial
+        return {
+            "settings": dict(trial.settings),
+            "seed": trial.seed,
+            "config": trial.config,
+            "parents": [(parent.trial, parent.epoch) for parent in trial.parents],
+            "until": trial.until,
+        }
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """See `Searcher.on_trial_complete`: of a trial that failed, once it is not tried again."""
+        record = self.stage.running.pop(trial_id, None)
+        if record is not None:
+            self.stage.ended(record, self.stage.failures.get(trial_id, "it failed") if error else None)
+
+    def save(self, checkpoint_path: str) -> None:
+        """See `Searcher.save`: nothing is kept."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """See `Searcher.restore`: nothing is kept."""
+
+
+class _Follow(FIFOScheduler):
+    """Looks at the trials when Tune hears of them."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        """See `TrialScheduler.on_trial_result`."""
+        self.stage.look(force=True)
+        return str(self.CONTINUE)
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        """See `TrialScheduler.on_trial_error`: it has failed, and may be tried again."""
+        self.stage.failures[trial.trial_id] = _reason(trial)
+        record = self.stage.running.get(trial.trial_id)
+        if record is not None:
+            log.warning("%s: %s", record.trial.name, self.stage.failures[trial.trial_id])
+            self.stage.keep_trace(record, Path(trial.error_file or ""))
+
+
+class _Watch(tune.Callback):
+    """Looks at the trials between what Tune hears of them."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """See `Callback.on_step_begin`."""
+        self.stage.look()
+
+
+def _reason(trial: Any) -> str:
+    """Why a trial failed, in a line."""
+    text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return str(redact(lines[-1])) if lines else "its process was lost"
+
+
+def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> None:
+    """Run what is left of a sweep. The process is connected to a cluster.
+
+    Args:
+        stage: what goes on in it.
+        retries: times that a trial that failed is tried again.
+        checkpoints: names of what is measured and not trained.
+    """
+    os.environ.update(_ENVIRONMENT)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # tracebacks, which are in the runs' folders
+    bases, storage, concurrent = dict(stage.bases), stage.folder.uri, stage.concurrent
+
+    def trial(choice: dict[str, Any]) -> dict[str, float]:
+        share_cluster(concurrent)
+        parents = tuple(Parent(*parent) for parent in choice["parents"])
+        own = Trial(choice["settings"], choice["seed"], choice["config"], parents, choice["until"])
+        config = own.run_of(bases, storage)
+        if own.config in checkpoints:
+            note = measure_checkpoint(own.config, config, own.told())
+        else:
+            note = run_trial(config, own.told(), own.until, [TuneReportCallback()])
+        return {"epoch": note.epoch}
+
+    with tempfile.TemporaryDirectory(prefix="raysl_tune_") as notes:
+        Tuner(
+            tune.with_resources(trial, {"CPU": TRIAL_CPUS}),
+            tune_config=tune.TuneConfig(
+                num_samples=-1,
+                search_alg=_Walk(stage),
+                scheduler=_Follow(stage),
+                reuse_actors=True,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=notes,
+                failure_config=tune.FailureConfig(max_failures=retries),
+                callbacks=[_Watch(stage)],
+                verbose=0,
+            ),
+        ).fit()

@@ -1,0 +1,51 @@
+"""Which runs a run has taken its state from: `lineage.json` in its folder."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from raysl.errors import ConfigError
+from raysl.storage import Folder
+
+LINEAGE_FILE = "lineage.json"
+
+
+@dataclass(frozen=True)
+class Parent:
+    """A run at the checkpoint that another one began from.
+
+    Args:
+        run: its name.
+        step: updates done in the checkpoint.
+        epoch: the same in epochs.
+        path: URI of its folder, without credentials.
+    """
+
+    run: str
+    step: int
+    epoch: float
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.run} at step {self.step} (epoch {self.epoch:g})"
+
+
+def parents_of(folder: Folder) -> list[Parent]:
+    """The parents of the run in a folder, the newest first, those of its parents behind it; none of a run that began
+    by itself.
+
+    Raises:
+        ConfigError: if `lineage.json` is damaged, or the storage cannot be read.
+    """
+    content = folder.read_if_there(LINEAGE_FILE)
+    try:
+        return [Parent(**parent) for parent in json.loads(content or b"[]")]
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{folder.uri_of(LINEAGE_FILE)} is damaged ({error}); delete the run, and fork again"
+        ) from error
+
+
+def write_parents(folder: Folder, parents: Sequence[Parent]) -> None:
+    """Say which they are, the newest first."""
+    folder.write(LINEAGE_FILE, json.dumps([asdict(parent) for parent in parents], indent=1).encode())

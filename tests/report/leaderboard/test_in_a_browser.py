@@ -1,0 +1,311 @@
+"""leaderboard.html in a real browser: what its script does, and that it fits a phone and the dark."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysl.leaderboard.entry import Objective
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.report.leaderboard.page import Extras, page
+from tests.leaderboard.boards import LOSS, asha, board, entry, population, zoo
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium, of the extra dev")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    BROWSER is None or DRIVER is None, reason="needs a browser: apt-get install chromium chromium-driver"
+)
+PATIENCE_S = 30
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER or ""
+    for word in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "window-size=1400,900"):
+        options.add_argument(f"--{word}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=DRIVER))
+    yield driver
+    driver.quit()
+
+
+Show = Callable[..., Any]
+
+
+@pytest.fixture
+def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
+    """Opens a leaderboard's page, of some width, light or dark; afterwards nobody has complained on the console."""
+
+    def opened(found: Leaderboard, width: int = 1400, mode: str = "light", **told: Any) -> Any:
+        path = tmp_path / "leaderboard.html"
+        path.write_text(page(found, told.pop("extras", Extras(explain=lambda *_: None)), **told))
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        media = {"features": [{"name": "prefers-color-scheme", "value": mode}]}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        browser.get(path.as_uri())
+        ready(browser)
+        return browser
+
+    yield opened
+    complaints = [line["message"] for line in browser.get_log("browser")]
+    browser.get("about:blank")
+    assert complaints == []
+
+
+def ready(browser: Any) -> None:
+    wait(browser, lambda: browser.execute_script("return document.documentElement.dataset.ready") == "yes")
+
+
+def wait(browser: Any, is_so: Callable[[], bool]) -> None:
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    WebDriverWait(browser, PATIENCE_S, poll_frequency=0.05).until(lambda _: is_so())
+
+
+def column(browser: Any, title: str, shown_only: bool = True) -> list[str]:
+    """First lines of the cells of a column, by the beginning of its heading, in the order of the rows."""
+    script = """
+    const heads = [...document.querySelectorAll('.board thead th')];
+    const place = heads.findIndex((head) => head.textContent.startsWith(arguments[0]));
+    const rows = [...document.querySelectorAll('.board tbody tr')].filter((row) => !row.hidden || !arguments[1]);
+    return rows.map((row) => row.cells[place].innerText.split('\\n')[0]);
+    """
+    told = browser.execute_script(script, title, shown_only)
+    assert isinstance(told, list)
+    return told
+
+
+def heading(browser: Any, title: str) -> Any:
+    buttons = browser.find_elements("css selector", ".board thead button")
+    return next(button for button in buttons if button.text.startswith(title))
+
+
+def way(browser: Any, title: str) -> str:
+    return str(heading(browser, title).find_element("xpath", "..").get_attribute("aria-sort"))
+
+
+def point_at(browser: Any, selector: str) -> str:
+    """Move the pointer to the middle of the first element there; returns what is told beside it."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    element = browser.find_element("css selector", selector)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+    ActionChains(browser, duration=20).move_to_element(element).perform()
+    return str(browser.execute_script("const t = document.getElementById('tip'); return t.hidden ? '' : t.innerText"))
+
+
+def test_a_click_on_a_heading_sorts_by_numbers_and_again_turns_them_round(show: Show) -> None:
+    browser = show(asha())
+    drawn = [float(value) for value in column(browser, "optim.lr")]
+    assert way(browser, "#") == "ascending"
+    heading(browser, "optim.lr").click()
+    assert [float(value) for value in column(browser, "optim.lr")] == sorted(drawn, reverse=True)
+    assert (way(browser, "optim.lr"), way(browser, "#")) == ("descending", "none")
+    heading(browser, "optim.lr").click()
+    assert [float(value) for value in column(browser, "optim.lr")] == sorted(drawn)
+    assert way(browser, "optim.lr") == "ascending"
+
+
+def test_the_keyboard_sorts_too_and_rows_without_the_number_stay_last(show: Show) -> None:
+    runs = [entry(0, 80.0), entry(1), entry(2, 90.0), entry(3, 70.0)]
+    browser = show(board(runs))
+    for turn in range(2):
+        heading(browser, "knn_top1").send_keys("\ue007")  # enter
+        told = column(browser, "knn_top1")
+        assert told[-1] == ""
+        assert [float(value) for value in told[:3]] == sorted((90.0, 80.0, 70.0), reverse=turn == 0)
+
+
+def test_words_configurations_and_statuses_filter_rows_and_drawings(show: Show) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    browser = show(zoo(["simclr", "moco", "moco_v3", "sinkhorn"]))
+    num_lines = len(browser.find_elements("css selector", "#curves-chart .curve"))
+    assert num_lines == 7
+    field = browser.find_element("id", "filter")
+    field.send_keys("MOCO finished")
+    assert sorted(column(browser, "run")) == ["digits/moco", "digits/moco_v3"]
+    assert browser.find_element("id", "count").text == "2 of 4 rows"
+    assert len(browser.find_elements("css selector", "#curves-chart .curve")) == 4
+    field.clear()
+    field.send_keys(" ")
+    Select(browser.find_element("id", "status")).select_by_visible_text("failed")
+    assert column(browser, "run") == ["digits/sinkhorn"]
+    Select(browser.find_element("id", "status")).select_by_visible_text("all")
+    Select(browser.find_element("id", "config")).select_by_visible_text("digits/moco")
+    assert column(browser, "run") == ["digits/moco"]
+
+
+def test_pointing_at_a_line_names_it_and_lights_its_row(show: Show) -> None:
+    found = asha()
+    browser = show(found)
+    name = found.choices[0].runs[0].trial.removeprefix("trial_")
+    told = point_at(browser, "#curves-chart circle.best1")
+    assert told.splitlines()[0] == name
+    assert "knn_top1 92." in told
+    assert "at epoch 60" in told
+    assert browser.execute_script("return document.querySelector('.board tr.lit').dataset.row") == "0"
+    assert browser.execute_script("return document.querySelectorAll('#parallel-chart .over path').length") == 1
+    point_at(browser, "h1")
+    assert not browser.find_elements("css selector", "tr.lit")
+
+
+def test_pointing_at_a_row_lights_its_line_in_all_drawings(show: Show) -> None:
+    browser = show(asha())
+    point_at(browser, ".board tbody tr:nth-child(4) td")
+    for name in ("curves", "parallel", "cost"):
+        lit = browser.execute_script(
+            f"return [...document.querySelectorAll('#{name}-chart .over > *')].map(e => e.dataset.row)"
+        )
+        assert lit, name
+        assert set(lit) == {"3"}
+
+
+@pytest.mark.parametrize("name", ["parallel", "cost", "geometry"])
+def test_every_drawing_names_what_is_pointed_at(show: Show, name: str) -> None:
+    browser = show(asha())
+    mark = ".dot.best1" if name != "parallel" else ".thread"
+    assert "knn_top1" in point_at(browser, f"#{name}-chart {mark}")
+
+
+def test_the_front_joins_finished_rows_that_nothing_beats(show: Show) -> None:
+    points = [(90.0, 3.0), (80.0, 1.0), (85.0, 2.0), (84.0, 2.5), (95.0, 0.5)]
+    runs = [entry(place, a, metrics={"knn_top1": a, "loss": b}) for place, (a, b) in enumerate(points)]
+    runs[4] = replace(runs[4], status="stopped")
+    browser = show(board(runs, Objective("knn_top1"), LOSS))
+    path = browser.find_element("css selector", "#front-chart .front").get_attribute("d")
+    corners = {tuple(corner.split()) for corner in path[1:].split("L")}
+    dots = browser.execute_script(
+        "return [...document.querySelectorAll('#front-chart > svg > .dot')]"
+        ".map(d => [d.dataset.row, Number(d.getAttribute('cx')).toFixed(1), Number(d.getAttribute('cy')).toFixed(1)])"
+    )
+    assert {row for row, *place in dots if tuple(place) in corners} == {"0", "1", "3"}
+
+
+def test_a_population_shows_whose_weights_were_copied(show: Show) -> None:
+    found = population()
+    browser = show(found)
+    copies = {
+        run.trial
+        for run in found.entries
+        for other in found.entries
+        if run.parents and other.trial == run.parents[0][0] and other.member != run.member
+    }
+    assert len(browser.find_elements("css selector", "#lineage-chart > svg > .copied")) == len(copies) > 0
+    assert len(browser.find_elements("css selector", "#lineage-chart > svg > .stretch")) == 30
+    assert "weights of" in point_at(browser, "#lineage-chart .stretch[data-row='0']")
+
+
+def test_another_metric_and_the_clock_draw_other_curves(show: Show) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    def drawn() -> tuple[str, list[str]]:
+        path = browser.find_element("css selector", "#curves-chart .curve.best1").get_attribute("d")
+        return str(path), [text.text for text in browser.find_elements("css selector", "#curves-chart .title")]
+
+    browser = show(asha())
+    first = drawn()
+    assert set(first[1]) == {"epochs", "knn_top1"}
+    Select(browser.find_element("id", "curve-metric")).select_by_visible_text("loss")
+    second = drawn()
+    assert set(second[1]) == {"epochs", "loss"}
+    assert second[0] != first[0]
+    Select(browser.find_element("id", "curve-axis")).select_by_visible_text("seconds")
+    assert set(drawn()[1]) == {"minutes", "loss"}
+
+
+def test_a_reload_keeps_sorting_filter_chosen_metric_and_place(show: Show) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    browser = show(asha(40))
+    heading(browser, "optim.lr").click()
+    browser.find_element("id", "filter").send_keys("stopped")
+    Select(browser.find_element("id", "curve-metric")).select_by_visible_text("loss")
+    browser.execute_script("window.scrollTo(0, 700)")
+    before = (column(browser, "optim.lr"), browser.execute_script("return window.scrollY"))
+    browser.refresh()
+    ready(browser)
+    assert (column(browser, "optim.lr"), browser.execute_script("return window.scrollY")) == before
+    assert browser.find_element("id", "filter").get_attribute("value") == "stopped"
+    assert Select(browser.find_element("id", "curve-metric")).first_selected_option.text == "loss"
+    assert way(browser, "optim.lr") == "descending"
+
+
+def test_the_page_of_a_running_sweep_reloads_itself_until_the_sweep_is_done(show: Show, tmp_path: Path) -> None:
+    browser = show(asha(12, is_done=False), reload_s=0.5)
+    assert "The sweep runs" in browser.find_element("tag name", "body").text
+    (tmp_path / "leaderboard.html").write_text(page(asha(), Extras(explain=lambda *_: None), reload_s=0.5))
+    wait(browser, lambda: "The sweep runs" not in browser.find_element("tag name", "body").text)
+    ready(browser)
+    born = browser.execute_script("return performance.timeOrigin")
+    busy = "const end = arguments[0]; setTimeout(() => end(performance.timeOrigin), 1300)"
+    assert browser.execute_async_script(busy) == born, "it is loaded no more"
+
+
+@pytest.mark.parametrize("name", ["asha", "zoo", "population"])
+def test_a_phone_scrolls_down_only(show: Show, name: str) -> None:
+    browser = show({"asha": asha, "zoo": zoo, "population": population}[name](), width=390)
+    width, num = browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+    assert width == num == 390
+    tall = browser.execute_script("return [...document.querySelectorAll('.chart svg')].map(s => s.clientHeight)")
+    assert min(tall) > 200
+
+
+def test_the_dark_has_colours_of_its_own(show: Show) -> None:
+    script = """
+    const of = (selector, name) => getComputedStyle(document.querySelector(selector))[name];
+    return [of('body', 'backgroundColor'), of('body', 'color'), of('.curve.best1', 'stroke'), of('.tick', 'fill')];
+    """
+    light = show(asha()).execute_script(script)
+    dark = show(asha(), mode="dark").execute_script(script)
+    assert all(one != other for one, other in zip(light, dark, strict=True))
+    paper, ink = (sum(map(int, colour[4:-1].split(","))) for colour in dark[:2])
+    assert paper < 150 < 600 < ink
+
+
+def test_the_rows_stand_there_without_a_script(show: Show, browser: Any, tmp_path: Path) -> None:
+    browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        (tmp_path / "plain.html").write_text(page(zoo(["simclr", "moco"]), Extras(explain=lambda *_: None)))
+        browser.get((tmp_path / "plain.html").as_uri())
+        text = browser.find_element("css selector", ".board tbody").text
+        assert "digits/simclr" in text
+        assert "digits/moco" in text
+        assert not browser.find_element("css selector", ".tools").is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def test_configurations_unfold_and_are_copied_or_chosen(show: Show) -> None:
+    extras = Extras(configs={"best_1.yaml": "name: one\nseed: 0\n"}, explain=lambda *_: None)
+    browser = show(asha(), extras=extras)
+    browser.find_element("css selector", "#config1 summary").click()
+    assert browser.find_element("css selector", "#config1 pre").text == "name: one\nseed: 0"
+    button = browser.find_element("css selector", "#config1 .copy")
+    button.click()
+    wait(browser, lambda: button.text in ("Copied", "Selected"))
+    if button.text == "Selected":
+        assert browser.execute_script("return getSelection().toString()").startswith("name: one")
+
+
+@pytest.mark.parametrize("num", [200, pytest.param(1000, marks=pytest.mark.slow)])
+def test_many_runs_are_drawn_and_sorted_in_a_moment(show: Show, num: int) -> None:
+    line = [(float(step), 90 - 80 / (1 + step)) for step in range(60)]
+    runs = [entry(index, 50 + index * 7 % 40, course={"knn_top1": line, "loss": line}) for index in range(num)]
+    browser = show(board(runs))
+    script = """
+    const begun = performance.now();
+    document.querySelector('.board thead button:not(#sort0)').click();
+    document.getElementById('filter').value = '7';
+    document.getElementById('filter').dispatchEvent(new Event('input'));
+    return performance.now() - begun;
+    """
+    assert browser.execute_script(script) < 10_000, "milliseconds, on a machine with other work"
+    assert os.path.getsize(browser.current_url.removeprefix("file://")) < 4_000_000

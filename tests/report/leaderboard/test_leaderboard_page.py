@@ -1,0 +1,246 @@
+"""leaderboard.html as text: what stands on it without a browser."""
+
+import json
+import re
+
+import pytest
+
+from raysl.leaderboard.entry import Objective
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.report.leaderboard.axes import axes
+from raysl.report.leaderboard.drawn import MAX_POINTS, curve_names, flattened
+from raysl.report.leaderboard.importance import importance
+from raysl.report.leaderboard.lineage import lineage
+from raysl.report.leaderboard.page import Extras, page
+from tests.leaderboard.boards import asha, board, entry, population, single, zoo
+from tests.report.test_page import Outline
+
+HOSTILE = "</script><script>alert('1')</script>\"><img src=x onerror=alert(2)> & 100 %"
+
+
+@pytest.fixture(scope="module")
+def searched() -> str:
+    return page(asha())
+
+
+def data_of(text: str) -> dict[str, object]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    told = json.loads(found[1])
+    assert isinstance(told, dict)
+    return told
+
+
+def cells(text: str) -> list[list[str]]:
+    """Texts of the table's cells."""
+    body = text[text.index("<tbody>") : text.index("</tbody>")]
+    return [
+        [re.sub(r"<[^>]+>", " ", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+        for row in re.findall(r"<tr [^>]*>(.*?)</tr>", body)
+    ]
+
+
+def test_sections_come_in_the_order_of_interest(searched: str) -> None:
+    assert Outline(searched).headings == [
+        "Results",
+        "Course of training",
+        "Settings and what came of them",
+        "Importance of settings",
+        "What it costs",
+        "Geometry beside accuracy",
+    ]
+    assert Outline(page(zoo())).headings[2:] == ["Trade-off", "What it costs", "Geometry beside accuracy"]
+    assert "Lineage" in Outline(page(population())).headings
+
+
+def test_nothing_is_loaded_from_elsewhere_and_only_the_page_s_own_script_runs(searched: str) -> None:
+    outline = Outline(searched)
+    sources = [value for name, value in outline.attributes if name in ("src", "srcset", "data", "xlink:href")]
+    assert all(value.startswith("data:image/") for value in sources)
+    links = {value for name, value in outline.attributes if name == "href" and not value.startswith("#")}
+    assert links, "the runs that are finished"
+    assert all(re.fullmatch(r"trial_\w+/report\.html", link) for link in links)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\((?!#)", searched)
+    assert "script-src 'sha256-" in searched
+    assert searched.count("unsafe-inline") == 1, "of styles alone"
+
+
+def test_rows_stand_in_the_page_itself_the_best_first() -> None:
+    rows = cells(page(zoo(["simclr", "moco", "sinkhorn"])))
+    assert [row[0] for row in rows] == ["1", "2", "3"]
+    values = [float(row[2].split()[0]) for row in rows]
+    assert values == sorted(values, reverse=True)
+    two = next(row for row in rows if "simclr" in row[1])
+    assert re.fullmatch(r"[\d.]+ +± [\d.]+ +[\d.]+ to [\d.]+", two[2])
+    broken = next(row for row in rows if "sinkhorn" in row[1])
+    assert "1 failed" in " ".join(broken)
+    assert "RuntimeError: singular matrix" in " ".join(broken)
+    assert "1 of 2" in broken
+
+
+def test_the_head_counts_the_trials_and_tells_the_time_and_the_command() -> None:
+    text = Outline(page(asha(12, is_done=False))).text
+    for words in ("12 trials", "8 stopped", "1 running", "1 failed", "search random", "scheduler asha"):
+        assert words in text, words
+    assert "raysl sweep sweep/quickstart trials=12" in text
+    assert "knn_top1 (more is better)" in text
+    waiting = board([entry(0, 80.0)], trials=5, is_done=False)
+    assert "4 waiting" in Outline(page(waiting)).text
+
+
+def test_a_page_of_a_sweep_that_runs_is_loaded_again_and_of_one_that_is_done_is_not(searched: str) -> None:
+    live = page(asha(12, is_done=False), reload_s=7)
+    assert '<noscript><meta http-equiv="refresh" content="7"></noscript>' in live
+    assert data_of(live)["done"] is False
+    assert data_of(live)["reload"] == 7
+    assert 'http-equiv="refresh"' not in searched
+    assert data_of(searched)["done"] is True
+
+
+def test_hostile_text_stays_text() -> None:
+    runs = [
+        entry(0, 90.0, config=HOSTILE, settings={HOSTILE: HOSTILE}, reason=HOSTILE, status="failed"),
+        entry(1, 80.0, config="other", settings={HOSTILE: "x"}, course={HOSTILE: [(1.0, 2.0), (2.0, 3.0)]}),
+    ]
+    found = board(runs, name=HOSTILE, command=HOSTILE, space=HOSTILE, search=HOSTILE)
+    text = page(found, Extras(configs={"best_1.yaml": HOSTILE}))
+    outline = Outline(text)
+    assert text.count("<script") == 2, "the data and the script"
+    assert "img" not in outline.tags
+    assert not [name for name, _ in outline.attributes if name.startswith("on")]
+    assert outline.text.count(HOSTILE) >= 8
+
+
+@pytest.mark.parametrize(
+    "found", [board([]), board([entry(0)]), board([entry(0, status="failed", reason="x")]), single()]
+)
+def test_little_is_shown_of_a_sweep_that_has_little(found: Leaderboard) -> None:
+    outline = Outline(page(found))
+    assert "None" not in outline.text.replace("none", "")
+    assert "nan" not in outline.text.lower().split()
+    assert "Importance of settings" not in outline.headings
+    assert "What it costs" not in outline.headings
+
+
+def test_the_same_leaderboard_gives_the_same_page(searched: str) -> None:
+    assert page(asha()) == searched
+
+
+def test_ids_are_unique_and_colours_have_a_light_and_a_dark_value(searched: str) -> None:
+    ids = re.findall(r'\bid="([^"]+)"', searched)
+    assert len(ids) == len(set(ids))
+    used = set(re.findall(r"var\((--\w+)\)", searched))
+    assert {"--best1", "--best2", "--best3", "--low", "--high"} <= used
+    for name in used:
+        assert len(re.findall(rf"[ {{]{name}:", searched)) == 2, name
+
+
+def test_a_thousand_runs_make_a_page_of_few_megabytes() -> None:
+    line = [(step / 10, 1 / (1 + step)) for step in range(1000)]
+    runs = [
+        entry(index, 50 + index % 37, course=dict.fromkeys(("loss", "knn_top1", "lr", "a", "b", "c", "d"), line))
+        for index in range(1000)
+    ]
+    found = board(runs)
+    text = page(found, Extras(explain=lambda *_: None))
+    assert len(text) < 4_000_000
+    told = data_of(text)["runs"]
+    assert isinstance(told, list)
+    assert len(told) == 1000
+    assert all(len(points) <= 2 * MAX_POINTS for run in told for points in run["lines"].values())
+
+
+def test_thin_lines_keep_both_ends_and_drop_what_is_not_finite() -> None:
+    line = [(float(step), float(step) ** 2) for step in range(1001)]
+    flat = flattened(line, 100)
+    assert len(flat) == 200
+    assert (flat[:2], flat[-2:]) == ([0.0, 0.0], [1000.0, 1_000_000.0])
+    assert flattened([(1.0, 2.0), (2.0, float("nan")), (3.0, 4.0)], 100) == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_curves_begin_with_the_objective_and_end_with_what_is_no_line() -> None:
+    lines = {name: [(1.0, 1.0), (2.0, 2.0)] for name in ("zeta", "loss", "seconds")}
+    runs = [entry(0, 1.0, course={**lines, "knn_top1": [(2.0, 1.0)]}), entry(1, 1.0, course={"loss": [(1.0, 1.0)]})]
+    assert curve_names(runs, [Objective("knn_top1")]) == ["loss", "zeta", "knn_top1"]
+    assert curve_names(runs, [Objective("zeta", "min")]) == ["zeta", "loss", "knn_top1"]
+
+
+def test_axes_are_logarithmic_where_drawn_so_or_wide_and_names_are_categories() -> None:
+    rows = [
+        entry(
+            0, 1.0, config="a", settings={"lr": 0.1, "wide": 1e-4, "fixed": 3, "kind": "x", "near": 0.2, "odd": True}
+        ),
+        entry(1, 2.0, config="b", settings={"lr": 0.2, "wide": 1e-1, "fixed": 3, "kind": "y", "near": 0.3}),
+    ]
+    found = axes(board(rows).choices, "space:\n  lr: {loguniform: [0.1, 1]}\n  near: {uniform: [0, 1]}")
+    assert {axis.key: axis.kind for axis in found} == {
+        "config": "category",
+        "lr": "log",
+        "wide": "log",
+        "kind": "category",
+        "near": "linear",
+        "odd": "category",
+    }
+    odd = next(axis for axis in found if axis.key == "odd")
+    assert [odd.place(row) for row in board(rows).choices] == [None, 0.0], "the better row has it not"
+    assert axes(board(rows[:1]).choices) == []
+
+
+def made(num: int, noise: bool = False) -> Leaderboard:
+    """Rows whose number is the logarithm of one setting, or of no setting."""
+    runs = []
+    for index in range(num):
+        lr, name = 10.0 ** -(index % 5), "abc"[index % 3]
+        value = float(hash((index, "x")) % 100) if noise else 10.0 * (index % 5)
+        runs.append(entry(index, value, settings={"lr": lr, "kind": name, "at": float(index)}))
+    return board(runs)
+
+
+def test_the_setting_that_decides_has_the_importance() -> None:
+    rows = made(40).choices
+    found = importance(rows, axes(rows), "knn_top1")
+    assert found is not None
+    assert found.num == 40
+    assert found.fit > 0.9
+    assert found.settings[0][0] == "lr"
+    assert found.settings[0][1] > 10 * max(mean for name, mean, _ in found.settings if name != "lr")
+    assert importance(rows, axes(rows), "knn_top1") == found, "the same each time"
+
+
+def test_importance_is_not_told_of_few_rows_nor_of_what_the_settings_do_not_decide() -> None:
+    rows = made(9).choices
+    assert importance(rows, axes(rows), "knn_top1") is None
+    assert "It takes 10 rows with different numbers of knn_top1 to tell; there are 9" in Outline(page(made(9))).text
+    values = [3.0, 1.0, 4.0, 1.5, 9.0, 2.6, 5.0, 3.5, 8.9, 7.9, 3.2, 3.8]
+    aimless = board(
+        [entry(i, value, settings={"a": i % 2, "b": i % 3, "c": i * 7 % 12}) for i, value in enumerate(values)]
+    )
+    found = importance(aimless.choices, axes(aimless.choices), "knn_top1")
+    assert found is not None
+    assert found.fit <= 0
+    assert found.settings == ()
+    assert (
+        "does not predict knn_top1 from the settings better than the mean does (n = 12" in Outline(page(aimless)).text
+    )
+
+
+def test_a_population_is_stretches_on_the_lines_of_its_members() -> None:
+    found = lineage(population().entries)
+    assert {one.lane for one in found} == set(range(6))
+    assert len(found) == 30
+    for one in found:
+        assert one.end - one.start == 4.0
+        assert (one.parent is None) == (one.start == 0)
+    assert any(one.parent and one.run.member != one.parent.member for one in found)
+    assert lineage(asha().entries) == []
+
+
+def test_runs_without_a_member_take_the_first_line_that_is_free() -> None:
+    runs = [
+        entry(0, 10.0, epoch=2.0),
+        entry(1, 20.0, epoch=2.0),
+        entry(2, 30.0, epoch=4.0, parents=[("trial_00000001", 2.0)]),
+        entry(3, 40.0, epoch=4.0, parents=[("trial_00000001", 2.0)]),
+        entry(4, parents=[("trial_00000001", 2.0)]),
+    ]
+    assert [(one.run.index, one.lane) for one in lineage(runs)] == [(0, 0), (1, 1), (2, 1), (3, 0)]

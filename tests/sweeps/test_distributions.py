@@ -1,0 +1,90 @@
+"""What a setting of a search can be."""
+
+import math
+from collections import Counter
+
+import pytest
+from ray import tune
+
+from raysl.errors import ConfigError
+from raysl.sweeps.distributions import parse
+
+SHARES = [place / 1000 for place in range(1000)]
+
+
+@pytest.mark.parametrize(
+    ("given", "low", "high"),
+    [
+        ({"uniform": [-1, 2]}, -1, 2),
+        ({"loguniform": [0.001, 1]}, 0.001, 1),
+        ({"randint": [2, 7]}, 2, 6),
+        ({"lograndint": [1, 1000]}, 1, 999),
+        ({"quniform": [0, 1, 0.25]}, 0, 1),
+        ({"qloguniform": [0.1, 10, 0.1]}, 0.1, 10),
+        ({"qrandint": [4, 16, 4]}, 4, 16),
+        ({"qlograndint": [2, 256, 2]}, 2, 256),
+    ],
+)
+def test_draws_lie_in_the_range_and_come_to_both_ends(given: dict, low: float, high: float) -> None:
+    own = parse("key", given)
+    drawn = [own.at(share) for share in SHARES]
+    assert drawn == sorted(drawn), "a larger share is a larger value"
+    assert min(drawn) >= low
+    assert max(drawn) <= high
+    assert drawn[0] == low
+    assert drawn[-1] == pytest.approx(high, rel=0.01)
+    if own.step is not None:
+        assert all(math.isclose(value / own.step, round(value / own.step)) for value in drawn)
+    assert all(isinstance(value, int) for value in drawn) == ("randint" in own.kind)
+    assert own.examples() == [low, high]
+
+
+def test_every_whole_number_and_every_choice_is_as_likely() -> None:
+    for given, values in (({"randint": [0, 5]}, range(5)), ({"choice": ["a", "b", "c", "d"]}, "abcd")):
+        counts = Counter(parse("key", given).at(share) for share in SHARES)
+        assert set(counts) == set(values)
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_half_of_a_logarithmic_range_is_below_its_geometric_mean() -> None:
+    own = parse("key", {"loguniform": [0.001, 1]})
+    assert own.at(0.5) == pytest.approx(math.sqrt(0.001), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("domain", "given"),
+    [
+        (tune.uniform(0.0, 1.0), {"uniform": [0.0, 1.0]}),
+        (tune.loguniform(1e-3, 1.0), {"loguniform": [1e-3, 1.0]}),
+        (tune.quniform(0, 1, 0.25), {"quniform": [0, 1, 0.25]}),
+        (tune.randint(1, 5), {"randint": [1, 5]}),
+        (tune.lograndint(1, 50), {"lograndint": [1, 50]}),
+        (tune.qrandint(2, 10, 2), {"qrandint": [2, 10, 2]}),
+        (tune.choice(["a", 1]), {"choice": ["a", 1]}),
+    ],
+)
+def test_domains_of_ray_tune_are_the_same_in_our_words(domain: object, given: dict) -> None:
+    assert parse("key", domain) == parse("key", given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"normal": [0, 1]}, "is no distribution; write one of {choice"),
+        (3, "is no distribution"),
+        (tune.randn(0, 1), "is no distribution"),
+        ({"grid": []}, "is no list of values"),
+        ({"grid": [1, 2, 1]}, "1 stands there twice"),
+        ({"uniform": [1, 0]}, r"is no range; write \[low, high\], low below high"),
+        ({"uniform": [1, 1]}, "is no range"),
+        ({"loguniform": [0, 1]}, "both above 0"),
+        ({"randint": [0.5, 2]}, "whole numbers, of which the second is never drawn"),
+        ({"quniform": [0, 1]}, r"\[low, high, step\]"),
+        ({"quniform": [0, 1, 2]}, "a step above 0 that is not larger than the range"),
+        ({"uniform": [0, float("inf")]}, "is no range"),
+        ({"choice": [1], "when": 3}, "is no condition"),
+    ],
+)
+def test_what_is_no_distribution_is_refused_with_what_to_write(given: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse("optim.lr", given)

@@ -1,0 +1,92 @@
+"""Judging each trial once at each epoch says what comparing it with all trials before it says."""
+
+import math
+import random
+import statistics
+from collections.abc import Callable
+
+import pytest
+
+from raysl.leaderboard.entry import Objective
+from raysl.sweeps.judging import Course, Judge, Rule, above_median, best_share, bracket, halving_rungs
+
+LOSS = Objective("loss", "min")
+Compare = Callable[[list[Course], Course, float], bool]
+
+
+def _courses(num: int, epochs: int, seed: int = 0) -> list[Course]:
+    """Trials that have ended, some before their last epoch, some without a first value, some with a NaN."""
+    draw = random.Random(seed)
+    courses = []
+    for _ in range(num):
+        end = draw.choice([epochs, epochs, draw.randint(1, epochs)])
+        whole = [(float(epoch), draw.gauss(0, 1) - 0.1 * epoch) for epoch in range(1, end + 1)]
+        kept = whole[draw.choice([0, 0, 2]) :]
+        if kept and draw.random() < 0.2:
+            kept[-1] = (kept[-1][0], math.nan)
+        courses.append(Course([epoch for epoch, _ in kept], [value for _, value in kept], float(end), True))
+    return courses
+
+
+def _halved(before: list[Course], own: Course, epoch: float) -> bool:
+    num_better = sum(LOSS.key(other.at(epoch)) < LOSS.key(own.at(epoch)) for other in before)
+    return num_better >= math.ceil((len(before) + 1) / 3)
+
+
+def _below(before: list[Course], own: Course, epoch: float) -> bool:
+    finite = [[value for value in course.until(epoch) if math.isfinite(value)] for course in [*before, own]]
+    averages = [statistics.fmean(values) for values in finite[:-1] if values]
+    return bool(averages) and min(finite[-1], default=math.inf) > statistics.median(averages)
+
+
+def _by_hand(courses: list[Course], rungs: list[float], is_stopped: Compare) -> dict[int, float]:
+    """The epoch at which each trial is stopped: at each, all that were drawn before and came so far are compared."""
+    stopped: dict[int, float] = {}
+    for index, own in enumerate(courses):
+        for rung in rungs:
+            before = [other for place, other in enumerate(courses[:index]) if stopped.get(place, math.inf) >= rung]
+            there = [other for other in before if other.reached >= rung]
+            if own.reached >= rung and own.at(rung) is not None and is_stopped(there, own, rung):
+                stopped[index] = rung
+                break
+    return stopped
+
+
+@pytest.mark.parametrize(("rule", "is_stopped"), [(best_share(3), _halved), (above_median, _below)])
+@pytest.mark.parametrize("seed", range(5))
+def test_trials_are_compared_with_all_that_came_so_far_before_them(rule: Rule, is_stopped: Compare, seed: int) -> None:
+    courses, rungs = _courses(40, 9, seed), halving_rungs(1, 3, 9)
+    judge = Judge(rule, lambda index: rungs, LOSS)
+    verdicts = {index: judge.verdict(index, courses) for index in range(40)}
+    found = {index: verdict.epoch for index, verdict in verdicts.items() if verdict is not None}
+    assert found == _by_hand(courses, rungs, is_stopped)
+    assert 0 < len(found) < 40
+    assert all(judge.is_settled(index, courses) for index in range(40))
+
+
+def test_a_trial_is_looked_at_once_at_each_epoch_however_often_one_asks() -> None:
+    calls = []
+
+    def score(course: Course, epoch: float, objective: Objective) -> float | None:
+        calls.append((id(course), epoch))
+        return course.at(epoch)
+
+    courses = _courses(200, 9)
+    judge = Judge(Rule(score, lambda before, own, epoch, objective: None), lambda index: [1.0, 3.0], LOSS)
+    courses[0].has_ended, courses[0].reached = False, 1.0  # so that all others wait for it at epoch 3
+    for index in range(200):
+        assert judge.verdict(index, courses) is None
+    assert len(calls) == 200
+    courses[0].has_ended = True
+    for index in range(200):
+        judge.verdict(index, courses)
+    assert len(calls) == len(set(calls)) == 200 + sum(course.reached >= 3 for course in courses)
+
+
+def test_brackets_of_a_large_sweep_have_their_parts_after_any_number_of_trials() -> None:
+    weights = [27 / 4, 9 / 3, 3 / 2, 1]
+    dealt = [bracket(index, 4, 3) for index in range(2000)]
+    assert dealt[:500] == [bracket(index, 4, 3) for index in reversed(range(500))][::-1]
+    for num in (10, 100, 2000):
+        for place, weight in enumerate(weights):
+            assert abs(dealt[:num].count(place) - num * weight / sum(weights)) < 1.5

@@ -1,0 +1,174 @@
+"""What a sweep's file may hold, and what is refused before anything starts."""
+
+from pathlib import Path
+
+import pytest
+
+from raysl.config.files import config_names
+from raysl.config.load import load_config
+from raysl.errors import ConfigError
+from raysl.sweeps.claim import claim
+from raysl.sweeps.load import dump_sweep, from_tree, load_starts, load_sweep
+from raysl.sweeps.run import SweepRun, sweep
+from raysl.sweeps.schema import SweepConfig
+from raysl.sweeps.trial import ALONE
+from raysl.train.folder.run_folder import RunFolder
+from tests.data.samples import png
+
+SPACE = """
+config: quickstart
+trials: 4
+metric: knn_top1
+scheduler: none
+space:
+  optim.lr: {loguniform: [0.05, 1.0]}
+"""
+LR = {"optim.lr": {"uniform": [0.1, 1.0]}}
+
+
+def _write(folder: Path, text: str) -> str:
+    path = folder / "search.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+def _base(folder: Path, *more: str):
+    return load_config("quickstart", [f"storage={folder}/runs", "name=s", "train.epochs=4", *more])
+
+
+def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
+    found, rest = load_sweep(_write(tmp_path, SPACE), ["trials=2", "optim.weight_decay=0", "seed=3"])
+    assert found == SweepConfig(trials=2, scheduler="none", space={"optim.lr": {"loguniform": [0.05, 1.0]}})
+    assert rest == ["optim.weight_decay=0", "seed=3"]
+    (tmp_path / "again.yaml").write_text(dump_sweep(found))
+    assert load_sweep(str(tmp_path / "again.yaml"))[0] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("space: {}", "space is empty"),
+        ("trails: 3\nspace: {optim.lr: {choice: [1]}}", "unknown key 'trails'; did you mean 'trials'"),
+        ("space: {optim.lr: {normal: [0, 1]}}", "is no distribution; write one of {choice"),
+        ("space: {optim.lr: {uniform: [1, 0]}}", "is no range"),
+        ("space: {optim.lr: {grid: []}}", "is no list of values"),
+        ("trials: 0\nspace: {optim.lr: {choice: [1]}}", "trials: 0 is out of range"),
+        ("configs: [digits/simklr]", "no configuration 'digits/simklr'; did you mean 'digits/simclr'"),
+        ("configs: [nowhere/*]", r"configs: no configuration 'nowhere/\*'; Known: "),
+        ("configs: [moco, '!moco']", "leaves no configuration"),
+        ("settings: [train.epochs=2]\nspace: {optim.lr: {choice: [1]}}", "settings are laid over configs"),
+        ("metric: step_s\nearly_metric: knn/top1\nspace: {optim.lr: {choice: [1]}}", "asha compares trials while"),
+        ("metric: [a, b]\nmode: [max]\nspace: {optim.lr: {choice: [1]}}", "do not go together"),
+        ("seeds: 2\nspace: {seed: {choice: [1, 2]}}", "seed is in the space"),
+        ("search: optuna\nspace: {optim.lr: {grid: [1, 2]}}", "write choice in the place of grid"),
+        ("scheduler: population\nspace: {backbone.width: {choice: [8, 16]}}", "which those of optim and method can be"),
+        ("scheduler: population\nseeds: 2\nspace: {optim.lr: {choice: [1, 2]}}", "a population is of two trials"),
+        ("checkpoints: [a]\nconfigs: [moco]", "configs are trained and checkpoints are measured"),
+    ],
+)
+def test_bad_spaces_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_sweep(_write(tmp_path, text))
+
+
+def test_configs_are_named_by_patterns_and_files_each_once(tmp_path: Path) -> None:
+    mine = _write(tmp_path, SPACE)
+    (tmp_path / "zoo.yaml").write_text(f"configs: [digits/mo*, digits/*, '!digits/[a-l]*', moco, {mine}]")
+    found, _ = load_sweep(tmp_path / "zoo.yaml")
+    *digits, moco, file = found.configs
+    assert (moco, file) == ("moco", mine)
+    assert digits[0] == "digits/moco", "in the order in which they are named"
+    assert len(set(digits)) == len(digits)
+    assert set(digits) == {name for name in config_names() if name.startswith("digits/") and name[7] > "l"}
+
+
+def test_settings_are_laid_over_each_config_and_what_is_wrong_is_told_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "zoo.yaml").write_text(
+        "configs: [digits/simclr, digits/moco]\nsettings: [train.epochs=3, data.limit=64]"
+    )
+    found, rest = load_sweep(tmp_path / "zoo.yaml", ["train.epochs=4"])
+    starts = load_starts(found, rest)
+    assert {name: (start.method.name, start.train.epochs, start.data.limit) for name, start in starts.items()} == {
+        "digits/simclr": ("simclr", 4, 64),
+        "digits/moco": ("moco", 4, 64),
+    }
+    with pytest.raises(ConfigError, match=r"^digits/moco: .*queue_sizes") as told:
+        load_starts(SweepConfig(configs=["digits/moco"]), ["method.queue_sizes=3"])
+    assert "digits/simclr" not in str(told.value)
+
+
+def test_ranking_by_the_online_knn_needs_labels(tmp_path: Path) -> None:
+    (tmp_path / "flat.png").write_bytes(png(0))
+    base = load_config("quickstart", ["data=image_folder", f"data.path={tmp_path}", f"storage={tmp_path}/runs"])
+    with pytest.raises(ConfigError, match="knn_top1 cannot be measured, the images of 'image_folder' have no labels"):
+        sweep(base, SweepConfig(trials=1, space={"optim.lr": {"choice": [0.1]}}))
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"space": {"optim.lrr": {"uniform": [0, 1]}}}, "optim.lrr"),
+        ({"space": {"optim.lr": {"uniform": [-1, 1]}}}, "optim.lr: -1.0 is out of range"),
+        ({"space": {"method.temperature": {"choice": [0.1, "warm"]}}}, "method.temperature: 'warm'"),
+        (
+            {"space": {"method": {"choice": ["simclr", "simsiam"]}, "method.temperature": {"uniform": [0.1, 1]}}},
+            "temperature",
+        ),
+        ({"space": LR, "metric": "knn/top3", "scheduler": "none"}, "metric: nothing will report 'knn/top3'"),
+        ({"space": LR, "metric": "lss", "mode": "min"}, "metric: nothing will report 'lss'; did you mean 'loss'"),
+        ({"space": {"optim.lr": {"choice": [1], "when": {"methud": 3}}}}, "there is no setting 'methud'"),
+    ],
+)
+def test_what_could_not_be_tried_is_refused_before_anything_starts(
+    tmp_path: Path, settings: dict, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SweepRun.of(_base(tmp_path), from_tree(settings, ""))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_setting_of_one_method_alone_stands_beside_the_others_with_a_condition(tmp_path: Path) -> None:
+    space = {
+        "method": {"choice": ["simclr", "simsiam"]},
+        "method.temperature": {"uniform": [0.1, 1], "when": {"method.name": "simclr"}},
+    }
+    run = SweepRun.of(_base(tmp_path), from_tree({"space": space, "trials": 12, "scheduler": "none"}, ""))
+    trials = [run.replay.search.next([], lambda index: None) for _ in range(12)]
+    configs = [trial.run_of(run.bases, str(tmp_path)) for trial in trials]
+    assert {config.method.name for config in configs} == {"simclr", "simsiam"}
+    for trial, config in zip(trials, configs, strict=True):
+        assert ("method.temperature" in trial.settings) == (config.method.name == "simclr")
+
+
+def test_a_config_that_cannot_run_is_told_of_by_its_name(tmp_path: Path) -> None:
+    uneven = SweepConfig(
+        configs=["digits/simclr", "digits/moco"], settings=["train.batch_size=1"], scheduler="none", metric="loss"
+    )
+    with pytest.raises(ConfigError, match=r"^digits/simclr: train.batch_size is 1; SimCLR contrasts images"):
+        SweepRun.of(_base(tmp_path), uneven)
+    varied = SweepConfig(configs=["digits/simclr"], space={"method.queue_length": {"choice": [64]}}, scheduler="none")
+    with pytest.raises(ConfigError, match=r"^digits/simclr: .*queue_length"):
+        SweepRun.of(_base(tmp_path), varied)
+    assert not (tmp_path / "runs").exists()
+
+
+def _claimed(folder: Path, *more: str, **settings: object) -> list[str]:
+    base = _base(folder, *more)
+    run = RunFolder.of(base)
+    run.make()
+    return claim(run, base.name, {ALONE: base}, SweepConfig(**({"space": LR} | settings)))
+
+
+def test_a_sweep_may_grow_and_may_not_become_another(tmp_path: Path) -> None:
+    assert _claimed(tmp_path) == []
+    assert _claimed(tmp_path) == []
+    assert _claimed(tmp_path, trials=20, seeds=3) == ["seeds: 1 -> 3", "trials: 8 -> 20"]
+    assert _claimed(tmp_path, "benchmarks=[knn]", trials=20, seeds=3) == [], "what is measured may change"
+    other = {"optim.lr": {"uniform": [0.1, 2.0]}}
+    with pytest.raises(ConfigError, match=r"another sweep named 's'[\s\S]*space: .*1.0.* -> .*2.0"):
+        _claimed(tmp_path, space=other)
+    with pytest.raises(ConfigError, match=r"scheduler: 'asha' -> 'none'"):
+        _claimed(tmp_path, scheduler="none")
+    with pytest.raises(ConfigError, match=r"optim.weight_decay: .* -> 0.25"):
+        _claimed(tmp_path, "optim.weight_decay=0.25")

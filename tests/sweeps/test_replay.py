@@ -1,0 +1,132 @@
+"""A sweep that was killed, or that had another number of trials at a time, ends with the same table."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from raysl.config.load import load_config
+from raysl.sweeps.judging import Judge
+from raysl.sweeps.optuna_search import OptunaSearch
+from raysl.sweeps.population import PopulationSearch
+from raysl.sweeps.replay import Replay
+from raysl.sweeps.schedulers import judge_of
+from raysl.sweeps.schema import SweepConfig
+from raysl.sweeps.search import RandomSearch, Search
+from raysl.sweeps.trial import ALONE, Trial
+from tests.sweeps.world import World, ends, go_through
+
+EPOCHS = 9
+SPACE = {"optim.lr": {"loguniform": [0.01, 1.0]}, "method.temperature": {"choice": [0.2, 0.5, 1.0]}}
+BASES = {ALONE: load_config("quickstart", [f"train.epochs={EPOCHS}"])}
+
+
+def _value(trial: Trial, epoch: int) -> float:
+    """Better with a learning rate near 0.3, and with noise that another epoch has otherwise."""
+    lr, temperature = trial.settings["optim.lr"], trial.settings["method.temperature"]
+    noise = random.Random(f"{trial.name} {epoch}").uniform(-4, 4)
+    return 60 + epoch - 20 * abs(lr - 0.3) - 5 * temperature + noise
+
+
+def _judges(sweep: SweepConfig) -> Judge | None:
+    return judge_of(sweep, EPOCHS)
+
+
+def _search(sweep: SweepConfig) -> Callable[[], Search]:
+    if sweep.scheduler == "population":
+        return lambda: PopulationSearch(sweep, BASES, 0, lambda trial: None)
+    kind = OptunaSearch if sweep.search == "optuna" else RandomSearch
+    return lambda: kind(sweep, BASES, 0)
+
+
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        SweepConfig(trials=20, space=SPACE, scheduler="asha"),
+        SweepConfig(trials=20, space=SPACE, scheduler="hyperband"),
+        SweepConfig(trials=12, space=SPACE, scheduler="median"),
+        SweepConfig(trials=8, space=SPACE, scheduler="none", seeds=2),
+        SweepConfig(trials=12, space=SPACE, scheduler="asha", seeds=3),
+        SweepConfig(trials=10, space=SPACE, scheduler="none", search="optuna"),
+        SweepConfig(trials=10, space=SPACE, scheduler="asha", search="optuna", ahead=2),
+        SweepConfig(trials=8, space=SPACE, scheduler="population", interval=2),
+    ],
+    ids=["asha", "hyperband", "median", "seeds", "asha-seeds", "optuna", "optuna-asha", "population"],
+)
+def test_the_table_depends_neither_on_the_order_of_results_nor_on_kills(sweep: SweepConfig) -> None:
+    pytest.importorskip("optuna")
+    tables = []
+    for turn in range(5):
+        chance = random.Random(turn)
+        world = World(_value, EPOCHS)
+        replay = go_through(
+            world, _search(sweep), lambda: _judges(sweep), concurrent=1 + turn, chance=chance, kills=3 * turn
+        )
+        tables.append(ends(replay))
+    assert all(table == tables[0] for table in tables[1:])
+    if sweep.scheduler in ("asha", "hyperband", "median"):
+        assert {status for _, status, *_ in tables[0]} == {"finished", "stopped"}
+
+
+def test_one_trial_after_the_other_is_plain_successive_halving() -> None:
+    sweep = SweepConfig(trials=12, space=SPACE, scheduler="asha")
+    replay = go_through(World(_value, EPOCHS), _search(sweep), lambda: _judges(sweep), 1, random.Random(0))
+    there: dict[float, list[float]] = {1.0: [], 3.0: []}
+    for record, (_, status, epoch, _) in zip(replay.records, ends(replay), strict=True):
+        for rung, values in there.items():
+            values.append(_value(record.trial, int(rung)))
+            is_best = sorted(values, reverse=True).index(values[-1]) < -(-len(values) // 3)
+            if not is_best:
+                assert (status, epoch) == ("stopped", rung)
+                break
+        else:
+            assert (status, epoch) == ("finished", float(EPOCHS))
+
+
+def test_a_trial_that_fails_is_passed_and_the_others_go_on() -> None:
+    sweep = SweepConfig(trials=6, space=SPACE, scheduler="asha")
+    first = RandomSearch(sweep, BASES, 0).next([], lambda index: None)
+    assert isinstance(first, Trial)
+    tables = []
+    for turn in range(4):
+        world = World(_value, EPOCHS, fails={first.name: 2})
+        replay = go_through(world, _search(sweep), lambda: _judges(sweep), 1 + turn, random.Random(turn))
+        tables.append(ends(replay))
+    assert all(table == tables[0] for table in tables)
+    statuses = [status for _, status, *_ in tables[0]]
+    assert statuses.count("failed") == 1
+    assert "finished" in statuses
+
+
+def test_equal_draws_are_one_trial() -> None:
+    sweep = SweepConfig(trials=30, space={"method.temperature": {"choice": [0.2, 0.5]}}, scheduler="none")
+    world = World(lambda trial, epoch: 1.0, EPOCHS)
+    replay = go_through(world, _search(sweep), lambda: None, 3, random.Random(0))
+    assert len(replay.records) == 2
+    assert sum(record.draws for record in replay.records) == 30
+
+
+def test_a_sweep_that_has_ended_gives_nothing_to_run() -> None:
+    sweep = SweepConfig(trials=5, space=SPACE, scheduler="asha")
+    world = World(_value, EPOCHS)
+    before = ends(go_through(world, _search(sweep), lambda: _judges(sweep), 2, random.Random(0)))
+    again = go_through(world, _search(sweep), lambda: _judges(sweep), 2, random.Random(1))
+    assert ends(again) == before
+    grown = replace(sweep, trials=8)
+    more = go_through(world, _search(grown), lambda: _judges(grown), 2, random.Random(2))
+    assert ends(more)[:5] == before, "further trials change nothing of the first ones"
+    assert len(more.records) == 8
+
+
+def test_a_trial_that_was_looked_at_and_not_started_is_still_the_next_one() -> None:
+    sweep = SweepConfig(trials=4, space=SPACE, scheduler="asha")
+    world = World(_value, EPOCHS)
+    replay = Replay(_search(sweep)(), _judges(sweep), world.make, world.look)
+    first = replay.next()
+    assert first is not None
+    assert replay.next() is first
+    first.is_running = True
+    second = replay.next()
+    assert second is not None
+    assert [record.trial.name for record in replay.records] == [first.trial.name, second.trial.name]

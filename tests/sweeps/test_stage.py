@@ -1,0 +1,66 @@
+"""What is asked of trials, and those that end without a result."""
+
+from pathlib import Path
+
+from raysl.config.load import load_config
+from raysl.sweeps.load import from_tree
+from raysl.sweeps.record import measures_of
+from raysl.sweeps.replay import Replay
+from raysl.sweeps.run import SweepRun
+from raysl.sweeps.search import RandomSearch
+from raysl.sweeps.trial import ALONE, Trial
+from raysl.sweeps.tuning import MOST_ENDS_WITHOUT, Stage
+from raysl.train.folder.run_folder import STOP_FILE, RunFolder
+from tests.sweeps.world import World
+
+BASE = load_config("quickstart", ["train.epochs=4"])
+
+
+def _sweep(**settings: object):
+    return from_tree({"space": {"optim.lr": {"grid": [0.1, 0.2]}}, "scheduler": "none", **settings}, "")
+
+
+def test_a_trial_that_ends_again_and_again_without_a_result_is_given_up(tmp_path: Path) -> None:
+    world = World(lambda trial, epoch: 1.0, 4)
+    replay = Replay(RandomSearch(_sweep(), {ALONE: BASE}, 0), None, world.make, world.look)
+    stage = Stage(replay, {ALONE: BASE}, RunFolder(str(tmp_path)), 1, lambda record: None)
+    first = stage.start()
+    assert first is not None
+    for turn in range(MOST_ENDS_WITHOUT + 1):
+        assert first.failure is None
+        stage.ended(first)
+        if turn < MOST_ENDS_WITHOUT:
+            assert stage.start() is first
+    assert first.failure == "it ends again and again without having come to its end"
+    second = stage.start()
+    assert second is not None
+    assert second is not first, "the others go on"
+
+
+def test_what_is_to_stop_is_asked_to_by_a_note_in_its_folder(tmp_path: Path) -> None:
+    world = World(lambda trial, epoch: 1.0, 4)
+    replay = Replay(RandomSearch(_sweep(), {ALONE: BASE}, 0), None, world.make, world.look)
+    told = []
+    stage = Stage(replay, {ALONE: BASE}, RunFolder(str(tmp_path)), 1, told.append)
+    record = stage.start()
+    assert record is not None
+    stage.running["1"] = record
+    run = tmp_path / record.trial.name
+    run.mkdir()
+    stage.look(force=True)
+    assert not (run / STOP_FILE).exists()
+    stage.is_ending = True
+    stage.look(force=True)
+    assert (run / STOP_FILE).exists()
+    assert told == [None, None]
+
+
+def test_trials_that_measure_otherwise_are_asked_for_their_own_measurements(tmp_path: Path) -> None:
+    sweep = _sweep(space={"benchmarks.knn.k": {"grid": [[5], [20]]}}, metric="knn/top1", benchmarks=["knn"], trials=1)
+    base = load_config("quickstart", [f"storage={tmp_path}", "name=s", "train.epochs=4"])
+    run = SweepRun.of(base, sweep)
+    trials = [run.replay.search.next([], lambda index: None) for _ in range(2)]
+    assert all(isinstance(trial, Trial) for trial in trials)
+    asked = [run.measures(trial) for trial in trials]
+    assert asked[0] != asked[1]
+    assert asked == [measures_of(trial.run_of(run.bases, str(tmp_path))) for trial in trials]

@@ -1,0 +1,104 @@
+"""How a sweep stands, and what it would do, without running it."""
+
+from pathlib import Path
+
+import pytest
+
+from raysl.cli import app
+from raysl.config.load import load_config
+from raysl.errors import ConfigError
+from raysl.leaderboard.files import write
+from raysl.storage import Folder
+from raysl.sweeps.estimate import hours_left
+from raysl.sweeps.listing import outdated, summary, trial_lines
+from raysl.sweeps.load import from_tree
+from raysl.sweeps.record import Note, Record, measures_of
+from raysl.sweeps.run import SweepRun
+from raysl.sweeps.status import status_of, watch
+from raysl.sweeps.trial import Trial
+from raysl.train.folder.run_folder import RunFolder
+from tests.leaderboard.boards import asha
+
+
+def _sweep_at(folder: Path, is_done: bool) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "sweep.yaml").write_text("space: {}\n")
+    write(asha(is_done=is_done), Folder(str(folder)))
+    return str(folder)
+
+
+def test_the_status_tells_who_has_a_sweep_in_hand(tmp_path: Path) -> None:
+    uri = _sweep_at(tmp_path / "s", is_done=False)
+    assert "nobody runs it; the command that started it goes on with it" in status_of(uri).line()
+    with RunFolder(uri).locked():
+        assert status_of(uri).line().endswith("it is running")
+    assert status_of(_sweep_at(tmp_path / "s", is_done=True)).line().endswith("it is done")
+
+
+def test_a_watch_tells_what_is_new_and_ends_with_the_sweep(tmp_path: Path) -> None:
+    uri = _sweep_at(tmp_path / "s", is_done=False)
+    told = []
+    lock = RunFolder(uri).locked()
+    lock.__enter__()
+    looks = iter([lambda: None, lambda: _sweep_at(tmp_path / "s", True), lambda: lock.__exit__(None, None, None)])
+    last = watch(uri, told.append, lambda seconds: next(looks)())
+    assert not last.is_running
+    assert len(told) == 2, "nothing is told twice"
+
+
+def test_there_is_no_status_of_what_is_no_sweep(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no sweep in .*nowhere; give its name and the storage="):
+        status_of(str(tmp_path / "nowhere"))
+
+
+def test_a_dry_run_lists_every_trial_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    own = [f"storage={tmp_path}/runs", "name=s", "trials=3", "train.epochs=4", "data.limit=64", "backbone.width=8"]
+    app(["sweep", "sweep/quickstart", "--dry-run", *own, "concurrent=1", "benchmarks=[]"], standalone_mode=False)
+    said = capsys.readouterr().out.splitlines()
+    assert len([line for line in said if line.startswith("trial_")]) == 3
+    assert "optim.lr=" in said[0]
+    assert said[-1].startswith("3 trials; about ")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_listing_tells_what_has_ended_and_what_is_not_known_yet() -> None:
+    entries = asha().entries
+    assert len(trial_lines(entries)) == len(entries)
+    assert summary(entries[:2], 20, None).startswith("20 trials (")
+    assert "18 depend on what the others come to" in summary(entries[:2], 20, None)
+    assert "about 30 min" in summary(entries, len(entries), 0.5)
+
+
+def test_changed_code_is_told_of_with_the_trials_that_it_makes_old() -> None:
+    asked = {"knn": ["settings", "new code"], "linear": ["settings", "code"]}
+    before = {"knn": ["settings", "old code"], "linear": ["other settings", "old code"]}
+    record = Record(Trial({}, 0), 4, last=Note("finished", 4, measures=before))
+    (line,) = outdated([record, record], lambda trial: asked)
+    assert line == "the code of knn has changed: 2 trials will be measured again by it, and not trained"
+
+
+def test_hours_are_those_of_the_trials_that_have_ended() -> None:
+    record = Record(Trial({}, 0), 4, last=Note("finished", 4, costs={"seconds": 1800.0}))
+    assert hours_left([record], 4, 2) == 1.0
+    assert hours_left([Record(Trial({}, 0), 4)], 4, 2) is None
+
+
+def test_a_note_of_other_code_or_another_length_does_not_count_as_the_end(tmp_path: Path) -> None:
+    sweep = from_tree({"space": {"optim.lr": {"grid": [0.1]}}, "scheduler": "none", "benchmarks": ["knn"]}, "")
+    base = load_config("quickstart", [f"storage={tmp_path}", "name=s", "train.epochs=4"])
+    run = SweepRun.of(base, sweep)
+    trial = run.replay.search.next([], lambda index: None)
+    assert isinstance(trial, Trial)
+    folder = run.folder.child(trial.name)
+    folder.make()
+    measures = measures_of(trial.run_of(run.bases, str(tmp_path)))
+
+    def has_ended(**changes: object) -> bool:
+        Note(**{"status": "finished", "until": 4, "epoch": 4.0, "measures": measures, **changes}).write(folder)
+        return SweepRun.of(base, sweep).replay.next() is None
+
+    assert has_ended()
+    assert not has_ended(until=3)
+    assert not has_ended(status="paused")
+    assert not has_ended(measures={"knn": [measures["knn"][0], "other code"]})
+    assert has_ended(measures={**measures, "linear": ["more", "than asked"]})

@@ -1,0 +1,346 @@
+"""Runs as trials of a Ray Tune of one's own: what a trial reports, what its checkpoints say, and whom it forks from."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import raysl
+from raysl.checkpoint import TrainState
+from raysl.checkpoint_files import checkpoint_name
+from raysl.checkpoint_tensors import load_tensors
+from raysl.cluster import Resources, share_cluster, worker_shape
+from raysl.config.load import load_config
+from raysl.config.schema import RunConfig
+from raysl.data.stream.loader import LocalBatches
+from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.methods.method import StepOutput
+from raysl.schedule import Step
+from raysl.sweeps.trial import trial_name
+from raysl.train import LocalReporter, fit
+from raysl.train.begin import begin
+from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
+from raysl.train.folder.lineage import parents_of
+from raysl.train.folder.run_folder import RunFolder, note_event
+from raysl.train.history import frame
+from raysl.train.prepare import prepare
+from raysl.train.pretrain import Result
+from raysl.tune import Pointer, RunTrainable, settings_of, trainable
+from tests.train.runs import SMALL, assert_same
+
+EPOCHS, LENGTH = 3, 8
+
+
+class Noting(LocalReporter):
+    """Notes what it has saved, as the reporter of a run does."""
+
+    def report(self, metrics: dict[str, float], save: Any) -> None:
+        """See `Reporter.report`."""
+        super().report(metrics, save)
+        assert self.folder is not None
+        note_event(self.folder, f"saved {checkpoint_name(int(metrics['step']))}", "save")
+
+
+class Gate(Callback):
+    """Holds training after each epoch until it is let on, or has it stop where it is asked to."""
+
+    def __init__(self, may_go_on: Callable[[], bool], stop: threading.Event) -> None:
+        self.may_go_on, self.asked = may_go_on, stop
+
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        """See `Callback.on_step_end`."""
+        if step.in_epoch == 1 and step.index > 1:
+            while not self.may_go_on():
+                if self.asked.is_set():
+                    run.stop("asked to")
+                    return
+
+
+def in_process(
+    config: RunConfig,
+    show_progress: bool,
+    stop: threading.Event,
+    may_go_on: Callable[[], bool] = lambda: (time.sleep(0.2), True)[1],
+) -> Result:
+    """What `raysl.pretrain` does, without workers: longer epochs than these small ones have."""
+    run, folder = prepare(config), RunFolder.of(config)
+    folder.make()
+    with folder.locked():
+        begin(run, folder)
+        state, reporter = TrainState.create(run.setup), Noting(folder.path, config.train.keep_checkpoints)
+        if (restored := reporter.restore()) is not None:
+            state.load(restored)
+        batches = LocalBatches(replace(run.loader, augment_in_task=True))
+        callbacks = [MetricsLog(Path(folder.path)), Gate(may_go_on, stop)]
+        fit(state, state.method, run.setup.plan, batches, callbacks=callbacks, reporter=reporter)
+        if stop.is_set():
+            raise Stopped("asked to")
+    lines = parse_metrics(folder.read("metrics.jsonl"))
+    metrics = {**lines[-1], "knn/top1": 50.0}
+    return Result(folder.uri_of(checkpoint_name(state.step)), metrics, frame(lines), folder.uri, None)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Runs train in this process, an epoch each time that it is released."""
+    may_go_on = threading.Semaphore(0)
+    monkeypatch.setattr("raysl.tune.pretrain", partial(in_process, may_go_on=partial(may_go_on.acquire, timeout=0.01)))
+    return may_go_on
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[RunTrainable]]:
+    monkeypatch.setattr("raysl.tune.connect", lambda with_state: None)
+    monkeypatch.setattr(Resources, "of_cluster", lambda: Resources(8, 0))
+    words = ["data.limit=64", "train.batch_size=8", f"train.epochs={EPOCHS}", "train.checkpoint_every=1ep"]
+    config = load_config("quickstart", [*SMALL, *words, f"storage={tmp_path}", "name=mine"])
+    made: list[Any] = []
+    kind: Any = trainable(config, concurrent=16)
+    yield type("Noted", (kind,), {"__init__": lambda self, config: (made.append(self), kind.__init__(self, config))[1]})
+    for trial in made:
+        trial.stop()
+    share_cluster(0)
+
+
+def state_at(tmp_path: Path, name: str, step: int) -> dict[str, Any]:
+    return load_tensors(tmp_path / "mine" / name / checkpoint_name(step) / "train_state.pt")
+
+
+def test_a_trial_reports_each_checkpoint_and_in_the_end_what_was_measured(
+    tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
+) -> None:
+    trial = base({"optim": {"lr": 0.25}})
+    first = trial.train()
+    assert (first["step"], first["epoch"], first["done"]) == (LENGTH, 1.0, False)
+    gate.release(EPOCHS)
+    second, last = trial.train(), trial.train()
+    assert (second["step"], second["epoch"]) == (2 * LENGTH, 2.0)
+    assert (last["step"], last["epoch"], last["done"], last["knn/top1"]) == (3 * LENGTH, 3.0, True, 50.0)
+    run = RunFolder(str(tmp_path / "mine" / trial_name({"optim.lr": 0.25})))
+    losses = {line["step"]: line["loss"] for line in parse_metrics(run.read("metrics.jsonl"))}
+    assert [found["loss"] for found in (first, second, last)] == [losses[LENGTH * epoch] for epoch in (1, 2, 3)]
+    assert "lr: 0.25" in run.read("run.yaml").decode()
+    assert {found["path"] for found in (first, second, last)} == {run.uri}
+    assert b"knn/top1" in run.read("hparams/events.out.tfevents.hparams"), "TensorBoard's tab has the last numbers"
+
+
+def test_a_trial_with_anothers_checkpoint_goes_on_from_its_weights(
+    tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
+) -> None:
+    donor = base({"optim.lr": 0.25})
+    donor.train()
+    (tmp_path / "note").mkdir()
+    donor.save_checkpoint(str(tmp_path / "note"))
+    name = trial_name({"optim.lr": 0.25})
+    assert Pointer.read(str(tmp_path / "note")) == Pointer(name, LENGTH, donor.trial_id, {"optim.lr": 0.25})
+    donor.stop()
+
+    heir = base({"optim.lr": 0.5})
+    heir.load_checkpoint(str(tmp_path / "note"))
+    gate.release(1)
+    found = heir.train()
+    child = trial_name({"optim.lr": 0.5}, parent=(name, LENGTH))
+    assert (found["epoch"], heir.name) == (2.0, child)
+    assert_same(state_at(tmp_path, name, LENGTH), state_at(tmp_path, child, LENGTH))
+    assert [(own.run, own.step) for own in parents_of(RunFolder(str(tmp_path / "mine" / child)))] == [(name, LENGTH)]
+
+    (tmp_path / "own").mkdir()
+    heir.save_checkpoint(str(tmp_path / "own"))
+    heir.stop()
+    again = base({"optim.lr": 0.5})
+    again.load_checkpoint(str(tmp_path / "own"))
+    gate.release(1)
+    assert again.train()["done"]
+    assert again.name == child, "with its own checkpoint it goes on with its own run"
+
+
+def test_a_trial_that_is_stopped_saves_and_leaves_its_run_unlocked(
+    tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
+) -> None:
+    trial = base({"optim.lr": 0.25})
+    trial.train()
+    trial.stop()
+    run = RunFolder(str(tmp_path / "mine" / trial_name({"optim.lr": 0.25})))
+    with run.locked():
+        assert run.newest().step == LENGTH + 1
+    assert trial.reset({"optim.lr": 0.5})
+    gate.release(EPOCHS)
+    assert trial.train()["epoch"] == 1.0
+    assert trial.name == trial_name({"optim.lr": 0.5})
+
+
+def test_what_ends_a_run_ends_its_trial(base: type[RunTrainable], monkeypatch: pytest.MonkeyPatch) -> None:
+    def failed(config: RunConfig, show_progress: bool, stop: threading.Event) -> Result:
+        raise RunFailed("the loss is not finite at step 3")
+
+    monkeypatch.setattr("raysl.tune.pretrain", failed)
+    with pytest.raises(RunFailed, match="not finite at step 3"):
+        base({"optim.lr": 0.25}).train()
+    with pytest.raises(ConfigError, match=r"optim\.lrr"):
+        base({"optim.lrr": 0.25}).train()
+
+
+def test_a_donor_that_has_deleted_the_checkpoint_gives_its_next_one(
+    tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
+) -> None:
+    donor = base({"optim.lr": 0.25})
+    gate.release(EPOCHS)
+    while not donor.train()["done"]:
+        pass
+    pointer = Pointer(donor.name, LENGTH - 1, "another", {"optim.lr": 0.25})
+    heir = base({"optim.lr": 0.25})
+    pointer.write(str(tmp_path))
+    heir.load_checkpoint(str(tmp_path))
+    gate.release(EPOCHS)
+    assert heir.train()["epoch"] == 2.0
+    (parent,) = parents_of(RunFolder(str(tmp_path / "mine" / heir.name)))
+    assert (parent.run, parent.step) == (donor.name, LENGTH)
+    assert heir.name != donor.name, "also where the settings are the donor's"
+
+
+def test_the_cluster_is_shared_and_enough_checkpoints_stay(
+    base: type[RunTrainable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = ray.cloudpickle.loads(ray.cloudpickle.dumps(base))
+    assert (copy.base, copy.concurrent) == (base.base, 16), "it reaches the processes of the trials"
+    monkeypatch.undo()
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
+    monkeypatch.setattr("ray._private.state.state.get_max_resources_from_cluster_config", lambda: None)
+    base({})
+    have = Resources.of_cluster()
+    assert (have.trials, worker_shape(base.base.train, have).cpus) == (16, 0.39), "(8 - 1.5 - 16 drivers) / 16"
+    assert base.base.train.keep_checkpoints == 4
+    assert [dict(bundle) for bundle in base.default_resource_request({}).bundles] == [{"CPU": 0.01}]
+    assert raysl.tune.trainable is trainable
+
+
+@pytest.mark.parametrize(
+    ("config", "concurrent", "told"),
+    [
+        ("quickstart", 0, "concurrent=0 is no number of trials; give 1 or more"),
+        ("quikstart", 1, "did you mean 'quickstart'"),
+        ("quickstart", 900, "900 trials at a time of 1 worker do not fit the 8 CPUs"),
+    ],
+)
+def test_bad_input_is_refused_on_the_driver(base: type[RunTrainable], config: str, concurrent: int, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        trainable(config, concurrent=concurrent)
+
+
+def test_the_example_of_the_page_makes_a_tuner(base: type[RunTrainable], monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray import tune
+
+    made: list[Any] = []
+
+    class Found:
+        metrics = {"path": "runs/population/trial_1", "knn_top1": 61.5}
+
+        def get_best_result(self) -> "Found":
+            return self
+
+    monkeypatch.setattr(tune.Tuner, "fit", lambda self: (made.append(self), Found())[1])
+    page = (Path(__file__).parents[1] / "docs" / "tune.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(example, {})
+    (tuner,) = made
+    space = tuner._local_tuner._param_space
+    words = [f"{key}={domain.sample()}" for key, domain in space.items()]
+    assert load_config("quickstart", words).optim.lr > 0
+
+
+def test_settings_come_by_dotted_key_in_plain_numbers() -> None:
+    import numpy as np
+
+    space = {"optim": {"lr": np.float64(0.25), "momentum": 0.9}, "seed": np.int64(3), "data.mean": [0.1, 0.2, 0.3]}
+    found = settings_of(space)
+    assert found == {"optim.lr": 0.25, "optim.momentum": 0.9, "seed": 3, "data.mean": [0.1, 0.2, 0.3]}
+    assert [type(value) for value in found.values()] == [float, float, int, list]
+
+
+def tuned(folder: Path, kind: Any, scheduler: Any, concurrent: int) -> Any:
+    """The results of four trials, two of which learn nothing."""
+    from ray import tune
+
+    tuner = tune.Tuner(
+        kind,
+        param_space={"optim.lr": tune.grid_search([1e-6, 1e-5, 0.3, 0.5])},
+        tune_config=tune.TuneConfig(
+            metric="loss", mode="min", scheduler=scheduler, max_concurrent_trials=concurrent, reuse_actors=True
+        ),
+        run_config=tune.RunConfig(name="notes", storage_path=str(folder / "tune"), verbose=0),
+    )
+    return tuner.fit()
+
+
+class InProcess:
+    """A trial whose run trains in its own process."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """See `Trainable.setup`."""
+        raysl.tune.pretrain = in_process
+        super().setup(config)  # type: ignore[misc]
+
+
+@pytest.mark.slow
+def test_tunes_own_population_based_training_copies_weights(tmp_path: Path) -> None:
+    from ray import tune
+    from ray.tune.schedulers import PopulationBasedTraining
+
+    words = [f"train.epochs={EPOCHS}", "train.checkpoint_every=1ep", "train.keep_checkpoints=9"]
+    config = load_config("quickstart", [*SMALL, *words, f"storage={tmp_path}", "name=mine"])
+    scheduler = PopulationBasedTraining(
+        time_attr="epoch",
+        perturbation_interval=1,
+        quantile_fraction=0.5,
+        synch=True,
+        hyperparam_mutations={"optim.lr": tune.loguniform(0.1, 1.0)},
+    )
+    try:
+        kind = type("InProcess", (InProcess, trainable(config, concurrent=4)), {})
+        results = tuned(tmp_path, kind, scheduler, 4)
+        assert not results.errors
+        assert [found.metrics["epoch"] for found in results] == [EPOCHS] * 4
+    finally:
+        ray.shutdown()
+    runs = [RunFolder(str(path)) for path in (tmp_path / "mine").glob("trial_*")]
+    children = [(run, found[0]) for run in runs if (found := parents_of(run))]
+    assert {parent.epoch for _, parent in children} == {1.0, 2.0}, "two generations"
+    for run, parent in children:
+        there = state_at(tmp_path, parent.run, parent.step)
+        assert_same(there, state_at(tmp_path, run.uri.rpartition("/")[2], parent.step))
+        with run.locked():
+            assert f"forked from {parent.run} at step {parent.step}" in run.read("events.jsonl").decode()
+
+
+@pytest.mark.slow
+def test_trials_that_tunes_own_asha_stops_give_back_their_runs_and_places(tmp_path: Path) -> None:
+    from ray.tune.schedulers import ASHAScheduler
+
+    words = ["train.epochs=40", "train.checkpoint_every=10ep", "benchmarks={knn: {rivals: []}}"]
+    config = load_config("quickstart", [*SMALL, *words, f"storage={tmp_path}", "name=mine"])
+    scheduler = ASHAScheduler(time_attr="epoch", max_t=41, grace_period=10, reduction_factor=2)
+    try:
+        results = tuned(tmp_path, trainable(config, concurrent=2), scheduler, 2)
+        assert not results.errors
+        reached = [found.metrics["epoch"] for found in results]
+        assert max(reached) == 40.0 > min(reached) >= 10.0
+        measured = [found for found in results if "knn/top1" in found.metrics]
+        assert [found.metrics["epoch"] for found in measured] == [40.0] * len(measured)
+        end = time.monotonic() + 60
+        while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
+            assert time.monotonic() < end, "a trial that was stopped holds CPUs"
+            time.sleep(0.2)
+    finally:
+        ray.shutdown()
+    for found in results:
+        run = RunFolder(found.metrics["path"])
+        with run.locked():
+            assert run.newest().step >= 8 * found.metrics["epoch"]
