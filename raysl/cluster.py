@@ -249,9 +249,27 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
     )
 
 
+def most_trials(train: TrainConfig, cluster: Resources) -> int:
+    """How many runs the cluster holds at a time, each with as much as it would have alone; at least one.
+
+    Raises:
+        ConfigError: if it can never hold one.
+    """
+    shape = worker_shape(train, cluster)
+    num = int(cluster.cpus // (train.workers * shape.cpus + shape.task_cpus))
+    if shape.device == "cuda":
+        num = min(num, _most_workers(train, cluster) // train.workers)
+    return max(1, num)
+
+
+def _most_workers(train: TrainConfig, cluster: Resources) -> int:
+    """Workers that the GPUs hold; one that has a share of a GPU has it of one GPU alone."""
+    return int(cluster.gpus) * int(1 / train.gpus_per_worker + 1e-6)
+
+
 def _check_gpus(train: TrainConfig, cluster: Resources) -> None:
-    """Refuse more workers than the GPUs hold; one that has a share of a GPU has it of one GPU alone."""
-    fit = int(cluster.gpus) * int(1 / train.gpus_per_worker + 1e-6)
+    """Refuse more workers than the GPUs hold."""
+    fit = _most_workers(train, cluster)
     if max(1, cluster.trials) * train.workers <= fit:
         return
     have = f"this cluster can never have more than {cluster.gpus:g}"

@@ -73,6 +73,11 @@ class Folder:
         self.system, self.path = open_uri(self.uri)
         self.is_local = isinstance(self.system, fs.LocalFileSystem)
 
+    @property
+    def look_every_s(self) -> float:
+        """Seconds between two looks at what other processes write here."""
+        return 0.5 if self.is_local else 5.0
+
     def child(self, name: str) -> "Folder":
         """The folder `name` inside this one."""
         return Folder(self.uri_of(name))

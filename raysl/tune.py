@@ -216,7 +216,7 @@ class _Training:
             if is_over and not self.untold:
                 return None
             if not self.untold:
-                self.thread.join(0.5 if self.folder.is_local else 5.0)
+                self.thread.join(self.folder.look_every_s)
         return self.untold.pop(0)
 
     def numbers(self, step: int) -> dict[str, float] | None:
@@ -266,8 +266,7 @@ class _Training:
                 self._fork(self.parent)
             self.found = pretrain(self.config, show_progress=False, stop=self.stop)
         except RunInUse:
-            log.info("%s waits for another process that has it in hand", self.config.name)
-            if self.stop.wait(0.5 if self.folder.is_local else 5.0):
+            if not self.folder.wait_until_free(self.stop):
                 raise Stopped(f"{self.config.name} is another process's") from None
 
     def _fork(self, parent: Pointer) -> None:

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
+ANYWHERE = "DEFAULT"
+"""Where tasks run. Left to itself Ray keeps those of a trial of Ray Tune to the trial's own place, which is small."""
 WORTH_S = 30.0
 """Seconds of work from which on tasks pay: each new process of Ray's takes some to import torch and scikit-learn."""
 
@@ -29,5 +31,5 @@ def run_jobs(function: Callable[..., Result], shared: Any, jobs: Sequence[tuple[
     ray = sys.modules.get("ray")  # which a process that has not loaded it does not use
     if ray is None or not ray.is_initialized() or len(rest) < 2 or seconds * len(rest) < WORTH_S:
         return [*found, *(function(shared, *job) for job in rest)]
-    reference, task = ray.put(shared), ray.remote(num_cpus=1, scheduling_strategy="DEFAULT")(function)
+    reference, task = ray.put(shared), ray.remote(num_cpus=1, scheduling_strategy=ANYWHERE)(function)
     return [*found, *ray.get([task.remote(reference, *job) for job in rest])]

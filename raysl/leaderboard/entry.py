@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Status = Literal["waiting", "running", "finished", "stopped", "failed"]
+State = Literal["running", "stopped", "done"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ class SweepFacts:
         search: random, grid, optuna, population.
         scheduler: what stops trials early, or none.
         trials: runs that it comes to in all, where that is known.
-        is_done: whether nothing is left to run.
+        state: "done" where nothing is left to run; a stopped one goes on when it is started again, and one that was
+            killed still has "running".
         written: seconds since 1970.
     """
 
@@ -103,5 +105,5 @@ class SweepFacts:
     search: str = "random"
     scheduler: str = "none"
     trials: int | None = None
-    is_done: bool = False
+    state: State = "running"
     written: float = 0.0

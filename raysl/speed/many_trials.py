@@ -140,7 +140,7 @@ def simulate(task: ManyTrials) -> dict[str, float]:
     numbers["memory_mb"] = first.memory_mb
     if task.ended:
         begun, cpu_begun = time.perf_counter(), time.process_time()
-        run.board.write(is_done=True)
+        run.board.write("done")
         numbers |= {"board_s": time.perf_counter() - begun, "board_cpu_s": time.process_time() - cpu_begun}
         numbers["board_memory_mb"] = most_resident() / 2**20
     return numbers

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from raysl.errors import ConfigError
+from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import LeaderboardFiles
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.storage import Folder, outlast
@@ -22,10 +23,10 @@ class Board:
 
     Args:
         folder: of the sweep.
-        make: the leaderboard as things stand; its argument is whether the sweep is done.
+        make: the leaderboard as things stand, with what the sweep does.
     """
 
-    def __init__(self, folder: Folder, make: Callable[[bool], Leaderboard]) -> None:
+    def __init__(self, folder: Folder, make: Callable[[State], Leaderboard]) -> None:
         self.make = make
         self.files = LeaderboardFiles(folder)
         self.written = 0.0
@@ -41,10 +42,10 @@ class Board:
         except ConfigError as error:
             log.warning("the leaderboard is not written: %s; the trials go on", error)
 
-    def write(self, is_done: bool = False) -> Leaderboard:
+    def write(self, state: State = "running") -> Leaderboard:
         """Write all of it; what was written."""
         begun = time.monotonic()
-        board = self.make(is_done)
+        board = self.make(state)
         outlast(partial(self.files.write, board))
         self.written = time.monotonic()
         self.took = self.written - begun

@@ -13,7 +13,7 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
 from raysl.sweeps.schema import COSTS, SweepConfig
-from raysl.sweeps.space import ABSENT, COMPONENTS, Space, present_in
+from raysl.sweeps.space import ABSENT, COMPONENTS, Space, present_in, without_name
 from raysl.sweeps.trial import ALONE, setting
 from raysl.train.prepare import prepare
 
@@ -65,8 +65,7 @@ def _check_values(base: RunConfig, space: Space) -> None:
     present = present_in(to_dict(base))
     for key, own in space.distributions.items():
         for name in own.when:
-            is_drawn = any(name.removesuffix(".name") == other.removesuffix(".name") for other in space.distributions)
-            if not is_drawn and present(name) is ABSENT:
+            if not space.draws(name) and present(name) is ABSENT:
                 raise ConfigError(f"space.{key}.when: there is no setting {name!r}; raysl config shows those there are")
     seen: set[str] = set()
     for _, draw in zip(range(MOST_STRUCTURES), space.structures(present), strict=False):
@@ -82,11 +81,11 @@ def _check_values(base: RunConfig, space: Space) -> None:
 
 def _with_conditions(words: list[str], draw: Mapping[str, object], space: Space, key: str) -> list[str]:
     """The words, and those that the settings' condition asks for."""
-    needed = {name.removesuffix(".name") for name in space.distributions[key].when}
+    needed = {without_name(name) for name in space.distributions[key].when}
     more = [
         setting(other, value)
         for other, value in draw.items()
-        if other.removesuffix(".name") in needed and not any(word.startswith(f"{other}=") for word in words)
+        if without_name(other) in needed and not any(word.startswith(f"{other}=") for word in words)
     ]
     return [*more, *words]
 

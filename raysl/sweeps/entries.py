@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 
 from raysl.leaderboard.entry import Entry, Objective, Status
-from raysl.redact import redact_tree, redact_uri
+from raysl.leaderboard.leaderboard import MOST_POINTS, thinned
 from raysl.storage import Folder
-from raysl.sweeps.record import MOST_POINTS, Note, Record
+from raysl.sweeps.record import Note, Record
 
 NO_CURVES = ("step", "epoch", "lr", "images_per_s", "step_s", "data_wait", "memory_gb")
 """What is logged and is no learning curve."""
@@ -47,7 +47,7 @@ def entry_of(record: Record, index: int, folder: Folder, judged_by: Objective) -
         index=index,
         status=_status(record),
         config=trial.config,
-        settings=redact_tree(dict(trial.settings)),
+        settings=dict(trial.settings),
         seed=trial.seed,
         epochs=record.epochs,
         epoch=_epoch(record, lines),
@@ -59,8 +59,8 @@ def entry_of(record: Record, index: int, folder: Folder, judged_by: Objective) -
         draws=record.draws,
         reason=record.failure or (verdict.reason if verdict is not None else note.reason),
         parents=[(parent.trial, float(parent.epoch)) for parent in trial.parents],
-        path=redact_uri(folder.uri_of(trial.name)),
-        checkpoint=None if record.last is None or not record.last.checkpoint else redact_uri(record.last.checkpoint),
+        path=folder.uri_of(trial.name),
+        checkpoint=None if record.last is None else record.last.checkpoint,
         started=None if record.last is None else record.last.started,
         ended=None if record.last is None else record.last.ended,
     )
@@ -85,16 +85,14 @@ def _epoch(record: Record, lines: Sequence[dict[str, float]]) -> float | None:
 
 
 def _curves(lines: Sequence[dict[str, float]]) -> dict[str, list[tuple[float, float]]]:
-    """Learning curves by name, thinned to `MOST_POINTS`, the last point always there."""
+    """Learning curves by name, of at most `MOST_POINTS`."""
     names = dict.fromkeys(name for line in lines for name in line if name not in NO_CURVES)
     curves = {}
     for name in names:
         points = [(line["epoch"], line[name]) for line in lines if name in line and math.isfinite(line[name])]
-        step = max(1, math.ceil(len(points) / MOST_POINTS))
-        curves[name] = points[::-1][::step][::-1]
+        curves[name] = thinned(points, MOST_POINTS)
     if seconds := _seconds(lines):
-        step = max(1, math.ceil(len(seconds) / MOST_POINTS))
-        curves["seconds"] = seconds[::-1][::step][::-1]
+        curves["seconds"] = thinned(seconds, MOST_POINTS)
     return curves
 
 

@@ -21,7 +21,7 @@ from raysl.sweeps.record import Record
 from raysl.sweeps.schema import SweepConfig
 from raysl.sweeps.search import WAIT, IsKept, Wait, trial_of
 from raysl.sweeps.space import Space, present_in
-from raysl.sweeps.trial import ALONE, Parent, Trial
+from raysl.sweeps.trial import ALONE, ParentTrial, Trial
 
 FACTORS = (0.8, 1.2)
 """What a number that is perturbed is multiplied by."""
@@ -131,7 +131,7 @@ def select(
         donor = members[best[hash_words(*key, place) % num]]
         if donor.value is None or objective.key(donor.value) >= objective.key(members[place].value):
             continue
-        parents = (Parent(donor.trial.name, epoch), *donor.trial.parents)
+        parents = (ParentTrial(donor.trial.name, epoch), *donor.trial.parents)
         settings = explore(donor.trial.settings, space, sweep.resample, (*key, place))
         after[place] = Trial(settings, donor.trial.seed, ALONE, parents)
     return after

@@ -23,8 +23,6 @@ from raysl.train.folder.run_folder import METRICS_FILE
 
 NOTE_FILE = "trial.json"
 FORMAT = 1
-MOST_POINTS = 100
-"""Points of a learning curve that are kept for the leaderboard."""
 
 
 @dataclass(frozen=True)

@@ -40,17 +40,22 @@ class Replay:
         for place in self._left:
             if self._is_open(place):
                 return self.records[place]
+        while self.draw():
+            if self._is_open(len(self.records) - 1):
+                return self.records[-1]
+        return None
+
+    def draw(self) -> bool:
+        """Draw one trial more; whether there is one that does not depend on what others have yet to come to."""
         while not self.is_drawn:
             trial = self.search.next(self.records, self.is_kept)
             if isinstance(trial, Wait):
-                return None
+                return False
             if trial is None:
                 self.is_drawn = True
-                return None
-            record = self._drawn(trial)
-            if record is not None and self._is_open(len(self.records) - 1):
-                return record
-        return None
+            elif self._is_new(trial):
+                return True
+        return False
 
     def is_done(self) -> bool:
         """Whether nothing runs and nothing is left to run."""
@@ -78,18 +83,18 @@ class Replay:
             return None
         return record.failure is None
 
-    def _drawn(self, trial: Trial) -> Record | None:
-        """The record of a trial, as its run's folder has it; None where an equal one was drawn before."""
+    def _is_new(self, trial: Trial) -> bool:
+        """Take a trial that was drawn up with what its run's folder has, unless an equal one was drawn before."""
         key = trial.name, trial.until
         if key in self._by_key:
             self._by_key[key].draws += 1
-            return None
+            return False
         record = self._by_key[key] = self.make(trial)
         self.look(record)
         self.records.append(record)
         self.courses.append(record.course)
         self._left.append(len(self.records) - 1)
-        return record
+        return True
 
     def _is_past(self, index: int) -> bool:
         """Whether a trial will never run any more in this process."""

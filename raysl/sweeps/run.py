@@ -17,13 +17,12 @@ from typing import Any
 from raysl.addresses import absolute
 from raysl.arguments import instance, run_config
 from raysl.checkpoint_files import checkpoint_name
-from raysl.cluster import Resources, connect, worker_shape
+from raysl.cluster import Resources, connect, most_trials, worker_shape
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, Stopped
-from raysl.leaderboard.entry import SweepFacts
+from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.redact import redact, redact_uri
 from raysl.schedule import Duration
 from raysl.screen import duration, logging_shown
 from raysl.signals import heeding
@@ -163,11 +162,8 @@ class SweepRun:
 
     def known(self) -> Leaderboard:
         """The leaderboard as the runs' folders have it, without running anything, and what is still to come."""
-        while (record := self.replay.next()) is not None:
-            record.is_running = True  # what comes behind it is looked at too
-        for record in self.replay.records:
-            record.is_running = False
-            self._look(record)
+        while self.replay.draw():
+            pass
         return self.leaderboard()
 
     def run(self, signals: Any) -> Leaderboard:
@@ -184,7 +180,7 @@ class SweepRun:
             first = self._first_left()
             if first is not None:
                 self._run_rest(signals)
-            return self.board.write(is_done=True)
+            return self.board.write("done")
 
     def _first_left(self) -> Record | None:
         """Whether anything is left to run; what has ended is told of."""
@@ -208,18 +204,18 @@ class SweepRun:
 
         with signals.saving(save):
             run_all(stage, self.sweep.retries, self.sweep.checkpoints)
+        if not stage.is_ending:
+            return
+        self.board.write("stopped")
         if self.problem is not None:
-            self.board.write()
             raise self.problem
-        if stage.is_ending:
-            self.board.write()
-            ended = sum(record.has_ended for record in self.replay.records)
-            raise Stopped(f"stopped after {ended} trials; the same command goes on", 128 + (signals.asked or 2))
+        ended = sum(record.has_ended for record in self.replay.records)
+        raise Stopped(f"stopped after {ended} trials; the same command goes on", 128 + (signals.asked or 2))
 
     def _room(self) -> tuple[int, dict[str, RunConfig]]:
         """How many trials at a time, and the configurations with each one's share of the cluster."""
         have = Resources.of_cluster()
-        num = self.sweep.concurrent or min(_fitting(base, have) for base in self.bases.values())
+        num = self.sweep.concurrent or min(most_trials(base.train, have) for base in self.bases.values())
         bases = {}
         for name, base in self.bases.items():
             with named(name):
@@ -233,7 +229,7 @@ class SweepRun:
             return
         self._tell(record)
         if record.failure is not None:
-            record.note = failed_note(record.trial.run_of(self.bases, self.folder.uri), record.failure)
+            record.note = record.last = failed_note(record.trial.run_of(self.bases, self.folder.uri), record.failure)
         elif record.note is not None and not self.has_reported:
             self.has_reported = True
             wanted = self.sweep.objectives if record.trial.until is None else [self.sweep.early]
@@ -262,7 +258,7 @@ class SweepRun:
         if record.failure:
             log.warning("%s is not tried again: %s; the others go on", record.trial.name, record.failure)
 
-    def leaderboard(self, is_done: bool = False) -> Leaderboard:
+    def leaderboard(self, state: State = "running") -> Leaderboard:
         """The leaderboard as things stand."""
         for place in range(len(self.replay.records)):
             self.replay.verdict(place)
@@ -270,13 +266,13 @@ class SweepRun:
         facts = SweepFacts(
             name=self.base.name,
             objectives=self.sweep.objectives,
-            path=redact_uri(self.folder.uri),
-            command=redact(shlex.join(["raysl", *sys.argv[1:]])) if Path(sys.argv[0]).name == "raysl" else "",
+            path=self.folder.uri,
+            command=shlex.join(["raysl", *sys.argv[1:]]) if Path(sys.argv[0]).name == "raysl" else "",
             space=dump_space(self.sweep),
             search=self.sweep.search,
             scheduler=self.sweep.scheduler,
             trials=self.num_runs(len(entries)),
-            is_done=is_done,
+            state=state,
             written=time.time(),
         )
         return Leaderboard(entries, facts)
@@ -291,16 +287,6 @@ class SweepRun:
     def num_trials(self) -> int | None:
         """How many trials there are, where that is known."""
         return len(self.replay.records) if self.replay.is_drawn else self.replay.search.num_trials()
-
-
-def _fitting(base: RunConfig, have: Resources) -> int:
-    """How many runs of a configuration the cluster holds, each with as much as it would have alone."""
-    train = base.train
-    shape = worker_shape(train, have)
-    num = have.cpus // (train.workers * shape.cpus + shape.task_cpus)
-    if shape.device == "cuda":
-        num = min(num, int(have.gpus) * int(1 / shape.gpus + 1e-6) // train.workers)
-    return max(1, int(num))
 
 
 def _ready(start: RunConfig, sweep: SweepConfig) -> RunConfig:

@@ -1,9 +1,9 @@
 """What runs where a trial runs: its run, from wherever that was left, and the note of its end."""
 
 import json
-import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,19 +19,14 @@ from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.folder.run_folder import METRICS_FILE, RunFolder
 from raysl.train.pretrain import Result, pretrain
 
-log = logging.getLogger("raysl")
 
-
-def run_trial(
-    config: RunConfig, settings: Mapping[str, Any], until: int | None = None, callbacks: Sequence[Any] = ()
-) -> Note:
+def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None = None) -> Note:
     """Train a run, and measure it where it comes to its end; its note is then in its folder.
 
     Args:
         config: of the run.
         settings: of it that vary, which TensorBoard shows.
         until: epoch to train to; default: its end.
-        callbacks: of Ray Train's.
 
     Raises:
         RunFailed: if training or a measurement failed, and may do better when it is tried again.
@@ -41,7 +36,7 @@ def run_trial(
     begun = time.time()
     earlier = Note.read(folder)
     try:
-        result = _trained(config, until, callbacks)
+        result = _trained(config, until)
     except Stopped:
         note = _note(config, folder, "paused", config.train.epochs, begun, earlier)
     except ConfigError as error:
@@ -90,24 +85,13 @@ def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any])
     return note
 
 
-def _trained(config: RunConfig, until: int | None, callbacks: Sequence[Any]) -> Result:
+def _trained(config: RunConfig, until: int | None) -> Result:
     """The result of a run that another process may have in hand: then once that has ended."""
     while True:
         try:
-            return pretrain(config, callbacks=callbacks, show_progress=False, until=until)
+            return pretrain(config, show_progress=False, until=until)
         except RunInUse:
-            log.info("%s waits for another process that has it in hand", config.name)
-            wait_for(RunFolder.of(config))
-
-
-def wait_for(folder: RunFolder) -> None:
-    """Return when nobody works in a run's folder."""
-    while True:
-        try:
-            with folder.locked():
-                return
-        except RunInUse:
-            time.sleep(0.5 if folder.is_local else 5.0)
+            RunFolder.of(config).wait_until_free()
 
 
 def _note(
@@ -183,6 +167,6 @@ def failed_note(config: RunConfig, reason: str) -> Note:
     earlier = Note.read(folder)
     note = _note(config, folder, "failed", config.train.epochs, time.time(), earlier, reason=reason)
     measured = json.loads(outlast(partial(folder.read_if_there, "report.json")) or b"{}").get("metrics", {})
-    note = Note(**{**note.__dict__, "metrics": {**note.metrics, **measured}})
+    note = replace(note, metrics={**note.metrics, **measured})
     note.write(folder)
     return note

@@ -33,16 +33,20 @@ class Space:
             ConfigError: if one is wrong, or its conditions can never be met.
         """
         given = {key: parse(key, value) for key, value in tree.items()}
-        plain_keys = {_plain(key): key for key in given}
+        plain_keys = {without_name(key): key for key in given}
         for key, distribution in given.items():
             for name, values in distribution.when.items():
-                _check_condition(key, name, values, given.get(plain_keys.get(_plain(name), "")))
+                _check_condition(key, name, values, given.get(plain_keys.get(without_name(name), "")))
         return cls({key: given[key] for key in _in_order(given, plain_keys)})
 
     @property
     def is_random(self) -> bool:
         """Whether anything is drawn, so that one trial more is another one."""
         return any(distribution.kind != "grid" for distribution in self.distributions.values())
+
+    def draws(self, name: str) -> bool:
+        """Whether a setting is one of those that vary; a component with and without its `.name`."""
+        return any(without_name(key) == without_name(name) for key in self.distributions)
 
     def settle(self, choose: Callable[[str, Distribution], Any], present: Present) -> Draw:
         """Choose each setting that exists beside those chosen before."""
@@ -80,25 +84,25 @@ class Space:
 
     def structures(self, present: Present) -> Iterator[Draw]:
         """Draws with each combination of what decides which other settings there are, one value of all else."""
-        deciding = {_plain(name) for own in self.distributions.values() for name in own.when} | set(COMPONENTS)
+        deciding = {without_name(name) for own in self.distributions.values() for name in own.when} | set(COMPONENTS)
         lists = {
             key: own.values
             for key, own in self.distributions.items()
-            if own.kind in LISTS and (_plain(key) in deciding or key.endswith(".name"))
+            if own.kind in LISTS and (without_name(key) in deciding or key.endswith(".name"))
         }
         for values in itertools.product(*lists.values()):
             chosen = dict(zip(lists, values, strict=True))
             yield self.settle(lambda key, own, chosen=chosen: chosen.get(key, own.examples()[0]), present)  # type: ignore[misc]
 
 
-def _plain(key: str) -> str:
+def without_name(key: str) -> str:
     """A setting's name, without the `.name` of a component."""
     return key.removesuffix(".name")
 
 
 def _value(draw: Draw, name: str, present: Present) -> Any:
     for key, value in draw.items():
-        if _plain(key) == _plain(name):
+        if without_name(key) == without_name(name):
             return value
     return present(name)
 
@@ -120,7 +124,7 @@ def _in_order(given: Mapping[str, Distribution], plain_keys: Mapping[str, str]) 
         if key in above:
             raise ConfigError(f"space.{key}.when: {' needs '.join([*above, key])}; take one of the conditions out")
         for name in given[key].when:
-            if (other := plain_keys.get(_plain(name))) is not None:
+            if (other := plain_keys.get(without_name(name))) is not None:
                 visit(other, (*above, key))
         if key not in ordered:
             ordered.append(key)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from raysl.errors import ConfigError, RunInUse
+from raysl.errors import ConfigError
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.screen import duration
 from raysl.storage import Folder
@@ -35,7 +35,7 @@ class Status:
         told = ", ".join(f"{count} {name}" for name, count in num.items() if count) or "no trials"
         total = f" of {facts.trials}" if facts.trials is not None else ""
         age = duration(max(0.0, time.time() - facts.written))
-        if facts.is_done:
+        if facts.state == "done":
             end = "it is done"
         elif self.is_running:
             end = "it is running"
@@ -60,15 +60,7 @@ def status_of(uri: str) -> Status:
         board = Leaderboard.load(folder.uri) if folder.exists("leaderboard.json") else None
     except ConfigError as error:
         raise ConfigError(f"{error}; the next start of the sweep writes it again") from error
-    return Status(board, _is_held(RunFolder(uri)))
-
-
-def _is_held(folder: RunFolder) -> bool:
-    try:
-        with folder.locked():
-            return False
-    except RunInUse:
-        return True
+    return Status(board, RunFolder(uri).is_in_use())
 
 
 def watch(uri: str, tell: Callable[[Status], None], sleep: Callable[[float], object] = time.sleep) -> Status:

@@ -16,7 +16,7 @@ CONFIG, SEED = "config", "seed"
 
 
 @dataclass(frozen=True)
-class Parent:
+class ParentTrial:
     """What a trial takes its weights from.
 
     Args:
@@ -43,7 +43,7 @@ class Trial:
     settings: Mapping[str, Any]
     seed: int
     config: str = ALONE
-    parents: tuple[Parent, ...] = ()
+    parents: tuple[ParentTrial, ...] = ()
     until: int | None = field(default=None, compare=False)
 
     @property

@@ -14,7 +14,6 @@ from typing import Any
 
 from ray import tune
 from ray.tune import Tuner
-from ray.tune.integration.ray_train import TuneReportCallback
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
@@ -26,7 +25,7 @@ from raysl.storage import outlast
 from raysl.sweeps.record import Record
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.run_trial import measure_checkpoint, run_trial
-from raysl.sweeps.trial import Parent, Trial
+from raysl.sweeps.trial import ParentTrial, Trial
 from raysl.train.folder.run_folder import STOP_FILE, RunFolder
 
 log = logging.getLogger("raysl")
@@ -95,10 +94,13 @@ class Stage:
         """Whether no further trial will come."""
         return self.is_ending or self.replay.is_done()
 
-    def look(self, force: bool = False) -> None:
+    def look_now_and_then(self) -> None:
+        """Look, where that was not done in the last seconds."""
+        if time.monotonic() - self._looked >= LOOK_EVERY_S:
+            self.look()
+
+    def look(self) -> None:
         """See what the trials that run have logged, and ask those to stop that are to."""
-        if not force and time.monotonic() - self._looked < LOOK_EVERY_S:
-            return
         try:
             for record in list(self.running.values()):
                 self.replay.look(record)
@@ -163,17 +165,12 @@ class _Walk(Searcher):
         """See `Searcher.restore`: nothing is kept."""
 
 
-class _Follow(FIFOScheduler):
-    """Looks at the trials when Tune hears of them."""
+class _Failures(FIFOScheduler):
+    """Keeps why a trial failed, before the search hears that it did."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()
         self.stage = stage
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        """See `TrialScheduler.on_trial_result`."""
-        self.stage.look(force=True)
-        return str(self.CONTINUE)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """See `TrialScheduler.on_trial_error`: it has failed, and may be tried again."""
@@ -185,14 +182,14 @@ class _Follow(FIFOScheduler):
 
 
 class _Watch(tune.Callback):
-    """Looks at the trials between what Tune hears of them."""
+    """Looks at the trials now and then."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """See `Callback.on_step_begin`."""
-        self.stage.look()
+        self.stage.look_now_and_then()
 
 
 def _reason(trial: Any) -> str:
@@ -216,13 +213,13 @@ def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> No
 
     def trial(choice: dict[str, Any]) -> dict[str, float]:
         share_cluster(concurrent)
-        parents = tuple(Parent(*parent) for parent in choice["parents"])
+        parents = tuple(ParentTrial(*parent) for parent in choice["parents"])
         own = Trial(choice["settings"], choice["seed"], choice["config"], parents, choice["until"])
         config = own.run_of(bases, storage)
         if own.config in checkpoints:
             note = measure_checkpoint(own.config, config, own.told())
         else:
-            note = run_trial(config, own.told(), own.until, [TuneReportCallback()])
+            note = run_trial(config, own.told(), own.until)
         return {"epoch": note.epoch}
 
     with tempfile.TemporaryDirectory(prefix="raysl_tune_") as notes:
@@ -231,7 +228,7 @@ def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> No
             tune_config=tune.TuneConfig(
                 num_samples=-1,
                 search_alg=_Walk(stage),
-                scheduler=_Follow(stage),
+                scheduler=_Failures(stage),
                 reuse_actors=True,
             ),
             run_config=tune.RunConfig(

@@ -32,7 +32,7 @@ def progress_of(folder: RunFolder, plan: TrainPlan, waits: Waiting, first: int =
     follower, ended = _Follower(folder, plan, waits, first), threading.Event()
 
     def follow() -> None:
-        while not ended.wait(0.5 if folder.is_local else 5.0):
+        while not ended.wait(folder.look_every_s):
             follower.look()
 
     thread = threading.Thread(target=follow, daemon=True)

@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from raysl.leaderboard.entry import Entry, Objective, SweepFacts
+from raysl.leaderboard.entry import Entry, Objective, State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 
 START = 1_700_000_000.0
@@ -23,7 +23,7 @@ def entry(index: int, value: float | None = None, **changes: object) -> Entry:
 
 def board(entries: Sequence[Entry], *objectives: Objective, **changes: object) -> Leaderboard:
     """Of a sweep called s, by the online kNN unless told otherwise."""
-    facts = SweepFacts("s", objectives or (KNN,), path="/runs/s", is_done=True, written=START)
+    facts = SweepFacts("s", objectives or (KNN,), path="/runs/s", state="done", written=START)
     return Leaderboard(entries, replace(facts, **changes))  # type: ignore[arg-type]
 
 
@@ -39,7 +39,7 @@ def course(
     return {"loss": loss, "knn_top1": knn, "effective_rank": rank, "seconds": [(at, 3.1 * at) for at in places]}
 
 
-def asha(num: int = 12, is_done: bool = True) -> Leaderboard:
+def asha(num: int = 12, state: State = "done") -> Leaderboard:
     """A search over a learning rate, a temperature and a kind of schedule; most trials are stopped early."""
     draws = random.Random(0)
     entries = []
@@ -56,7 +56,7 @@ def asha(num: int = 12, is_done: bool = True) -> Leaderboard:
                 8.0,
                 "the loss is not finite at step 176; the last good checkpoint is kept",
             )
-        if not is_done and index == num - 1:
+        if state == "running" and index == num - 1:
             status, epoch, reason = "running", 14.0, ""
         logged = course(draws, last, epoch)
         metrics = {name: line[-1][1] for name, line in logged.items() if name != "seconds"}
@@ -80,7 +80,7 @@ def asha(num: int = 12, is_done: bool = True) -> Leaderboard:
             )
         )
     return Leaderboard(
-        _beneath(entries), _facts("quickstart", KNN, search="random", scheduler="asha", trials=num, is_done=is_done)
+        _beneath(entries), _facts("quickstart", KNN, search="random", scheduler="asha", trials=num, state=state)
     )
 
 
@@ -91,7 +91,7 @@ def _beneath(entries: Sequence[Entry]) -> list[Entry]:
 
 def _facts(name: str, *objectives: Objective, **changes: object) -> SweepFacts:
     facts = SweepFacts(name, objectives, f"/runs/{name}", f"raysl sweep sweep/{name} trials=12", written=START + 9000)
-    return replace(facts, **{"is_done": True, **changes})  # type: ignore[arg-type]
+    return replace(facts, **{"state": "done", **changes})  # type: ignore[arg-type]
 
 
 METHODS = (

@@ -60,7 +60,7 @@ def test_runs_that_have_left_nothing_yet_have_no_configuration(tmp_path: Path) -
 
 
 def test_what_is_written_again_and_again_is_that_of_now(tmp_path: Path) -> None:
-    now = swept(tmp_path, is_done=False)
+    now = swept(tmp_path, state="running")
     files = LeaderboardFiles(Folder(now.facts.path))
     files.write(now)
     sweep = tmp_path / "runs" / "s"

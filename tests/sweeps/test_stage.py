@@ -47,10 +47,10 @@ def test_what_is_to_stop_is_asked_to_by_a_note_in_its_folder(tmp_path: Path) -> 
     stage.running["1"] = record
     run = tmp_path / record.trial.name
     run.mkdir()
-    stage.look(force=True)
+    stage.look()
     assert not (run / STOP_FILE).exists()
     stage.is_ending = True
-    stage.look(force=True)
+    stage.look()
     assert (run / STOP_FILE).exists()
     assert told == [None, None]
 

@@ -7,6 +7,7 @@ import pytest
 from raysl.cli import app
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
+from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import write
 from raysl.storage import Folder
 from raysl.sweeps.estimate import hours_left
@@ -20,27 +21,27 @@ from raysl.train.folder.run_folder import RunFolder
 from tests.leaderboard.boards import asha
 
 
-def _sweep_at(folder: Path, is_done: bool) -> str:
+def _sweep_at(folder: Path, state: State) -> str:
     folder.mkdir(exist_ok=True)
     (folder / "sweep.yaml").write_text("space: {}\n")
-    write(asha(is_done=is_done), Folder(str(folder)))
+    write(asha(state=state), Folder(str(folder)))
     return str(folder)
 
 
 def test_the_status_tells_who_has_a_sweep_in_hand(tmp_path: Path) -> None:
-    uri = _sweep_at(tmp_path / "s", is_done=False)
+    uri = _sweep_at(tmp_path / "s", state="running")
     assert "nobody runs it; the command that started it goes on with it" in status_of(uri).line()
     with RunFolder(uri).locked():
         assert status_of(uri).line().endswith("it is running")
-    assert status_of(_sweep_at(tmp_path / "s", is_done=True)).line().endswith("it is done")
+    assert status_of(_sweep_at(tmp_path / "s", state="done")).line().endswith("it is done")
 
 
 def test_a_watch_tells_what_is_new_and_ends_with_the_sweep(tmp_path: Path) -> None:
-    uri = _sweep_at(tmp_path / "s", is_done=False)
+    uri = _sweep_at(tmp_path / "s", state="running")
     told = []
     lock = RunFolder(uri).locked()
     lock.__enter__()
-    looks = iter([lambda: None, lambda: _sweep_at(tmp_path / "s", True), lambda: lock.__exit__(None, None, None)])
+    looks = iter([lambda: None, lambda: _sweep_at(tmp_path / "s", "done"), lambda: lock.__exit__(None, None, None)])
     last = watch(uri, told.append, lambda seconds: next(looks)())
     assert not last.is_running
     assert len(told) == 2, "nothing is told twice"

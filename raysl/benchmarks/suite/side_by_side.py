@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings, Metric, Side, by_name
 from raysl.benchmarks.features.stored import StoredSet
+from raysl.benchmarks.parallel import ANYWHERE
 from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.cluster import Resources, connect
 from raysl.config.schema import BenchmarkConfig
@@ -21,8 +22,6 @@ log = logging.getLogger("raysl")
 
 MAX_RETRIES = 2
 """Times that a task is tried again when its process or node is lost."""
-ANYWHERE = "DEFAULT"
-"""Where tasks run. Left to itself Ray keeps those of a trial of Ray Tune to the trial's own place, which is small."""
 
 
 @dataclass(frozen=True)

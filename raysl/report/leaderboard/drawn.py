@@ -46,7 +46,8 @@ def drawn(board: Leaderboard, scales: Sequence[Axis], reload_s: float) -> str:
         dict.fromkeys([*(one.metric for one in objectives), *(name for c in charts.values() for name in c["x"])])
     )
     content = {
-        "done": board.facts.is_done,
+        "state": board.facts.state,
+        "written": board.facts.written,
         "reload": reload_s,
         "best": len(best_runs(board)),
         "objectives": [{"metric": one.metric, "mode": one.mode} for one in objectives],

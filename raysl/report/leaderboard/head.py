@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from html import escape
 
-from raysl.leaderboard.entry import Entry, Status
+from raysl.leaderboard.entry import Entry, State, Status
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.report.leaderboard.drawn import row_name, title_of
@@ -13,6 +13,12 @@ from raysl.report.summary import bounds, large, readable
 
 STATUSES: dict[Status, str] = {"finished": "✓", "stopped": "■", "running": "▶", "failed": "✕", "waiting": "·"}
 """Marks of what a run does, in the order in which they are counted."""
+
+LIVE: dict[State, str] = {
+    "running": "The sweep runs. This page is written while it does, and loads itself again.",
+    "stopped": "The sweep was stopped. What started it goes on with it.",
+}
+"""What is told of a sweep that is not done."""
 
 
 def head(board: Leaderboard) -> str:
@@ -25,9 +31,7 @@ def head(board: Leaderboard) -> str:
     command = f"<pre>{escape(facts.command)}</pre>" if facts.command else ""
     space = escape(facts.space.strip())
     space = f'<details id="space"><summary>What varies</summary><pre>{space}</pre></details>' if space else ""
-    live = ""
-    if not facts.is_done:
-        live = '<p class="note">The sweep runs. This page is written while it does, and loads itself again.</p>'
+    live = f'<p class="note" id="live">{LIVE[facts.state]}</p>' if facts.state in LIVE else ""
     return (
         f'<header><h1>{escape(facts.name)}</h1><p class="what">{" · ".join(pieces)}</p></header>'
         f"{live}{_bar(board)}{_best(board)}{command}{space}"
@@ -82,7 +86,7 @@ def _times(board: Leaderboard) -> list[str]:
     begun = [run.started for run in runs if run.started is not None]
     ended = [run.ended for run in runs if run.ended is not None]
     told = []
-    if begun and (last := max(ended) if board.facts.is_done and ended else board.facts.written) > min(begun):
+    if begun and (last := max(ended) if board.facts.state != "running" and ended else board.facts.written) > min(begun):
         told.append(f"{duration(last - min(begun))} on the clock")
     if spent := sum(run.costs.get("seconds", 0.0) for run in runs):
         told.append(f"{duration(spent)} in all runs")

@@ -61,7 +61,9 @@ def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = REL
         _neighbours(board, extras),
         _configurations(board, extras),
     ]
-    again = "" if facts.is_done else f'<noscript><meta http-equiv="refresh" content="{reload_s:g}"></noscript>'
+    again = ""
+    if facts.state == "running":
+        again = f'<noscript><meta http-equiv="refresh" content="{reload_s:g}"></noscript>'
     links = contents(parts)
     body = [again, head(board), *links, *(part for part in parts if part), '<div id="tip" role="status" hidden></div>']
     body.append(json_block("data", drawn(board, scales, reload_s)))

@@ -6,6 +6,7 @@
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from raysl.checkpoint_files import Found, newest_whole
 from raysl.config.dump import differences, dump, to_dict
 from raysl.config.load import stored_settings
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, RunInUse
 from raysl.redact import redact
 from raysl.storage import Folder
 from raysl.train.extend import check_length
@@ -92,6 +93,23 @@ class RunFolder(Folder):
         """
         with run_lock(self) as lock:
             yield lock
+
+    def is_in_use(self) -> bool:
+        """Whether another driver is at work in this folder."""
+        try:
+            with self.locked():
+                return False
+        except RunInUse:
+            return True
+
+    def wait_until_free(self, stop: threading.Event | None = None) -> bool:
+        """Return when no other driver is at work here: True; or once an event is set: False."""
+        stop = stop or threading.Event()
+        log.info("%s waits for another process that has it in hand", self.uri.rpartition("/")[2])
+        while self.is_in_use():
+            if stop.wait(self.look_every_s):
+                return False
+        return True
 
 
 def _other_workers(before: RunConfig | Mapping[str, Any], config: RunConfig) -> list[str]:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -239,7 +240,8 @@ def test_a_reload_keeps_sorting_filter_chosen_metric_and_place(show: Show) -> No
 
 
 def test_the_page_of_a_running_sweep_reloads_itself_until_the_sweep_is_done(show: Show, tmp_path: Path) -> None:
-    browser = show(asha(12, is_done=False), reload_s=0.5)
+    running = replace(asha(12, state="running").facts, written=time.time())
+    browser = show(replace(asha(12, state="running"), facts=running), reload_s=0.5)
     assert "The sweep runs" in browser.find_element("tag name", "body").text
     (tmp_path / "leaderboard.html").write_text(page(asha(), Extras(explain=lambda *_: None), reload_s=0.5))
     wait(browser, lambda: "The sweep runs" not in browser.find_element("tag name", "body").text)
@@ -247,6 +249,13 @@ def test_the_page_of_a_running_sweep_reloads_itself_until_the_sweep_is_done(show
     born = browser.execute_script("return performance.timeOrigin")
     busy = "const end = arguments[0]; setTimeout(() => end(performance.timeOrigin), 1300)"
     assert browser.execute_async_script(busy) == born, "it is loaded no more"
+
+
+def test_the_page_of_a_sweep_that_was_cut_off_or_stopped_does_not_say_that_it_runs(show: Show) -> None:
+    cut_off = show(asha(12, state="running")).find_element("id", "live").text
+    assert "has written nothing since" in cut_off
+    stopped = show(asha(12, state="stopped")).find_element("id", "live").text
+    assert stopped == "The sweep was stopped. What started it goes on with it."
 
 
 @pytest.mark.parametrize("name", ["asha", "zoo", "population"])

@@ -79,22 +79,22 @@ def test_rows_stand_in_the_page_itself_the_best_first() -> None:
 
 
 def test_the_head_counts_the_trials_and_tells_the_time_and_the_command() -> None:
-    text = Outline(page(asha(12, is_done=False))).text
+    text = Outline(page(asha(12, state="running"))).text
     for words in ("12 trials", "8 stopped", "1 running", "1 failed", "search random", "scheduler asha"):
         assert words in text, words
     assert "raysl sweep sweep/quickstart trials=12" in text
     assert "knn_top1 (more is better)" in text
-    waiting = board([entry(0, 80.0)], trials=5, is_done=False)
+    waiting = board([entry(0, 80.0)], trials=5, state="running")
     assert "4 waiting" in Outline(page(waiting)).text
 
 
 def test_a_page_of_a_sweep_that_runs_is_loaded_again_and_of_one_that_is_done_is_not(searched: str) -> None:
-    live = page(asha(12, is_done=False), reload_s=7)
+    live = page(asha(12, state="running"), reload_s=7)
     assert '<noscript><meta http-equiv="refresh" content="7"></noscript>' in live
-    assert data_of(live)["done"] is False
+    assert data_of(live)["state"] == "running"
     assert data_of(live)["reload"] == 7
     assert 'http-equiv="refresh"' not in searched
-    assert data_of(searched)["done"] is True
+    assert data_of(searched)["state"] == "done"
 
 
 def test_hostile_text_stays_text() -> None:

@@ -58,8 +58,13 @@ function comeBack() {
   if (state.top) window.scrollTo(0, state.top);
 }
 
+const STALE_S = 600; // without anything written, where every few seconds something is
+
 function reloadWhileItRuns() {
-  if (DATA.done) return;
+  if (DATA.state !== "running") return;
+  if (Date.now() / 1000 - DATA.written > STALE_S)
+    document.getElementById("live").textContent =
+      "The sweep ran when this page was written, and has written nothing since: if it was cut off, what started it goes on with it.";
   const loaded = Date.now();
   for (const kind of ["pointermove", "pointerdown", "keydown", "wheel"])
     addEventListener(kind, () => (lastTouch = Date.now()), { passive: true });
