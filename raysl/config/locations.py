@@ -38,10 +38,18 @@ def with_places(value: Any, change: Callable[[str], str]) -> Any:
     return type(value)(with_places(item, change) for item in value) if isinstance(value, list | tuple) else value
 
 
-def make_absolute(config: Any) -> None:
-    """Make the places in a frozen dataclass absolute, as its `__post_init__` may: URIs stay, `~` is expanded."""
+def make_absolute(config: Any, is_place: Callable[[str, str], bool]) -> None:
+    """Make the places in a frozen dataclass absolute, as its `__post_init__` may: URIs stay, `~` is expanded.
+
+    Args:
+        config: to be changed.
+        is_place: of the name of a field and a text in it: whether that is a place; else it stays as it is.
+    """
     for name in location_fields(config):
         if (value := getattr(config, name)) is not None:
             from raysl.addresses import absolute  # pyarrow, which no configuration without places should wait for
 
-            object.__setattr__(config, name, with_places(value, absolute))
+            def changed(text: str, name: str = name) -> str:
+                return absolute(text) if is_place(name, text) else text
+
+            object.__setattr__(config, name, with_places(value, changed))

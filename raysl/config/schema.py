@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from raysl.config.component import MAY_CHANGE as MAY_CHANGE
 from raysl.config.component import ComponentConfig as ComponentConfig
 from raysl.config.compute import ComputeConfig, ParallelConfig
-from raysl.config.locations import make_absolute
 from raysl.config.optim_schema import OptimConfig as OptimConfig
 from raysl.config.optim_schema import Phase as Phase
 from raysl.config.ranges import (
@@ -42,12 +41,6 @@ class MethodConfig(ComponentConfig):
     weights: Location | None = None
     """Run or checkpoint of raysl, a path or a URI, whose weights a new run begins with: the backbone, and of the same
     method all other parts that fit. A run that goes on has its own. Default: random ones."""
-
-    def __post_init__(self) -> None:
-        if self.weights is not None:  # a second start may be in another directory
-            from raysl.addresses import absolute
-
-            object.__setattr__(self, "weights", absolute(self.weights))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +117,7 @@ class DataConfig(ComponentConfig):
     """Blocks that each worker holds ready ahead of training."""
 
     def __post_init__(self) -> None:
-        if self.subset is not None:  # workers run in other directories
-            from raysl.addresses import absolute
-
-            object.__setattr__(self, "subset", absolute(self.subset))
+        super().__post_init__()
         if self.background != "white":
             from raysl.data.decode.background import color_of
 
@@ -223,9 +213,6 @@ class BenchmarkConfig(ComponentConfig):
     data: str | dict[str, Any] | None = None
     """Images of its own: a dataset of the catalog by its name, or settings {name: voc, path: ...} of a source. Size and
     normalisation stay those of the run unless they are given. Default: those of the run."""
-
-    def __post_init__(self) -> None:
-        make_absolute(self)  # tasks run in other directories, and a second start may
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from raysl import dist
-from raysl.addresses import absolute
 from raysl.assignments import read_assignments
 from raysl.config.ranges import Count, Location, Width, Within
 from raysl.config.schema import MethodConfig
@@ -68,12 +67,6 @@ class ClusterFit(Method):
             default_factory=lambda: Crops(num=1, jitter=(0.4, 0.4, 0.4, 0.2), jitter_p=1.0, grayscale_p=0.0, blur_p=0.0)
         )
         """One crop, mirrored by half, with colours (VISSL)."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            for name in ("teacher", "assignments"):  # workers, and a second start, may be in another directory
-                if (where := getattr(self, name)) is not None:
-                    object.__setattr__(self, name, absolute(where))
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import dist
-from raysl.addresses import absolute
 from raysl.checkpoint import Checkpoint, load_tensors
 from raysl.checkpoint_files import STATE_FILE, local_copy, newest
 from raysl.config.ranges import Location, Share, Temperature, Width
@@ -65,10 +64,9 @@ class Distill(Method):
         views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
         """One crop, mirrored by half."""
 
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.teacher not in (None, UNTRAINED):  # a second start may be in another directory
-                object.__setattr__(self, "teacher", absolute(self.teacher))
+        def is_place(self, field: str, text: str) -> bool:
+            """See `ComponentConfig.is_place`."""
+            return field != "teacher" or text != UNTRAINED
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)

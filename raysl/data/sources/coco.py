@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from raysl.addresses import absolute
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
@@ -38,11 +37,6 @@ class COCO(Source):
         """Set of the training images. Default: train2017, else train2014."""
         test_set: str | None = None
         """Set of the held-out images. Default: val2017, else val2014."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.path is not None:  # workers run in other directories
-                object.__setattr__(self, "path", absolute(self.path))
 
     def split(self, name: str) -> Split | None:
         """See `Source.split`."""

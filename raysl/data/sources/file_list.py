@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
-from raysl.addresses import absolute, cut, info_at, join, open_uri, telling
+from raysl.addresses import cut, info_at, join, open_uri, telling
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split
@@ -59,12 +59,6 @@ class FileList(Source):
         is replaced."""
         allow_duplicates: bool = False
         """Let a path stand in a list more than once."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            for name in ("train", "test", "train_labels", "test_labels", "root"):  # workers run in other directories
-                if getattr(self, name) is not None:
-                    object.__setattr__(self, name, absolute(getattr(self, name)))
 
     def split(self, name: str) -> Split | None:
         """See `Source.split`."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raysl.addresses import absolute, open_uri
+from raysl.addresses import open_uri
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
@@ -51,10 +51,9 @@ class HuggingFace(Source):
         test_split: str | None = None
         """Held-out split. Default: the one called validation, val or valid, else test or testing."""
 
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.dataset is not None and os.path.exists(os.path.expanduser(self.dataset)):
-                object.__setattr__(self, "dataset", absolute(self.dataset))  # workers run in other directories
+        def is_place(self, field: str, text: str) -> bool:
+            """See `ComponentConfig.is_place`: a dataset that is not there is a name on the hub."""
+            return field != "dataset" or os.path.exists(os.path.expanduser(text))
 
     def split(self, name: str) -> Split | None:
         """See `Source.split`."""

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
-from raysl.addresses import absolute, info_of, join
+from raysl.addresses import info_of, join
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
@@ -41,12 +41,6 @@ class ImageFolder(Source):
         """Folder or URI of the training images, instead of the one in `path`."""
         test: Location | None = None
         """Folder or URI of the held-out images, instead of the one in `path`."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            for name in ("path", "train", "test"):  # workers run in other directories
-                if getattr(self, name) is not None:
-                    object.__setattr__(self, name, absolute(getattr(self, name)))
 
     def split(self, name: str) -> Split | None:
         """See `Source.split`."""

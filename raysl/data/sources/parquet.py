@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from raysl.addresses import absolute
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
@@ -45,12 +44,6 @@ class Parquet(Source):
         not; null: nothing is labelled."""
         classes: tuple[str, ...] = ()
         """Names of the classes, by label. Default: those that the files give, else the labels themselves."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            for name in ("path", "train", "test"):  # workers run in other directories
-                if getattr(self, name) is not None:
-                    object.__setattr__(self, name, absolute(getattr(self, name)))
 
     def split(self, name: str) -> Split | None:
         """See `Source.split`."""

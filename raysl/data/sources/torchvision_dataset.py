@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from raysl.addresses import absolute
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
@@ -85,11 +84,6 @@ class TorchvisionDataset(Source):
         """Part to train on, in torchvision's words, as unlabeled of STL10. Default: train or trainval."""
         test_split: str | None = None
         """Held-out part, in torchvision's words. Default: test, of Imagenette val."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.root is not None:  # workers run in other directories
-                object.__setattr__(self, "root", absolute(self.root))
 
     def split(self, name: str) -> Split | None:
         """See `Source.split`."""

@@ -6,7 +6,6 @@ from functools import cached_property
 
 import numpy as np
 
-from raysl.addresses import absolute
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
@@ -36,11 +35,6 @@ class VOC(Source):
         """Set of the training images. Default: trainval where there is a set to test on (2007), else train (2012)."""
         test_set: str | None = None
         """Set of the held-out images. Default: test, else val."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            if self.path is not None:  # workers run in other directories
-                object.__setattr__(self, "path", absolute(self.path))
 
     def split(self, name: str) -> Split | None:
         """See `Source.split`."""

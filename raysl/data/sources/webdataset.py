@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
-from raysl.addresses import absolute, telling
+from raysl.addresses import telling
 from raysl.cache import RecentlyUsed
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
@@ -57,12 +57,6 @@ class WebDataset(Source):
         """Names of the classes, by label; default: the numbers."""
         index: Location | None = None
         """Folder or URI for the `.index.npz` files; default: beside the shards."""
-
-        def __post_init__(self) -> None:
-            super().__post_init__()
-            for name in ("path", "train", "test", "index"):  # workers run in other directories
-                if getattr(self, name) is not None:
-                    object.__setattr__(self, name, absolute(getattr(self, name)))
 
     def split(self, name: str) -> Split | None:
         """See `Source.split`."""

@@ -39,6 +39,7 @@ class CheckpointKeeper(Callback):
         """Checkpoints of multiples of this stay for good; they must be some of `train.checkpoint_every`."""
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             if self.metric is None and self.every is None:
                 raise ValueError("nothing would be kept; set metric, every or both")
             if self.metric is not None and self.mode is None:

@@ -45,6 +45,7 @@ class Function(Callback):
         """What its names begin with in the log."""
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             file, colon, name = self.function.rpartition(":")
             if file.endswith(".py"):  # a second start may be in another directory
                 object.__setattr__(self, "function", f"{Path(file).expanduser().absolute()}{colon}{name}")

@@ -6,10 +6,7 @@ from collections import deque
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from raysl import dist
-from raysl.schedule import Step
 from raysl.screen import console, duration
-from raysl.train.callbacks.callback import Callback, Run
 
 log = logging.getLogger("raysl")
 
@@ -69,24 +66,6 @@ class ProgressView:
         if not self.step_s or step == self.total:
             return ""
         return f"left {duration((self.total - step) * sum(self.step_s) / len(self.step_s))}"
-
-
-class ProgressBar(Callback):
-    """Shows progress from inside the process that trains."""
-
-    def on_train_start(self, run: Run) -> None:
-        """See `Callback.on_train_start`."""
-        self.view = ProgressView(run.plan.total_steps, run.state.step) if dist.is_main() else None
-
-    def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
-        """See `Callback.on_log`."""
-        if self.view is not None:
-            self.view.show(step.index, line)
-
-    def on_train_end(self, run: Run) -> None:
-        """See `Callback.on_train_end`."""
-        if self.view is not None:
-            self.view.close()
 
 
 _SHOWN = {
