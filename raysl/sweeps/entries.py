@@ -3,45 +3,39 @@
 import math
 from collections.abc import Sequence
 
-from raysl.leaderboard.entry import Entry, Objective, Status
+from raysl.leaderboard.entry import Entry, Status
 from raysl.leaderboard.leaderboard import MOST_POINTS, thinned
 from raysl.storage import Folder
+from raysl.sweeps.logged import Logged
 from raysl.sweeps.record import Note, Record
 
-NO_CURVES = ("step", "epoch", "lr", "images_per_s", "step_s", "data_wait", "memory_gb")
+NO_CURVES = ("lr", "images_per_s", "step_s", "data_wait", "memory_gb")
 """What is logged and is no learning curve."""
 
 
-def entries_of(records: Sequence[Record], folder: Folder, judged_by: Objective) -> list[Entry]:
+def entries_of(records: Sequence[Record], folder: Folder) -> list[Entry]:
     """The runs of a sweep in the order of drawing; of a run that was trained in parts, the newest part.
 
     Args:
         records: of the trials.
         folder: of the sweep.
-        judged_by: number that the scheduler looks at.
     """
     newest = {record.trial.name: record for record in records}
-    return [entry_of(record, place, folder, judged_by) for place, record in enumerate(newest.values())]
+    return [entry_of(record, place, folder) for place, record in enumerate(newest.values())]
 
 
-def entry_of(record: Record, index: int, folder: Folder, judged_by: Objective) -> Entry:
+def entry_of(record: Record, index: int, folder: Folder) -> Entry:
     """A run as the leaderboard has it: of one that was stopped, nothing that came after its last epoch.
 
     Args:
         record: of the trial.
         index: its place in the order of drawing.
         folder: of the sweep.
-        judged_by: number that the scheduler looks at.
     """
-    trial, verdict = record.trial, record.verdict
-    lines = [line for line in record.lines if verdict is None or line["epoch"] <= verdict.epoch]
+    trial, verdict, logged = record.trial, record.verdict, record.logged
+    until = math.inf if verdict is None else verdict.epoch
     note = record.note if record.note is not None and verdict is None else Note("paused", 0)
-    metrics: dict[str, float] = {}
-    for line in lines:
-        metrics |= line
-    metrics = {name: value for name, value in {**metrics, **note.metrics}.items() if name not in ("step", "epoch")}
-    if verdict is not None and (value := record.course.at(verdict.epoch)) is not None:
-        metrics[judged_by.metric] = value
+    metrics = {**logged.newest(until), **note.metrics}
     return Entry(
         trial=trial.name,
         index=index,
@@ -50,11 +44,11 @@ def entry_of(record: Record, index: int, folder: Folder, judged_by: Objective) -
         settings=dict(trial.settings),
         seed=trial.seed,
         epochs=record.epochs,
-        epoch=_epoch(record, lines),
+        epoch=_epoch(record),
         metrics={name: value for name, value in metrics.items() if not math.isnan(value)},
         intervals=note.intervals,
         units=note.units,
-        course=_curves(lines),
+        course=_curves(logged, until),
         costs={} if record.last is None else record.last.costs,
         draws=record.draws,
         reason=record.failure or (verdict.reason if verdict is not None else note.reason),
@@ -76,33 +70,17 @@ def _status(record: Record) -> Status:
     return "finished" if record.has_ended and record.trial.until is None else "waiting"
 
 
-def _epoch(record: Record, lines: Sequence[dict[str, float]]) -> float | None:
+def _epoch(record: Record) -> float | None:
     if record.verdict is not None:
         return record.verdict.epoch
     if record.has_ended and record.note is not None:
         return record.note.epoch
-    return lines[-1]["epoch"] if lines else None
+    return record.logged.reached or None
 
 
-def _curves(lines: Sequence[dict[str, float]]) -> dict[str, list[tuple[float, float]]]:
-    """Learning curves by name, of at most `MOST_POINTS`."""
-    names = dict.fromkeys(name for line in lines for name in line if name not in NO_CURVES)
-    curves = {}
-    for name in names:
-        points = [(line["epoch"], line[name]) for line in lines if name in line and math.isfinite(line[name])]
-        curves[name] = thinned(points, MOST_POINTS)
-    if seconds := _seconds(lines):
-        curves["seconds"] = thinned(seconds, MOST_POINTS)
-    return curves
-
-
-def _seconds(lines: Sequence[dict[str, float]]) -> list[tuple[float, float]]:
-    """Seconds of training by epoch, from the steps and how long each took."""
-    points: list[tuple[float, float]] = []
-    spent, before = 0.0, 0.0
-    for line in lines:
-        if "step_s" in line:
-            spent += line["step_s"] * (line["step"] - before)
-            before = line["step"]
-            points.append((line["epoch"], round(spent, 3)))
-    return points
+def _curves(logged: Logged, until: float) -> dict[str, list[tuple[float, float]]]:
+    """Learning curves by name, of at most `MOST_POINTS`, and that of the seconds."""
+    curves = {name: logged.curve(name, until) for name in logged.epochs if name not in NO_CURVES}
+    if seconds := logged.seconds(until):
+        curves["seconds"] = seconds
+    return {name: thinned(curve, MOST_POINTS) for name, curve in curves.items()}

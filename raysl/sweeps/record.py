@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -17,6 +16,7 @@ from raysl.leaderboard.entry import Objective
 from raysl.report.contents import plain as jsonable
 from raysl.storage import Folder, outlast
 from raysl.sweeps.judging import Course, Verdict
+from raysl.sweeps.logged import Logged
 from raysl.sweeps.trial import Trial
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.folder.run_folder import METRICS_FILE
@@ -82,7 +82,7 @@ class Record:
         trial: what it tries.
         epochs: that it trains to.
         course: of the number that it is judged by.
-        lines: what it has logged, a dict a line, without those behind `until`.
+        logged: by its run, without what came behind `epochs`.
         note: of its end; None where that is still to come.
         last: note of the newest start that ended, whatever its end.
         draws: how often it was drawn.
@@ -94,7 +94,7 @@ class Record:
     trial: Trial
     epochs: int
     course: Course = field(default_factory=Course)
-    lines: list[dict[str, float]] = field(default_factory=list)
+    logged: Logged = field(default_factory=Logged)
     note: Note | None = None
     last: Note | None = None
     draws: int = 1
@@ -124,12 +124,11 @@ def look(record: Record, folder: Folder, judged_by: Objective, measures: Mapping
         judged_by: number of the course.
         measures: what is asked for now, see `measures_of`: a note of something else counts as unfinished.
     """
-    record.lines = _lines(folder, record.epochs)
-    own = [line for line in record.lines if judged_by.metric in line]
+    record.logged = logged = _logged(folder, record.epochs)
     course = record.course
-    course.epochs = [line["epoch"] for line in own]
-    course.values = [line[judged_by.metric] for line in own]
-    course.reached = record.lines[-1]["epoch"] if record.lines else 0.0
+    course.epochs = list(logged.epochs.get(judged_by.metric, ()))
+    course.values = list(logged.values.get(judged_by.metric, ()))
+    course.reached = logged.reached
     note = None if record.is_running else Note.read(folder)
     record.note = note if note is not None and _is_of_now(note, record, measures) else None
     record.last = note or record.last
@@ -146,13 +145,9 @@ def _is_of_now(note: Note, record: Record, measures: Mapping[str, list[str]]) ->
     return note.status == "finished" and is_measured and note.until == record.epochs
 
 
-def _lines(folder: Folder, until: int) -> list[dict[str, float]]:
+def _logged(folder: Folder, until: int) -> Logged:
     lines = parse_metrics(outlast(partial(folder.read_if_there, METRICS_FILE)))
-    return [
-        {sys.intern(name): value for name, value in line.items()}  # else each line keeps the text of all its names
-        for line in lines
-        if "epoch" in line and line["epoch"] <= until
-    ]
+    return Logged([line for line in lines if "epoch" in line and line["epoch"] <= until])
 
 
 def measures_of(config: RunConfig) -> dict[str, list[str]]:

@@ -262,7 +262,7 @@ class SweepRun:
         """The leaderboard as things stand."""
         for place in range(len(self.replay.records)):
             self.replay.verdict(place)
-        entries = entries_of(self.replay.records, self.folder, self.sweep.early)
+        entries = entries_of(self.replay.records, self.folder)
         facts = SweepFacts(
             name=self.base.name,
             objectives=self.sweep.objectives,
