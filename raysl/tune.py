@@ -15,12 +15,13 @@ from ray.tune import PlacementGroupFactory, Trainable
 from raysl.addresses import absolute
 from raysl.arguments import run_config
 from raysl.checkpoint_files import PREFIX, checkpoint_name, checkpoint_names, newest_whole
-from raysl.cluster import TRIAL_CPUS, Resources, connect, share_cluster, worker_shape
+from raysl.cluster import cluster_resources, connect, share_cluster
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, StorageError
 from raysl.redact import bare_tree, redact_uri
 from raysl.report.contents import plain
+from raysl.resources import TRIAL_CPUS, worker_shape
 from raysl.storage import outlast
 from raysl.sweeps.trial import setting, trial_name
 from raysl.train.callbacks.hparams import write_hparams
@@ -69,7 +70,7 @@ def trainable(config: RunConfig | str, storage: str | None = None, concurrent: i
     if concurrent < 1:
         raise ConfigError(f"concurrent={concurrent} is no number of trials; give 1 or more")
     connect(with_state=True)
-    worker_shape(base.train, Resources.of_cluster().shared(concurrent))
+    worker_shape(base.train, cluster_resources().shared(concurrent))
     kept = max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)
     base = replace(base, train=replace(base.train, keep_checkpoints=kept))
     return type("raysl", (RunTrainable,), {"base": base, "concurrent": concurrent, "__doc__": RunTrainable.__doc__})

@@ -1,11 +1,15 @@
 """A private cluster: out of the way of signals, and quiet about its own processes."""
 
+import os
+import socket
 import subprocess
 import sys
 
 import pytest
+import ray
 
-from raysl.cluster import _print_less
+from raysl.cluster import _print_less, connect
+from raysl.errors import ConfigError, RunFailed
 
 DRIVER = """
 import os, signal
@@ -39,3 +43,25 @@ def test_what_the_raylet_says_of_its_worker_processes_is_not_shown(capsys: pytes
     assert capsys.readouterr().out == ""
     _print_less({"lines": ["No space left for objects"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
     assert "No space left for objects" in capsys.readouterr().out
+
+
+def test_an_address_at_which_nothing_listens_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody else gets this port, and nobody listens there
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        monkeypatch.setattr(os, "environ", {**os.environ, "RAY_ADDRESS": f"127.0.0.1:{taken.getsockname()[1]}"})
+        with pytest.raises(ConfigError, match=r"no Ray cluster answers at RAY_ADDRESS=127.* or unset RAY_ADDRESS"):
+            connect()
+
+
+def test_ray_that_does_not_start_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**settings: object) -> None:
+        raise Exception("The current node timed out during startup.\nThis could be due to ...")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"})
+    with pytest.raises(RunFailed) as told:
+        connect()
+    assert str(told.value).startswith("Ray has not started: The current node timed out during startup. Try again")
+    assert "\n" not in str(told.value)

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from raysl.cluster import Resources, worker_shape
 from raysl.config.schema import TrainConfig
+from raysl.resources import Resources, worker_shape
 
 FILE = Path(__file__).parents[1] / "cluster.yaml"
 

@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
-from raysl.cluster import LEAST_CPUS, TASK_CPUS, TRIAL_CPUS, Resources, worker_shape
 from raysl.config.load import load_config
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError
+from raysl.resources import LEAST_CPUS, TASK_CPUS, TRIAL_CPUS, Resources, worker_shape
 
 CPUS, GPUS, TRIALS, WORKERS = range(1, 65), range(9), range(1, 17), range(1, 5)
 

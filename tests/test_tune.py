@@ -16,12 +16,13 @@ import raysl
 from raysl.checkpoint import TrainState
 from raysl.checkpoint_files import checkpoint_name
 from raysl.checkpoint_tensors import load_tensors
-from raysl.cluster import Resources, share_cluster, worker_shape
+from raysl.cluster import cluster_resources, share_cluster
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.methods.method import StepOutput
+from raysl.resources import Resources, worker_shape
 from raysl.schedule import Step
 from raysl.sweeps.trial import trial_name
 from raysl.train import LocalReporter, fit
@@ -99,7 +100,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[RunTrainable]]:
     monkeypatch.setattr("raysl.tune.connect", lambda with_state: None)
-    monkeypatch.setattr(Resources, "of_cluster", lambda: Resources(8, 0))
+    monkeypatch.setattr(raysl.tune, "cluster_resources", lambda: Resources(8, 0))
     words = ["data.limit=64", "train.batch_size=8", f"train.epochs={EPOCHS}", "train.checkpoint_every=1ep"]
     config = load_config("quickstart", [*SMALL, *words, f"storage={tmp_path}", "name=mine"])
     made: list[Any] = []
@@ -215,7 +216,7 @@ def test_the_cluster_is_shared_and_enough_checkpoints_stay(
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
     monkeypatch.setattr("ray._private.state.state.get_max_resources_from_cluster_config", lambda: None)
     base({})
-    have = Resources.of_cluster()
+    have = cluster_resources()
     assert (have.trials, worker_shape(base.base.train, have).cpus) == (16, 0.39), "(8 - 1.5 - 16 drivers) / 16"
     assert base.base.train.keep_checkpoints == 4
     assert [dict(bundle) for bundle in base.default_resource_request({}).bundles] == [{"CPU": 0.01}]

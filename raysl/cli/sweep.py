@@ -70,24 +70,19 @@ def _loaded(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
 
 
 def _list(run: "SweepRun") -> None:
-    from raysl.sweeps.estimate import START_S, hours_left, is_like_here, seconds_of
+    from raysl.sweeps.estimate import hours_ahead
     from raysl.sweeps.listing import outdated, summary, trial_lines
 
     board = run.known()
     entries = board.entries
     for line in [*trial_lines(entries), *outdated(run.replay.records, run.measures)]:
         typer.echo(line)
-    num_left = (run.num_trials or len(entries)) - sum(
+    num_left = (run.progress.num_trials or len(entries)) - sum(
         entry.status in ("finished", "stopped", "failed") for entry in entries
     )
-    concurrent, how = run.sweep.concurrent or 1, ""
-    hours = hours_left(run.replay.records, num_left, concurrent)
-    base = next(iter(run.bases.items()))
-    if hours is None and is_like_here(base[1]):
-        hours = (seconds_of(base[1]) + START_S) * num_left / concurrent / 3600
-        which = f" of {base[0]}" if base[0] else ""
-        how = f", by a few steps{which}; measurements, and what is stopped early, not counted"
-    typer.echo(summary(entries, run.num_trials, hours, f" with {concurrent} at a time{how}"))
+    concurrent = run.sweep.concurrent or 1
+    hours, how = hours_ahead(run.replay.records, run.trained, num_left, concurrent)
+    typer.echo(summary(entries, run.progress.num_trials, hours, f" with {concurrent} at a time{how}"))
 
 
 def _show(name: str, overrides: list[str], is_watched: bool) -> None:

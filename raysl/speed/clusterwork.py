@@ -22,7 +22,7 @@ from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read
 from raysl.benchmarks.features.extraction import Wanted, extract_to
 from raysl.benchmarks.parallel import run_jobs
 from raysl.benchmarks.svm import SVM
-from raysl.cluster import Resources, connect, disconnect
+from raysl.cluster import cluster_resources, connect, disconnect
 from raysl.config.schema import DataConfig
 from raysl.data.source import Split
 from raysl.data.sources.parquet import Parquet
@@ -40,7 +40,7 @@ SMALL_SIDE = 8
 def num_cpus() -> int:
     """Of the cluster."""
     connect()
-    return max(1, int(Resources.of_cluster().cpus))
+    return max(1, int(cluster_resources().cpus))
 
 
 def svm_contenders(sizes: Sizes) -> dict[str, Callable[[], Any]]:

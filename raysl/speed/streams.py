@@ -144,8 +144,8 @@ def raysl_local(task: StreamTask) -> Iterator[Any]:
 
 def raysl_ray(settings: dict[str, Any]) -> None:
     """raysl on Ray; Ray Train calls it in its worker."""
-    from raysl.cluster import TASK_CPUS
     from raysl.data.stream.pipeline import RayBatches
+    from raysl.resources import TASK_CPUS
 
     task: StreamTask = settings["task"]
     _prepare_process(task)

@@ -2,14 +2,14 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from raysl.checkpoint import TrainState
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
-from raysl.methods.method import StepOutput
+from raysl.methods.method import Method, StepOutput
 from raysl.schedule import Step
 from raysl.sweeps.record import Record
 from raysl.train.callbacks.callback import Callback, Run
@@ -41,8 +41,9 @@ def is_like_here(config: RunConfig) -> bool:
     return not os.environ.get("RAY_ADDRESS") and config.train.device != "cuda" and not torch.cuda.is_available()
 
 
-def seconds_of(config: RunConfig) -> float:
-    """Seconds of training of a run, by a few of its steps in this process, one of them left out as the first.
+def seconds_of(config: RunConfig) -> float | None:
+    """Seconds of training of a run, by a few of its steps in this process, one of them left out as the first; None of
+    a method that goes through all images before them.
 
     Raises:
         ConfigError: if the run could not work.
@@ -50,6 +51,8 @@ def seconds_of(config: RunConfig) -> float:
     run = prepare(config)
     with torch.random.fork_rng(devices=[]):
         state = TrainState.create(run.setup, "cpu", run.classes)
+        if type(state.method).before_epoch is not Method.before_epoch:
+            return None
         timed = _Timed()
         stream = LocalBatches(run.loader, 0, 1, torch.device("cpu"))
         fit(state, state.method, run.setup.plan, stream, callbacks=[timed], reporter=LocalReporter())
@@ -70,3 +73,27 @@ def hours_left(records: Sequence[Record], num_left: float, concurrent: int) -> f
     if not spent:
         return None
     return sum(spent) / len(spent) * num_left / concurrent / 3600
+
+
+def hours_ahead(
+    records: Sequence[Record], bases: Mapping[str, RunConfig], num_left: float, concurrent: int
+) -> tuple[float | None, str]:
+    """Hours that so many trials more will take, and in words what they are known by; None where nothing tells.
+
+    Args:
+        records: trials so far.
+        bases: what trials depart from that are trained, of which the first one's steps are timed where no trial has
+            ended.
+        num_left: trials that are still to come.
+        concurrent: trials at a time.
+    """
+    hours = hours_left(records, num_left, concurrent)
+    name, base = next(iter(bases.items()), ("", None))
+    if hours is not None or base is None or not is_like_here(base):
+        return hours, ""
+    seconds = seconds_of(base)
+    if seconds is None:
+        return None, ""
+    which = f" of {name}" if name else ""
+    how = f", by a few steps{which}; measurements, and what is stopped early, not counted"
+    return (seconds + START_S) * num_left / concurrent / 3600, how

@@ -34,7 +34,7 @@ def trial_lines(entries: Sequence[Entry]) -> list[str]:
 
 
 def summary(entries: Sequence[Entry], num_trials: int | None, hours: float | None, how: str = "") -> str:
-    """How many trials there are, and how long those that are left take.
+    """All trials that are known, and how long those that are left take.
 
     Args:
         entries: those that are known.
@@ -48,9 +48,14 @@ def summary(entries: Sequence[Entry], num_trials: int | None, hours: float | Non
     text = f"{total} trial{'s' * (total != 1)}" + (f" ({ended} before)" if ended else "")
     if len(entries) < total:
         text += f", of which {total - len(entries)} depend on what the others come to, or are drawn twice"
+    return f"{text}; {time_left(hours, how)}"
+
+
+def time_left(hours: float | None, how: str = "") -> str:
+    """How long the trials that are left take, in words; `hours` and `how` as of `summary`."""
     if hours is None:
-        return f"{text}; how long they take is known when the first one has ended"
-    return f"{text}; about {duration(3600 * hours)} for what is left{how}"
+        return "how long they take is known when the first one has ended"
+    return f"about {duration(3600 * hours)} for what is left{how}"
 
 
 def outdated(records: Sequence[Record], measures: Callable[[Trial], Mapping[str, list[str]]]) -> list[str]:

@@ -17,24 +17,25 @@ from typing import Any
 from raysl.addresses import absolute
 from raysl.arguments import instance, run_config
 from raysl.checkpoint_files import checkpoint_name
-from raysl.cluster import Resources, connect, most_trials, worker_shape
+from raysl.cluster import cluster_resources, connect
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, Stopped
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.resources import most_trials, worker_shape
 from raysl.schedule import Duration
-from raysl.screen import duration, logging_shown
+from raysl.screen import logging_shown
 from raysl.signals import heeding
 from raysl.sweeps.board import Board
 from raysl.sweeps.checks import check_reported, check_trials, named
 from raysl.sweeps.claim import claim
 from raysl.sweeps.entries import entries_of
-from raysl.sweeps.estimate import hours_left
 from raysl.sweeps.listing import outdated
 from raysl.sweeps.load import dump_space, from_tree, load_starts, measured_starts
 from raysl.sweeps.optuna_search import OptunaSearch
-from raysl.sweeps.population import PopulationSearch
+from raysl.sweeps.population import PopulationSearch, interval_ends
+from raysl.sweeps.progress import Progress
 from raysl.sweeps.record import Record, look, measures_of
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.run_trial import failed_note
@@ -104,6 +105,8 @@ class SweepRun:
         self.has_reported = len(bases) > 1  # what some configurations report, others need not
         epochs = max(start.train.epochs for start in self.bases.values())
         self.replay = Replay(self._search(), judge_of(sweep, epochs), self._record, self._look)
+        parts = len(interval_ends(sweep.interval, epochs)) if sweep.scheduler == "population" else 1
+        self.progress = Progress(self.replay, parts, sweep.objectives[0])
 
     @classmethod
     def of(
@@ -160,6 +163,11 @@ class SweepRun:
             self._measures[trial.name] = measures_of(trial.run_of(self.bases, self.folder.uri))
         return self._measures[trial.name]
 
+    @property
+    def trained(self) -> dict[str, RunConfig]:
+        """What trials depart from that are trained, and not measured alone."""
+        return {name: base for name, base in self.bases.items() if name not in self.sweep.checkpoints}
+
     def known(self) -> Leaderboard:
         """The leaderboard as the runs' folders have it, without running anything, and what is still to come."""
         while self.replay.draw():
@@ -185,8 +193,7 @@ class SweepRun:
     def _first_left(self) -> Record | None:
         """Whether anything is left to run; what has ended is told of."""
         record = self.replay.next()
-        ended = sum(own.has_ended or own.verdict is not None for own in self.replay.records)
-        if ended:
+        if ended := self.progress.num_ended:
             log.info("the sweep goes on: %d trials have ended before", ended)
         for line in outdated(self.replay.records, self.measures):
             log.info(line)
@@ -195,6 +202,7 @@ class SweepRun:
     def _run_rest(self, signals: Any) -> None:
         connect(with_state=True)
         concurrent, bases = self._room()
+        log.info(self.progress.outlook(self.trained, concurrent))
         self.stage = stage = Stage(self.replay, bases, self.folder, concurrent, self._told)
 
         def save() -> bool:
@@ -214,7 +222,7 @@ class SweepRun:
 
     def _room(self) -> tuple[int, dict[str, RunConfig]]:
         """How many trials at a time, and the configurations with each one's share of the cluster."""
-        have = Resources.of_cluster()
+        have = cluster_resources()
         num = self.sweep.concurrent or min(most_trials(base.train, have) for base in self.bases.values())
         bases = {}
         for name, base in self.bases.items():
@@ -227,8 +235,9 @@ class SweepRun:
         if record is None:
             self.board.write_now_and_then()
             return
-        self._tell(record)
+        log.info(self.progress.line(record, 1 if self.stage is None else self.stage.concurrent))
         if record.failure is not None:
+            log.warning("%s is not tried again: %s; the others go on", record.trial.name, record.failure)
             record.note = record.last = failed_note(record.trial.run_of(self.bases, self.folder.uri), record.failure)
         elif record.note is not None and not self.has_reported:
             self.has_reported = True
@@ -245,19 +254,6 @@ class SweepRun:
         if self.stage is not None:
             self.stage.is_ending = True
 
-    def _tell(self, record: Record) -> None:
-        objective = self.sweep.objectives[0]
-        how = "failed" if record.failure else "stopped" if self.replay.verdict_of(record) else "ended"
-        value = record.metric(objective)
-        number = "" if value is None else f": {objective.metric} {value:.4g}"
-        ended = sum(own.has_ended or own.verdict is not None for own in self.replay.records)
-        total, concurrent = self.num_trials, 1 if self.stage is None else self.stage.concurrent
-        left = None if total is None else hours_left(self.replay.records, max(0, total - ended), concurrent)
-        rest = f"; about {duration(3600 * left)} left" if left and total != ended else ""
-        log.info("%s %s%s (%d of %s%s)", record.trial.name, how, number, ended, total or "?", rest)
-        if record.failure:
-            log.warning("%s is not tried again: %s; the others go on", record.trial.name, record.failure)
-
     def leaderboard(self, state: State = "running") -> Leaderboard:
         """The leaderboard as things stand."""
         for place in range(len(self.replay.records)):
@@ -271,22 +267,11 @@ class SweepRun:
             space=dump_space(self.sweep),
             search=self.sweep.search,
             scheduler=self.sweep.scheduler,
-            trials=self.num_runs(len(entries)),
+            trials=self.progress.num_runs(len(entries)),
             state=state,
             written=time.time(),
         )
         return Leaderboard(entries, facts)
-
-    def num_runs(self, known: int) -> int | None:
-        """How many runs there are, of which so many are known; None where that is still open."""
-        if self.replay.is_drawn:
-            return known
-        return None if self.sweep.scheduler == "population" else self.num_trials
-
-    @property
-    def num_trials(self) -> int | None:
-        """How many trials there are, where that is known."""
-        return len(self.replay.records) if self.replay.is_drawn else self.replay.search.num_trials()
 
 
 def _ready(start: RunConfig, sweep: SweepConfig) -> RunConfig:

@@ -17,10 +17,11 @@ from ray.tune import Tuner
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
-from raysl.cluster import TRIAL_CPUS, share_cluster
+from raysl.cluster import share_cluster
 from raysl.config.schema import RunConfig
 from raysl.errors import StorageError
 from raysl.redact import redact
+from raysl.resources import TRIAL_CPUS
 from raysl.storage import outlast
 from raysl.sweeps.record import Record
 from raysl.sweeps.replay import Replay

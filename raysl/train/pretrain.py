@@ -24,12 +24,13 @@ from raysl.arguments import run_config
 from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.checkpoint_files import SETTINGS_FILE, Found, newest_whole
 from raysl.checkpoint_kept import Kept
-from raysl.cluster import Resources, connect, disconnect, worker_shape
+from raysl.cluster import cluster_resources, connect, disconnect
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.errors import Stopped as Stopped
 from raysl.redact import redact, redact_uri
 from raysl.report.summary import score_table
+from raysl.resources import worker_shape
 from raysl.signals import Signals, heeding
 from raysl.storage import outlast
 from raysl.train.begin import begin
@@ -181,7 +182,7 @@ def _train(
     connect()
     waits.enter("starting workers")
     train, plan, augment_on = run.config.train, run.setup.plan, run.config.data.augment_on
-    shape = worker_shape(train, Resources.of_cluster())
+    shape = worker_shape(train, cluster_resources())
     in_task = augment_on == "task" or (augment_on == "auto" and shape.device == "cpu")
     job = Job(
         run=replace(run, loader=replace(run.loader, augment_in_task=in_task)),

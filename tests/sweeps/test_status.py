@@ -103,3 +103,36 @@ def test_a_note_of_other_code_or_another_length_does_not_count_as_the_end(tmp_pa
     assert not has_ended(status="paused")
     assert not has_ended(measures={"knn": [measures["knn"][0], "other code"]})
     assert has_ended(measures={**measures, "linear": ["more", "than asked"]})
+
+
+def _progress(base: str = "quickstart", **tree: object) -> tuple[SweepRun, str]:
+    space = {"optim.lr": {"loguniform": [0.01, 0.1]}}
+    sweep = from_tree({"space": space, "trials": 4, "metric": "loss", "mode": "min", "scheduler": "none", **tree}, "")
+    run = SweepRun.of(load_config(base, ["train.epochs=4", "data.limit=64", "backbone.width=8"]), sweep)
+    run.replay.look = lambda record: None
+    return run, run.progress.outlook(run.trained, concurrent=2)
+
+
+def test_a_start_says_how_many_trials_it_runs_and_about_how_long() -> None:
+    _, told = _progress()
+    assert told.startswith("4 trials to run, 2 at a time; about ")
+    assert "by a few steps; measurements, and what is stopped early, not counted" in told
+    _, parts = _progress(scheduler="population", interval=2)
+    assert parts.startswith("4 runs of 2 parts to run, 2 at a time; about ")
+    _, clusters = _progress("digits/clusterfit")
+    assert clusters.endswith("; how long they take is known when the first one has ended")
+
+
+def test_each_end_says_what_came_of_it_and_what_is_left() -> None:
+    run, _ = _progress()
+    first = run.replay.next()
+    assert first is not None
+    first.note = first.last = Note("finished", 4, 4.0, {"loss": 1.25}, costs={"seconds": 1800.0})
+    assert run.progress.line(first, 3) == f"{first.trial.name} ended: loss 1.25 (1 of 4; about 30 min left)"
+    first.failure = "it is out of memory"
+    assert run.progress.line(first, 3).startswith(f"{first.trial.name} failed (1 of 4")
+    run, _ = _progress(scheduler="population", interval=2)
+    first = run.replay.next()
+    assert first is not None
+    first.note = first.last = Note("paused", 2, 2.0, {"loss": 1.25}, costs={"seconds": 1800.0})
+    assert run.progress.line(first, 3) == f"{first.trial.name} is at epoch 2: loss 1.25 (1 of 8 parts)"

@@ -17,13 +17,13 @@ import ray.cloudpickle
 from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.checkpoint import TrainState, load_checkpoint
 from raysl.checkpoint_files import Found, checkpoint_name, seal
-from raysl.cluster import Resources, worker_shape
 from raysl.components import ALIASES, resolve
 from raysl.config.fields import group_of, settings_of
 from raysl.config.load import load_config, load_dumped
 from raysl.config.schema import RunConfig, is_may_change
 from raysl.errors import ConfigError, RunFailed
 from raysl.methods.setup import Setup
+from raysl.resources import Resources, worker_shape
 from raysl.train.begin import begin
 from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.expected import check_expected

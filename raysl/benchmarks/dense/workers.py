@@ -15,9 +15,10 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from raysl import dist
 from raysl.benchmarks.benchmark import Context, Findings
-from raysl.cluster import Resources, connect, worker_shape
+from raysl.cluster import cluster_resources, connect
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError, RunFailed
+from raysl.resources import worker_shape
 from raysl.train.trainer import Trainer
 
 MAX_FAILURES = 3
@@ -61,7 +62,7 @@ def on_workers(measure_on: MeasureOn, context: Context, workers: int | None) -> 
         cpus_per_worker=own.cpus_per_worker,
         gpus_per_worker=own.gpus_per_worker if num == 1 else 1.0,
     )
-    shape = worker_shape(train, Resources.of_cluster())
+    shape = worker_shape(train, cluster_resources())
     lean = replace(context, images={}, train=None, test=None)
     with tempfile.TemporaryDirectory(prefix="raysl_ray_") as notes:  # of Ray's own
         trainer = Trainer(

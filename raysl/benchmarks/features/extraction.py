@@ -152,10 +152,10 @@ def extract_to(
 ) -> dict[tuple[str, str], Store]:
     """Features by the names of network and stage, each to its folder; what lies there of the same ones is kept."""
     from raysl.benchmarks.features.pool import over_chunks  # Ray, without which benchmarks can still be named
-    from raysl.cluster import Resources, connect
+    from raysl.cluster import cluster_resources, connect
 
     connect()
-    part_rows = part_rows_for(split.num_samples, Resources.of_cluster().cpus)
+    part_rows = part_rows_for(split.num_samples, cluster_resources().cpus)
     stores: dict[tuple[str, str], Store] = {}
     for (name, stage), folder in folders.items():
         about = About(_basis(wanted.weights[name], stage, split, data), split.num_samples, part_rows, wanted.dtype)

@@ -16,7 +16,8 @@ import torch
 from ray.data import DataContext
 from torch import nn
 
-from raysl.cluster import TASK_CPUS, Resources, connect
+from raysl.cluster import cluster_resources, connect
+from raysl.resources import TASK_CPUS
 
 Numpy = dict[str, np.ndarray]
 
@@ -45,7 +46,7 @@ def over_chunks(
     if not numbers:
         return
     connect()
-    resources = Resources.of_cluster()
+    resources = cluster_resources()
     each = min(1.0, resources.benchmark_cpus)
     with_pool = resources.gpus >= 1 if with_pool is None else with_pool
     context = DataContext.get_current()

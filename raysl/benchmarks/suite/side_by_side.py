@@ -15,7 +15,7 @@ from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings,
 from raysl.benchmarks.features.stored import StoredSet
 from raysl.benchmarks.parallel import ANYWHERE
 from raysl.benchmarks.suite.figures import confusion, reliability
-from raysl.cluster import Resources, connect
+from raysl.cluster import cluster_resources, connect
 from raysl.config.schema import BenchmarkConfig
 
 log = logging.getLogger("raysl")
@@ -120,7 +120,7 @@ def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Except
     if not tasks:
         return
     connect()
-    have = Resources.of_cluster()
+    have = cluster_resources()
     share = float(max(1, int(have.benchmark_cpus // len(tasks))))
     options: dict[str, Any] = {
         "num_cpus": min(share, have.benchmark_cpus),

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayTaskError
 
-from raysl.cluster import Resources, connect
+from raysl.cluster import cluster_resources, connect
 from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.source import Split
 from raysl.errors import ConfigError, RunFailed
@@ -26,7 +26,7 @@ def on_ray(
         ConfigError, RunFailed: as `work` does.
     """
     connect()
-    at_once = max(1, int(Resources.of_cluster().cpus))
+    at_once = max(1, int(cluster_resources().cpus))
     task = ray.remote(num_cpus=1)(_work_on)
     sent = ray.put(work)
     places = {name: ray.put(split) for name, split in splits.items()}

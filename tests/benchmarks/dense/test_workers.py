@@ -14,8 +14,8 @@ from raysl.benchmarks.dense import pyramid as dense_pyramid
 from raysl.benchmarks.dense import workers
 from raysl.benchmarks.detection import Detection
 from raysl.benchmarks.segmentation import Segmentation
-from raysl.cluster import Resources
 from raysl.errors import ConfigError
+from raysl.resources import Resources
 from raysl.train.late import NonFiniteLoss
 from tests.benchmarks.dense import test_boxes, test_detection, test_segmentation
 from tests.benchmarks.dense import test_masks as masks
@@ -83,7 +83,7 @@ def test_what_would_fail_again_is_told_as_it_is_and_not_tried_again(
 ) -> None:
     monkeypatch.setattr(workers, "Trainer", Here)
     monkeypatch.setattr(workers, "connect", lambda: None)
-    monkeypatch.setattr(workers.Resources, "of_cluster", lambda: Resources(8, 0))
+    monkeypatch.setattr(workers, "cluster_resources", lambda: Resources(8, 0))
     monkeypatch.setattr(workers.ray, "put", lambda value: value)
     monkeypatch.setattr(workers.ray, "get", lambda value: value)
     monkeypatch.setattr(workers.ray.train.torch, "get_device", lambda: CPU)

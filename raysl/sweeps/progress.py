@@ -1,0 +1,82 @@
+"""How far a sweep is: trials that have ended and that are to come, and what the log tells of them."""
+
+from collections.abc import Mapping
+
+from raysl.config.schema import RunConfig
+from raysl.leaderboard.entry import Objective
+from raysl.screen import duration
+from raysl.sweeps.estimate import hours_ahead, hours_left
+from raysl.sweeps.listing import time_left
+from raysl.sweeps.record import Record
+from raysl.sweeps.replay import Replay
+
+
+class Progress:
+    """Counts the trials of a replay.
+
+    Args:
+        replay: which trials there are.
+        parts: in which each run is trained, each a trial: more than one in a population.
+        objective: number that is told of each trial.
+    """
+
+    def __init__(self, replay: Replay, parts: int, objective: Objective) -> None:
+        self.replay = replay
+        self.parts = parts
+        self.objective = objective
+
+    @property
+    def num_ended(self) -> int:
+        """Trials that have ended or were stopped."""
+        return sum(record.has_ended or record.verdict is not None for record in self.replay.records)
+
+    @property
+    def num_trials(self) -> int | None:
+        """All trials, where that is known."""
+        return len(self.replay.records) if self.replay.is_drawn else self.replay.search.num_trials()
+
+    def num_runs(self, known: int) -> int | None:
+        """How many runs there are, of which so many are known; None where that is still open."""
+        if self.replay.is_drawn:
+            return known
+        return None if self.parts > 1 else self.num_trials
+
+    def outlook(self, bases: Mapping[str, RunConfig], concurrent: int) -> str:
+        """What is to come, before it starts.
+
+        Args:
+            bases: what trials depart from that are trained.
+            concurrent: trials at a time.
+        """
+        if self.num_trials is None:
+            return f"{self.num_ended} trials have ended before; the others depend on what comes"
+        left = self.num_trials - self.num_ended
+        told = f"{left} trial{'s' * (left != 1)}"
+        if self.parts > 1:
+            told = f"{self.num_trials // self.parts} runs of {self.parts} parts"
+        hours, how = (None, "") if left == 1 else hours_ahead(self.replay.records, bases, left / self.parts, concurrent)
+        return f"{told} to run, {concurrent} at a time; {time_left(hours, how)}"
+
+    def line(self, record: Record, concurrent: int) -> str:
+        """A trial that has ended, in words, and what is left then.
+
+        Args:
+            record: of the trial.
+            concurrent: trials at a time.
+        """
+        value = record.metric(self.objective)
+        number = "" if value is None else f": {self.objective.metric} {value:.4g}"
+        ended, total = self.num_ended, self.num_trials
+        left = None
+        if total is not None and total > ended and self.parts == 1:
+            left = hours_left(self.replay.records, total - ended, concurrent)
+        rest = f"; about {duration(3600 * left)} left" if left else ""
+        count = f"{ended} of {total or '?'}{' parts' * (self.parts > 1)}"
+        return f"{record.trial.name} {self._end(record)}{number} ({count}{rest})"
+
+    def _end(self, record: Record) -> str:
+        if record.failure:
+            return "failed"
+        if self.replay.verdict_of(record):
+            return "stopped"
+        return "ended" if record.trial.until is None else f"is at epoch {record.trial.until}"
