@@ -52,6 +52,17 @@ def logging_shown(show: bool = True) -> Iterator[None]:
             log.removeHandler(handler)
 
 
+@contextmanager
+def only_errors() -> Iterator[None]:
+    """While inside, nothing but errors is logged: what has been told is not told again."""
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 def console() -> "Console":
     """For what is live; it knows whether there is a terminal."""
     from rich.console import Console

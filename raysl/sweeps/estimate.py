@@ -11,6 +11,7 @@ from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.methods.method import Method, StepOutput
 from raysl.schedule import Step
+from raysl.screen import only_errors
 from raysl.sweeps.record import Record
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.loop import fit
@@ -48,8 +49,8 @@ def seconds_of(config: RunConfig) -> float | None:
     Raises:
         ConfigError: if the run could not work.
     """
-    run = prepare(config)
-    with torch.random.fork_rng(devices=[]):
+    with only_errors(), torch.random.fork_rng(devices=[]):
+        run = prepare(config)
         state = TrainState.create(run.setup, "cpu", run.classes)
         if type(state.method).before_epoch is not Method.before_epoch:
             return None
