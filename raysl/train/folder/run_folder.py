@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from raysl.addresses import join
+from raysl.addresses import cut, join
 from raysl.checkpoint_files import Found, newest_whole
 from raysl.config.dump import differences, dump, to_dict
 from raysl.config.load import stored_settings
@@ -105,7 +105,7 @@ class RunFolder(Folder):
     def wait_until_free(self, stop: threading.Event | None = None) -> bool:
         """Return when no other driver is at work here: True; or once an event is set: False."""
         stop = stop or threading.Event()
-        log.info("%s waits for another process that has it in hand", self.uri.rpartition("/")[2])
+        log.info("%s waits for another process that has it in hand", cut(self.uri)[1])
         while self.is_in_use():
             if stop.wait(self.look_every_s):
                 return False

@@ -87,6 +87,21 @@ def test_a_local_folder_is_locked_by_the_system(tmp_path: Path) -> None:
         pass
 
 
+def test_a_folder_in_use_is_waited_for_until_it_is_free_or_the_wait_is_called_off(tmp_path: Path) -> None:
+    folder, called_off = RunFolder(str(tmp_path / "one")), threading.Event()
+    folder.make()
+    called_off.set()
+    with ThreadPoolExecutor(1) as pool:
+        with folder.locked():
+            assert RunFolder(folder.uri).is_in_use()
+            assert not RunFolder(folder.uri).wait_until_free(called_off)
+            waiting = pool.submit(RunFolder(folder.uri).wait_until_free)
+            time.sleep(0.1)
+            assert not waiting.done()
+        assert waiting.result(timeout=20)
+    assert not folder.is_in_use()
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_lock_that_cannot_be_written_is_a_message(tmp_path: Path) -> None:
     (tmp_path / ".lock").symlink_to("/dev/full")
