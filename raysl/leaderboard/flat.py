@@ -17,9 +17,13 @@ PARTS = ("deviation", "low", "high")
 
 
 def measured(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[str]:
-    """Names of what benchmarks measured beside the objectives, sorted: without untrained networks and raw pixels."""
-    ranks = {objective.metric for objective in objectives}
-    return sorted({name for row in rows for name in row.numbers if name.count("/") == 1} - ranks)
+    """Names of what benchmarks measured beside the objectives, shares in % first: without untrained networks and raw
+    pixels."""
+    units = {name: unit for row in rows for run in row.runs for name, unit in run.units.items()}
+    found = {name for row in rows for name in row.numbers if name.count("/") == 1}
+    return sorted(
+        found - {objective.metric for objective in objectives}, key=lambda name: (units.get(name) != "%", name)
+    )
 
 
 def varied(rows: Sequence[Choice]) -> list[str]:

@@ -90,7 +90,7 @@ def test_the_table_for_papers_has_its_best_in_bold_and_deviations_small(tmp_path
     found = zoo(["simclr", "moco", "sinkhorn"])
     write(found, Folder(str(tmp_path)))
     lines = (tmp_path / "leaderboard.tex").read_text().splitlines()
-    assert lines[3].startswith(r"config & seeds & low\_shot/5\_shot & step\_s & geometry/alpha\_req")
+    assert lines[3].startswith(r"config & seeds & low\_shot/5\_shot & step\_s & knn/top1 & geometry/alpha\_req")
     body = lines[5:-2]
     assert len(body) == 3
     assert body[0].count(r"\textbf") >= 1

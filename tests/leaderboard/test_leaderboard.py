@@ -107,7 +107,7 @@ def test_rows_have_what_untrained_networks_reach_the_measurements_and_the_costs(
         "low_shot/5_shot",
         *(f"low_shot/5_shot: {part}" for part in ("deviation", "low", "high")),
     ]
-    assert keys.index("config") < keys.index("geometry/rankme") < keys.index("knn/top1") < keys.index("seconds")
+    assert keys.index("config") < keys.index("knn/top1") < keys.index("geometry/rankme") < keys.index("seconds")
     assert "knn/top1/untrained" not in keys
     assert keys[-3:] == ["memory_gb", "effective_rank", "path"]
     assert all(list(row) == keys for row in found.rows)
