@@ -2,6 +2,7 @@
 
 import csv
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import torch
 from raysl.checkpoint import load_backbone
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.sweeps.status import status_of
 from tests.train.runs import SMALL, kill_driver
 
 SWIFT = [option for option in SMALL if not option.startswith(("train.online", "train.epochs", "train.checkpoint"))]
@@ -88,6 +90,26 @@ def test_a_sweep_that_is_killed_goes_on_and_one_that_is_done_runs_nothing(tmp_pa
     assert "3 trials have ended before" in _done(command)
     assert _table(tmp_path) == before
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "s").glob("trial_*/*")} == written
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_interrupted_saves_says_so_on_its_page_and_goes_on(tmp_path: Path) -> None:
+    command = _command(tmp_path, SPACE, "trials=2", "train.epochs=4")
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while not list((tmp_path / "s").glob("trial_*/checkpoint_*/meta.json")):
+        assert driver.poll() is None, driver.communicate()[0]
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGINT)
+    said, _ = driver.communicate(timeout=300)
+    assert driver.returncode == 130, said
+    assert "2 trials to run, 1 at a time; about " in said
+    assert "stopped after 0 trials; the same command goes on" in said
+    page = (tmp_path / "s" / "leaderboard.html").read_text()
+    assert "The sweep was stopped." in page
+    assert 'http-equiv="refresh"' not in page
+    assert status_of(str(tmp_path / "s")).line().endswith("nobody runs it; the command that started it goes on with it")
+    _done(command)
+    assert [run.status for run in _entries(tmp_path)] == ["finished", "finished"]
 
 
 @pytest.mark.slow
