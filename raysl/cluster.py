@@ -92,9 +92,9 @@ def _failures_told() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         raise RunFailed(
-            f"Ray has not started: {first} Try again when the machine has less to do and memory to spare; "
+            f"Ray has not started: {first}; on a machine that is busy or short of memory try again later; "
             "RAYSL_VERBOSE=1 shows what Ray says"
         ) from error
 

@@ -63,5 +63,5 @@ def test_ray_that_does_not_start_is_told_in_a_line(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"})
     with pytest.raises(RunFailed) as told:
         connect()
-    assert str(told.value).startswith("Ray has not started: The current node timed out during startup. Try again")
+    assert str(told.value).startswith("Ray has not started: The current node timed out during startup; on a machine")
     assert "\n" not in str(told.value)

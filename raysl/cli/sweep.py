@@ -70,19 +70,15 @@ def _loaded(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
 
 
 def _list(run: "SweepRun") -> None:
-    from raysl.sweeps.estimate import hours_ahead
     from raysl.sweeps.listing import outdated, summary, trial_lines
 
     board = run.known()
     entries = board.entries
     for line in [*trial_lines(entries), *outdated(run.replay.records, run.measures)]:
         typer.echo(line)
-    num_left = (run.progress.num_trials or len(entries)) - sum(
-        entry.status in ("finished", "stopped", "failed") for entry in entries
-    )
-    concurrent = run.sweep.concurrent or 1
-    hours, how = hours_ahead(run.replay.records, run.trained, num_left, concurrent)
-    typer.echo(summary(entries, run.progress.num_trials, hours, f" with {concurrent} at a time{how}"))
+    total, concurrent = run.progress.num_trials, run.sweep.concurrent or 1
+    hours, how = run.progress.hours((total or len(entries)) - run.progress.num_ended, run.trained, concurrent)
+    typer.echo(summary(entries, total, hours, f" with {concurrent} at a time{how}"))
 
 
 def _show(name: str, overrides: list[str], is_watched: bool) -> None:

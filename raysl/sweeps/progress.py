@@ -54,8 +54,12 @@ class Progress:
         told = f"{left} trial{'s' * (left != 1)}"
         if self.parts > 1:
             told = f"{self.num_trials // self.parts} runs of {self.parts} parts"
-        hours, how = (None, "") if left == 1 else hours_ahead(self.replay.records, bases, left / self.parts, concurrent)
+        hours, how = (None, "") if left == 1 else self.hours(left, bases, concurrent)
         return f"{told} to run, {concurrent} at a time; {time_left(hours, how)}"
+
+    def hours(self, left: int, bases: Mapping[str, RunConfig], concurrent: int) -> tuple[float | None, str]:
+        """Hours that so many trials more take, and in words what they are known by; see `hours_ahead`."""
+        return hours_ahead(self.replay.records, bases, left / self.parts, concurrent)
 
     def line(self, record: Record, concurrent: int) -> str:
         """A trial that has ended, in words, and what is left then.
