@@ -17,8 +17,9 @@ import ray._private.utils
 import ray._private.worker
 import ray.cloudpickle
 
+from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError, RunFailed
-from raysl.resources import Resources
+from raysl.resources import Resources, worker_shape
 from raysl.signals import install
 
 _SETTINGS = {
@@ -163,6 +164,14 @@ def share_cluster(trials: int) -> None:
     its workers, and for its benchmarks, which else ask for all of it, and of that the drivers of trials have a part."""
     global _trials
     _trials = trials
+
+
+def gpus_of(train: TrainConfig) -> float:
+    """GPUs that the workers of a run hold; 0 on CPUs, and in a process that is not connected to a cluster."""
+    if not ray.is_initialized():
+        return 0.0
+    shape = worker_shape(train, cluster_resources())
+    return train.workers * shape.gpus if shape.device == "cuda" else 0.0
 
 
 def cluster_resources() -> Resources:

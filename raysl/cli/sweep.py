@@ -58,12 +58,15 @@ def run_sweep(
 
 
 def _loaded(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
-    from raysl.sweeps.load import load_starts, load_sweep
+    from raysl.sweeps.load import load_starts, load_sweep, measured_starts
     from raysl.sweeps.run import SweepRun
 
     space, rest = load_sweep(name, overrides)
     own_name = Path(name).stem if name.endswith((".yaml", ".yml")) else name.replace("/", "-")
-    starts = None if space.checkpoints else load_starts(space, rest, lambda words: load_run(words, low_resource))
+    if space.checkpoints:
+        starts = measured_starts(space, rest)
+    else:
+        starts = load_starts(space, rest, lambda words: load_run(words, low_resource))
     first = [*space.configs, space.config][0]
     base = load_run([first, *space.settings, f"name={own_name}", *rest], low_resource)
     return SweepRun.of(base, space, starts)

@@ -139,6 +139,7 @@ def _kept(entry: Entry, limit: int) -> Entry:
     return replace(
         entry,
         course={name: thinned(line, limit) for name, line in entry.course.items()},
+        config=redact_uri(entry.config),
         settings=redact_tree(entry.settings),
         reason=redact(entry.reason),
         path=redact_uri(entry.path),

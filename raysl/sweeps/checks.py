@@ -5,15 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+import torch
+
 from raysl.benchmarks.benchmark import Needs
 from raysl.benchmarks.suite.fitting import MeasuredImages
+from raysl.checkpoint import TrainState
 from raysl.config.dump import to_dict
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
+from raysl.screen import only_errors
 from raysl.sweeps.schema import COSTS, SweepConfig
-from raysl.sweeps.space import ABSENT, COMPONENTS, Space, present_in, without_name
+from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
 from raysl.sweeps.trial import ALONE, setting
 from raysl.train.prepare import prepare
 
@@ -38,6 +42,8 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
     for name, base in bases.items():
         with named(name):
             _check_values(base, space)
+            if sweep.scheduler == "population":
+                _check_shapes(base, space)
         try:
             with named(name):
                 _check_metrics(base, sweep, space)
@@ -69,7 +75,7 @@ def _check_values(base: RunConfig, space: Space) -> None:
                 raise ConfigError(f"space.{key}.when: there is no setting {name!r}; raysl config shows those there are")
     seen: set[str] = set()
     for _, draw in zip(range(MOST_STRUCTURES), space.structures(present), strict=False):
-        fixed = [setting(key, value) for key, value in draw.items() if _is_component(key)]
+        fixed = [setting(key, value) for key, value in draw.items() if is_component(key)]
         apply_overrides(base, [setting(key, value) for key, value in draw.items()])
         for key in draw:
             for value in space.distributions[key].examples():
@@ -90,8 +96,29 @@ def _with_conditions(words: list[str], draw: Mapping[str, object], space: Space,
     return [*more, *words]
 
 
-def _is_component(key: str) -> bool:
-    return key in COMPONENTS or key.endswith(".name")
+def _check_shapes(base: RunConfig, space: Space) -> None:
+    """Refuse settings of a population that change what its runs take from each other.
+
+    Raises:
+        ConfigError: with the first such value.
+    """
+    keys = [key for key in space.distributions if key.startswith("method.")]
+    with only_errors():
+        own = _shapes(base) if keys else {}
+        for key in keys:
+            for value in space.distributions[key].examples():
+                if _shapes(apply_overrides(base, [setting(key, value)])) != own:
+                    raise ConfigError(
+                        f"space.{key}: {value!r} makes other tensors than the configuration has, and the runs of a "
+                        "population go on from each other's; take it out, or choose another scheduler"
+                    )
+
+
+def _shapes(config: RunConfig) -> dict[str, torch.Size]:
+    run = prepare(config)
+    with torch.random.fork_rng(devices=[]):
+        state = TrainState.create(run.setup, "cpu", run.classes, is_new=False)
+    return {name: tensor.shape for name, tensor in state.method.state_dict().items()}
 
 
 def _check_metrics(base: RunConfig, sweep: SweepConfig, space: Space) -> None:
@@ -129,7 +156,7 @@ def check_reported(objectives: Sequence[Objective], metrics: Mapping[str, float]
     Raises:
         ConfigError: with what it reported.
     """
-    known = {name for name in metrics if name.count("/") <= 1} | set(COSTS)
+    known = {name for name in metrics if name.count("/") <= 1}
     if missing := [own.metric for own in objectives if own.metric not in known]:
         raise ConfigError(
             f"metric: the first trial reported no {missing[0]!r}; it reported {', '.join(sorted(known))}; give one of "

@@ -7,7 +7,7 @@ from raysl.config.dump import differences, dump_all, plain, show, unescape
 from raysl.config.files import read
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
-from raysl.redact import bare_tree, redact_tree
+from raysl.redact import bare_tree, bare_uri, redact_tree, redact_uri
 from raysl.storage import Folder
 from raysl.sweeps.load import dump_sweep
 from raysl.sweeps.schema import SweepConfig
@@ -19,6 +19,8 @@ MAY_GROW = (
 )  # fmt: skip
 """What another start of a sweep may change: trials are added or left out, none becomes another. What `config` and
 `settings` come to is compared by what trials depart from."""
+DECIDING = {"optuna": ("configs", "metric", "mode"), "population": ("trials",)}
+"""What of those makes all draws other ones, by search and scheduler."""
 
 
 def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> list[str]:
@@ -49,7 +51,8 @@ def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: Swee
                 f"another sweep named {name!r} is in {folder.uri}:\n  {listed}\ngive this one another name=, or go "
                 "back to those settings to go on with it"
             )
-    text = dump_sweep(sweep) + "\n# departs from:\n" + dump_all(bases, "starts")
+    starts = {redact_uri(name): base for name, base in bases.items()}
+    text = dump_sweep(sweep) + "\n# departs from:\n" + dump_all(starts, "starts")
     folder.write(SWEEP_FILE, text.encode())
     return grown
 
@@ -61,14 +64,28 @@ def _changes(
     now = redact_tree(plain(sweep))
     changes: list[str] = []
     grown: list[str] = []
+    fixed = DECIDING.get(sweep.search, ()) + DECIDING.get(sweep.scheduler, ())
     for key, value in now.items():
+        if key in ("early_metric", "early_mode"):
+            continue  # what they come to is compared below
         then = tree.get(key)
         if bare_tree(then) != bare_tree(value):
-            (grown if key in MAY_GROW else changes).append(f"{key}: {show(then)} -> {show(value)}")
+            may = key in MAY_GROW and key not in fixed
+            (grown if may else changes).append(f"{key}: {show(then)} -> {show(value)}")
+    before = SweepConfig(**{key: tree[key] for key in now if key in tree}).early
+    if sweep.scheduler != "none" and before != sweep.early:
+        changes.append(
+            f"what {sweep.scheduler} looks at: {before.metric} ({before.mode}) -> {sweep.early.metric} "
+            f"({sweep.early.mode}); early_metric= keeps it"
+        )
+    starts = {bare_uri(name): start for name, start in tree["starts"].items()}
     for name, base in bases.items():
-        if name in tree["starts"]:
-            lines = differences(unescape(tree["starts"][name]), base)
-            changes += [f"{name}: {line}" if name else line for line in lines]
+        if (start := starts.get(bare_uri(name))) is not None:
+            lines = differences(unescape(start), base)
+            epochs = start.get("train", {}).get("epochs", base.train.epochs)
+            if epochs != base.train.epochs:
+                lines.append(f"train.epochs: {epochs} -> {base.train.epochs}")
+            changes += [f"{redact_uri(name)}: {line}" if name else line for line in lines]
     return changes, grown
 
 

@@ -14,6 +14,8 @@ STEPPED = ("quniform", "qloguniform", "qrandint", "qlograndint")
 DISTRIBUTIONS = (*LISTS, *RANGES, *STEPPED)
 DIGITS = 4
 """Significant digits of a number that is drawn from a range."""
+ROUNDING = 1e-9
+"""Steps that an end may lie beside a multiple, where it is one but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,12 @@ class Distribution:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The least and the largest number of a range."""
+        """The least and the largest number of a range; where there is a step, those of its multiples."""
         low, high = self.values[:2]
-        return (low, high - 1) if self.is_whole and self.step is None else (low, high)
+        if self.step is None:
+            return (low, high - 1) if self.is_whole else (low, high)
+        first, last = math.ceil(low / self.step - ROUNDING), math.floor(high / self.step + ROUNDING)
+        return (_multiple(first, self.step), _multiple(last, self.step))
 
     def examples(self) -> list[Any]:
         """Values that it can give: all of a list, the ends of a range."""
@@ -83,11 +88,14 @@ class Distribution:
         low, high = self.bounds
         if self.is_whole:
             step = int(self.step or 1)
-            return int(min(max(int(value) // step * step, math.ceil(low / step) * step), high))
+            return int(min(max(int(value) // step * step, low), high))
         if self.step is not None:
-            multiple = round(value / self.step) * self.step
-            return float(f"{min(max(multiple, low), high):.12g}")
+            return float(min(max(_multiple(round(value / self.step), self.step), low), high))
         return min(max(float(f"{value:.{DIGITS}g}"), float(low)), float(high))
+
+
+def _multiple(times: int, step: float) -> float:
+    return times * step if isinstance(step, int) else float(f"{times * step:.12g}")
 
 
 def parse(key: str, given: Any) -> Distribution:

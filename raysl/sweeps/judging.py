@@ -24,12 +24,14 @@ class Course:
         epochs, values: of each time that it was logged, ascending.
         reached: epochs that it has come to.
         has_ended: whether it has finished, or failed for good.
+        length: epochs of the whole trial, at whose end nobody stops it any more.
     """
 
     epochs: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     reached: float = 0.0
     has_ended: bool = False
+    length: float = math.inf
 
     def at(self, epoch: float) -> float | None:
         """The newest value at an epoch; None where there was none yet."""
@@ -153,7 +155,7 @@ class Judge:
             return False
         if own.reached < rung.epoch:
             return True
-        if own.at(rung.epoch) is not None:
+        if own.at(rung.epoch) is not None and rung.epoch < own.length:
             reason = self.rule.reason(rung.scores, own, rung.epoch, self.objective)
             if reason is not None:
                 self._stopped[index] = Verdict(rung.epoch, reason)

@@ -12,14 +12,14 @@ from raysl.arguments import text_or_path, words
 from raysl.checkpoint import load_checkpoint
 from raysl.config.dump import show, write
 from raysl.config.files import config_names, find, read, read_file
-from raysl.config.load import load_config
+from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.config.values import convert
 from raysl.errors import ConfigError
 from raysl.redact import redact_tree
 from raysl.sweeps.distributions import parse
 from raysl.sweeps.schema import SweepConfig, is_measured
-from raysl.sweeps.space import Space
+from raysl.sweeps.space import Space, is_component
 
 
 def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple[SweepConfig, list[str]]:
@@ -71,8 +71,12 @@ def load_starts(
     return starts
 
 
-def measured_starts(sweep: SweepConfig) -> dict[str, RunConfig]:
+def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[str, RunConfig]:
     """What the runs of a sweep's `checkpoints` were trained with, by the URI of each checkpoint.
+
+    Args:
+        sweep: what `load_sweep` gave.
+        overrides: settings that they are measured with instead: data.limit=500.
 
     Raises:
         ConfigError: if there is no such checkpoint, or two are one.
@@ -81,7 +85,8 @@ def measured_starts(sweep: SweepConfig) -> dict[str, RunConfig]:
     uris = [loaded.uri for loaded in found.values()]
     if twice := [name for name, loaded in found.items() if uris.count(loaded.uri) > 1]:
         raise ConfigError(f"checkpoints: {', '.join(twice)} are one checkpoint; give each once")
-    return {name: loaded.config for name, loaded in found.items()}
+    words = [word for word in overrides if word.partition("=")[0] not in ("name", "storage")]
+    return {name: apply_overrides(loaded.config, words) for name, loaded in found.items()}
 
 
 def dump_sweep(sweep: SweepConfig) -> str:
@@ -169,6 +174,12 @@ def _check_population(sweep: SweepConfig) -> None:
         raise ConfigError(
             f"a population is of two trials or more of one configuration, drawn at random; it has trials={sweep.trials}"
             f", search={sweep.search}, seeds={sweep.seeds}, configs={sweep.configs}; change what is not like that"
+        )
+    conditional = [key for key, own in space.distributions.items() if own.when or is_component(key)]
+    if conditional:
+        raise ConfigError(
+            f"space.{conditional[0]}: a population changes settings of runs that go on from each other's weights; one "
+            "that chooses a component, or that has a condition, cannot be; take it out, or choose another scheduler"
         )
     if rigid := [key for key in space.distributions if not key.startswith(("optim.", "method."))]:
         raise ConfigError(

@@ -15,12 +15,15 @@ from raysl.sweeps.search import WAIT, IsKept, RandomSearch, Wait, trial_of
 from raysl.sweeps.space import present_in
 from raysl.sweeps.trial import CONFIG, Trial
 
+RANDOM_FIRST = 5
+"""Draws before there are results enough to draw from; whatever the number of trials, which may grow."""
+
 
 class OptunaSearch(RandomSearch):
     """The tree-structured Parzen estimator of Optuna, of all values of a trial together (Bergstra et al. 2011).
 
-    Each draw is a pure function of the seed, its place and the ends of all but the last `ahead` trials before it, with
-    a sampler and a study of its own, so nothing has to be kept from one to the next. Configurations are chosen as
+    Each draw is a pure function of the seed, its place and the ends of all trials before it but the last `ahead - 1`,
+    with a sampler and a study of its own, so nothing has to be kept from one to the next. Configurations are chosen as
     settings are. Trials that a scheduler stopped count by the number that they had then.
     """
 
@@ -55,7 +58,7 @@ class OptunaSearch(RandomSearch):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of group=True, since 2020
             sampler = optuna.samplers.TPESampler(
-                n_startup_trials=max(2, min(10, self.sweep.trials // 4)),
+                n_startup_trials=RANDOM_FIRST,
                 multivariate=True,
                 group=True,  # settings that exist together are looked at together
                 seed=hash_words(self.seed, self.place) % 2**32,
@@ -75,10 +78,11 @@ class OptunaSearch(RandomSearch):
     def _frozen(self, record: Record) -> Any:
         """A trial in Optuna's words; None of one that has no number."""
         optuna = _optuna()
-        values = [record.metric(objective) for objective in self.sweep.objectives]
-        if None in values:  # stopped early, or failed
-            is_told = record.verdict is not None and self.sweep.objectives == (self.sweep.early,)
-            values = [record.course.at(record.verdict.epoch) if is_told and record.verdict else None]
+        if record.verdict is None:
+            values = [record.metric(objective) for objective in self.sweep.objectives]
+        else:  # what it came to behind its verdict is chance: a trial that is fast trains on for longer
+            is_told = self.sweep.objectives == (self.sweep.early,)
+            values = [record.course.at(record.verdict.epoch) if is_told else None]
         if None in values:
             return None
         params = {key: _inside(value) for key, value in record.trial.settings.items()}

@@ -60,9 +60,8 @@ class PopulationSearch:
         self.fork = fork
         self.ends = interval_ends(sweep.interval, self.base.train.epochs)
         present = present_in(to_dict(self.base))
-        self.members = [
-            trial_of(self.space.at(seed, turn, {}, present), self.base.seed, ALONE) for turn in range(sweep.trials)
-        ]
+        draws = [self.space.at(seed, turn, {}, present) for turn in range(sweep.trials)]
+        self.members = [trial_of(draw, self.base.seed + place, ALONE) for place, draw in enumerate(draws)]
         self.turn = 0
         self.replaced: dict[str, Verdict] = {}
 
@@ -133,7 +132,7 @@ def select(
             continue
         parents = (ParentTrial(donor.trial.name, epoch), *donor.trial.parents)
         settings = explore(donor.trial.settings, space, sweep.resample, (*key, place))
-        after[place] = Trial(settings, donor.trial.seed, ALONE, parents)
+        after[place] = Trial(settings, members[place].trial.seed, ALONE, parents)
     return after
 
 
@@ -157,6 +156,7 @@ def perturbed(value: Any, own: Distribution, share: float) -> Any:
         place = own.values.index(value) + (1 if is_up else -1)
         return own.values[min(max(place, 0), len(own.values) - 1)]
     moved = value * FACTORS[is_up]
-    if own.is_whole and own.rounded(moved) == value:
-        moved = value + (own.step or 1) * (1 if is_up else -1)
+    step = own.step or (1 if own.is_whole else None)
+    if step is not None and own.rounded(moved) == value:
+        moved = value + step * (1 if is_up else -1)
     return own.rounded(moved)

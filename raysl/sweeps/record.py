@@ -13,6 +13,7 @@ from raysl.benchmarks.suite.results import digest_of
 from raysl.config.dump import plain
 from raysl.config.schema import RunConfig
 from raysl.leaderboard.entry import Objective
+from raysl.redact import redact_uri
 from raysl.report.contents import plain as jsonable
 from raysl.storage import Folder, outlast
 from raysl.sweeps.judging import Course, Verdict
@@ -71,6 +72,7 @@ class Note:
     def write(self, folder: Folder) -> None:
         """Put it into a run's folder, in the place of an earlier one."""
         content = {"format": FORMAT, **asdict(self)}
+        content["checkpoint"] = None if self.checkpoint is None else redact_uri(self.checkpoint)
         outlast(partial(folder.write, NOTE_FILE, (json.dumps(jsonable(content), indent=1) + "\n").encode()))
 
 
@@ -106,6 +108,11 @@ class Record:
     def has_ended(self) -> bool:
         """Whether nothing of it is left to run."""
         return not self.is_running and (self.note is not None or self.failure is not None)
+
+    def fail(self, reason: str) -> None:
+        """Take note that it has failed for good."""
+        self.failure = reason
+        self.course.has_ended = True
 
     def metric(self, objective: Objective) -> float | None:
         """The number that it came to; None where it has none, or it failed."""

@@ -63,9 +63,9 @@ class Replay:
 
     def verdict(self, index: int) -> Verdict | None:
         """Why and where a trial is stopped, if it is."""
-        record = self.records[index]
-        if self.judge is not None:
-            record.verdict = self.judge.verdict(index, self.courses)
+        record, judge = self.records[index], self._judge_of(index)
+        if judge is not None:
+            record.verdict = judge.verdict(index, self.courses)
         else:
             record.verdict = self.search.replaced.get(record.trial.name)
         return record.verdict
@@ -76,12 +76,16 @@ class Replay:
 
     def is_kept(self, index: int) -> bool | None:
         """Whether a trial came to its end and was not stopped; None where that is still open."""
-        record = self.records[index]
+        record, judge = self.records[index], self._judge_of(index)
         if self.verdict(index) is not None:
             return False
-        if not record.has_ended or (self.judge is not None and not self.judge.is_settled(index, self.courses)):
+        if not record.has_ended or (judge is not None and not judge.is_settled(index, self.courses)):
             return None
         return record.failure is None
+
+    def _judge_of(self, index: int) -> Judge | None:
+        """Who stops a trial, if anybody does: further seeds of what came to its end are the last, and not judged."""
+        return None if self.records[index].trial.is_repeat else self.judge
 
     def _is_new(self, trial: Trial) -> bool:
         """Take a trial that was drawn up with what its run's folder has, unless an equal one was drawn before."""
@@ -92,7 +96,8 @@ class Replay:
         record = self._by_key[key] = self.make(trial)
         self.look(record)
         self.records.append(record)
-        self.courses.append(record.course)
+        if not trial.is_repeat:
+            self.courses.append(record.course)
         self._left.append(len(self.records) - 1)
         return True
 

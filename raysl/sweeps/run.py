@@ -31,6 +31,7 @@ from raysl.sweeps.board import Board
 from raysl.sweeps.checks import check_reported, check_trials, named
 from raysl.sweeps.claim import claim
 from raysl.sweeps.entries import entries_of
+from raysl.sweeps.judging import Course
 from raysl.sweeps.listing import outdated
 from raysl.sweeps.load import dump_space, from_tree, load_starts, measured_starts
 from raysl.sweeps.optuna_search import OptunaSearch
@@ -42,6 +43,7 @@ from raysl.sweeps.run_trial import failed_note
 from raysl.sweeps.schedulers import judge_of
 from raysl.sweeps.schema import SweepConfig
 from raysl.sweeps.search import RandomSearch, Search
+from raysl.sweeps.space import Space
 from raysl.sweeps.trial import ALONE, Trial
 from raysl.sweeps.tuning import Stage, run_all
 from raysl.train.folder.run_folder import RunFolder
@@ -49,6 +51,8 @@ from raysl.train.fork import fork
 from raysl.train.prepare import prepare
 
 log = logging.getLogger("raysl")
+
+EPOCHS = "train.epochs"
 
 
 def sweep(
@@ -103,7 +107,9 @@ class SweepRun:
         self.stage: Stage | None = None
         self.problem: ConfigError | None = None
         self.has_reported = len(bases) > 1  # what some configurations report, others need not
-        epochs = max(start.train.epochs for start in self.bases.values())
+        varied = Space.of(sweep.space).distributions.get(EPOCHS)
+        lengths = [start.train.epochs for start in self.bases.values()] if varied is None else varied.examples()
+        epochs = int(max(lengths))
         self.replay = Replay(self._search(), judge_of(sweep, epochs), self._record, self._look)
         parts = len(interval_ends(sweep.interval, epochs)) if sweep.scheduler == "population" else 1
         self.progress = Progress(self.replay, parts, sweep.objectives[0])
@@ -127,10 +133,8 @@ class SweepRun:
             raise ConfigError(f"{', '.join(others)}: give these in the SweepConfig, or the space alone beside them")
         way = "a space, {'optim.lr': {'loguniform': [0.02, 0.5]}}, or the first of what load_sweep() returns"
         found = instance(space, SweepConfig, "space", way)
-        if found.checkpoints:
-            starts = measured_starts(found)
-        elif starts is None:
-            starts = load_starts(found)
+        if starts is None:
+            starts = measured_starts(found) if found.checkpoints else load_starts(found)
         return cls(base, starts or {ALONE: base}, found)
 
     def _search(self) -> Search:
@@ -149,8 +153,10 @@ class SweepRun:
         fork(trial.run_of(self.bases, self.folder.uri), above.uri_of(checkpoint_name(step)))
 
     def _record(self, trial: Trial) -> Record:
-        is_trained = trial.config not in self.sweep.checkpoints
-        return Record(trial, (trial.until or self.bases[trial.config].train.epochs) if is_trained else 0)
+        if trial.config in self.sweep.checkpoints:
+            return Record(trial, 0)
+        length = int(trial.settings.get(EPOCHS, self.bases[trial.config].train.epochs))
+        return Record(trial, trial.until or length, Course(length=length))
 
     def _look(self, record: Record) -> None:
         look(record, self.folder.child(record.trial.name), self.sweep.early, self.measures(record.trial))

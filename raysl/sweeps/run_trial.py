@@ -9,6 +9,7 @@ from typing import Any
 
 from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.checkpoint_files import newest_whole
+from raysl.cluster import gpus_of
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, Stopped
 from raysl.report.contents import Score
@@ -146,8 +147,8 @@ def _costs(lines: Sequence[dict[str, float]], seconds: float, config: RunConfig)
         costs["step_s"] = steps[len(steps) // 2]
     if sizes := [line["memory_gb"] for line in lines if "memory_gb" in line]:
         costs["memory_gb"] = max(sizes)
-    if config.train.device == "cuda":
-        costs["gpu_hours"] = round(seconds * config.train.workers / 3600, 4)
+    if gpus := gpus_of(config.train):
+        costs["gpu_hours"] = round(seconds * gpus / 3600, 4)
     return costs
 
 

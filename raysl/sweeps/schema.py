@@ -41,7 +41,8 @@ class SweepConfig:
     """How values are drawn: independently, or by Optuna's TPE (Bergstra et al. 2011; multivariate) from what the
     earlier trials came to."""
     ahead: Annotated[int, Within(1, 10_000)] = 4
-    """optuna draws a trial from the results of all but the last so many before it, which may still be running."""
+    """Trials that optuna lets run at a time: each is drawn from the results of all before it but the last
+    `ahead - 1`."""
     scheduler: Scheduler = "asha"
     """What ends trials early. asha (Li et al. 2020, arXiv 1810.05934) stops those behind the others at the same epoch;
     hyperband (arXiv 1603.06560) does so with several first epochs; median (Golovin et al. 2017) stops those below the

@@ -95,7 +95,7 @@ class RandomSearch:
 
     def _further_seeds(self, trials: Sequence[Trial]) -> Iterator[Trial]:
         return chain.from_iterable(
-            (Trial(trial.settings, trial.seed + further, trial.config) for trial in trials)
+            (Trial(trial.settings, trial.seed + further, trial.config, is_repeat=True) for trial in trials)
             for further in range(1, self.sweep.seeds)
         )
 

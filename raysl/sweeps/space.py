@@ -95,6 +95,11 @@ class Space:
             yield self.settle(lambda key, own, chosen=chosen: chosen.get(key, own.examples()[0]), present)  # type: ignore[misc]
 
 
+def is_component(key: str) -> bool:
+    """Whether a setting chooses a component, and so which other settings there are."""
+    return key in COMPONENTS or key.endswith(".name")
+
+
 def without_name(key: str) -> str:
     """A setting's name, without the `.name` of a component."""
     return key.removesuffix(".name")

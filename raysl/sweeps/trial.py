@@ -8,7 +8,7 @@ from typing import Any
 
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
-from raysl.redact import bare_tree
+from raysl.redact import bare_tree, bare_uri
 
 ALONE = ""
 """The name of what all trials depart from, where that is one configuration."""
@@ -38,6 +38,7 @@ class Trial:
         config: configuration that it departs from, by its name, or `ALONE`.
         parents: whose weights it goes on from, and whose those went on from, the newest first; a new run has none.
         until: epoch that it trains to; None: to the end, with what is measured then.
+        is_repeat: whether it is a further seed of settings that the scheduler let come to their end, and not judged.
     """
 
     settings: Mapping[str, Any]
@@ -45,6 +46,7 @@ class Trial:
     config: str = ALONE
     parents: tuple[ParentTrial, ...] = ()
     until: int | None = field(default=None, compare=False)
+    is_repeat: bool = field(default=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -76,7 +78,7 @@ def trial_name(
         config: configuration that it departs from.
         parent: run and epoch whose weights it goes on from.
     """
-    whole = {"settings": bare_tree(dict(settings)), SEED: seed, CONFIG: config, "parent": parent}
+    whole = {"settings": bare_tree(dict(settings)), SEED: seed, CONFIG: bare_uri(config), "parent": parent}
     return "trial_" + hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:8]
 
 

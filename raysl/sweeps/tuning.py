@@ -23,7 +23,7 @@ from raysl.errors import StorageError
 from raysl.redact import redact
 from raysl.resources import TRIAL_CPUS
 from raysl.storage import outlast
-from raysl.sweeps.record import Record
+from raysl.sweeps.record import Note, Record
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.run_trial import measure_checkpoint, run_trial
 from raysl.sweeps.trial import ParentTrial, Trial
@@ -68,6 +68,7 @@ class Stage:
         self.told = told
         self.running: dict[str, Record] = {}
         self.failures: dict[str, str] = {}
+        self.earlier: dict[str, Note | None] = {}  # notes of starts before, by trial
         self.ends_without: dict[str, int] = {}  # a result, by trial: one asked to stop for nothing starts again
         self.is_ending = False
         self._looked = 0.0
@@ -83,13 +84,15 @@ class Stage:
         record = self.replay.next()
         if record is not None:
             record.is_running, record.failure = True, None
+            self.earlier[record.trial.name] = record.last
         return record
 
     def keep_trace(self, record: Record, trace: Path) -> None:
         """Put the traceback of a failure into the run's folder."""
         folder = self.folder.child(record.trial.name)
         if trace.is_file() and folder.exists():
-            folder.write(ERROR_FILE, redact(trace.read_text(errors="replace")).encode())
+            content = redact(trace.read_text(errors="replace")).encode()
+            outlast(partial(folder.write, ERROR_FILE, content))
 
     def is_over(self) -> bool:
         """Whether no further trial will come."""
@@ -123,11 +126,14 @@ class Stage:
         """Take note of the end of a trial."""
         record.is_running, record.failure = False, failure
         outlast(partial(self.replay.look, record))
+        name, is_new = record.trial.name, record.last != self.earlier.get(record.trial.name)
+        if record.last is not None and record.last.status == "failed" and is_new and failure is None:
+            record.fail(record.last.reason)
         is_open = record.note is None and record.failure is None and self.replay.verdict_of(record) is None
         if is_open and not self.is_ending:
-            self.ends_without[record.trial.name] = self.ends_without.get(record.trial.name, 0) + 1
-            if self.ends_without[record.trial.name] > MOST_ENDS_WITHOUT:
-                record.failure = "it ends again and again without having come to its end"
+            self.ends_without[name] = self.ends_without.get(name, 0) + 1
+            if self.ends_without[name] > MOST_ENDS_WITHOUT:
+                record.fail("it ends again and again without having come to its end")
         self.told(record)
 
 

@@ -23,6 +23,10 @@ SHARES = [place / 1000 for place in range(1000)]
         ({"qloguniform": [0.1, 10, 0.1]}, 0.1, 10),
         ({"qrandint": [4, 16, 4]}, 4, 16),
         ({"qlograndint": [2, 256, 2]}, 2, 256),
+        ({"qrandint": [100, 1000, 64]}, 128, 960),
+        ({"quniform": [0.1, 1, 0.25]}, 0.25, 1),
+        ({"quniform": [0.05, 0.35, 0.1]}, 0.1, 0.3),
+        ({"quniform": [0.1, 0.7, 0.1]}, 0.1, 0.7),
     ],
 )
 def test_draws_lie_in_the_range_and_come_to_both_ends(given: dict, low: float, high: float) -> None:

@@ -83,6 +83,17 @@ def test_a_trial_is_looked_at_once_at_each_epoch_however_often_one_asks() -> Non
     assert len(calls) == len(set(calls)) == 200 + sum(course.reached >= 3 for course in courses)
 
 
+def test_nobody_is_stopped_at_the_end_of_a_trial_that_is_shorter_than_others() -> None:
+    short = Course([1.0, 3.0], [1.0, 9.0], reached=3.0, has_ended=True, length=3.0)
+    long = [Course([1.0, 3.0, 9.0], [1.0, 1.0, 1.0], reached=9.0, has_ended=True, length=9.0) for _ in range(3)]
+    judge = Judge(best_share(3), lambda index: [3.0], LOSS)
+    assert [judge.verdict(index, [*long, short]) is None for index in range(4)] == [True] * 4
+    assert judge.is_settled(3, [*long, short])
+    short.length = 9.0
+    again = Judge(best_share(3), lambda index: [3.0], LOSS)
+    assert again.verdict(3, [*long, short]) is not None
+
+
 def test_brackets_of_a_large_sweep_have_their_parts_after_any_number_of_trials() -> None:
     weights = [27 / 4, 9 / 3, 3 / 2, 1]
     dealt = [bracket(index, 4, 3) for index in range(2000)]

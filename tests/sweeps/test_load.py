@@ -1,5 +1,6 @@
 """What a sweep's file may hold, and what is refused before anything starts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,14 @@ import pytest
 from raysl.config.files import config_names
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
+from raysl.leaderboard.entry import Entry, Objective, SweepFacts
+from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.sweeps.claim import claim
 from raysl.sweeps.load import dump_sweep, from_tree, load_starts, load_sweep
+from raysl.sweeps.record import Note
 from raysl.sweeps.run import SweepRun, sweep
 from raysl.sweeps.schema import SweepConfig
-from raysl.sweeps.trial import ALONE
+from raysl.sweeps.trial import ALONE, trial_name
 from raysl.train.folder.run_folder import RunFolder
 from tests.data.samples import png
 
@@ -118,6 +122,10 @@ def test_ranking_by_the_online_knn_needs_labels(tmp_path: Path) -> None:
         ({"space": LR, "metric": "knn/top3", "scheduler": "none"}, "metric: nothing will report 'knn/top3'"),
         ({"space": LR, "metric": "lss", "mode": "min"}, "metric: nothing will report 'lss'; did you mean 'loss'"),
         ({"space": {"optim.lr": {"choice": [1], "when": {"methud": 3}}}}, "there is no setting 'methud'"),
+        (
+            {"space": {**LR, "method.hidden_dim": {"choice": [64, 128]}}, "scheduler": "population"},
+            "space.method.hidden_dim: .* makes other tensors than the configuration has",
+        ),
     ],
 )
 def test_what_could_not_be_tried_is_refused_before_anything_starts(
@@ -172,3 +180,53 @@ def test_a_sweep_may_grow_and_may_not_become_another(tmp_path: Path) -> None:
         _claimed(tmp_path, scheduler="none")
     with pytest.raises(ConfigError, match=r"optim.weight_decay: .* -> 0.25"):
         _claimed(tmp_path, "optim.weight_decay=0.25")
+    with pytest.raises(ConfigError, match=r"train.epochs: \d+ -> 77"):
+        _claimed(tmp_path, "train.epochs=77")
+    with pytest.raises(
+        ConfigError, match=r"what asha looks at: knn_top1 \(max\) -> loss \(min\); early_metric= keeps it"
+    ):
+        _claimed(tmp_path, metric="loss", mode="min")
+    kept = {"early_metric": "knn_top1", "early_mode": "max"}
+    assert len(_claimed(tmp_path, metric="loss", mode="min", **kept)) == 4, (
+        "trials and seeds are those of the first one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"search": "optuna"}, {"search": "optuna", "configs": ["digits/simclr"]}),
+        ({"search": "optuna", "scheduler": "none"}, {"search": "optuna", "scheduler": "none", "metric": "loss"}),
+        ({"scheduler": "population"}, {"scheduler": "population", "trials": 9}),
+    ],
+)
+def test_what_would_make_all_draws_other_ones_may_not_change(tmp_path: Path, before: dict, after: dict) -> None:
+    _claimed(tmp_path, **before)
+    with pytest.raises(ConfigError, match="another sweep named 's'"):
+        _claimed(tmp_path, **after)
+
+
+def test_epochs_may_vary_and_each_trial_has_its_own(tmp_path: Path) -> None:
+    space = {"train.epochs": {"grid": [2, 6]}}
+    run = SweepRun.of(_base(tmp_path), from_tree({"space": space, "metric": "loss", "mode": "min"}, ""))
+    while run.replay.draw():
+        pass
+    assert [(record.epochs, record.course.length) for record in run.replay.records] == [(2, 2), (6, 6)]
+
+
+def test_no_credentials_of_checkpoints_are_kept_and_others_make_no_other_trial(tmp_path: Path) -> None:
+    names = [f"s3://{who}@bucket/runs/a/checkpoint_000000001" for who in ("KEY:SECRET", "OTHER:PASSWORD")]
+    base = _base(tmp_path)
+    run = RunFolder.of(base)
+    run.make()
+    sweep = SweepConfig(checkpoints=names[:1], scheduler="none", metric="knn/top1")
+    claim(run, "s", {names[0]: base}, sweep)
+    assert "SECRET" not in (tmp_path / "runs" / "s" / "sweep.yaml").read_text()
+    assert claim(run, "s", {names[1]: base}, replace(sweep, checkpoints=names[1:])) == []
+    with pytest.raises(ConfigError, match=r"s3://\*\*\*@bucket\S*: optim.weight_decay"):
+        claim(run, "s", {names[1]: _base(tmp_path, "optim.weight_decay=0.25")}, replace(sweep, checkpoints=names[1:]))
+    assert trial_name({}, 0, names[0]) == trial_name({}, 0, names[1])
+    board = Leaderboard([Entry("trial_1", config=names[0])], SweepFacts("s", (Objective("knn/top1"),)))
+    assert "SECRET" not in str(board.entries)
+    Note("finished", 1, checkpoint=names[0]).write(run)
+    assert "SECRET" not in (tmp_path / "runs" / "s" / "trial.json").read_text()

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from raysl.config.load import load_config
-from raysl.sweeps.judging import Judge
+from raysl.sweeps.judging import Course, Judge, Verdict
 from raysl.sweeps.optuna_search import OptunaSearch
 from raysl.sweeps.population import PopulationSearch
+from raysl.sweeps.record import Note, Record
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.schedulers import judge_of
 from raysl.sweeps.schema import SweepConfig
@@ -27,6 +28,13 @@ def _value(trial: Trial, epoch: int) -> float:
     lr, temperature = trial.settings["optim.lr"], trial.settings["method.temperature"]
     noise = random.Random(f"{trial.name} {epoch}").uniform(-4, 4)
     return 60 + epoch - 20 * abs(lr - 0.3) - 5 * temperature + noise
+
+
+class _Hasty(random.Random):
+    """Has the trial that started last get on, so that it comes to its end before others do."""
+
+    def choice(self, seq):  # type: ignore[no-untyped-def,override]
+        return seq[-1] if self.random() < 0.97 else super().choice(seq)
 
 
 def _judges(sweep: SweepConfig) -> Judge | None:
@@ -49,7 +57,7 @@ def _search(sweep: SweepConfig) -> Callable[[], Search]:
         SweepConfig(trials=8, space=SPACE, scheduler="none", seeds=2),
         SweepConfig(trials=12, space=SPACE, scheduler="asha", seeds=3),
         SweepConfig(trials=10, space=SPACE, scheduler="none", search="optuna"),
-        SweepConfig(trials=10, space=SPACE, scheduler="asha", search="optuna", ahead=2),
+        SweepConfig(trials=16, space=SPACE, scheduler="asha", search="optuna", ahead=4),
         SweepConfig(trials=8, space=SPACE, scheduler="population", interval=2),
     ],
     ids=["asha", "hyperband", "median", "seeds", "asha-seeds", "optuna", "optuna-asha", "population"],
@@ -57,11 +65,11 @@ def _search(sweep: SweepConfig) -> Callable[[], Search]:
 def test_the_table_depends_neither_on_the_order_of_results_nor_on_kills(sweep: SweepConfig) -> None:
     pytest.importorskip("optuna")
     tables = []
-    for turn in range(5):
-        chance = random.Random(turn)
+    for turn in range(10):
+        chance = random.Random(turn) if turn < 5 else _Hasty(turn)
         world = World(_value, EPOCHS)
         replay = go_through(
-            world, _search(sweep), lambda: _judges(sweep), concurrent=1 + turn, chance=chance, kills=3 * turn
+            world, _search(sweep), lambda: _judges(sweep), concurrent=1 + turn % 5, chance=chance, kills=3 * turn
         )
         tables.append(ends(replay))
     assert all(table == tables[0] for table in tables[1:])
@@ -97,6 +105,50 @@ def test_a_trial_that_fails_is_passed_and_the_others_go_on() -> None:
     statuses = [status for _, status, *_ in tables[0]]
     assert statuses.count("failed") == 1
     assert "finished" in statuses
+
+
+def test_optuna_is_told_the_number_that_a_stopped_trial_had_then_however_far_it_came() -> None:
+    pytest.importorskip("optuna")
+    sweep = SweepConfig(trials=4, space=SPACE, search="optuna")
+    search = OptunaSearch(sweep, BASES, 0)
+    trial = search.next([], lambda index: None)
+    assert isinstance(trial, Trial)
+    record = Record(trial, EPOCHS, Course([1.0, 9.0], [50.0, 80.0]), note=Note("finished", 9, 9.0, {"knn_top1": 80.0}))
+    assert search._frozen(record).values == [80.0]
+    record.verdict = Verdict(1.0, "behind the others")
+    assert search._frozen(record).values == [50.0]
+
+
+@pytest.mark.parametrize("kind", ["qrandint", "quniform", "qlograndint"])
+def test_optuna_draws_multiples_of_a_step_between_ends_that_are_none(kind: str) -> None:
+    pytest.importorskip("optuna")
+    sweep = SweepConfig(
+        trials=20, space={"method.queue": {kind: [1, 10, 4]}}, search="optuna", scheduler="none", ahead=1
+    )
+    world = World(lambda trial, epoch: float(trial.settings["method.queue"]), EPOCHS)
+    replay = go_through(world, _search(sweep), lambda: None, 1, random.Random(0))
+    assert {record.trial.settings["method.queue"] for record in replay.records} == {4, 8}
+
+
+def test_further_seeds_of_what_came_to_its_end_are_not_judged() -> None:
+    sweep = SweepConfig(trials=12, space=SPACE, scheduler="asha", seeds=3)
+    replay = go_through(World(_value, EPOCHS), _search(sweep), lambda: _judges(sweep), 3, random.Random(0))
+    rows = ends(replay)
+    kept = sum(status == "finished" for _, status, *_ in rows[:12])
+    assert 0 < kept < 12
+    assert [status for _, status, *_ in rows[12:]] == ["finished"] * 2 * kept
+
+
+def test_members_of_a_population_with_equal_settings_are_two() -> None:
+    sweep = SweepConfig(
+        trials=6, space={"optim.lr": {"choice": [0.1, 0.2]}}, scheduler="population", interval=3, exploit=0.5
+    )
+    world = World(lambda trial, epoch: random.Random(f"{trial.name} {epoch}").uniform(0, 1), EPOCHS)
+    replay = go_through(world, _search(sweep), lambda: None, 2, random.Random(0))
+    assert len({record.trial.name for record in replay.records if record.trial.until == 3}) == 6
+    whole = [record for record in replay.records if record.trial.until is None]
+    assert len(whole) == 6, "nobody is stopped by what replaced another one"
+    assert all(record.verdict is None and record.course.reached == EPOCHS for record in whole)
 
 
 def test_equal_draws_are_one_trial() -> None:

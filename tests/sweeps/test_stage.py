@@ -4,7 +4,7 @@ from pathlib import Path
 
 from raysl.config.load import load_config
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.record import measures_of
+from raysl.sweeps.record import Note, measures_of
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.search import RandomSearch
@@ -35,6 +35,25 @@ def test_a_trial_that_ends_again_and_again_without_a_result_is_given_up(tmp_path
     second = stage.start()
     assert second is not None
     assert second is not first, "the others go on"
+
+
+def test_a_trial_that_leaves_a_note_of_its_failure_is_not_tried_again_and_keeps_the_reason(tmp_path: Path) -> None:
+    world = World(lambda trial, epoch: 1.0, 4)
+    replay = Replay(RandomSearch(_sweep(), {ALONE: BASE}, 0), None, world.make, world.look)
+    stage = Stage(replay, {ALONE: BASE}, RunFolder(str(tmp_path)), 1, lambda record: None)
+    record = stage.start()
+    assert record is not None
+    record.last = Note("failed", 4, reason="method.temperature and method.queue do not go together")
+    stage.ended(record)
+    assert record.failure == "method.temperature and method.queue do not go together"
+    assert record.course.has_ended, "so that others are judged without it"
+    second = stage.start()
+    assert second is not None
+    assert second is not record
+    old = second.last = Note("failed", 4, reason="of an earlier start")
+    stage.earlier[second.trial.name] = old
+    stage.ended(second)
+    assert second.failure is None
 
 
 def test_what_is_to_stop_is_asked_to_by_a_note_in_its_folder(tmp_path: Path) -> None:
