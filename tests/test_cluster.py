@@ -8,8 +8,11 @@ import sys
 import pytest
 import ray
 
-from raysl.cluster import _print_less, connect
+from raysl import cluster
+from raysl.cluster import _print_less, connect, gpus_of
+from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError, RunFailed
+from raysl.resources import Resources
 
 DRIVER = """
 import os, signal
@@ -65,3 +68,13 @@ def test_ray_that_does_not_start_is_told_in_a_line(monkeypatch: pytest.MonkeyPat
         connect()
     assert str(told.value).startswith("Ray has not started: The current node timed out during startup; on a machine")
     assert "\n" not in str(told.value)
+
+
+def test_hours_of_gpus_are_those_of_the_shares_that_workers_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    assert gpus_of(TrainConfig(device="cuda")) == 0, "nobody knows"
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(cluster, "cluster_resources", lambda: Resources(16, 4))
+    assert gpus_of(TrainConfig(workers=2)) == 2, "auto takes those that are there"
+    assert gpus_of(TrainConfig(gpus_per_worker=0.25)) == 0.25
+    assert gpus_of(TrainConfig(device="cpu")) == 0

@@ -63,8 +63,9 @@ def _loaded(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
 
     space, rest = load_sweep(name, overrides)
     own_name = Path(name).stem if name.endswith((".yaml", ".yml")) else name.replace("/", "-")
-    if space.checkpoints:
+    if space.checkpoints:  # the other words are for what those were trained with
         starts = measured_starts(space, rest)
+        rest = [word for word in rest if word.partition("=")[0] in ("name", "storage", "seed")]
     else:
         starts = load_starts(space, rest, lambda words: load_run(words, low_resource))
     first = [*space.configs, space.config][0]

@@ -109,7 +109,7 @@ class SweepRun:
         self.has_reported = len(bases) > 1  # what some configurations report, others need not
         varied = Space.of(sweep.space).distributions.get(EPOCHS)
         lengths = [start.train.epochs for start in self.bases.values()] if varied is None else varied.examples()
-        epochs = int(max(lengths))
+        epochs = max(map(int, lengths))
         self.replay = Replay(self._search(), judge_of(sweep, epochs), self._record, self._look)
         parts = len(interval_ends(sweep.interval, epochs)) if sweep.scheduler == "population" else 1
         self.progress = Progress(self.replay, parts, sweep.objectives[0])

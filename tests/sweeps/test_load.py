@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,8 +11,9 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Entry, Objective, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.sweeps import load
 from raysl.sweeps.claim import claim
-from raysl.sweeps.load import dump_sweep, from_tree, load_starts, load_sweep
+from raysl.sweeps.load import dump_sweep, from_tree, load_starts, load_sweep, measured_starts
 from raysl.sweeps.record import Note
 from raysl.sweeps.run import SweepRun, sweep
 from raysl.sweeps.schema import SweepConfig
@@ -230,3 +232,14 @@ def test_no_credentials_of_checkpoints_are_kept_and_others_make_no_other_trial(t
     assert "SECRET" not in str(board.entries)
     Note("finished", 1, checkpoint=names[0]).write(run)
     assert "SECRET" not in (tmp_path / "runs" / "s" / "trial.json").read_text()
+
+
+def test_checkpoints_are_measured_with_what_they_were_trained_with_and_settings_laid_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = _base(tmp_path, "optim.lr=0.3")
+    monkeypatch.setattr(load, "load_checkpoint", lambda uri: SimpleNamespace(uri=uri, config=trained))
+    words = ["data.limit=50", "name=s", "storage=elsewhere"]
+    (found,) = measured_starts(SweepConfig(checkpoints=["runs/a"]), words).values()
+    assert (found.optim.lr, found.data.limit) == (0.3, 50)
+    assert (found.name, found.storage) == (trained.name, trained.storage)
