@@ -19,7 +19,7 @@ import ray.cloudpickle
 
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError, RunFailed
-from raysl.resources import Resources, worker_shape
+from raysl.resources import Resources
 from raysl.signals import install
 
 _SETTINGS = {
@@ -80,7 +80,7 @@ def _check_answers(address: str) -> None:
         return
     try:
         socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise ConfigError(
             f"no Ray cluster answers at RAY_ADDRESS={address} ({error}); start it, set the address of another one, or "
             "unset RAY_ADDRESS for a private one on this machine"
@@ -170,8 +170,8 @@ def gpus_of(train: TrainConfig) -> float:
     """GPUs that the workers of a run hold; 0 on CPUs, and in a process that is not connected to a cluster."""
     if not ray.is_initialized():
         return 0.0
-    shape = worker_shape(train, cluster_resources())
-    return train.workers * shape.gpus if shape.device == "cuda" else 0.0
+    is_on_gpus = train.device == "cuda" or (train.device == "auto" and cluster_resources().gpus >= 1)
+    return train.workers * train.gpus_per_worker if is_on_gpus else 0.0
 
 
 def cluster_resources() -> Resources:

@@ -78,3 +78,6 @@ def test_hours_of_gpus_are_those_of_the_shares_that_workers_hold(monkeypatch: py
     assert gpus_of(TrainConfig(workers=2)) == 2, "auto takes those that are there"
     assert gpus_of(TrainConfig(gpus_per_worker=0.25)) == 0.25
     assert gpus_of(TrainConfig(device="cpu")) == 0
+    monkeypatch.setattr(cluster, "cluster_resources", lambda: Resources(2, 0))
+    assert gpus_of(TrainConfig(workers=4)) == 0, "also of what does not fit"
+    assert gpus_of(TrainConfig(device="cuda")) == 1

@@ -81,7 +81,7 @@ def _list(run: "SweepRun") -> None:
     for line in [*trial_lines(entries), *outdated(run.replay.records, run.measures)]:
         typer.echo(line)
     total, concurrent = run.progress.num_trials, run.sweep.concurrent or 1
-    hours, how = run.progress.hours((total or len(entries)) - run.progress.num_ended, run.trained, concurrent)
+    hours, how = run.progress.hours(total - run.progress.num_ended, run.trained, concurrent)
     typer.echo(summary(entries, total, hours, f" with {concurrent} at a time{how}"))
 
 

@@ -19,7 +19,7 @@ MAY_GROW = (
 )  # fmt: skip
 """What another start of a sweep may change: trials are added or left out, none becomes another. What `config` and
 `settings` come to is compared by what trials depart from."""
-DECIDING = {"optuna": ("configs", "metric", "mode"), "population": ("trials",)}
+DECIDING = {"optuna": ("configs", "checkpoints", "metric", "mode"), "population": ("trials",)}
 """What of those makes all draws other ones, by search and scheduler."""
 
 

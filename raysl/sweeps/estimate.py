@@ -1,5 +1,6 @@
 """How long a sweep will take: from its trials that have ended, else from a few steps."""
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -7,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from raysl.checkpoint import TrainState
+from raysl.cluster import gpus_of
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.methods.method import Method, StepOutput
@@ -17,6 +19,8 @@ from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.loop import fit
 from raysl.train.prepare import prepare
 from raysl.train.reporter import LocalReporter
+
+log = logging.getLogger("raysl")
 
 TIMED_STEPS = 3
 MOST_S = 30.0
@@ -39,7 +43,8 @@ class _Timed(Callback):
 
 def is_like_here(config: RunConfig) -> bool:
     """Whether trials train on this machine's CPUs, as a few steps in this process would."""
-    return not os.environ.get("RAY_ADDRESS") and config.train.device != "cuda" and not torch.cuda.is_available()
+    is_elsewhere = os.environ.get("RAY_ADDRESS") or gpus_of(config.train)
+    return not is_elsewhere and config.train.device != "cuda" and not torch.cuda.is_available()
 
 
 def seconds_of(config: RunConfig) -> float | None:
@@ -92,7 +97,11 @@ def hours_ahead(
     name, base = next(iter(bases.items()), ("", None))
     if hours is not None or base is None or not is_like_here(base):
         return hours, ""
-    seconds = seconds_of(base)
+    try:
+        seconds = seconds_of(base)
+    except Exception as error:  # noqa: BLE001 - the trials have other settings, and tell of their own failures
+        log.debug("no steps are timed: %s", error)
+        seconds = None
     if seconds is None:
         return None, ""
     which = f" of {name}" if name else ""

@@ -33,18 +33,18 @@ def trial_lines(entries: Sequence[Entry]) -> list[str]:
     return lines + ([f"... and {len(entries) - MOST_LISTED} more"] if len(entries) > MOST_LISTED else [])
 
 
-def summary(entries: Sequence[Entry], num_trials: int | None, hours: float | None, how: str = "") -> str:
+def summary(entries: Sequence[Entry], num_trials: int, hours: float | None, how: str = "") -> str:
     """All trials that are known, and how long those that are left take.
 
     Args:
         entries: those that are known.
-        num_trials: all of them, where that is known.
+        num_trials: all of them.
         hours: for the rest; None where nobody can tell yet.
         how: where the hours are from.
     """
     counts = Counter(entry.status for entry in entries)
     ended = ", ".join(f"{counts[name]} {name}" for name in ("finished", "stopped", "failed") if counts[name])
-    total = num_trials if num_trials is not None else len(entries)
+    total = num_trials
     text = f"{total} trial{'s' * (total != 1)}" + (f" ({ended} before)" if ended else "")
     if len(entries) < total:
         text += f", of which {total - len(entries)} depend on what the others come to, or are drawn twice"

@@ -16,7 +16,7 @@ from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.config.values import convert
 from raysl.errors import ConfigError
-from raysl.redact import redact_tree
+from raysl.redact import redact_tree, redact_uri
 from raysl.sweeps.distributions import parse
 from raysl.sweeps.schema import SweepConfig, is_measured
 from raysl.sweeps.space import Space, is_component
@@ -86,7 +86,13 @@ def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[s
     if twice := [name for name, loaded in found.items() if uris.count(loaded.uri) > 1]:
         raise ConfigError(f"checkpoints: {', '.join(twice)} are one checkpoint; give each once")
     words = [word for word in overrides if word.partition("=")[0] not in ("name", "storage")]
-    return {name: apply_overrides(loaded.config, words) for name, loaded in found.items()}
+    starts = {}
+    for name, loaded in found.items():
+        try:
+            starts[name] = apply_overrides(loaded.config, words)
+        except ConfigError as error:
+            raise ConfigError(f"{redact_uri(name)}: {error}") from error
+    return starts
 
 
 def dump_sweep(sweep: SweepConfig) -> str:

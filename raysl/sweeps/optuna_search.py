@@ -33,7 +33,7 @@ class OptunaSearch(RandomSearch):
         self.place = 0
         self.drawn: list[Trial] = []
 
-    def num_trials(self) -> int | None:
+    def num_trials(self) -> int:
         """See `Search.num_trials`."""
         return self.sweep.trials * self.sweep.seeds
 

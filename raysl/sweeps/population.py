@@ -65,7 +65,7 @@ class PopulationSearch:
         self.turn = 0
         self.replaced: dict[str, Verdict] = {}
 
-    def num_trials(self) -> int | None:
+    def num_trials(self) -> int:
         """Parts of runs, one a member and an interval."""
         return len(self.members) * len(self.ends)
 

@@ -18,12 +18,14 @@ class Progress:
         replay: which trials there are.
         parts: in which each run is trained, each a trial: more than one in a population.
         objective: number that is told of each trial.
+        is_exact: whether each draw is a trial to run: none equals another, and no scheduler has a say in it.
     """
 
-    def __init__(self, replay: Replay, parts: int, objective: Objective) -> None:
+    def __init__(self, replay: Replay, parts: int, objective: Objective, is_exact: bool) -> None:
         self.replay = replay
         self.parts = parts
         self.objective = objective
+        self.is_exact = is_exact
 
     @property
     def num_ended(self) -> int:
@@ -31,8 +33,8 @@ class Progress:
         return sum(record.has_ended or record.verdict is not None for record in self.replay.records)
 
     @property
-    def num_trials(self) -> int | None:
-        """All trials, where that is known."""
+    def num_trials(self) -> int:
+        """All trials; where draws may be equal, or depend on what others come to, at most so many."""
         return len(self.replay.records) if self.replay.is_drawn else self.replay.search.num_trials()
 
     def num_runs(self, known: int) -> int | None:
@@ -48,18 +50,19 @@ class Progress:
             bases: what trials depart from that are trained.
             concurrent: trials at a time.
         """
-        if self.num_trials is None:
-            return f"{self.num_ended} trials have ended before; the others depend on what comes"
         left = self.num_trials - self.num_ended
-        told = f"{left} trial{'s' * (left != 1)}"
-        if self.parts > 1:
-            told = f"{self.num_trials // self.parts} runs of {self.parts} parts"
+        most = "" if self.is_exact or self.replay.is_drawn else "at most "
+        what = f"part{'s' * (left != 1)} of runs" if self.parts > 1 else f"trial{'s' * (left != 1)}"
         hours, how = (None, "") if left == 1 else self.hours(left, bases, concurrent)
-        return f"{told} to run, {concurrent} at a time; {time_left(hours, how)}"
+        return f"{most}{left} {what} to run, {concurrent} at a time; {time_left(hours, how)}"
 
     def hours(self, left: int, bases: Mapping[str, RunConfig], concurrent: int) -> tuple[float | None, str]:
         """Hours that so many trials more take, and in words what they are known by; see `hours_ahead`."""
-        return hours_ahead(self.replay.records, bases, left / self.parts, concurrent)
+        if self.parts == 1 or not self.num_ended:
+            return hours_ahead(self.replay.records, bases, left / self.parts, concurrent)
+        runs = {record.trial.name: record for record in self.replay.records if record.last is not None}
+        spent = sum(record.last.costs.get("seconds", 0.0) for record in runs.values() if record.last is not None)
+        return spent / self.num_ended * left / concurrent / 3600, ""
 
     def line(self, record: Record, concurrent: int) -> str:
         """A trial that has ended, in words, and what is left then.
@@ -72,10 +75,10 @@ class Progress:
         number = "" if value is None else f": {self.objective.metric} {value:.4g}"
         ended, total = self.num_ended, self.num_trials
         left = None
-        if total is not None and total > ended and self.parts == 1:
+        if total > ended and self.parts == 1:
             left = hours_left(self.replay.records, total - ended, concurrent)
         rest = f"; about {duration(3600 * left)} left" if left else ""
-        count = f"{ended} of {total or '?'}{' parts' * (self.parts > 1)}"
+        count = f"{ended} of {total}{' parts' * (self.parts > 1)}"
         return f"{record.trial.name} {self._end(record)}{number} ({count}{rest})"
 
     def _end(self, record: Record) -> str:

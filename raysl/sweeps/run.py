@@ -108,11 +108,15 @@ class SweepRun:
         self.problem: ConfigError | None = None
         self.has_reported = len(bases) > 1  # what some configurations report, others need not
         varied = Space.of(sweep.space).distributions.get(EPOCHS)
-        lengths = [start.train.epochs for start in self.bases.values()] if varied is None else varied.examples()
-        epochs = max(map(int, lengths))
+        lengths = [] if varied is None else [int(value) for value in varied.examples()]
+        if varied is None or varied.when:
+            lengths += [start.train.epochs for start in self.bases.values()]
+        epochs = max(lengths)
         self.replay = Replay(self._search(), judge_of(sweep, epochs), self._record, self._look)
         parts = len(interval_ends(sweep.interval, epochs)) if sweep.scheduler == "population" else 1
-        self.progress = Progress(self.replay, parts, sweep.objectives[0])
+        is_sure = sweep.scheduler == "none" or sweep.seeds == 1
+        is_exact = parts > 1 or (is_sure and not Space.of(sweep.space).is_random)
+        self.progress = Progress(self.replay, parts, sweep.objectives[0], is_exact)
 
     @classmethod
     def of(

@@ -11,7 +11,7 @@ from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.checkpoint_files import newest_whole
 from raysl.cluster import gpus_of
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunInUse, Stopped
+from raysl.errors import ConfigError, RunInUse, Stopped, StorageError
 from raysl.report.contents import Score
 from raysl.storage import outlast
 from raysl.sweeps.record import Note, measures_of
@@ -40,6 +40,8 @@ def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None 
         result = _trained(config, until)
     except Stopped:
         note = _note(config, folder, "paused", config.train.epochs, begun, earlier)
+    except StorageError:
+        raise  # it may work again: the trial is tried again
     except ConfigError as error:
         note = _note(config, folder, "failed", config.train.epochs, begun, earlier, reason=str(error))
     else:

@@ -66,7 +66,8 @@ class SweepConfig:
     concurrent: Annotated[int, Within(1, 10_000)] | None = None
     """Trials at a time; default: as many as the cluster has room for."""
     retries: Annotated[int, Within(0, 100)] = 1
-    """Times that a trial that failed is tried again before the others go on without it."""
+    """Times that a trial that failed is tried again before the others go on without it; one whose settings were
+    refused is not."""
     seed: Seed | None = None
     """Seed of what is drawn; default: that of the configuration."""
     space: dict[str, Any] = field(default_factory=dict)

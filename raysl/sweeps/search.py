@@ -40,8 +40,8 @@ class Search(Protocol):
         """
         ...
 
-    def num_trials(self) -> int | None:
-        """How many trials there will be, equal ones counted each time; None where that depends on their results."""
+    def num_trials(self) -> int:
+        """How many trials there will be, equal ones counted each time; at most, where a scheduler has a say in it."""
         ...
 
 
@@ -69,8 +69,8 @@ class RandomSearch:
         """Draws of all that varies."""
         return self.sweep.trials if self.space.is_random else 1
 
-    def num_trials(self) -> int | None:
-        """See `Search.num_trials`; upper bound where a scheduler decides which are run with further seeds."""
+    def num_trials(self) -> int:
+        """See `Search.num_trials`."""
         return self.num_turns * len(self.bases) * self.space.num_grid() * self.sweep.seeds
 
     def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:

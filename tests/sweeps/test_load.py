@@ -199,6 +199,7 @@ def test_a_sweep_may_grow_and_may_not_become_another(tmp_path: Path) -> None:
     [
         ({"search": "optuna"}, {"search": "optuna", "configs": ["digits/simclr"]}),
         ({"search": "optuna", "scheduler": "none"}, {"search": "optuna", "scheduler": "none", "metric": "loss"}),
+        ({"search": "optuna", "checkpoints": ["/a"]}, {"search": "optuna", "checkpoints": ["/a", "/b"]}),
         ({"scheduler": "population"}, {"scheduler": "population", "trials": 9}),
     ],
 )

@@ -6,10 +6,11 @@ import pytest
 
 from raysl.cli import app
 from raysl.config.load import load_config
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import write
 from raysl.storage import Folder
+from raysl.sweeps import estimate
 from raysl.sweeps.estimate import hours_left
 from raysl.sweeps.listing import outdated, summary, trial_lines
 from raysl.sweeps.load import from_tree
@@ -115,10 +116,12 @@ def _progress(base: str = "quickstart", **tree: object) -> tuple[SweepRun, str]:
 
 def test_a_start_says_how_many_trials_it_runs_and_about_how_long() -> None:
     _, told = _progress()
-    assert told.startswith("4 trials to run, 2 at a time; about ")
+    assert told.startswith("at most 4 trials to run, 2 at a time; about ")
     assert "by a few steps; measurements, and what is stopped early, not counted" in told
+    _, exact = _progress(space={"optim.lr": {"grid": [0.1, 0.2]}})
+    assert exact.startswith("2 trials to run, 2 at a time; about ")
     _, parts = _progress(scheduler="population", interval=2)
-    assert parts.startswith("4 runs of 2 parts to run, 2 at a time; about ")
+    assert parts.startswith("8 parts of runs to run, 2 at a time; about ")
     _, clusters = _progress("digits/clusterfit")
     assert clusters.endswith("; how long they take is known when the first one has ended")
 
@@ -136,3 +139,15 @@ def test_each_end_says_what_came_of_it_and_what_is_left() -> None:
     assert first is not None
     first.note = first.last = Note("paused", 2, 2.0, {"loss": 1.25}, costs={"seconds": 1800.0})
     assert run.progress.line(first, 3) == f"{first.trial.name} is at epoch 2: loss 1.25 (1 of 8 parts)"
+    assert run.progress.outlook({}, 1) == "7 parts of runs to run, 1 at a time; about 3 h 30 min for what is left"
+
+
+def test_a_start_does_not_fail_where_the_settings_that_trials_depart_from_cannot_train(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(config: object) -> float:
+        raise RunFailed("the loss is not finite")
+
+    monkeypatch.setattr(estimate, "seconds_of", broken)
+    _, told = _progress()
+    assert told.endswith("how long they take is known when the first one has ended")
