@@ -133,7 +133,7 @@ def simulate(task: ManyTrials) -> dict[str, float]:
     """The numbers of `measure_driver`, measured in this process."""
     begun, cpu_begun = time.perf_counter(), time.process_time()
     run = task.sweep()
-    run.replay = first = _First(run.replay, task.with_ray)
+    run.replay = run.progress.replay = first = _First(run.replay, task.with_ray)
     with heeding() as signals:
         run.run(signals)
     numbers = {"plan_s": first.asked[0] - begun, "start_s": first.asked[-1] - begun, "cpu_s": first.cpu_s - cpu_begun}

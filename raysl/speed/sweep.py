@@ -68,7 +68,10 @@ class SweepSizes:
         """
         works = {"tiny": TINY} if is_quick else {"tiny": TINY, "small": SMALL}
         last = TINY if is_quick else SMALL
-        return cls(works=works, trials=trials, side_by_side=last, at_a_time=up_to(os.cpu_count() or 1))
+        alone = Work(
+            last.config, (*last.settings, "train.threads=1")
+        )  # as many threads as cores in each would only wait
+        return cls(works=works, trials=trials, side_by_side=alone, at_a_time=up_to(os.cpu_count() or 1))
 
 
 def up_to(cores: int) -> list[int]:

@@ -239,6 +239,9 @@ class SweepRun:
             with named(name):
                 share = worker_shape(base.train, have.shared(num))
             bases[name] = replace(base, train=replace(base.train, cpus_per_worker=share.cpus))
+        is_greedy = any(base.train.threads is None and base.train.device != "cuda" for base in bases.values())
+        if num > 1 and is_greedy and have.gpus == 0:
+            log.info("each of %d trials at a time takes a thread a core of its machine; try train.threads=1", num)
         return num, bases
 
     def _told(self, record: Record | None) -> None:
