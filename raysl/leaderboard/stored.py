@@ -10,7 +10,7 @@ from raysl.leaderboard.entry import Entry, Objective, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.report.contents import plain
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 1
 
 
 def json_text(board: Leaderboard) -> str:

@@ -70,7 +70,7 @@ class SweepSizes:
         last = TINY if is_quick else SMALL
         alone = Work(
             last.config, (*last.settings, "train.threads=1")
-        )  # as many threads as cores in each would only wait
+        )  # trials with a thread a core wait for each other
         return cls(works=works, trials=trials, side_by_side=alone, at_a_time=up_to(os.cpu_count() or 1))
 
 
