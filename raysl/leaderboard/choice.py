@@ -87,7 +87,9 @@ class Choice:
         told = [(run, value) for run in self.counted if (value := number_in(run, name)) is not None]
         if not told:
             return None
-        return number_of([value for _, value in told], told[0][0].intervals.get(name))
+        run = told[0][0]
+        ends = (0.0, 100.0) if run.units.get(name) == "%" else (-math.inf, math.inf)
+        return number_of([value for _, value in told], run.intervals.get(name), ends)
 
     def value(self, metric: str) -> float | None:
         """The mean of a metric; None where no seed has it."""

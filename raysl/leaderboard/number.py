@@ -27,18 +27,23 @@ class Number:
     interval: tuple[float, float] | None = None
 
 
-def number_of(values: Sequence[float], measured: tuple[float, float] | None = None) -> Number:
+def number_of(
+    values: Sequence[float],
+    measured: tuple[float, float] | None = None,
+    ends: tuple[float, float] = (-math.inf, math.inf),
+) -> Number:
     """The number of some seeds.
 
     Args:
         values: one a seed, finite; at least one.
         measured: the interval that a benchmark gave, taken where there is one seed alone.
+        ends: of all that the number can be, in which intervals end.
     """
     if len(values) == 1:
         return Number(values[0], 1, None, measured)
     mean, deviation = fmean(values), stdev(values)
     reach = _quantile(len(values) - 1) * deviation / math.sqrt(len(values))
-    return Number(mean, len(values), deviation, (mean - reach, mean + reach))
+    return Number(mean, len(values), deviation, (max(mean - reach, ends[0]), min(mean + reach, ends[1])))
 
 
 def _quantile(freedom: int) -> float:

@@ -68,9 +68,8 @@ class SweepSizes:
         """
         works = {"tiny": TINY} if is_quick else {"tiny": TINY, "small": SMALL}
         last = TINY if is_quick else SMALL
-        alone = Work(
-            last.config, (*last.settings, "train.threads=1")
-        )  # trials with a thread a core wait for each other
+        # of more threads than cores each would wait for the others
+        alone = Work(last.config, (*last.settings, "train.threads=1"))
         return cls(works=works, trials=trials, side_by_side=alone, at_a_time=up_to(os.cpu_count() or 1))
 
 

@@ -33,6 +33,7 @@ def test_one_seed_has_the_interval_that_was_measured_and_several_have_not() -> N
     assert (alone["knn_top1: low"], alone["knn_top1: high"]) == (88.0, 93.0)
     assert "knn_top1: deviation" not in alone
     assert number_of([1.0, 1.0], (0.0, 9.0)).interval == (1.0, 1.0)
+    assert number_of([99.0, 99.8], None, (0.0, 100.0)).interval == (pytest.approx(94.3, abs=0.1), 100.0)
 
 
 def test_a_seed_that_is_half_done_is_not_averaged_with_whole_ones() -> None:
@@ -222,3 +223,13 @@ def test_a_row_that_failed_does_not_lead_whatever_it_had() -> None:
     assert [row["trial"][-1] for row in found.pareto] == ["1"]
     assert found.best == found.entries[1]
     assert board([broken]).best is None
+
+
+def test_intervals_of_shares_end_where_shares_do() -> None:
+    runs = [
+        entry(index, value, settings={}, seed=index, units={"knn_top1": "%"})
+        for index, value in enumerate((90.0, 99.0))
+    ]
+    (row,) = board(runs).choices
+    low, high = row.numbers["knn_top1"].interval or (0.0, 0.0)
+    assert (round(low, 1), high) == (37.3, 100.0)

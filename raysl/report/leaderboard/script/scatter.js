@@ -16,7 +16,10 @@ function drawScatter(name, box, svg, width) {
   const [low, high] = extremes(told.map((one) => one.x[0]));
   const kind = low > 0 && high / low >= 20 ? "log" : "linear";
   const spell = across === "seconds" ? seconds : spelled;
-  const ys = told.flatMap((one) => one.y), xs = told.map((one) => one.x[0] / unit.by);
+  const [bottom, top] = extremes(told.map((one) => one.y[0]));
+  const reach = (top - bottom) / 2 || Infinity; // an interval of two seeds may be ten times as long as all else
+  const near = (value) => Math.min(Math.max(value, bottom - reach), top + reach);
+  const ys = told.flatMap((one) => one.y.map(near)), xs = told.map((one) => one.x[0] / unit.by);
   const { x, y, left, right } = frame(svg, wide, height, xs, ys, { x: unit.name, y: spec.y }, { x: kind, top: 40 });
   const note = document.getElementById(name + "-note");
   if (note) note.textContent = (spec.notes && " " + spec.notes[across]) || "";
@@ -25,7 +28,7 @@ function drawScatter(name, box, svg, width) {
   for (const one of [...told].reverse()) {
     const at = { x: x.place(one.x[0] / unit.by), y: y.place(one.y[0]) }, kind = rankClass(one.place);
     if (one.y.length > 1)
-      draw(svg, "line", { x1: at.x, x2: at.x, y1: y.place(one.y[1]), y2: y.place(one.y[2]), class: "reach " + kind, "data-row": one.place });
+      draw(svg, "line", { x1: at.x, x2: at.x, y1: y.place(near(one.y[1])), y2: y.place(near(one.y[2])), class: "reach " + kind, "data-row": one.place });
     draw(svg, "circle", { cx: at.x, cy: at.y, r: kind === "rest" ? 4 : 6, class: "dot " + kind, "data-row": one.place });
     const interval = one.y.length > 1 ? ` (${spelled(one.y[1])} to ${spelled(one.y[2])})` : "";
     points.push({ row: one.place, ...at, lines: [one.row.name, `${spec.y} ${spelled(one.y[0])}${interval}`, `${across} ${spell(one.x[0])}, rank ${one.place + 1}`, ...one.row.told] });
