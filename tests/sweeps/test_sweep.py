@@ -94,7 +94,7 @@ def test_a_sweep_that_is_killed_goes_on_and_one_that_is_done_runs_nothing(tmp_pa
 
 @pytest.mark.slow
 def test_a_sweep_that_is_interrupted_saves_says_so_on_its_page_and_goes_on(tmp_path: Path) -> None:
-    command = _command(tmp_path, SPACE, "trials=2", "train.epochs=4")
+    command = _command(tmp_path, SPACE, "trials=2", "scheduler=none", "train.epochs=60")
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     while not list((tmp_path / "s").glob("trial_*/checkpoint_*/meta.json")):
         assert driver.poll() is None, driver.communicate()[0]
