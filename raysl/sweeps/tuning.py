@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.tune import Tuner
+from ray.tune import ProgressReporter, Tuner
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
@@ -199,6 +199,17 @@ class _Watch(tune.Callback):
         self.stage.look_now_and_then()
 
 
+class _Silent(ProgressReporter):
+    """Shows nothing: that of a notebook wipes out what was said before."""
+
+    def should_report(self, trials: list[Any], done: bool = False) -> bool:
+        """See `ProgressReporter.should_report`."""
+        return False
+
+    def report(self, trials: list[Any], done: bool, *sys_info: str) -> None:
+        """See `ProgressReporter.report`."""
+
+
 def _reason(trial: Any) -> str:
     """Why a trial failed, in a line."""
     text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
@@ -243,6 +254,7 @@ def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> No
                 storage_path=notes,
                 failure_config=tune.FailureConfig(max_failures=retries),
                 callbacks=[_Watch(stage)],
+                progress_reporter=_Silent(),
                 verbose=0,
             ),
         ).fit()
