@@ -227,8 +227,9 @@ class SweepRun:
         self.board.write("stopped")
         if self.problem is not None:
             raise self.problem
-        ended = sum(record.has_ended for record in self.replay.records)
-        raise Stopped(f"stopped after {ended} trials; the same command goes on", 128 + (signals.asked or 2))
+        raise Stopped(
+            f"stopped after {self.progress.num_ended} trials; the same command goes on", 128 + (signals.asked or 2)
+        )
 
     def _room(self) -> tuple[int, dict[str, RunConfig]]:
         """How many trials at a time, and the configurations with each one's share of the cluster."""

@@ -35,7 +35,6 @@ LOOK_EVERY_S = 2.0
 ERROR_FILE = "error.txt"
 MOST_ENDS_WITHOUT = 2
 _ENVIRONMENT = {
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # what a trial reports is its end alone
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # runs have logs of their own
     "RAY_AIR_NEW_OUTPUT": "0",  # whose box of settings nobody can switch off
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are heeded by raysl.signals

@@ -1,10 +1,11 @@
 """What is asked of trials, and those that end without a result."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from raysl.config.load import load_config
 from raysl.sweeps.load import from_tree
-from raysl.sweeps.record import Note, measures_of
+from raysl.sweeps.record import Note, Record, measures_of
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.search import RandomSearch
@@ -20,10 +21,14 @@ def _sweep(**settings: object):
     return from_tree({"space": {"optim.lr": {"grid": [0.1, 0.2]}}, "scheduler": "none", **settings}, "")
 
 
-def test_a_trial_that_ends_again_and_again_without_a_result_is_given_up(tmp_path: Path) -> None:
+def _stage(folder: Path, told: Callable[[Record | None], object] = lambda record: None) -> Stage:
     world = World(lambda trial, epoch: 1.0, 4)
     replay = Replay(RandomSearch(_sweep(), {ALONE: BASE}, 0), None, world.make, world.look)
-    stage = Stage(replay, {ALONE: BASE}, RunFolder(str(tmp_path)), 1, lambda record: None)
+    return Stage(replay, {ALONE: BASE}, RunFolder(str(folder)), 1, told)
+
+
+def test_a_trial_that_ends_again_and_again_without_a_result_is_given_up(tmp_path: Path) -> None:
+    stage = _stage(tmp_path)
     first = stage.start()
     assert first is not None
     for turn in range(MOST_ENDS_WITHOUT + 1):
@@ -38,9 +43,7 @@ def test_a_trial_that_ends_again_and_again_without_a_result_is_given_up(tmp_path
 
 
 def test_a_trial_that_leaves_a_note_of_its_failure_is_not_tried_again_and_keeps_the_reason(tmp_path: Path) -> None:
-    world = World(lambda trial, epoch: 1.0, 4)
-    replay = Replay(RandomSearch(_sweep(), {ALONE: BASE}, 0), None, world.make, world.look)
-    stage = Stage(replay, {ALONE: BASE}, RunFolder(str(tmp_path)), 1, lambda record: None)
+    stage = _stage(tmp_path)
     record = stage.start()
     assert record is not None
     record.last = Note("failed", 4, reason="method.temperature and method.queue do not go together")
@@ -57,10 +60,8 @@ def test_a_trial_that_leaves_a_note_of_its_failure_is_not_tried_again_and_keeps_
 
 
 def test_what_is_to_stop_is_asked_to_by_a_note_in_its_folder(tmp_path: Path) -> None:
-    world = World(lambda trial, epoch: 1.0, 4)
-    replay = Replay(RandomSearch(_sweep(), {ALONE: BASE}, 0), None, world.make, world.look)
-    told = []
-    stage = Stage(replay, {ALONE: BASE}, RunFolder(str(tmp_path)), 1, told.append)
+    told: list[Record | None] = []
+    stage = _stage(tmp_path, told.append)
     record = stage.start()
     assert record is not None
     stage.running["1"] = record
