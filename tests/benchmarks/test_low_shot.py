@@ -1,3 +1,5 @@
+from typing import Literal
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -9,7 +11,7 @@ from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 
 
-def slow_low_shot(train: FeatureSet, test: FeatureSet, picks: torch.Tensor) -> list[float]:
+def slow_low_shot(train: FeatureSet, test: FeatureSet, picks: torch.Tensor, similarity: str) -> list[float]:
     """Accuracy of each draw, one test image after another."""
     mean = train.features.mean(dim=0)
     accuracies = []
@@ -17,22 +19,51 @@ def slow_low_shot(train: FeatureSet, test: FeatureSet, picks: torch.Tensor) -> l
         means = [F.normalize(train.features[rows] - mean, dim=1).mean(dim=0) for rows in draw]
         hits = 0
         for feature, label in zip(test.features, test.labels, strict=True):
-            cosines = [torch.cosine_similarity(feature - mean, center, dim=0).item() for center in means]
-            hits += cosines.index(max(cosines)) == int(label)
+            query = F.normalize(feature - mean, dim=0)
+            if similarity == "euclidean":
+                distances = [(query - center).norm().item() for center in means]
+            else:
+                distances = [1 - torch.cosine_similarity(query, center, dim=0).item() for center in means]
+            hits += distances.index(min(distances)) == int(label)
         accuracies.append(100 * hits / len(test.labels))
     return accuracies
 
 
-def test_low_shot_equals_a_slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("similarity", ["euclidean", "cosine"])
+def test_low_shot_equals_a_slow_loop(
+    similarity: Literal["euclidean", "cosine"], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(low_shot, "MEMORY", 100)  # one draw at a time
     monkeypatch.setattr(low_shot, "CHUNK_ROWS", 7)
     train, test = random_set(60, seed=0), random_set(30, seed=1)
-    metrics = by_name(LowShot(LowShot.Config(shots=(1, 3), draws=6)).run(train, test, num_classes=4, seed=5))
+    config = LowShot.Config(shots=(1, 3), draws=6, similarity=similarity)
+    metrics = by_name(LowShot(config).run(train, test, num_classes=4, seed=5))
     for shots in (1, 3):
-        slow = torch.tensor(slow_low_shot(train, test, draw_shots(train.labels, 4, shots, 6, seed=5)))
+        picks = draw_shots(train.labels, 4, shots, 6, seed=5)
+        slow = torch.tensor(slow_low_shot(train, test, picks, similarity))
         value, deviation = (pytest.approx(number.item(), rel=1e-5) for number in (slow.mean(), slow.std(correction=0)))
         title = f"Low-shot, {shots} per class"
         assert metrics[f"{shots}_shot"] == Metric(f"{shots}_shot", value, deviation, "%", title)
+
+
+def unequal_spread(num: int, seed: int) -> FeatureSet:
+    """Classes around unit vectors, each next one with images that lie further apart."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(num) % 8
+    centers = F.normalize(torch.randn(8, 32, generator=torch.Generator().manual_seed(0)), dim=1)
+    spread = torch.linspace(0.05, 0.4, 8)[labels, None]
+    return FeatureSet(centers[labels] + spread * torch.randn(num, 32, generator=generator), labels)
+
+
+def test_the_plain_mean_is_better_where_classes_differ_in_spread() -> None:
+    train, test = unequal_spread(400, seed=1), unequal_spread(2000, seed=2)
+    accuracy = {}
+    for similarity in ("euclidean", "cosine"):
+        config = LowShot.Config(draws=50, similarity=similarity)
+        accuracy[similarity] = by_name(LowShot(config).run(train, test, num_classes=8, seed=0))
+    euclidean, cosine = accuracy["euclidean"], accuracy["cosine"]
+    assert euclidean["1_shot"].value == pytest.approx(cosine["1_shot"].value)  # of one image the mean has length 1
+    assert euclidean["5_shot"].value > cosine["5_shot"].value + 1
 
 
 def test_raw_digits_have_their_known_accuracy() -> None:
