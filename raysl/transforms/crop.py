@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from raysl.transforms import functional
+from raysl.transforms.functional import Interpolation
 from raysl.transforms.random import Floats, Ints, SampleRandom
 
 CropParams = dict[str, Ints]
@@ -51,6 +52,8 @@ class RandomResizedCrop(Crop):
     """Range of the box's area, as a share of the image's, in (0, 1]."""
     ratio: tuple[float, float] = (3.0 / 4.0, 4.0 / 3.0)
     """Range of width / height, drawn evenly in its logarithm."""
+    interpolation: Interpolation = "bilinear"
+    """How the box is resized."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -82,7 +85,7 @@ class RandomResizedCrop(Crop):
         }
 
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
-        return functional.resized_crop(image, **params, size=self.size)
+        return functional.resized_crop(image, **params, size=self.size, interpolation=self.interpolation)
 
     def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
         return np.minimum(params["height"], params["width"]) / self.size

@@ -12,6 +12,7 @@ one by one in Python (vectorised ones may differ in the last bit between the bod
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -19,6 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raysl.transforms import programs
+
+Interpolation = Literal["bilinear", "bicubic"]
+"""How an image is resized, antialiased in either case."""
 
 LUMA = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue in grey (ITU-R 601-2, as torchvision rounds them)."""
@@ -172,18 +176,26 @@ def affine(images: Tensor, angle: Tensor, translate: Tensor, scale: Tensor, shea
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 
-def resized_crop(image: Tensor, top: int, left: int, height: int, width: int, size: int) -> Tensor:
-    """A box of one uint8 image [C, H, W], resized to [C, size, size]; bilinear, antialiased, as torchvision's.
+def resized_crop(
+    image: Tensor,
+    top: int,
+    left: int,
+    height: int,
+    width: int,
+    size: int,
+    interpolation: Interpolation = "bilinear",
+) -> Tensor:
+    """A box of one uint8 image [C, H, W], resized to [C, size, size]; antialiased, as torchvision's.
 
     The work is skipped where the box has the output's size already.
     """
     box = image[:, top : top + height, left : left + width]
-    return box if (height, width) == (size, size) else resize(box, size, size)
+    return box if (height, width) == (size, size) else resize(box, size, size, interpolation)
 
 
-def resize(image: Tensor, height: int, width: int) -> Tensor:
-    """One uint8 image [C, H, W] resized; bilinear, antialiased, in the fixed-point arithmetic that torchvision uses."""
-    return F.interpolate(image[None], size=(height, width), mode="bilinear", antialias=True)[0]
+def resize(image: Tensor, height: int, width: int, interpolation: Interpolation = "bilinear") -> Tensor:
+    """One uint8 image [C, H, W] resized; antialiased, in the fixed-point arithmetic that torchvision uses."""
+    return F.interpolate(image[None], size=(height, width), mode=interpolation, antialias=True)[0]
 
 
 def resize_larger_side(image: Tensor, size: int) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from raysl.config.ranges import Amount, Area, Areas, Factors, Share, Side, ViewSide, Within
 from raysl.transforms.crop import RandomResizedCrop
+from raysl.transforms.functional import Interpolation
 from raysl.transforms.geometric import Affine, HorizontalFlip
 from raysl.transforms.masking import Mask
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
@@ -33,6 +34,8 @@ class Crops:
     """Views of each image."""
     min_scale: Area = 0.08
     """Smallest area of the random crop as a share of the image."""
+    interpolation: Interpolation = "bilinear"
+    """How crops are resized, antialiased in either case."""
     flip: Share = 0.5
     """Probability of a horizontal flip."""
     affine_p: Share = 0.0
@@ -59,6 +62,9 @@ class Crops:
     """Probability of a Gaussian blur."""
     blur_sigma: Factors = (0.1, 2.0)
     """Range of the blur's standard deviation in pixels."""
+    blur_kernel_size: Annotated[int, Within(1, 9999)] | None = None
+    """Side of the blur's kernel in pixels, odd, the same for views of all sizes; 23 cuts nothing off at the default
+    `blur_sigma`. Default: the odd number nearest to a tenth of a view's side, at least 3 (SimCLR's rule)."""
     solarize_p: Share = 0.0
     """Probability of inverting the values above a half."""
 
@@ -71,7 +77,9 @@ class Crops:
         return ViewRecipe({"global": (self._view(self.size, (self.min_scale, 1.0), mask),) * self.num})
 
     def _view(self, size: int, area: tuple[float, float], mask: Mask | None = None) -> View:
-        return View(RandomResizedCrop(size=size, scale=area), self._chain(), mask=mask)
+        return View(
+            RandomResizedCrop(size=size, scale=area, interpolation=self.interpolation), self._chain(), mask=mask
+        )
 
     def _chain(self) -> tuple[Transform, ...]:
         """The transforms in order; what can never act is left out."""
@@ -87,7 +95,7 @@ class Crops:
             (self.flip, HorizontalFlip(p=self.flip)),
             (self.affine_p * is_map, affine),
             *self._colors(),
-            (self.blur_p, GaussianBlur(p=self.blur_p, sigma=self.blur_sigma, kernel_size=None)),
+            (self.blur_p, GaussianBlur(p=self.blur_p, sigma=self.blur_sigma, kernel_size=self.blur_kernel_size)),
             (self.solarize_p, Solarize(p=self.solarize_p)),
         ]
         return tuple(transform for acts, transform in chain if acts > 0)

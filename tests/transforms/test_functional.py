@@ -138,12 +138,16 @@ def test_uint8_survives_the_way_to_float_and_back() -> None:
     assert functional.to_uint8(between).flatten().tolist() == [0, 0, 1, 255]
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("box", [(3, 5, 200, 300, 32), (0, 0, 427, 640, 96), (10, 10, 20, 15, 32), (7, 8, 96, 96, 96)])
-def test_resized_crop_equals_torchvision(photos: list[Tensor], box: tuple[int, int, int, int, int]) -> None:
+def test_resized_crop_equals_torchvision(
+    photos: list[Tensor], box: tuple[int, int, int, int, int], interpolation: functional.Interpolation
+) -> None:
+    mode = vision_v2.InterpolationMode(interpolation)
     top, left, height, width, size = box
     for photo in photos:
-        expected = vision_v2.resized_crop(photo, top, left, height, width, [size, size], antialias=True)
-        ours = functional.resized_crop(photo, top, left, height, width, size)
+        expected = vision_v2.resized_crop(photo, top, left, height, width, [size, size], mode, antialias=True)
+        ours = functional.resized_crop(photo, top, left, height, width, size, interpolation)
         assert (ours.int() - expected.int()).abs().max() <= 1  # equal where the processor has AVX2
 
 

@@ -7,6 +7,7 @@ the operations.
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -14,7 +15,17 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
-from raysl.transforms import Affine, HorizontalFlip, SampleRandom, Transform, View, ViewRecipe, permutation_table
+from raysl.transforms import (
+    Affine,
+    GaussianBlur,
+    HorizontalFlip,
+    SampleRandom,
+    Transform,
+    View,
+    ViewRecipe,
+    functional,
+    permutation_table,
+)
 from raysl.transforms.recipes import AsymmetricCrops, AsymmetricMultiCrop, Crops, MultiCrop
 from tests.transforms.papers import RECIPES, extras_of
 
@@ -25,7 +36,12 @@ MANY = np.arange(4000)
 
 
 def crop(size: int, low: float, high: float) -> Part:
-    return "RandomResizedCrop", {"size": size, "scale": (low, high), "ratio": (3 / 4, 4 / 3)}
+    return "RandomResizedCrop", {
+        "size": size,
+        "scale": (low, high),
+        "ratio": (3 / 4, 4 / 3),
+        "interpolation": "bilinear",
+    }
 
 
 def jitter(p: float, brightness: Any, contrast: Any, saturation: Any, hue: Any) -> Part:
@@ -228,6 +244,45 @@ def test_recipes_leave_out_what_can_never_act() -> None:
     assert chain(affine) == (Affine(p=0.5, degrees=10, translate=(0.1, 0.1), scale=(0.9, 1.1), shear=5),)
     assert chain(replace(off, affine_p=0.5)) == ()
     assert replace(off, num=4).recipe().num_views == 4
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_all_crops_are_resized_as_interpolation_says(
+    interpolation: functional.Interpolation, cuts: Callable[..., list[Tensor]]
+) -> None:
+    plain = {"flip": 0.0, "jitter_p": 0.0, "grayscale_p": 0.0, "blur_p": 0.0}
+    settings = {"size": 32, "num_local": 2, "local_size": 16, "interpolation": interpolation}
+    recipe, images, index = MultiCrop(**plain, **settings).recipe(), cuts(3, 60, 80), np.arange(3)
+    views = recipe(images, index, 0, 0)
+    heights, widths = np.full(3, 60), np.full(3, 80)
+    number = 0
+    for group, members in recipe.groups.items():
+        for place, view in enumerate(members):
+            random = SampleRandom(0, 0, index, number).at(crc32(b"crop"))
+            boxes = np.stack(list(view.crop.draw(random, heights, widths).values()), axis=1).tolist()
+            for image, box, ours in zip(images, boxes, views[group][:, place], strict=True):
+                mode = tv.InterpolationMode(interpolation)
+                expected = tv.resized_crop(image, *box, [view.size] * 2, mode, antialias=True)
+                assert (ours.int() - expected.int()).abs().max() <= 1  # equal where the processor has AVX2
+            number += 1
+
+
+def test_the_blurs_kernel_is_a_tenth_of_the_side_or_as_large_as_asked_for() -> None:
+    def kernels(views: MultiCrop) -> dict[str, set[int]]:
+        blurs = {
+            name: [(part, view.size) for view in group for part in view.transforms if isinstance(part, GaussianBlur)]
+            for name, group in views.recipe().groups.items()
+        }
+        sigma = torch.ones(1, dtype=torch.float64)
+        return {
+            name: {2 * int(part.program({"sigma": sigma}, (side, side))[1][0, 0, 1]) + 1 for part, side in members}
+            for name, members in blurs.items()
+        }
+
+    assert kernels(MultiCrop()) == {"global": {23}, "local": {9}}
+    assert kernels(MultiCrop(blur_kernel_size=23)) == {"global": {23}, "local": {23}}
+    with pytest.raises(ValueError, match="kernel_size=10 must be odd"):
+        MultiCrop(blur_kernel_size=10).recipe()
 
 
 @every_recipe
