@@ -17,6 +17,7 @@ from raysl.config.build import from_dict, node_of
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import filled, find, put, settings_in
 from raysl.config.files import base_names, expanded, files_of, packaged_folder, read
+from raysl.config.former import with_former
 from raysl.config.layers import Layers, followed, linked, parse_overrides
 from raysl.config.locations import with_places
 from raysl.config.ranges import is_location
@@ -130,13 +131,15 @@ def stored_settings(text: str, where: str, present: RunConfig) -> RunConfig | Ma
 def stored_tree(text: str, where: str) -> dict[str, Any]:
     """The settings that an earlier start wrote, as the plain tree that they are; no code that they name is imported.
 
+    Settings that its version did not have are there with their former values (`raysl.config.former`).
+
     Raises:
         ConfigError: if the text holds no settings.
     """
     tree = read(text, where)
     if not isinstance(tree, dict):
         raise ConfigError(f"{where} holds no settings; it was damaged, or is not what raysl wrote")
-    return unescape(tree)  # type: ignore[no-any-return]
+    return with_former(unescape(tree))
 
 
 def _names(value: Any) -> Iterator[str]:

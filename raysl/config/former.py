@@ -1,0 +1,51 @@
+"""Settings that runs of earlier versions did not have, with the values that those runs had in effect.
+
+A stored `run.yaml` holds every setting that its version had. A key that it lacks is a setting of a later version; where
+the default of that setting changes what a run does, the older run must be read with what it did.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from raysl.components import ALIASES
+from raysl.config.dump import Keys
+from raysl.config.fields import find, put
+
+FORMER: dict[Keys, Any] = {}
+"""Values by place. The place of a component's setting has the component's alias behind the node's key, as in
+("method", "dino", "teacher_bn") and ("benchmarks", "knn", "k"); that of a shared setting is its place in the tree, as
+in ("train", "sync_bn"). Add an entry with each new setting whose default is not what runs did before it."""
+
+_SINGLE = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
+_SEVERAL = {"benchmarks": "benchmark", "callbacks": "callback"}
+
+
+def with_former(tree: dict[str, Any], former: Mapping[Keys, Any] | None = None) -> dict[str, Any]:
+    """The settings of a stored `run.yaml` with the former value of each setting that they lack.
+
+    Args:
+        tree: plain settings as they are stored.
+        former: values by place. Default: `FORMER`.
+    """
+    for keys, value in (FORMER if former is None else former).items():
+        for place in _places(tree, keys):
+            above = find(tree, place[:-1])
+            if isinstance(above, dict) and place[-1] not in above:
+                tree = put(tree, place, value)
+    return tree
+
+
+def _places(tree: dict[str, Any], keys: Keys) -> list[Keys]:
+    """Where a setting of the table lies in this tree: nowhere, if the tree has no such component."""
+    node, *rest = keys
+    if node in _SINGLE and rest[0] in ALIASES[_SINGLE[node]]:
+        return [(node, *rest[1:])] if _is(find(tree, (node, "name")), _SINGLE[node], rest[0]) else []
+    if node in _SEVERAL:
+        entries = tree.get(node)
+        named = {key: find(entries, (key, "name"), key) for key in entries} if isinstance(entries, dict) else {}
+        return [(node, key, *rest[1:]) for key, name in named.items() if _is(name, _SEVERAL[node], rest[0])]
+    return [keys]
+
+
+def _is(name: Any, slot: str, alias: str) -> bool:
+    return name in (alias, ALIASES[slot][alias])

@@ -1,0 +1,79 @@
+"""A stored run without a setting of a later version is read with what it did."""
+
+from typing import Any
+
+import pytest
+
+from raysl.config import former
+from raysl.config.dump import differences, dump, to_dict, write
+from raysl.config.fields import SLOTS, component_class, settings_in
+from raysl.config.former import FORMER, with_former
+from raysl.config.load import load_config, load_dumped, stored_settings, stored_tree
+from raysl.config.schema import RunConfig
+
+TABLE = {
+    ("train", "sync_bn"): False,
+    ("method", "simclr", "temperature"): 0.7,
+    ("method", "simclr", "views", "blur_p"): 0.3,
+    ("method", "byol", "momentum"): 0.5,
+    ("benchmarks", "knn", "temperature"): 0.9,
+}
+"""Settings that there are, as if a later version had brought them."""
+
+
+@pytest.fixture
+def older(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The stored settings of a run of before the settings in `TABLE`."""
+    monkeypatch.setattr(former, "FORMER", TABLE)
+    tree = to_dict(load_config("quickstart"))
+    del tree["train"]["sync_bn"], tree["method"]["temperature"], tree["method"]["views"]["blur_p"]
+    del tree["benchmarks"]["knn"]["temperature"]
+    return write(tree)
+
+
+def test_settings_that_a_stored_run_lacks_have_their_former_values(older: str) -> None:
+    config: Any = load_dumped(older)
+    assert (config.train.sync_bn, config.method.temperature, config.method.views.blur_p) == (False, 0.7, 0.3)
+    assert config.benchmarks["knn"].temperature == 0.9
+    assert stored_tree(older, "run.yaml") == to_dict(config)
+
+
+def test_a_resume_with_the_new_default_is_refused_with_the_former_value(older: str) -> None:
+    now = load_config("quickstart", ["benchmarks=[]"])
+    changes = differences(stored_settings(older, "run.yaml", now), now)
+    assert changes == [
+        "method.temperature: 0.7 -> 0.5",
+        "method.views.blur_p: 0.3 -> 0.0",
+        "train.sync_bn: false -> true",
+    ]
+    overrides = ["method.temperature=0.7", "method.views.blur_p=0.3", "train.sync_bn=false"]
+    same = load_config("quickstart", overrides)
+    assert differences(stored_settings(older, "run.yaml", same), same) == []
+
+
+def test_settings_that_a_stored_run_has_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(former, "FORMER", TABLE)
+    config = load_config("quickstart")
+    assert load_dumped(dump(config)) == config
+
+
+def test_a_component_counts_by_its_alias_and_by_its_class() -> None:
+    for name in ("simclr", "raysl.methods.simclr:SimCLR"):
+        assert with_former({"method": {"name": name}}, TABLE)["method"]["temperature"] == 0.7
+    for tree in ({"method": {"name": "dcl"}}, {"method": {"name": "mine.py:SimCLR"}}, {"benchmarks": {"svm": {}}}, {}):
+        assert "temperature" not in str(with_former(tree, TABLE))
+    named = with_former({"benchmarks": {"mine": {"name": "knn"}, "svm": {}}}, TABLE)["benchmarks"]
+    assert named == {"mine": {"name": "knn", "temperature": 0.9}, "svm": {}}
+
+
+def test_every_entry_is_a_setting_with_another_default() -> None:
+    kinds = {slot: kind for kind, slot in SLOTS.items()}
+    slots = former._SINGLE | former._SEVERAL
+    shared = dict(settings_in(RunConfig, to_dict(load_config("quickstart"))))
+    for keys, value in FORMER.items():
+        if keys in shared:
+            setting = shared[keys]
+        else:
+            node, alias, *rest = keys
+            setting = dict(settings_in(component_class(kinds[slots[node]], alias), {}))[tuple(rest)]
+        assert setting.default != value, f"{keys}: the former value is the default, so the entry does nothing"
