@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysl import dist
 from raysl.config.ranges import Amount, Positive, Within
@@ -22,6 +22,7 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import centred, products
+from raysl.nn.view_passes import ViewNorm, features_of_views
 from raysl.schedule import Step
 from raysl.transforms.recipes import AsymmetricCrops
 
@@ -48,6 +49,9 @@ class BarlowTwins(Method):
         """Added to a variance before its root is taken; that of batch normalisation."""
         dim: Annotated[int, Within(2, 65_536)] = 8192
         """Width of the projector's three layers (section 2.2)."""
+        batch_norm: ViewNorm = "per_view"
+        """Batch normalisation of backbone and projector: over the images of each view by itself, as in the authors'
+        code, or over those of both views."""
         views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
         """Two crops, drawn as BYOL's (section 2.2, appendix A)."""
 
@@ -69,8 +73,8 @@ class BarlowTwins(Method):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Eq. 1 of the whole global batch, the same number on every rank."""
         views = batch.views["global"]  # [B, 2, C, H, W]
-        z = self.projector(self.backbone(views.flatten(0, 1)))  # [B*2, D]
-        z = at_least_fp32(z).view(*views.shape[:2], -1)  # [B, 2, D]
+        network = nn.Sequential(self.backbone, self.projector)
+        z = at_least_fp32(features_of_views(network, views, self.config.batch_norm))  # [B, 2, D]
         correlation = cross_correlation(z, self.config.eps, is_joint=self.config.normalize == "joint")  # [D, D]
         agreement = (1 - correlation.diagonal()).square().sum()
         redundancy = off_diagonal_squares(correlation)

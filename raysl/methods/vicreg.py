@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import dist
@@ -23,6 +23,7 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import centred, products
+from raysl.nn.view_passes import ViewNorm, features_of_views
 from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
@@ -51,6 +52,9 @@ class VICReg(Method):
         """Added to a variance before its root is taken (eq. 2, section 4.2)."""
         dim: Annotated[int, Within(2, 65_536)] = 8192
         """Width of the expander's three layers (section 4.2)."""
+        batch_norm: ViewNorm = "per_view"
+        """Batch normalisation of backbone and expander: over the images of each view by itself, as in the authors'
+        code, or over those of both views."""
         views: Crops = field(default_factory=lambda: Crops(jitter=(0.4, 0.4, 0.2, 0.1), solarize_p=0.1))
         """Two crops drawn alike (appendix C.1)."""
 
@@ -72,8 +76,8 @@ class VICReg(Method):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Eq. 6 on this rank's images, with the variances and covariances of the whole global batch."""
         views = batch.views["global"]  # [B, 2, C, H, W]
-        z = self.expander(self.backbone(views.flatten(0, 1)))  # [B*2, D]
-        z = at_least_fp32(z).view(*views.shape[:2], -1)  # [B, 2, D]
+        network = nn.Sequential(self.backbone, self.expander)
+        z = at_least_fp32(features_of_views(network, views, self.config.batch_norm))  # [B, 2, D]
         terms = vicreg_terms(z, self.config.target_std, self.config.eps)
         loss = sum((getattr(self.config, name) * term for name, term in terms.items()), start=z.new_zeros(()))
         metrics = {name: term.detach() for name, term in terms.items()}

@@ -22,6 +22,7 @@ from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
+from raysl.nn.view_passes import ViewNorm, features_of_views
 from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
@@ -49,6 +50,9 @@ class WMSE(Method):
         eps: Annotated[float, Within(0, 1, below=True)] = 0.0
         """Share of the identity in the covariance that is inverted, from the authors' code. Above 0, sub-batches may
         have any number of images from two."""
+        batch_norm: ViewNorm = "per_view"
+        """Batch normalisation of the backbone: over the images of each view by itself, as in the authors' code, or over
+        those of all views. The projector always has all views together."""
         views: Crops = field(default_factory=Crops)
         """Crops drawn alike, all pairs of which agree: two or, better, four (section 3)."""
 
@@ -86,7 +90,8 @@ class WMSE(Method):
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """The loss of section 3 of the whole global batch, the same number on every rank."""
         views = batch.views["global"]  # [B, V, C, H, W]
-        v = self.projector(self.backbone(views.flatten(0, 1)))  # [B*V, D]
+        h = features_of_views(self.backbone, views, self.config.batch_norm)  # [B, V, H]
+        v = self.projector(h.flatten(0, 1))  # [B*V, D]
         everyone = dist.all_gather(at_least_fp32(v).view(*views.shape[:2], -1))  # [N, V, D]
         draw = batch.shared("wmse.sub_batches")
         losses = []

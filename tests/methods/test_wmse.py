@@ -89,7 +89,8 @@ def test_embeddings_that_have_become_one_give_nan_and_with_eps_do_not() -> None:
 def test_loss_is_the_distance_of_whitened_pairs_by_sub_batches(views: int) -> None:
     method, batch = small_wmse(**{"method.whitenings": 2, "method.views.num": views}), whole_batch(views)
     out = method(batch, STEP)
-    v = method.projector(method.backbone(batch.views["global"].flatten(0, 1))).unflatten(0, (11, views))
+    h = torch.stack([method.backbone(view) for view in batch.views["global"].unbind(dim=1)], dim=1)  # [11, V, H]
+    v = method.projector(h.flatten(0, 1)).unflatten(0, (11, views))
     draw = batch.shared("wmse.sub_batches")
     orders = [draw.permutation(11)[0].tolist() for _ in range(2)]
     assert orders[0] != orders[1]
