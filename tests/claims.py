@@ -47,6 +47,14 @@ CLAIMS = {
             "test_file_list.py::test_what_is_in_the_images_is_not_in_the_fingerprint",
             "test_recovery.py::test_any_number_of_workers_losing_one_and_the_driver_change_no_bit",
         ),
+        "Noticing changes": (
+            "test_versions.py::test_labels_of_a_parquet_file_are_in_the_content_and_not_in_the_order_of_samples",
+            "test_versions.py::test_images_of_equal_size_that_are_replaced_or_swapped_are_another_version",
+            "test_versions.py::test_a_copy_has_the_same_content_and_order_and_is_another_version",
+            "test_versions.py::test_files_of_an_ingest_count_by_their_hashes_until_they_are_written_after_the_manifest",
+            "test_versions.py::test_a_storage_without_times_is_asked_for_its_tags",
+            "test_versions.py::test_a_start_does_not_ask_for_each_file_of_a_list",
+        ),
         "Corrupt and missing images": (
             "test_images.py::test_a_corrupt_image_is_replaced_by_the_next_valid_one_of_its_unit_with_its_label",
         ),

@@ -206,6 +206,7 @@ class _Bordered(Split):
 
     def __init__(self, split: FilesSplit, border: int) -> None:
         self.split = split
+        self.inner = (split,)
         self.border = border
         self.unit_sizes = split.unit_sizes
         self.classes = split.classes

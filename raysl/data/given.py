@@ -1,8 +1,9 @@
 """Images that a caller gives, in memory or by their addresses, as a split."""
 
+import hashlib
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from raysl.addresses import open_uri
 from raysl.data.sources.files import read_if_there
+from raysl.data.sources.versions import digest_of, versions_of
 from raysl.data.split import Encoded, Rows, Split, runs
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -45,11 +47,30 @@ class GivenImages(Split):
         self.classes = tuple(map(str, range(int(self.labels.max(initial=-1)) + 1)))
         self.is_random_access = True
 
+    def content(self) -> Mapping[str, str]:
+        """See `Split.content`."""
+        digest = hashlib.sha256(self.labels.tobytes())
+        for image in self.images:
+            digest.update(_described(image))
+        return {"pixels": digest.hexdigest()[:16]}
+
+    def written(self, ask: bool = True) -> str:
+        """See `Split.written`."""
+        files = [open_uri(image) for image in self.images if isinstance(image, str)] if ask else []
+        return digest_of(versions_of(files))
+
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""
         places = index.tolist()
         names = [f"image {place}" if self.names is None else self.names[place] for place in places]
         return Rows([_read(self.images[place]) for place in places], self.labels[index], names)
+
+
+def _described(image: GivenImage) -> bytes:
+    """Pixels with their shape, an encoded file, or the address of one."""
+    if isinstance(image, np.ndarray):
+        return f"{image.shape}".encode() + image.tobytes()
+    return image if isinstance(image, bytes) else image.encode("utf-8", "surrogateescape")
 
 
 def _read(image: GivenImage) -> Encoded:

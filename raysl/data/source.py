@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from raysl.config.schema import DataConfig
 from raysl.data.decode.background import color_of
 from raysl.data.sources.subset import with_subset
+from raysl.data.split import LABELS as LABELS
 from raysl.data.split import UNIT_ROWS as UNIT_ROWS
 from raysl.data.split import Missing as Missing
 from raysl.data.split import Rows as Rows

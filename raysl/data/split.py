@@ -1,7 +1,8 @@
 """One part of a dataset: encoded images that can be read by their indices."""
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ import numpy as np
 from raysl.data.decode.background import WHITE, Color
 from raysl.hashing import Int64s
 
+LABELS = "labels"
+"""What the digest of labels is called in `Split.content`."""
 UNIT_ROWS = 256  # rows of a read unit where the storage has none of its own
 
 
@@ -46,13 +49,16 @@ class Split(ABC):
 
     Attributes:
         unit_sizes: rows of each read unit, int64 [U]; samples are numbered through the units.
-        fingerprint: changes when the dataset does.
+        fingerprint: names the dataset; the order of its samples is a function of it, so it stays as it is when files
+            are copied or touched. Where it does not change with everything that the dataset has, `content` and
+            `written` tell the rest.
         classes: names of the classes, by label; empty for an unlabelled dataset.
         is_random_access: whether reading rows in any order costs about as much as reading them in sequence.
         is_multilabel: whether a sample has a label of each class, instead of one class.
         num_sources: images of a sample; above 1 where sources are paired.
         notes: what is odd about the files, a line each, for the user to see before they are used.
         background: what transparent images are blended with when they are decoded; None drops their alpha.
+        inner: splits that this one takes its images from.
     """
 
     unit_sizes: Int64s
@@ -63,6 +69,7 @@ class Split(ABC):
     num_sources: int = 1
     notes: tuple[str, ...] = ()
     background: Color | None = WHITE
+    inner: tuple["Split", ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -79,6 +86,25 @@ class Split(ABC):
             RunFailed: if a network fails again and again, or a file of many images is gone, damaged or another one.
         """
 
+    def content(self) -> Mapping[str, str]:
+        """Digests of what the fingerprint leaves out and a copy of the dataset has as well, by what they are of:
+        `labels`, `sizes`, `files`, `pixels`. What is not known without reading all images is not in it."""
+        return {
+            name if len(self.inner) == 1 else f"{name} of source {number}": digest
+            for number, split in enumerate(self.inner, 1)
+            for name, digest in split.content().items()
+        }
+
+    def written(self, ask: bool = True) -> str:
+        """A digest of when the files were written, of modification times or ETags; empty where nothing tells, or where
+        `content` has the digest of every byte.
+
+        Args:
+            ask: whether the storage may be asked of each file, which takes a second for some 100,000 local ones, where
+                no listing has told it.
+        """
+        return joined_digest([split.written(ask) for split in self.inner])
+
     def labels_of(self, index: Int64s) -> Int64s:
         """Labels alone, as in `Rows`. A split that has them at hand overrides this, which reads the images too."""
         parts = [self.read(index[start : start + UNIT_ROWS]).labels for start in range(0, len(index), UNIT_ROWS)]
@@ -88,6 +114,13 @@ class Split(ABC):
         """Names alone, as in `Rows`. A split that has them at hand overrides this, which reads the images too."""
         starts = range(0, len(index), UNIT_ROWS)
         return [name for start in starts for name in self.read(index[start : start + UNIT_ROWS]).names]
+
+
+def joined_digest(parts: Sequence[str]) -> str:
+    """16 hexadecimal digits that change with each part; empty where all parts are, and the part where there is one."""
+    if len(parts) == 1:
+        return parts[0]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16] if any(parts) else ""
 
 
 def seen_on(split: Split, background: Color | None) -> Split:
@@ -135,6 +168,10 @@ class _Relabelled(Split):
         self.is_random_access = split.is_random_access
         self.num_sources = split.num_sources
         self.notes = split.notes
+        self.inner = (split,)
+
+    def content(self) -> Mapping[str, str]:
+        return {name: digest for name, digest in self.split.content().items() if not name.startswith(LABELS)}
 
     def read(self, index: Int64s) -> Rows:
         rows = self.split.read(index)

@@ -11,7 +11,7 @@ from torch import Tensor
 from raysl.addresses import open_uri
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.sources.files import read_if_there
-from raysl.data.sources.listing import sizes_in
+from raysl.data.sources.listing import files_in
 from raysl.data.split import Missing
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -46,13 +46,13 @@ class Files:
         Raises:
             ConfigError: if one of them is not there.
         """
-        present = sizes_in(uri) if Folder(uri).exists() else {}
+        present = files_in(uri) if Folder(uri).exists() else {}
         if absent := [name for name in names if name not in present]:
             raise ConfigError(
                 f"{len(absent):,} of the {len(names):,} files that {listed_in} lists are not in {uri!r}, first "
                 f"{absent[0]!r}; is the download whole?"
             )
-        sizes = [present[name] for name in names]
+        sizes = [present[name].size for name in names]
         return cls(uri, tuple(names), np.array([-1 if size is None else size for size in sizes], np.int64))
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
-from raysl.data.sources.files import FilesSplit, check_present
+from raysl.data.sources.files import FilesSplit, check_present, sizes_of
 from raysl.errors import ConfigError
 from raysl.storage import Folder
 
@@ -112,7 +112,7 @@ def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Seq
         raise ConfigError(f"{folder.uri_of(f'annotations/{listed_in}')} lists no images")
     files = [image["file_name"] for image in images]
     uri = folder.uri_of(f"images/{chosen}" if folder.exists(f"images/{chosen}") else chosen)
-    sizes = check_present(uri, files, listed_in)
+    present = check_present(uri, files, listed_in)
     row = {image["id"]: number for number, image in enumerate(images)}
     column = {identity: number for number, (identity, _) in enumerate(categories)}
     labels = np.zeros((len(images), len(categories)), np.int8)
@@ -126,4 +126,5 @@ def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Seq
                     f"{note['category_id']}, which the file does not list both"
                 )
             labels[row[note["image_id"]], column[note["category_id"]]] = 1 if is_single else -1
-    return FilesSplit(uri, files, labels, tuple(name for _, name in categories), sizes)
+    names, mtimes = tuple(name for _, name in categories), (file.mtime_ns for file in present)
+    return FilesSplit(uri, files, labels, names, sizes_of(present), mtimes=mtimes)

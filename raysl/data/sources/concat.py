@@ -70,6 +70,7 @@ class _ConcatSplit(Split):
         splits = list(parts.values())
         _check_alike(parts)
         self.splits = splits
+        self.inner = tuple(splits)
         self.starts = np.cumsum([0, *(split.num_samples for split in splits)])
         self.unit_sizes = np.concatenate([split.unit_sizes for split in splits])
         self.classes = classes

@@ -12,9 +12,9 @@ from pyarrow import fs
 from raysl.addresses import cut, info_at, join, open_uri, telling
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
-from raysl.data.source import Rows, Source, Split
+from raysl.data.source import Source, Split
 from raysl.data.sources.class_names import LABELS, class_names, numbered
-from raysl.data.sources.files import FilesSplit, read_each
+from raysl.data.sources.files import FilesSplit
 from raysl.data.sources.listed_images import read_image_list, read_labels
 from raysl.data.sources.listing import shown
 from raysl.data.sources.paths import Paths
@@ -182,9 +182,8 @@ class _ListSplit(FilesSplit):
     def __init__(self, files: Paths, labels: np.ndarray, classes: tuple[str, ...]) -> None:
         super().__init__("/", files, labels, classes, known_as=Paths(bare_uri(file) for file in files))
 
-    def read(self, index: Int64s) -> Rows:
-        places = [_place(file) for file in self.files.take(index)]
-        return Rows(read_each(places), self.labels_of(index), self.names_of(index))
-
     def names_of(self, index: Int64s) -> list[str]:
         return [shown(file) for file in self.files.take(index)]
+
+    def _places(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
+        return [_place(file) for file in self.files.take(index)]

@@ -9,8 +9,9 @@ from pyarrow import fs
 
 from raysl.addresses import info_of, open_uri, telling
 from raysl.data.source import Missing, Rows, Split, runs
-from raysl.data.sources.listing import shown, sizes_in
+from raysl.data.sources.listing import File, files_in, shown
 from raysl.data.sources.paths import Paths
+from raysl.data.sources.versions import digest_of, versions_of
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -26,6 +27,7 @@ class FilesSplit(Split):
         labels: int [N] with -1 where unlabelled, or int [N, K] of 1 present, 0 absent and -1 ignore.
         classes: names of the classes, by label.
         sizes: int64 [N], bytes of each file, where a listing has them; they enter the fingerprint.
+        mtimes: when each file was written, in nanoseconds, where a listing has that.
         known_as: what stands for the files in the fingerprint; default: their paths.
         notes: what is odd about them, a line each.
     """
@@ -41,6 +43,7 @@ class FilesSplit(Split):
         sizes: Int64s | None = None,
         known_as: Paths | None = None,
         notes: tuple[str, ...] = (),
+        mtimes: Iterable[int | None] = (),
     ) -> None:
         self.uri = uri
         self.files = files if isinstance(files, Paths) else Paths(files)
@@ -52,12 +55,17 @@ class FilesSplit(Split):
         digest = hashlib.sha256((known_as or self.files).digest().encode() + self.labels.tobytes())
         digest.update(b"" if sizes is None else sizes.tobytes())
         self.fingerprint = digest.hexdigest()[:16]
+        self._written = digest_of(mtimes)
+
+    def written(self, ask: bool = True) -> str:
+        """See `Split.written`."""
+        if not self._written and ask:
+            self._written = digest_of(versions_of(self._places(np.arange(len(self.files)))))
+        return self._written
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""
-        system, root = open_uri(self.uri)
-        paths = [f"{root}/{file}" for file in self.files.take(index)]
-        return Rows(read_each([(system, path) for path in paths]), self.labels_of(index), self.names_of(index))
+        return Rows(read_each(self._places(index)), self.labels_of(index), self.names_of(index))
 
     def labels_of(self, index: Int64s) -> Int64s:
         """See `Split.labels_of`."""
@@ -67,6 +75,10 @@ class FilesSplit(Split):
         """See `Split.names_of`."""
         _, root = open_uri(self.uri)
         return [f"{root}/{shown(file)}" for file in self.files.take(index)]
+
+    def _places(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
+        system, root = open_uri(self.uri)
+        return [(system, f"{root}/{file}") for file in self.files.take(index)]
 
 
 def read_each(places: Sequence[tuple[fs.FileSystem, str]]) -> list[Encoded]:
@@ -97,8 +109,8 @@ def read_if_there(system: fs.FileSystem, path: str) -> bytes | Missing:
             return Missing("no right to read the file")
 
 
-def check_present(uri: str, files: Sequence[str], listed_in: str) -> Int64s:
-    """Bytes of each image of a list, int64 [N]; a list that names some which are not there is refused.
+def check_present(uri: str, files: Sequence[str], listed_in: str) -> list[File]:
+    """Each image of a list as its folder has it; a list that names some which are not there is refused.
 
     Args:
         uri: folder or URI.
@@ -113,12 +125,16 @@ def check_present(uri: str, files: Sequence[str], listed_in: str) -> Int64s:
         raise ConfigError(
             f"no folder {uri!r} with the images that {listed_in} lists; give data.path= the whole dataset"
         )
-    present = sizes_in(uri)
+    present = files_in(uri)
     absent = [name for name in files if name not in present]
     if absent:
         raise ConfigError(
             f"{len(absent):,} of the {len(files):,} images that {listed_in} lists are not in {uri!r}, "
             f"first {absent[0]!r}; is the download whole?"
         )
-    sizes = [present[name] for name in files]
-    return np.array([-1 if size is None else size for size in sizes], np.int64)
+    return [present[name] for name in files]
+
+
+def sizes_of(files: Iterable[File]) -> Int64s:
+    """Bytes of each file, int64 [N]; -1 where the storage does not tell."""
+    return np.array([-1 if file.size is None else file.size for file in files], np.int64)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import fs
 
 from raysl.addresses import open_uri
 from raysl.config.ranges import Location
@@ -17,6 +18,7 @@ from raysl.data.sources.class_names import LABELS, check_range, class_names
 from raysl.data.sources.files import read_if_there
 from raysl.data.sources.parquet_columns import check_there, integers
 from raysl.data.sources.part_names import HELD_OUT, part_named
+from raysl.data.sources.versions import digest_of, versions_of
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -107,7 +109,7 @@ class _TableSplit(Split):
     def __init__(self, config: "HuggingFace.Config", part: str, classes: tuple[str, ...] | None) -> None:
         assert config.dataset is not None
         self.place = (config.dataset, config.subset_name, part, config.image_column)
-        table = _parts(config.dataset, config.subset_name)[part]
+        dataset, table = config.dataset, _parts(config.dataset, config.subset_name)[part]
         if not len(table):
             raise ConfigError(f"the split {part!r} of {config.dataset!r} has no rows")
         _check_image(table, config)
@@ -118,6 +120,12 @@ class _TableSplit(Split):
         check_range(least, most, f"the split {part!r} of {config.dataset!r}", len(self.classes))
         described = f"{table.features} {table.data.nbytes} {config.image_column}".encode()
         self.fingerprint = hashlib.sha256(described + self.labels.tobytes()).hexdigest()[:16]
+        files = [(fs.LocalFileSystem(), file["filename"]) for file in table.cache_files] if _was_saved(dataset) else []
+        self._written = digest_of([table._fingerprint, *versions_of(files)])
+
+    def written(self, ask: bool = True) -> str:
+        """See `Split.written`; `datasets` has a fingerprint of its own, of the files that it read."""
+        return self._written
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""
@@ -143,7 +151,7 @@ def _parts(dataset: str, subset_name: str | None) -> dict[str, Any]:
         raise ConfigError(f"hugging_face cannot import datasets ({error}); run `pip install datasets`") from error
     if dataset.startswith(("/", ".", "~")) and not os.path.exists(dataset):
         raise ConfigError(f"no folder {dataset!r}; give data.dataset= a folder, or a name on the hub")
-    was_saved = any(os.path.exists(f"{dataset}/{name}") for name in ("state.json", "dataset_dict.json"))
+    was_saved = _was_saved(dataset)
     if was_saved and subset_name is not None:
         raise ConfigError(f"data.subset_name={subset_name!r}: {dataset!r} was saved as one dataset; leave it out")
     try:
@@ -153,6 +161,11 @@ def _parts(dataset: str, subset_name: str | None) -> dict[str, Any]:
         reason = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         raise ConfigError(f"cannot load {dataset!r} with datasets: {reason}") from error
     return dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+
+
+def _was_saved(dataset: str) -> bool:
+    """Whether `save_to_disk` wrote it."""
+    return any(os.path.exists(f"{dataset}/{name}") for name in ("state.json", "dataset_dict.json"))
 
 
 @lru_cache(maxsize=4)

@@ -2,7 +2,7 @@
 
 import hashlib
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from pyarrow import fs
 from raysl.addresses import info_of, join
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
-from raysl.data.source import Source, Split
+from raysl.data.source import LABELS, Source, Split
 from raysl.data.sources.endings import EXTENSIONS, UNREADABLE, is_image
 from raysl.data.sources.files import FilesSplit
 from raysl.data.sources.listing import File, folders_in, listed, listing, shown
@@ -162,6 +162,11 @@ class _FolderSplit(FilesSplit):
             raise ConfigError(f"{uri!r} has classes that no training image is of: {some}; name folders alike in both")
         place = {name: label for label, name in enumerate(known)}
         labels = np.array([place.get(folder, -1) if folder else -1 for folder in folders], np.int64)
-        super().__init__(uri, (file.path for file in images.files), labels, known, notes=(*notes, *images.notes))
+        paths, mtimes = (file.path for file in images.files), (file.mtime_ns for file in images.files)
+        super().__init__(uri, paths, labels, known, notes=(*notes, *images.notes), mtimes=mtimes)
         content = "\n".join(f"{file.path} {file.size}" for file in images.files)
         self.fingerprint = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+    def content(self) -> Mapping[str, str]:
+        """See `Split.content`; the fingerprint has the folders, and not the classes that they are numbered by."""
+        return {LABELS: hashlib.sha256(self.labels.tobytes()).hexdigest()[:16]}

@@ -86,8 +86,8 @@ def listing(uri: str) -> Listing:
     return Listing(files, [], [])
 
 
-def sizes_in(uri: str) -> dict[str, int | None]:
-    """Bytes of each file directly in a folder, by name.
+def files_in(uri: str) -> dict[str, File]:
+    """The files directly in a folder, by name.
 
     Raises:
         ConfigError: if it cannot be read.
@@ -95,9 +95,10 @@ def sizes_in(uri: str) -> dict[str, int | None]:
     system, info = info_of(uri)
     with telling("read", uri):
         if isinstance(system, fs.LocalFileSystem):
-            return {name: status.st_size for name, status in _statuses(info.path, []) if S_ISREG(status.st_mode)}
+            return {name: _file(name, status) for name, status in _statuses(info.path, []) if S_ISREG(status.st_mode)}
         found = system.get_file_info(fs.FileSelector(info.path))
-    return {entry.base_name: entry.size for entry in found if entry.type == fs.FileType.File}
+    files = (entry for entry in found if entry.type == fs.FileType.File)
+    return {entry.base_name: File(entry.base_name, entry.size, entry.mtime_ns, None) for entry in files}
 
 
 def folders_in(uri: str) -> list[str]:
@@ -139,7 +140,7 @@ def _walked(root: str) -> Listing:
             if _is_hidden(name):
                 continue
             if S_ISREG(status.st_mode):
-                found.files.append(File(path, status.st_size, status.st_mtime_ns, hash(_place(status))))
+                found.files.append(_file(path, status))
             elif _place(status) in ancestors:
                 found.circles.append(path)
             else:
@@ -161,6 +162,10 @@ def _statuses(folder: str, dangling: list[str]) -> Iterator[tuple[str, os.stat_r
                 continue
             if S_ISDIR(status.st_mode) or S_ISREG(status.st_mode):
                 yield entry.name, status
+
+
+def _file(path: str, status: os.stat_result) -> File:
+    return File(path, status.st_size, status.st_mtime_ns, hash(_place(status)))
 
 
 def _place(status: os.stat_result) -> tuple[int, int]:

@@ -57,7 +57,7 @@ class _PairedSplit(Split):
         if len(set(sizes.values())) > 1:
             counts = ", ".join(f"{key} {size:,}" for key, size in sizes.items())
             raise ConfigError(f"paired sources must have as many images each, not {counts}")
-        self.first, *self.others = parts.values()
+        self.first, *self.others = self.inner = tuple(parts.values())
         self.unit_sizes = self.first.unit_sizes
         self.classes = self.first.classes
         self.is_multilabel = self.first.is_multilabel

@@ -1,6 +1,6 @@
 """Parquet files with a column of encoded images."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,7 +8,7 @@ from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.class_names import LABELS
-from raysl.data.sources.parquet_files import found_files
+from raysl.data.sources.parquet_files import Files, Known, found_files
 from raysl.data.sources.parquet_split import ParquetSplit
 from raysl.data.sources.part_names import Chosen, chosen, held_out_notes
 from raysl.errors import ConfigError
@@ -51,29 +51,33 @@ class Parquet(Source):
             return self._train
         if self.config.test is not None:
             uri, files = self.config.test, found_files(self.config.test)
-            return self._made(uri, list(files.paths.values()), files.notes, self._training_classes)
+            return self._made(uri, list(files.paths.values()), files.known, files.notes, self._training_classes)
         if self.config.path is None or not self._parts.test:
             return None
-        return self._made(self.config.path, self._parts.test, (), self._training_classes)
+        return self._made(self.config.path, self._parts.test, self._files.known, (), self._training_classes)
 
     @cached_property
     def _train(self) -> ParquetSplit:
         if (uri := self.config.train) is not None:
             files = found_files(uri)
             notes = (*files.notes, *held_out_notes(files.paths, uri))
-            return self._made(uri, list(files.paths.values()), notes)
+            return self._made(uri, list(files.paths.values()), files.known, notes)
         if self.config.path is None:
             raise ConfigError("parquet needs data.path= or data.train=, a Parquet file or a folder of them")
         if not self._parts.train:
             raise ConfigError(f"{self.config.path!r} holds val and test files alone; give data.train=")
-        return self._made(self.config.path, self._parts.train, self._parts.notes)
+        return self._made(self.config.path, self._parts.train, self._files.known, self._parts.notes)
+
+    @cached_property
+    def _files(self) -> Files:
+        """Files in `path`."""
+        return found_files(self.config.path)
 
     @cached_property
     def _parts(self) -> Chosen[str]:
         """Files in `path` by what they are for."""
-        files = found_files(self.config.path)
-        parts = chosen(files.paths.items(), self.config.path)
-        return Chosen(parts.train, parts.test, (*files.notes, *parts.notes))
+        parts = chosen(self._files.paths.items(), self.config.path)
+        return Chosen(parts.train, parts.test, (*self._files.notes, *parts.notes))
 
     @property
     def _training_classes(self) -> tuple[str, ...]:
@@ -82,9 +86,14 @@ class Parquet(Source):
         return () if self.config.classes or is_alone else self._train.classes
 
     def _made(
-        self, uri: str, files: Sequence[str], notes: tuple[str, ...], training: tuple[str, ...] = ()
+        self,
+        uri: str,
+        files: Sequence[str],
+        known: Mapping[str, Known],
+        notes: tuple[str, ...],
+        training: tuple[str, ...] = (),
     ) -> ParquetSplit:
         config = self.config
-        split = ParquetSplit(uri, files, config.image_column, config.label_column, config.classes, training)
+        split = ParquetSplit(uri, files, config.image_column, config.label_column, config.classes, training, known)
         split.notes = notes
         return split

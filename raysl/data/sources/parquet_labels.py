@@ -1,6 +1,8 @@
 """Which classes the labels of Parquet files are of."""
 
-from collections.abc import Iterable
+import hashlib
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ from raysl.errors import ConfigError
 from raysl.reads import retrying
 
 Range = tuple[int, int]
+READS = 8  # files at a time
 
 
 def found_classes(
@@ -69,6 +72,22 @@ def counted_classes(
     return classes or class_names(np.array([largest]))
 
 
+def labels_digest(system: fs.FileSystem, files: Sequence[str], column: str) -> str:
+    """16 hexadecimal digits of all labels as they are written, in the order of the rows.
+
+    Raises:
+        ConfigError: naming a file that cannot be read.
+    """
+
+    def of_file(path: str) -> bytes:
+        labels = _read(system, path, column)
+        content = "\0".join(labels.tolist()).encode() if labels.dtype.kind == "U" else labels.tobytes()
+        return hashlib.sha256(f"{labels.shape} ".encode() + content).digest()
+
+    with ThreadPoolExecutor(READS) as pool:
+        return hashlib.sha256(b"".join(pool.map(of_file, files))).hexdigest()[:16]
+
+
 def label_range(metadata: pq.FileMetaData, column: str) -> Range | None:
     """Smallest and largest integer label by the statistics of a file, -1 where it has none; None where they lack."""
     number = next((n for n in range(metadata.num_columns) if metadata.schema.column(n).path == column), None)
@@ -90,7 +109,7 @@ def _range_of(labels: np.ndarray) -> Range:
 def _read(system: fs.FileSystem, path: str, column: str) -> np.ndarray:
     def read() -> pa.ChunkedArray:
         with system.open_input_file(path) as file:
-            return pq.ParquetFile(file).read(columns=[column])[column]
+            return pq.ParquetFile(file, pre_buffer=True).read(columns=[column])[column]
 
     with telling("read", path):
         values = retrying(read, "read", path)

@@ -1,8 +1,9 @@
 """Rows of Parquet files, read row group by row group."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from pyarrow import fs
 
 from raysl.addresses import open_uri
 from raysl.cache import RecentlyUsed
-from raysl.data.source import Rows, Split
+from raysl.data.source import LABELS, Rows, Split
 from raysl.data.sources.class_names import numbered
 from raysl.data.sources.parquet_columns import (
     agreed_classes,
@@ -23,14 +24,17 @@ from raysl.data.sources.parquet_columns import (
     raw_labels,
     stored_classes,
 )
-from raysl.data.sources.parquet_labels import Range, counted_classes, found_classes, label_range
-from raysl.data.split import Encoded, Missing, by_unit
+from raysl.data.sources.parquet_files import Known
+from raysl.data.sources.parquet_labels import Range, counted_classes, found_classes, label_range, labels_digest
+from raysl.data.sources.versions import digest_of
+from raysl.data.split import Encoded, Missing, by_unit, joined_digest
 from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s, hash_text
 from raysl.reads import reason_of, retrying
 
 RANDOM_ACCESS_BYTES = 1 << 29  # a split up to this size is kept whole by each process that reads it
 CACHE_BYTES = 1 << 30
+MOST_READ = 200_000  # rows of a remote dataset whose labels are read to tell whether they have changed
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class ParquetSplit(Split):
         label_column: integers, names, or lists of 1 present, 0 absent and -1 ignore; None: nothing is labelled.
         classes: names of the classes, whatever the files say; empty: as these say.
         training: classes that the training images have; empty for these themselves.
+        known: what is known of the files before they are opened, by their paths.
 
     Raises:
         ConfigError: if a file cannot be read, lacks images, or has labels of another kind than the first one or of no
@@ -77,15 +82,19 @@ class ParquetSplit(Split):
         label_column: str | None,
         classes: tuple[str, ...],
         training: tuple[str, ...] = (),
+        known: Mapping[str, Known] | None = None,
     ) -> None:
+        files, facts = list(files), known or {}
         self.uri = uri
+        self.files = files
+        self.known = [facts.get(path, Known()) for path in files]
         self.image_column = image_column
         system, _ = open_uri(uri)
         units: list[tuple[str, int]] = []
         sizes: list[int] = []
         schemas: dict[str, pa.Schema] = {}
         ranges: dict[str, Range | None] = {}
-        digest = hashlib.sha256()
+        digest, stored = hashlib.sha256(), hashlib.sha256()
         num_bytes = 0
         for path in files:
             metadata = _metadata(system, path)
@@ -98,6 +107,7 @@ class ParquetSplit(Split):
             sizes += [group.num_rows for group in groups if group.num_rows]
             num_bytes += sum(group.total_byte_size for group in groups)
             digest.update(f"{path.rpartition('/')[2]} {[(g.num_rows, g.total_byte_size) for g in groups]}\n".encode())
+            stored.update(f"{[_stored_sizes(group) for group in groups]}\n".encode())
         if not units:
             raise ConfigError(f"no rows in the Parquet files of {uri!r}; give data.path= files with images")
         check_alike(schemas, label_column)
@@ -106,25 +116,49 @@ class ParquetSplit(Split):
         self.unit_sizes = np.array(sizes, np.int64)
         self.starts = np.cumsum(self.unit_sizes) - self.unit_sizes
         self.fingerprint = digest.hexdigest()[:16]
+        self._sizes = stored.hexdigest()[:16]
+        self._version = joined_digest([self._sizes, *(f"{known.sha256} {known.written}" for known in self.known)])
         self.is_random_access = num_bytes <= RANDOM_ACCESS_BYTES
         self.label_column = label_column if label_column in first.names else None
         self.name_column = name_column(schemas.values())
         kind = label_kind(first, label_column)
         self.is_multilabel = kind == "lists"
-        known = classes or (training or stored_classes(first) if kind == "text" else agreed_classes(schemas, training))
+        named = classes or (training or stored_classes(first) if kind == "text" else agreed_classes(schemas, training))
         if kind is None and classes:
             raise ConfigError(
                 f"data.classes= names {len(classes):,} classes, and {uri!r} has no column of labels; "
                 "set data.label_column="
             )
         if label_column is None or kind is None:
-            known = known or ()
+            self.classes = named or ()
         elif kind == "integers":
-            known = counted_classes(system, ranges, label_column, known)
+            self.classes = counted_classes(system, ranges, label_column, named)
         else:
-            known = found_classes(system, schemas, label_column, known, self.is_multilabel)
-        self.classes = known
+            self.classes = found_classes(system, schemas, label_column, named, self.is_multilabel)
         self.classes_key = hash_text("\n".join(self.classes))  # other classes number the same names otherwise
+
+    def content(self) -> Mapping[str, str]:
+        """See `Split.content`: what the files say of their sizes, all labels, and the hashes that an ingest noted.
+
+        Labels of more than 200,000 remote rows are not read for it, their files' versions stand for them.
+        """
+        content = {"sizes": self._sizes}
+        if all(known.sha256 for known in self.known):
+            content["files"] = joined_digest([known.sha256 for known in self.known])
+        if self._labels_digest:
+            content[LABELS] = self._labels_digest
+        return content
+
+    @cached_property
+    def _labels_digest(self) -> str:
+        """Of all labels as they are written; empty where there are none, or where reading them would take long."""
+        system, _ = open_uri(self.uri)
+        is_quick = isinstance(system, fs.LocalFileSystem) or self.num_samples <= MOST_READ
+        return labels_digest(system, self.files, self.label_column) if self.label_column and is_quick else ""
+
+    def written(self, ask: bool = True) -> str:
+        """See `Split.written`."""
+        return digest_of(known.written for known in self.known)
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""
@@ -188,7 +222,7 @@ class ParquetSplit(Split):
             numbers = None if labels is None else self._numbers(labels, path)
             return _Unit(images, numbers, names, paths), table.nbytes
 
-        return _CACHE.get((self.fingerprint, self.classes_key, path, group, *wanted), make)
+        return _CACHE.get((self.fingerprint, self._version, self.classes_key, path, group, *wanted), make)
 
     def _table(self, number: int, columns: Sequence[str]) -> pa.Table:
         path, group = self.units[number]
@@ -214,6 +248,12 @@ class ParquetSplit(Split):
         if labels.ndim == 2 and labels.shape[1] == 0:  # a row group of nulls
             return self._no_labels(len(labels))
         return numbered(labels, self.classes, path) if labels.dtype.kind == "U" else labels
+
+
+def _stored_sizes(group: pq.RowGroupMetaData) -> list[tuple[int, int]]:
+    """Bytes of each column of a row group, before and after compression."""
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return [(column.total_uncompressed_size, column.total_compressed_size) for column in columns]
 
 
 def _metadata(system: fs.FileSystem, path: str) -> pq.FileMetaData:

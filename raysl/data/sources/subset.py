@@ -79,6 +79,7 @@ class Subset(Split):
         self.num_sources = split.num_sources
         self.notes = split.notes
         self.background = split.background
+        self.inner = (split,)
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""

@@ -3,7 +3,7 @@
 import difflib
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import attrgetter
@@ -124,6 +124,11 @@ class _ArraysSplit(Split):
         _, labels, self.classes = _arrays(*self.settings)
         self.unit_sizes = runs(len(labels))
         self.fingerprint = hashlib.sha256(f"{dataset} {part}".encode() + labels.tobytes()).hexdigest()[:16]
+
+    def content(self) -> Mapping[str, str]:
+        """See `Split.content`."""
+        pixels, _, _ = _arrays(*self.settings)
+        return {"pixels": hashlib.sha256(np.ascontiguousarray(pixels).data).hexdigest()[:16]}
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""

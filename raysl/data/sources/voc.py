@@ -9,7 +9,7 @@ import numpy as np
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
-from raysl.data.sources.files import FilesSplit, check_present
+from raysl.data.sources.files import FilesSplit, check_present, sizes_of
 from raysl.errors import ConfigError
 from raysl.storage import Folder
 
@@ -51,8 +51,9 @@ class VOC(Source):
                     "give data.train_set= and data.test_set= that share none"
                 )
         uri = self._folder.uri_of("JPEGImages")
-        sizes = check_present(uri, files, f"the set {chosen!r}")
-        return FilesSplit(uri, files, labels, self._classes, sizes)
+        present = check_present(uri, files, f"the set {chosen!r}")
+        mtimes = (file.mtime_ns for file in present)
+        return FilesSplit(uri, files, labels, self._classes, sizes_of(present), mtimes=mtimes)
 
     @cached_property
     def _folder(self) -> Folder:

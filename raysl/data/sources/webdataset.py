@@ -18,6 +18,7 @@ from raysl.data.sources.endings import IMAGES
 from raysl.data.sources.part_names import chosen, held_out_notes
 from raysl.data.sources.shard_index import ShardIndex, Summary, index_of, summaries
 from raysl.data.sources.shards import Shard, shards
+from raysl.data.sources.versions import digest_of, versions_of
 from raysl.data.split import Encoded, by_unit
 from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s
@@ -118,6 +119,11 @@ class _ShardsSplit(Split):
         names = "\n".join(f"{shard.name} {digest}" for shard, digest in zip(self.shards, self.digests, strict=True))
         self.fingerprint = hashlib.sha256(names.encode()).hexdigest()[:16]
         self.is_random_access = all(isinstance(shard.place()[0], fs.LocalFileSystem) for shard in self.shards)
+        self._written = digest_of(shard.mtime_ns for shard in self.shards)
+
+    def written(self, ask: bool = True) -> str:
+        """See `Split.written`."""
+        return self._written or digest_of(versions_of([shard.place() for shard in self.shards]) if ask else ())
 
     def read(self, index: Int64s) -> Rows:
         """See `Split.read`."""

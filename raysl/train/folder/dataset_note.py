@@ -1,13 +1,16 @@
 """The dataset that a run began with: noted in its folder, and compared at every start.
 
-The order of samples, and with it what a resume goes on with, is a function of the dataset. So a run over another one
-is refused, or goes on at the beginning of the epoch that it was in where `data.changed=accept` says so.
+The order of samples, and with it what a resume goes on with, is a function of the dataset's fingerprint. So a run over
+another one, or over other labels, sizes or bytes as far as these are known, is refused, or goes on at the beginning of
+the epoch that it was in where `data.changed=accept` says so. Files that were only written again, as by a copy, are told
+of. What an older note does not have is not compared.
 """
 
 import json
 import logging
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from raysl.checkpoint import STATE_FILE, load_tensors, save_tensors
@@ -34,17 +37,22 @@ class DatasetNote:
         num_samples: images.
         num_classes: classes of their labels; 0 where there are none.
         epoch_len: global batches in an epoch.
+        content: see `Split.content`.
+        written: see `Split.written`.
     """
 
     fingerprint: str
     num_samples: int
     num_classes: int
     epoch_len: int
+    content: Mapping[str, str] = field(default_factory=dict)
+    written: str = ""
 
     @classmethod
     def of(cls, train: Split, epoch_len: int) -> "DatasetNote":
         """The note of a split."""
-        return cls(train.fingerprint, train.num_samples, len(train.classes), epoch_len)
+        content, written = dict(train.content()), train.written(ask=False)
+        return cls(train.fingerprint, train.num_samples, len(train.classes), epoch_len, content, written)
 
     def changes(self, before: "DatasetNote") -> list[str]:
         """In words, what is different from an earlier note; empty where nothing is."""
@@ -53,7 +61,14 @@ class DatasetNote:
         found = [f"{words}: {old[name]:,} -> {new[name]:,}" for name, words in names.items() if old[name] != new[name]]
         if self.fingerprint != before.fingerprint and not found:
             found.append("as many training images as before, but others (names, sizes or order)")
+        others = [what for what in self.content if self.content[what] != before.content.get(what, self.content[what])]
+        if others and not found:
+            found.append(f"as many training images as before, but other {' and '.join(others)}")
         return found
+
+    def is_rewritten_since(self, before: "DatasetNote") -> bool:
+        """Whether files were written at other times than in an earlier note that has them."""
+        return bool(self.written and before.written) and self.written != before.written
 
 
 def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found: Found) -> Found:
@@ -87,6 +102,10 @@ def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found:
         event = f"goes on with a changed dataset ({'; '.join(changes)}) at step {found.step}"
         folder.note(event)
         log.info(event)
+    elif before is not None and found.name is not None and now.is_rewritten_since(before):
+        event = "files of the training images were written again, as by a copy, since this run read them last"
+        folder.note(event)
+        log.warning("%s; names, sizes and labels are the same, so it goes on at step %d", event, found.step)
     if now != before:
         folder.write(DATASET_FILE, json.dumps(asdict(now), indent=1).encode())
     return found

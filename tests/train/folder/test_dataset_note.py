@@ -1,7 +1,7 @@
 """A run whose dataset has changed is refused with what changed, or goes on at the same epoch."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +65,48 @@ def test_another_dataset_is_refused_with_what_changed(
     assert "data.changed=accept" in str(refused.value)
     assert checkpoint_names(folder) == [checkpoint_name(20), checkpoint_name(25)]
     assert claim_dataset(folder, config, OLD, folder.newest()).step == 25, "a refusal changes nothing"
+
+
+LABELLED = replace(OLD, content={"labels": "11", "sizes": "22"}, written="33")
+
+
+@pytest.fixture
+def labelled(folder: RunFolder, config: RunConfig) -> RunFolder:
+    """The same, of a dataset whose labels and versions are known."""
+    claim_dataset(folder, config, LABELLED, folder.newest())
+    return folder
+
+
+def test_other_labels_are_another_dataset_whose_samples_come_in_the_same_order(
+    labelled: RunFolder, config: RunConfig
+) -> None:
+    now = replace(LABELLED, content={"labels": "12", "sizes": "22"})
+    with pytest.raises(ConfigError, match="as many training images as before, but other labels\n"):
+        claim_dataset(labelled, config, now, labelled.newest())
+    assert claim_dataset(labelled, accepting(config), now, labelled.newest()).step == 25
+    assert claim_dataset(labelled, config, now, labelled.newest()).step == 25, "from now on they are the run's own"
+
+
+def test_files_that_were_copied_or_touched_are_told_of_and_the_run_goes_on(
+    labelled: RunFolder, config: RunConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = replace(LABELLED, written="34")
+    for _ in range(2):
+        assert claim_dataset(labelled, config, now, labelled.newest()).step == 25
+    assert [line.partition(",")[0] for line in caplog.messages] == ["files of the training images were written again"]
+    assert "were written again" in labelled.read("events.jsonl").decode()
+
+
+def test_a_run_of_an_older_raysl_goes_on_and_learns_what_its_note_does_not_have(
+    folder: RunFolder, config: RunConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    older = {name: value for name, value in asdict(OLD).items() if name not in ("content", "written")}
+    folder.write("dataset.json", json.dumps(older).encode())
+    assert claim_dataset(folder, config, LABELLED, folder.newest()) == folder.newest()
+    assert caplog.messages == []
+    with pytest.raises(ConfigError, match="other labels and sizes"):
+        claim_dataset(folder, config, replace(OLD, content={"labels": "1", "sizes": "2"}), folder.newest())
+    assert claim_dataset(folder, config, replace(LABELLED, content={}), folder.newest()) == folder.newest()
 
 
 @pytest.mark.parametrize(("num_samples", "step"), [(70, 14), (205, 40)])
