@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from raysl.benchmarks.metric import RESAMPLES
+from raysl.benchmarks.metric import RESAMPLES, percentiles
 
 Kind = Literal["all", "11point"]
 """`all`: area under the falling curve, of VOC since 2010 and VISSL; `11point`: of VOC 2007."""
@@ -45,7 +45,8 @@ def average_precisions(scores: Numbers, labels: Labels, kind: Kind = "all") -> N
 def map_interval(scores: Numbers, labels: Labels, kind: Kind = "all", seed: int = 0) -> tuple[float, float] | None:
     """The 2.5th and 97.5th percentile of the mean average precision over 1,000 samples of the images with replacement.
 
-    Classes that no image of a sample has are left out of its mean. See `raysl.benchmarks.metric.bootstrap`.
+    Classes that no image of a sample has are left out of its mean, and samples without any class are left out, too.
+    See `raysl.benchmarks.metric.bootstrap`.
 
     Args:
         scores, labels: [N, K].
@@ -53,7 +54,8 @@ def map_interval(scores: Numbers, labels: Labels, kind: Kind = "all", seed: int 
         seed: of the samples.
 
     Returns:
-        The bounds, in [0, 1]; None where there are more than a million scores, fewer than two images or no class.
+        The bounds, in [0, 1]; None where there are more than a million scores, fewer than two images or no class, or
+        where all samples give the same.
     """
     num_rows, num_classes = labels.shape
     if num_rows < 2 or labels.size > MOST_VALUES or not (labels == 1).any():
@@ -65,8 +67,8 @@ def map_interval(scores: Numbers, labels: Labels, kind: Kind = "all", seed: int 
         times = np.stack([np.bincount(rows, minlength=num_rows) for rows in drawn])  # [R, N]
         areas = [_resampled(scores[:, column], labels[:, column], times, kind) for column in range(num_classes)]
         means.append(_mean_of_known(np.stack(areas)))
-    low, high = np.percentile(np.concatenate(means), (2.5, 97.5))
-    return float(low), float(high)
+    known = np.concatenate(means)
+    return percentiles(known[~np.isnan(known)])
 
 
 def mean_average_precision(areas: Numbers) -> float:

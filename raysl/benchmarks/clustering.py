@@ -1,6 +1,6 @@
 """Classes found without labels: k-means of the features, held against the labels afterwards (Lloyd 1982)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -144,7 +144,7 @@ def _metrics(clusters: Int64s, labels: Int64s, hits: NDArray[np.bool_], deviatio
     nmi = 100 * float(normalized_mutual_info_score(labels, clusters))
     ari = 100 * float(adjusted_rand_score(labels, clusters))
     return [
-        Metric("accuracy", accuracy.value, deviation, title=accuracy.title, interval=accuracy.interval),
+        replace(accuracy, deviation=deviation),
         Metric("nmi", nmi, title="Clustering, normalised mutual information", is_headline=False),
         Metric("ari", ari, title="Clustering, adjusted Rand index", is_headline=False),
     ]

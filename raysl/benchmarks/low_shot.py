@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled, Metric
+from raysl.benchmarks.metric import mean_of
 from raysl.config.ranges import Count, NotEmpty, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
@@ -26,8 +27,8 @@ class LowShot(Benchmark):
 
     Features have the mean of the (unlabelled) training set subtracted and are normalised; a test image gets the class
     whose mean is nearest. Every draw has all classes and is measured on all test images: these are not the paper's
-    episodes of five classes. Metric `1_shot` is the mean over draws with their standard deviation. The draws are a
-    function of the seed and the order of the training rows.
+    episodes of five classes. Metric `1_shot` is the mean over draws with their standard deviation; its interval is over
+    the test images, of the draws as they are. The draws are a function of the seed and the order of the training rows.
     """
 
     protocol = (
@@ -77,27 +78,36 @@ class LowShot(Benchmark):
         mean = _mean(train.features)
         metrics = []
         for shots in dict.fromkeys(self.config.shots):
-            parts = [self._hits(train.features, test, mean, part) for part in _parts(picks[:, :, :shots], len(mean))]
-            accuracy = 100 * torch.cat(parts)  # [draws]
-            mean_and_spread = accuracy.mean().item(), accuracy.std(correction=0).item()
-            metrics.append(Metric(f"{shots}_shot", *mean_and_spread, title=f"Low-shot, {shots} per class"))
+            by_draw, by_image = [], torch.zeros(len(test.labels), dtype=torch.float64, device=test.labels.device)
+            for part in _parts(picks[:, :, :shots], len(mean)):
+                hits_of_draws, hits_of_images = self._hits(train.features, test, mean, part)
+                by_draw.append(hits_of_draws)
+                by_image += hits_of_images
+            found = mean_of(f"{shots}_shot", by_image / len(picks), title=f"Low-shot, {shots} per class", seed=seed)
+            accuracy = 100 * torch.cat(by_draw).double() / len(test.labels)  # [draws]
+            metrics.append(replace(found, deviation=accuracy.std(correction=0).item()))
         return metrics
 
-    def _hits(self, keys: Tensor, test: FeatureSet, mean: Tensor, picks: Tensor) -> Tensor:
-        """Share of the test rows that each draw [draws, K, shots] of the keys gets right, float64 [draws]."""
+    def _hits(self, keys: Tensor, test: FeatureSet, mean: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
+        """Test rows that each draw [draws, K, shots] of the keys gets right, and draws that get each row right.
+
+        Both are int64: [draws], [N].
+        """
         labelled = F.normalize(keys[picks].float() - mean, dim=-1)
         means = labelled.mean(dim=2)  # [draws, K, D]
         if self.config.similarity == "cosine":
             means = F.normalize(means, dim=-1)
         # The nearest mean has the smallest |q - m|^2, which is the largest q.m - |m|^2 / 2.
         half_squares = means.square().sum(dim=-1) / 2  # [draws, K]
-        num_hits = torch.zeros(len(picks), dtype=torch.int64, device=keys.device)
+        of_draws, of_images = torch.zeros(len(picks), dtype=torch.int64, device=keys.device), []
         chunks = zip(torch.split(test.features, CHUNK_ROWS), torch.split(test.labels, CHUNK_ROWS), strict=True)
         for chunk, target in chunks:
             queries = F.normalize(chunk.float() - mean, dim=1)
             scores = torch.einsum("nd,skd->snk", queries, means) - half_squares[:, None]  # [draws, B, K]
-            num_hits += (scores.argmax(dim=2) == target).sum(dim=1)
-        return num_hits.double() / len(test.labels)
+            is_hit = scores.argmax(dim=2) == target  # [draws, B]
+            of_draws += is_hit.sum(dim=1)
+            of_images.append(is_hit.sum(dim=0))
+        return of_draws, torch.cat(of_images)
 
 
 def fitting_shots(shots: tuple[int, ...], images: Labelled) -> tuple[tuple[int, ...], list[str]]:

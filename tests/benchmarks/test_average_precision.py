@@ -120,6 +120,8 @@ def test_there_is_no_interval_of_too_little_or_too_much(monkeypatch: pytest.Monk
     scores, labels = ranked(1, 0, 1)
     assert map_interval(scores[:1, None], labels[:1, None]) is None
     assert map_interval(scores[:, None], 0 * labels[:, None]) is None
-    assert map_interval(scores[:, None], labels[:, None]) is not None
+    low, high = map_interval(scores[:, None], labels[:, None]) or (math.nan, math.nan)
+    assert 0 < low < high <= 1, "samples without the class are left out"
+    assert map_interval(scores[:2, None], np.ones((2, 1), np.int8)) is None, "the same in all samples"
     monkeypatch.setattr(module, "MOST_VALUES", 2)
     assert map_interval(scores[:, None], labels[:, None]) is None

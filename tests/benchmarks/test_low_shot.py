@@ -5,8 +5,9 @@ import torch
 from torch.nn import functional as F
 
 from raysl.benchmarks import low_shot
-from raysl.benchmarks.benchmark import FeatureSet, Metric, by_name
+from raysl.benchmarks.benchmark import FeatureSet, by_name
 from raysl.benchmarks.low_shot import LowShot, draw_shots
+from raysl.benchmarks.metric import bootstrap
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 
@@ -42,8 +43,17 @@ def test_low_shot_equals_a_slow_loop(
         picks = draw_shots(train.labels, 4, shots, 6, seed=5)
         slow = torch.tensor(slow_low_shot(train, test, picks, similarity))
         value, deviation = (pytest.approx(number.item(), rel=1e-5) for number in (slow.mean(), slow.std(correction=0)))
-        title = f"Low-shot, {shots} per class"
-        assert metrics[f"{shots}_shot"] == Metric(f"{shots}_shot", value, deviation, "%", title)
+        found = metrics[f"{shots}_shot"]
+        assert (found.value, found.deviation, found.title) == (value, deviation, f"Low-shot, {shots} per class")
+
+
+def test_the_interval_is_over_test_images_of_their_means_over_the_draws() -> None:
+    train, test = random_set(60, seed=0), random_set(30, seed=1)
+    (found,) = LowShot(LowShot.Config(shots=(2,), draws=6)).run(train, test, num_classes=4, seed=5)
+    assert found.per_image is not None
+    assert set((found.per_image * 6 / 100).round().tolist()) <= {0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0}
+    assert found.per_image.mean().item() == pytest.approx(found.value)
+    assert found.interval == bootstrap(found.per_image, seed=5)
 
 
 def unequal_spread(num: int, seed: int) -> FeatureSet:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from raysl import dist
-from raysl.benchmarks.metric import RESAMPLES, Metric
+from raysl.benchmarks.metric import RESAMPLES, Metric, percentiles
 
 
 class Overlap:
@@ -63,7 +63,7 @@ class Overlap:
                 float(own[name][0]),
                 title=title,
                 is_headline=name == "miou",
-                interval=_interval(again[name]) if len(counts) > 1 else None,
+                interval=percentiles(again[name]) if len(counts) > 1 else None,
             )
             for name, title in titles.items()
         ]
@@ -93,13 +93,6 @@ def _mean(values: np.ndarray) -> np.ndarray:
     """Over the last dimension, of those that are numbers."""
     are_there = ~np.isnan(values)
     return _share(np.where(are_there, values, 0).sum(axis=-1), are_there.sum(axis=-1).astype(float))
-
-
-def _interval(values: np.ndarray) -> tuple[float, float] | None:
-    if not np.isfinite(values).all():
-        return None
-    low, high = np.percentile(values, (2.5, 97.5))
-    return float(low), float(high)
 
 
 def _count(classes: Tensor, num_classes: int) -> Tensor:
