@@ -81,12 +81,14 @@ def run_benchmark(
 def _show(found: "Report | Comparison") -> None:
     from raysl.benchmarks.suite.several import Comparison
     from raysl.report.summary import score_table
+    from raysl.report.verdict import remarks
 
     reports = found.reports if isinstance(found, Comparison) else [found]
     for report in reports:
         if isinstance(found, Comparison):
             typer.echo(f"checkpoint  {redact_uri(report.checkpoint)}")
-        typer.echo(score_table(report.scores))
+        for line in (score_table(report.scores), *remarks(report.scores)):
+            typer.echo(line)
         typer.echo(f"report      {redact_uri(report.path)}")
     if isinstance(found, Comparison):
         typer.echo(f"comparison  {redact_uri(found.path)}")

@@ -37,7 +37,11 @@ class Score:
     deviation: float | None = None
     """Standard deviation of `trained` over repeated draws."""
     interval: tuple[float, float] | None = None
-    """Bounds of `trained` on other such test images, in 95 of 100 cases (bootstrap)."""
+    """Bounds of `trained` on other such test images, in 95 of 100 cases."""
+    over_untrained: tuple[float, float] | None = None
+    """95 % interval of `trained` minus `untrained`, see `raysl.benchmarks.metric.interval_of_difference`."""
+    over_pixels: tuple[float, float] | None = None
+    """95 % interval of `trained` minus `pixels`."""
     unit: str = "%"
     """Of all of them; may be empty."""
     title: str = ""
@@ -183,14 +187,21 @@ def flat_metrics(scores: Iterable[Score]) -> dict[str, float]:
     return flat
 
 
+INTERVALS = ("interval", "over_untrained", "over_pixels")
 PICTURES = ("embeddings", "neighbours", "views", "retrieved")
 
 
 def report_json(report: RunReport) -> str:
-    """The text of report.json: everything but pictures and embeddings. NaN and infinities become null."""
+    """The text of report.json: everything but pictures and embeddings, and a verdict on each benchmark.
+
+    NaN and infinities become null.
+    """
+    from raysl.report.verdict import verdicts  # it needs `Score`
+
     content: dict[str, Any] = {"format": FORMAT_VERSION, "metrics": report.metrics}
     content |= {item.name: getattr(report, item.name) for item in fields(report) if item.name not in PICTURES}
     content["scores"] = [asdict(score) for score in report.scores]
+    content["verdicts"] = verdicts(report.scores)
     return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
 
 
@@ -218,14 +229,10 @@ def parse_report_json(text: str, path: str) -> RunReport:
 
 def parse_score(content: dict[str, Any]) -> Score:
     """A score from its JSON object; without an interval where one of its bounds was not finite."""
-    interval = content.get("interval")
-    return Score(
-        **content
-        | {
-            "trained": math.nan if content["trained"] is None else content["trained"],
-            "interval": None if interval is None or None in interval else (interval[0], interval[1]),
-        }
-    )
+    bounds = {name: content.get(name) for name in INTERVALS}
+    intervals = {name: None if own is None or None in own else (own[0], own[1]) for name, own in bounds.items()}
+    trained = math.nan if content["trained"] is None else content["trained"]
+    return Score(**content | {"trained": trained} | intervals)
 
 
 def plain(value: object) -> Any:

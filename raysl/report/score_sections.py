@@ -1,6 +1,5 @@
 """The numbers of a run's page: what leads, and every score."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -10,6 +9,7 @@ from raysl.report.figures import COLUMNS, VARIABLES, score_bars, whiskers_note
 from raysl.report.legend import legend
 from raysl.report.score_table import COLUMN_TITLES, headings_of, score_table, spread_note
 from raysl.report.summary import large
+from raysl.report.verdict import RIVALS, RULE, gain, verdicts
 
 MIN_CARDS, MAX_SHOWN = 4, 8
 """Cards that are filled up with numbers that are no headlines, and the most numbers that open the page."""
@@ -20,7 +20,7 @@ MAX_OPEN = 30
 
 
 def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
-    """Cards, bars and a table of the first numbers: trained against untrained and raw pixels.
+    """Cards, verdicts, bars and a table of the first numbers: trained against untrained and raw pixels.
 
     Headlines come first, accuracies before other numbers and what raw pixels nearly solve behind both; then all others,
     each in the order given.
@@ -34,7 +34,7 @@ def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
     cards = "".join(map(_card, shown[:num_cards], headings))
     numbers = score_table(shown, [escape(heading) for heading in headings], is_narrow=True)
     return (
-        f'<section id="results"><h2>Results</h2><div class="cards">{cards}</div>'
+        f'<section id="results"><h2>Results</h2><div class="cards">{cards}</div>{_verdicts(scores)}'
         f'<div class="pair">{_bars(shown, headings)}'
         f"<div>{numbers}{spread_note(shown)}{_saturation_note(scores)}{left_out}</div></div></section>"
     )
@@ -69,8 +69,21 @@ def _bars(scores: Sequence[Score], headings: Sequence[str]) -> str:
     return f"<figure>{marks}{''.join(drawings)}{lines}</figure>"
 
 
+def _verdicts(scores: Sequence[Score]) -> str:
+    """A sentence on each benchmark with what is to be known of its numbers, and the rule by which they are coloured."""
+    items = []
+    for name, sentence in verdicts(scores).items():
+        own = [score for score in scores if score.benchmark == name]
+        notes = dict.fromkeys(score.note for score in own if score.note and score.note not in score.heading)
+        beside = f' <span class="quiet">{escape("; ".join(notes))}</span>' if notes else ""
+        items.append(f"<li>{escape(sentence)}{beside}</li>")
+    gains = [found for score in scores for rival in RIVALS if (found := gain(score, rival)) is not None]
+    rule = f'<p class="quiet">{RULE}</p>' if any(found.interval is not None for found in gains) else ""
+    return f'<ul class="verdicts">{"".join(items)}</ul>{rule}' if items else ""
+
+
 def _card(score: Score, heading: str) -> str:
-    """One number in large type, with the gain over the untrained network and, smaller, over raw pixels."""
+    """One number in large type, with the gains over the untrained network and over raw pixels."""
     unit = f" {escape(score.unit)}" if score.unit else ""
     spread = "" if score.deviation is None else f" ± {large(score.deviation, score.unit)}"
     interval = "" if score.interval is None else f'<div class="interval">95 %: {_large_bounds(score)}</div>'
@@ -88,15 +101,12 @@ def _large_bounds(score: Score) -> str:
 
 def _gain(score: Score, column: str) -> str:
     """What pre-training brought over one of its two rivals."""
-    rival = getattr(score, column)
-    if rival is None or not math.isfinite(score.trained - rival):
+    found = gain(score, column)
+    if found is None:
         return ""
-    change = score.trained - rival
-    is_better = change <= 0 if score.is_lower_better else change >= 0
-    sign = "−" if change < 0 else "+"
-    size = large(abs(change), score.unit) + (f" {escape(score.unit)}" if score.unit not in ("", "%") else "")
-    tone = "better" if is_better else "worse"
-    return f'<div class="gain {column} {tone}">{sign}{size} vs {COLUMN_TITLES[column]}</div>'
+    unit = f" {escape(score.unit)}" if score.unit not in ("", "%") else ""
+    change = f"{'−' if found.change < 0 else '+'}{large(abs(found.change), score.unit)}{unit}"
+    return f'<div class="gain {column} {found.tone}">{change} vs {COLUMN_TITLES[column]}</div>'
 
 
 def _saturation_note(scores: Sequence[Score]) -> str:

@@ -85,8 +85,9 @@ def spread_note(scores: Sequence[Score]) -> str:
     if any(score.interval is not None for score in scores):
         lines.append(
             "95 %: the interval that holds the number of the pre-trained backbone on other such test images in 95 of "
-            "100 cases, by a bootstrap over the test images or queries (1,000 samples). It does not cover another "
-            "training, another seed, or images of another kind."
+            "100 cases: Wilson's of a share of images that are right or wrong, else by a bootstrap over the test "
+            "images or queries (1,000 samples). It does not cover another training, another seed, or images of another "
+            "kind."
         )
     if any(score.deviation is not None for score in scores):
         lines.append("±: standard deviation over repeated draws or trainings of the benchmark itself.")

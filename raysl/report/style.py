@@ -40,9 +40,11 @@ nav a:hover, nav a:focus { text-decoration: underline; }
 .card .big small { font-size: 16px; font-weight: 400; color: var(--muted); }
 .card .interval { font-size: 14px; color: var(--muted); margin-bottom: 2px; }
 .card .gain { font-size: 14px; font-weight: 600; }
-.card .pixels { font-weight: 400; color: var(--muted); }
+.card .level { font-weight: 400; color: var(--muted); }
 .better { color: var(--good); }
 .worse { color: var(--bad); }
+.verdicts { margin: 0 0 8px; padding-left: 20px; max-width: 95ch; }
+.verdicts li { margin: 4px 0; }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 24px 32px; }
 .curves { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 320px), 1fr)); gap: 22px 26px; }
 .curves h3 { display: flex; justify-content: space-between; gap: 10px; }

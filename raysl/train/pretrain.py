@@ -30,6 +30,7 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.errors import Stopped as Stopped
 from raysl.redact import redact, redact_uri
 from raysl.report.summary import score_table
+from raysl.report.verdict import remarks
 from raysl.resources import worker_shape
 from raysl.signals import Signals, heeding
 from raysl.storage import outlast
@@ -281,7 +282,7 @@ def _result(folder: RunFolder, report: Report | None) -> Result:
 def _print(result: Result) -> None:
     if result.report is not None:
         if result.report.scores:
-            print(score_table(result.report.scores))
+            print(score_table(result.report.scores), *remarks(result.report.scores), sep="\n")
         print(f"report      {redact_uri(result.report.path)}")
     if num_broken := result.metrics.get("corrupt_images"):
         listed = redact_uri(join(result.path, CORRUPT_FILE))

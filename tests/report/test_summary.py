@@ -6,6 +6,7 @@ from dataclasses import replace
 from raysl.benchmarks.suite.measurement import Report
 from raysl.report.contents import Score
 from raysl.report.summary import score_html, score_table
+from raysl.report.verdict import remarks
 from tests.report.run import SCORES
 
 
@@ -66,9 +67,12 @@ def test_a_notebook_has_the_cells_of_the_terminal() -> None:
 
 def test_a_report_is_a_table_in_a_notebook_in_pandas_and_as_text() -> None:
     report = Report({}, "report.html", SCORES, {"linear": "no <labels>"})
-    assert report._repr_html_() == score_html(SCORES) + "<p>linear failed: no &lt;labels&gt;</p>"
+    told = "".join(f"<p>{line}</p>" for line in remarks(SCORES))
+    assert report._repr_html_() == score_html(SCORES) + told + "<p>linear failed: no &lt;labels&gt;</p>"
     assert report.table() == score_table(SCORES)
-    assert repr(report) == f"{score_table(SCORES)}\nlinear failed: no <labels>\nreport.html"
+    assert repr(report) == "\n".join(
+        [score_table(SCORES), *remarks(SCORES), "linear failed: no <labels>", "report.html"]
+    )
     assert report.frame["trained"].tolist() == [score.trained for score in SCORES]
     assert report.frame["benchmark"].tolist() == [score.benchmark for score in SCORES]
 

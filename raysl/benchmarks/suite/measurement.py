@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysl.benchmarks.benchmark import PIXELS, Side
 from raysl.benchmarks.features.extraction import check_stages
+from raysl.benchmarks.metric import Metric, interval_of_difference
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.page import Page
 from raysl.benchmarks.suite.predictions import predictions
@@ -20,6 +21,7 @@ from raysl.errors import RunFailed, Stopped
 from raysl.redact import redact_uri
 from raysl.report.contents import Score, flat_metrics
 from raysl.report.summary import score_html, score_table
+from raysl.report.verdict import remarks
 from raysl.screen import duration
 from raysl.storage import Folder, outlast
 from raysl.waiting import enter
@@ -70,14 +72,15 @@ class Report:
         return score_table(self.scores)
 
     def __repr__(self) -> str:
-        """The same with what failed and where the page lies, as a Python shell shows it."""
+        """The same with verdicts, notes, what failed and where the page lies, as a Python shell shows it."""
         failed = [f"{name} failed: {reason}" for name, reason in self.failures.items()]
-        return "\n".join(line for line in (self.table(), *failed, redact_uri(self.path)) if line)
+        return "\n".join(line for line in (self.table(), *remarks(self.scores), *failed, redact_uri(self.path)) if line)
 
     def _repr_html_(self) -> str:
-        """The same as a table for a notebook."""
-        failed = "".join(f"<p>{escape(name)} failed: {escape(why)}</p>" for name, why in self.failures.items())
-        return (score_html(self.scores) + failed) or "<p>nothing was measured</p>"
+        """The same for a notebook."""
+        failed = [f"{name} failed: {why}" for name, why in self.failures.items()]
+        lines = "".join(f"<p>{escape(line)}</p>" for line in (*remarks(self.scores), *failed))
+        return (score_html(self.scores) + lines) or "<p>nothing was measured</p>"
 
 
 class Measurement:
@@ -200,26 +203,8 @@ class Measurement:
         name, special = self.labels[key]
         sides = {side: measured for side, (_, measured) in found.items()}
         trained = sides["trained"]
-        rivals = {
-            side: {metric.name: metric.value for metric in sides[side].metrics.values()} if side in sides else {}
-            for side in ("untrained", PIXELS)
-        }
-        scores = [
-            Score(
-                benchmark=key,
-                metric=metric.name,
-                trained=metric.value,
-                untrained=rivals["untrained"].get(metric.name),
-                pixels=rivals[PIXELS].get(metric.name),
-                deviation=metric.deviation,
-                interval=metric.interval,
-                unit=metric.unit,
-                title=metric.title,
-                is_headline=metric.is_headline,
-                is_lower_better=metric.is_lower_better,
-            )
-            for metric in trained.metrics.values()
-        ]
+        rivals = {side: sides[side].metrics if side in sides else {} for side in ("untrained", PIXELS)}
+        scores = [_score(key, metric, rivals) for metric in trained.metrics.values()]
         seconds = sum(measured.seconds for measured in sides.values())
         result = Result(
             name, self.bases[key], [_named(score, name, special) for score in scores], trained.figures, seconds
@@ -264,9 +249,36 @@ def _told(name: str, error: Exception) -> str:
     return str(error) if is_reason else f"{type(error).__name__}: {error}"
 
 
+def _score(key: str, metric: Metric, rivals: Mapping[str, Mapping[str, Metric]]) -> Score:
+    """A number of the trained network beside the same ones of its rivals.
+
+    Args:
+        key: of the benchmark.
+        metric: of the trained network.
+        rivals: the metrics of `untrained` and `pixels`, by name.
+    """
+    beside: dict[str, Any] = {}
+    for name, metrics in rivals.items():
+        if (other := metrics.get(metric.name)) is not None:
+            beside |= {name: other.value, f"over_{name}": interval_of_difference(metric, other)}
+    return Score(
+        benchmark=key,
+        metric=metric.name,
+        trained=metric.value,
+        **beside,
+        deviation=metric.deviation,
+        interval=metric.interval,
+        unit=metric.unit,
+        title=metric.title,
+        is_headline=metric.is_headline,
+        is_lower_better=metric.is_lower_better,
+        note=metric.note,
+    )
+
+
 def _named(score: Score, name: str, special: str) -> Score:
     """A score under the name of its result, with what is to be known of it; special settings do not open the page."""
-    notes = [special] if special else []
+    notes = [note for note in (special, score.note) if note]
     if score.is_saturated:
         notes.append("raw pixels nearly solve this one already")
     if special:

@@ -1,0 +1,121 @@
+"""Whether pre-training beat the untrained network and raw pixels: by how much, and beyond which interval."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from raysl.benchmarks.metric import QUANTILE
+from raysl.report.contents import Score
+from raysl.report.summary import number
+
+RIVALS = {"untrained": "the untrained network", "pixels": "raw pixels"}
+"""In words, by the field of a score that holds their number."""
+RULE = (
+    "A difference is green or red where its 95 % interval leaves out 0. The interval is over the test images, which "
+    "both networks share (Newcombe 1998, method 10). A difference of numbers that have a ± alone is held against 1.96 "
+    "times the root of the sum of both squared deviations, as one draw of each would be."
+)
+Tone = Literal["better", "worse", "level"]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A number minus that of a rival.
+
+    Args:
+        change: the difference.
+        interval: of it at 95 %; None where it is not known.
+        is_lower_better: whether a smaller number is the better one.
+        unit: of the difference.
+    """
+
+    change: float
+    interval: tuple[float, float] | None
+    is_lower_better: bool = False
+    unit: str = "%"
+
+    @property
+    def tone(self) -> Tone:
+        """`level` where the interval holds 0, or is not known."""
+        if self.interval is None or self.interval[0] <= 0 <= self.interval[1]:
+            return "level"
+        return "better" if (self.interval[0] < 0) == self.is_lower_better else "worse"
+
+    def words(self, rival: str) -> str:
+        """Part of a sentence: better than raw pixels by 12.30 (95 %: 9.80 to 14.80).
+
+        Args:
+            rival: in words.
+        """
+        unit = f" {self.unit}" if self.unit not in ("", "%") else ""
+        if self.interval is None:
+            return f"{signed(self.change, self.unit)}{unit} against {rival}, without an interval"
+        low, high = (signed(end, self.unit) for end in self.interval)
+        if self.tone == "level":
+            return f"no better than {rival} ({signed(self.change, self.unit)}{unit}, 95 %: {low} to {high})"
+        return f"{self.tone} than {rival} by {number(abs(self.change), self.unit)}{unit} (95 %: {low} to {high})"
+
+
+def gain(score: Score, rival: str) -> Gain | None:
+    """What a score has over a rival; None where either is not known.
+
+    Where the report does not know the interval of the difference, as those of older raysl, the rival's interval or
+    deviation counts as equally wide.
+
+    Args:
+        score: of a benchmark.
+        rival: a key of `RIVALS`.
+    """
+    other = getattr(score, rival)
+    if other is None or not math.isfinite(score.trained - other):
+        return None
+    change = score.trained - other
+    interval = getattr(score, f"over_{rival}")
+    if interval is None and score.interval is not None:
+        low, high = (math.sqrt(2) * (end - score.trained) for end in score.interval)
+        interval = change + low, change + high
+    elif interval is None and score.deviation is not None:
+        reach = math.sqrt(2) * QUANTILE * score.deviation
+        interval = change - reach, change + reach
+    if interval is not None and not math.isfinite(sum(interval)):
+        interval = None
+    return Gain(change, interval, score.is_lower_better, score.unit)
+
+
+def verdict(score: Score) -> str:
+    """One sentence on a score: knn/top1: better than the untrained network by ..., but no better than raw pixels.
+
+    Empty where it has no rival.
+    """
+    gains = {words: found for rival, words in RIVALS.items() if (found := gain(score, rival)) is not None}
+    if not gains:
+        return ""
+    is_mixed = len(gains) > 1 and sum(found.tone == "better" for found in gains.values()) == 1
+    joint = ", but " if is_mixed else " and "
+    return f"{score.benchmark}/{score.metric}: {joint.join(found.words(words) for words, found in gains.items())}."
+
+
+def verdicts(scores: Sequence[Score]) -> dict[str, str]:
+    """The sentence on the first headline of each benchmark, by its name, or else on its first number in percent.
+
+    Benchmarks without a rival, and those that have neither, are left out.
+    """
+    first: dict[str, Score] = {}
+    for score in sorted(scores, key=lambda score: not score.is_headline):
+        if score.is_headline or score.unit == "%":
+            first.setdefault(score.benchmark, score)
+    order = dict.fromkeys(score.benchmark for score in scores)
+    return {name: told for name in order if name in first and (told := verdict(first[name]))}
+
+
+def signed(value: float, unit: str = "%") -> str:
+    """A difference: +0.40, −3.20."""
+    return f"{'−' if value < 0 else '+'}{number(abs(value), unit)}"
+
+
+def remarks(scores: Sequence[Score]) -> list[str]:
+    """What a command prints below the table: a line on each verdict, and on each note, which is told once."""
+    lines = [f"verdict     {sentence}" for sentence in verdicts(scores).values()]
+    notes = dict.fromkeys(f"{score.benchmark}: {score.note}" for score in scores if score.note)
+    return lines + [f"note        {note}" for note in notes]
