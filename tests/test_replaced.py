@@ -37,7 +37,7 @@ def tree(name: str, *overrides: str) -> Any:
 def test_a_method_inherits_nothing_from_the_one_before(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     method = tree("quickstart", f"method={tmp_path}/own.py:Own", "method.output_dim=8")["method"]
-    assert (method["hidden_dim"], method["output_dim"], method["projector_norm"]) == (4096, 8, False)
+    assert (method["hidden_dim"], method["output_dim"], method["output_norm"]) == (4096, 8, "scale")
     views = tree("simclr", "data.path=/images")["method"]["views"]
     assert method["views"] == {**views, "size": 16}, "the size of images is a setting of the data, which stay"
 

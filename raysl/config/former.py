@@ -11,7 +11,11 @@ from raysl.components import ALIASES
 from raysl.config.dump import Keys
 from raysl.config.fields import find, put
 
-FORMER: dict[Keys, Any] = {}
+FORMER: dict[Keys, Any] = {
+    ("method", "simclr", "output_norm"): "none",
+    ("method", "dcl", "output_norm"): "none",
+    ("method", "supcon", "output_norm"): "none",
+}
 """Values by place. The place of a component's setting has the component's alias behind the node's key, as in
 ("method", "dino", "teacher_bn") and ("benchmarks", "knn", "k"); that of a shared setting is its place in the tree, as
 in ("train", "sync_bn"). Add an entry with each new setting whose default is not what runs did before it."""

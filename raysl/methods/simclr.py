@@ -20,7 +20,7 @@ from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
-from raysl.nn.heads import mlp
+from raysl.nn.heads import OutputNorm, mlp
 from raysl.nn.multi_crop import multi_crop
 from raysl.schedule import Step
 from raysl.transforms.recipes import MultiCrop
@@ -42,15 +42,18 @@ class SimCLR(Method):
         """Width of the projector's hidden layer (section 4.2)."""
         output_dim: Width = 128
         """Width of the embeddings that the loss compares (section 4.2, figure 8)."""
-        projector_norm: bool = False
-        """Batch normalisation in the projector; the paper has none."""
+        projector_norm: bool = True
+        """Batch normalisation in front of the projector's ReLU (the authors' code, model_util.py)."""
+        output_norm: OutputNorm = "scale"
+        """Batch normalisation of the embeddings: none, plain, with a scale (the authors' code), or affine, with a scale
+        and a shift."""
         views: MultiCrop = field(default_factory=lambda: MultiCrop(min_scale=0.08, num_local=0))
         """Two crops drawn alike, with the colours and the blur of section 3 and appendix A."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
         dims = [backbone.feature_dim, self.config.hidden_dim, self.config.output_dim]
-        self.projector = mlp(dims, norm=self.config.projector_norm)
+        self.projector = mlp(dims, norm=self.config.projector_norm, output_norm=self.config.output_norm)
 
     @classmethod
     def check(cls, setup: Setup) -> None:

@@ -8,13 +8,14 @@ from typing import Literal
 from torch import nn
 
 RELU = partial(nn.ReLU, inplace=True)
+OutputNorm = Literal["none", "plain", "scale", "affine"]
 
 
 def mlp(
     dims: Sequence[int],
     norm: bool = False,
     activation: Callable[[], nn.Module] = RELU,
-    output_norm: Literal["none", "plain", "affine"] = "none",
+    output_norm: OutputNorm = "none",
     last_bias: bool = True,
 ) -> nn.Sequential:
     """Linear layers with an activation between them, and none after the last.
@@ -24,7 +25,7 @@ def mlp(
         norm: batch normalisation before every activation; the linear layer in front of it then has no bias.
         activation: makes what follows each layer but the last; default: ReLU.
         output_norm: batch normalisation after the last layer, which then has no bias either; "plain" without a scale
-            and a shift of its own, "affine" with them.
+            and a shift of its own, "scale" with the former, "affine" with both.
         last_bias: a bias in the last layer; of no use to losses that take the mean of the embeddings off.
 
     Raises:
@@ -40,5 +41,8 @@ def mlp(
         layers.append(activation())
     layers.append(nn.Linear(dims[-2], dims[-1], bias=last_bias and output_norm == "none"))
     if output_norm != "none":
-        layers.append(nn.BatchNorm1d(dims[-1], affine=output_norm == "affine"))
+        last = nn.BatchNorm1d(dims[-1], affine=output_norm != "plain")
+        if output_norm == "scale":
+            last.register_parameter("bias", None)
+        layers.append(last)
     return nn.Sequential(*layers)

@@ -1,0 +1,148 @@
+"""A recipe as it is built: its plan, its views, its networks, and a training step of a small copy of it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from raysl.checkpoint import TrainState
+from raysl.components import Classes
+from raysl.config.load import load_config
+from raysl.config.schema import RunConfig
+from raysl.data.batch import Batch
+from raysl.methods.method import Method
+from raysl.methods.setup import Setup
+from raysl.nn.ema import Teacher
+from raysl.schedule import Step
+from raysl.train.plan import TrainPlan
+from raysl.train.prepare import checked_views, views_of
+from raysl.transforms import normalize
+from raysl.transforms.view_recipe import ViewRecipe
+from tests.methods.properties import TINY
+from tests.test_configs import LESS
+
+IMAGES = 1_281_167
+"""Training images of ImageNet-1k."""
+ROWS = 4
+"""Images in the batch of the small copy."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A configuration and what is built of it.
+
+    Args:
+        name: of the configuration.
+        num_images: of the dataset that it is for.
+        build: settings of the network that is measured, where the real one is too large.
+    """
+
+    name: str
+    num_images: int = IMAGES
+    build: Sequence[str] = ()
+
+    @cached_property
+    def config(self) -> RunConfig:
+        return load_config(self.name, ["data.path=/images"])
+
+    @cached_property
+    def plan(self) -> TrainPlan:
+        return TrainPlan.from_config(self.config, self.num_images)
+
+    @cached_property
+    def views(self) -> ViewRecipe:
+        setup = Setup.of(self.config, self.num_images, 1000)
+        return views_of(setup, Classes.of(self.config))
+
+    @cached_property
+    def state(self) -> TrainState:
+        """Networks of their real size with initial weights, and the optimizer; a memory bank is shorter."""
+        config = load_config(self.name, ["data.path=/images", *self.build])
+        return TrainState.create(Setup.of(config, max(8192, config.train.batch_size), 1000))
+
+    @property
+    def method(self) -> Method:
+        return self.state.method
+
+    @property
+    def points(self) -> list[Step]:
+        """The start, the end of the warm-up, a quarter of the run, a half, the last update."""
+        total = self.plan.total_steps
+        return [self.plan.step(index) for index in (0, self.num_warmup, total // 4, total // 2, total - 1)]
+
+    @property
+    def num_warmup(self) -> int:
+        """Updates of the warm-up; of a course in phases, those of a first one that rises."""
+        optim, total, epoch_len = self.plan.optim, self.plan.total_steps, self.plan.epoch_len
+        if not optim.phases:
+            return optim.warmup.steps(total, epoch_len)
+        first = optim.phases[0]
+        return first.length.steps(total, epoch_len) if first.end is not None and first.end > first.start else 0
+
+    @cached_property
+    def step(self) -> "SmallStep":
+        """What a training step of a small copy does."""
+        published = load_config(self.name)
+        less = LESS.get(published.method.name, ())
+        config = load_config(self.name, [*TINY[published.backbone.name], *less, f"train.batch_size={ROWS}"])
+        setup = Setup.of(config, num_samples=20_000, num_classes=10)
+        recipe = checked_views(setup, Classes.of(config))
+        index = torch.arange(ROWS)
+        images = [torch.randint(0, 256, (3, 40 + i, 50), dtype=torch.uint8) for i in range(ROWS)]
+        made = recipe.augment(recipe.crop(images, index.numpy(), setup.seed, 0), index.numpy(), setup.seed, 0)
+        floats = {group: normalize(view, config.data.mean, config.data.std) for group, view in made.views.items()}
+        batch = Batch(floats, index, index, extras=made.extras, seed=setup.seed)
+        method = TrainState.create(setup).method
+        with _calls_of_norms(method) as calls:
+            out = method(batch, setup.plan.step(0))
+        momenta: list[float] = []
+        if any(isinstance(module, Teacher) for module in method.modules()):
+            for point in self.points:
+                with _momenta_of_teachers() as given:
+                    method.after_update(point, batch, out.carry)
+                momenta.append(given[0])
+        return SmallStep(calls, momenta)
+
+
+@dataclass(frozen=True)
+class SmallStep:
+    """What a training step did.
+
+    Args:
+        views_through_norm: for each part of the method with batch normalisation, the views of an image that each pass
+            through its first such layer had.
+        momenta: share of the teacher that an update keeps, at each point of the run; empty without a teacher.
+    """
+
+    views_through_norm: dict[str, list[float]]
+    momenta: list[float]
+
+
+@contextmanager
+def _calls_of_norms(method: nn.Module) -> Iterator[dict[str, list[float]]]:
+    calls: dict[str, list[float]] = {}
+    handles = []
+    for part, module in method.named_children():
+        first = next((layer for layer in module.modules() if isinstance(layer, _BatchNorm)), None)
+        if first is not None:
+
+            def note(_: nn.Module, given: Any, part: str = part) -> None:
+                calls.setdefault(part, []).append(len(given[0]) / ROWS)
+
+            handles.append(first.register_forward_pre_hook(note))
+    yield calls
+    for handle in handles:
+        handle.remove()
+
+
+@contextmanager
+def _momenta_of_teachers() -> Iterator[list[float]]:
+    given: list[float] = []
+    with patch.object(Teacher, "update", lambda self, student, momentum: given.append(momentum)):
+        yield given
