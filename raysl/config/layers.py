@@ -1,8 +1,7 @@
 """Settings laid over each other: base files, the file, overrides.
 
 A component that takes the place of another starts from its own defaults: nothing that was set for the other one holds
-for it. The sizes of images and of views follow each other: a method's settings mark the side of its views (`ViewSide`),
-and where only that or only `data.image_size` is given, in all layers together, the other takes its value.
+for it. A layer that changes the side of views scales the sizes in proportion to it that lie below (`config.sizes`).
 """
 
 import re
@@ -13,10 +12,9 @@ from typing import Any
 
 from raysl.components import ALIASES
 from raysl.config.dump import Keys, leaves, write_inline
-from raysl.config.fields import find, put, settings_in, settings_of
+from raysl.config.fields import find, put
 from raysl.config.files import expanded, read_dotlist
-from raysl.config.ranges import OfViews, ViewSide, marks_of, rules_of
-from raysl.config.schema import DataConfig, MethodConfig
+from raysl.config.sizes import IMAGES, in_proportion, side_of
 from raysl.errors import ConfigError
 from raysl.redact import redact_tree
 
@@ -24,7 +22,6 @@ COMPONENTS = {"method": "method", "backbone": "backbone", "data": "source", "opt
 """Slots of components, by the key of their node."""
 GROUPS = {"benchmarks": "benchmark", "callbacks": "callback"}
 """Slots of components of which there may be several, by the key of their group."""
-IMAGES: Keys = ("data", "image_size")
 _GONE = object()
 
 
@@ -46,13 +43,13 @@ class Layers:
             if isinstance(only := layer.get(group), list) or only == {}:
                 so_far, kept = self.values.get(group) or {}, [_key_of(name) for name in only]
                 self.values = {**self.values, group: {key: node for key, node in so_far.items() if key in kept}}
-        layer = _spelled_out(layer, folder)
+        layer, side = _spelled_out(layer, folder), side_of(self.values)
         for keys, node in _components(layer):
             below = find(self.values, keys)
             if isinstance(below, dict) and _is_another(keys, before := _name_of(below, keys), node.get("name")):
                 self.replaced.append((keys, before, below))
                 self.values = put(self.values, keys, {})
-        self.values = merged(self.values, layer)
+        self.values = in_proportion(merged(self.values, layer), self.values, layer, side)
 
     @property
     def size_of_views(self) -> Any:
@@ -106,52 +103,6 @@ def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
         lower = done.get(key)
         done[key] = merged(lower if isinstance(lower, dict) else {}, value) if isinstance(value, dict) else value
     return done
-
-
-def linked(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:
-    """A run's plain settings with the size that is not given taken from the one that is.
-
-    Where neither is, both are `size`; without one, the views follow a source whose images have a size of their own, and
-    any other source the views.
-    """
-    for keys, default in _view_sides(tree):
-        views, images = find(tree, keys), find(tree, IMAGES)
-        if views is None and images is None:
-            usual = settings_of(DataConfig)[IMAGES[1]].default
-            own = dict(settings_in(DataConfig, tree.get("data"), ("data",)))[IMAGES].default
-            if _is_size(size):
-                tree = put(put(tree, keys, size), IMAGES, size)
-            elif own != usual or not _is_size(default):
-                tree = put(tree, keys, own)
-            else:
-                tree = put(tree, IMAGES, default)
-        elif views is None and _is_size(images):
-            tree = put(tree, keys, images)
-        elif images is None and _is_size(views):
-            tree = put(tree, IMAGES, views)
-    return tree
-
-
-def followed(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Changes to a run's whole plain settings, with the other size where they change one of two that were equal."""
-    method = find(changes, ("method", "name"))
-    for keys, _ in _view_sides(tree) if method in (None, tree["method"]["name"]) else ():
-        given = [key for key in (keys, IMAGES) if _is_size(find(changes, key))]
-        if len(given) == 1 and find(tree, keys) == find(tree, IMAGES):
-            changes = put(changes, IMAGES if given == [keys] else keys, find(changes, given[0]))
-    return changes
-
-
-def _view_sides(tree: dict[str, Any]) -> Iterator[tuple[Keys, Any]]:
-    """Keys and defaults of the sides of views in the settings of the method that a tree names."""
-    for keys, setting in settings_in(MethodConfig, tree.get("method"), ("method",)):
-        if OfViews() in marks_of(setting.kind):
-            yield keys, setting.default
-
-
-def _is_size(value: Any) -> bool:
-    """Whether a value can stand in both; others are refused where they were given."""
-    return type(value) is int and all(rule.problem(value) is None for rule in rules_of(ViewSide))
 
 
 def _parsed(override: str) -> dict[str, Any]:

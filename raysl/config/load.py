@@ -18,10 +18,11 @@ from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import filled, find, put, settings_in
 from raysl.config.files import base_names, expanded, files_of, packaged_folder, read
 from raysl.config.former import with_former
-from raysl.config.layers import Layers, followed, linked, parse_overrides
+from raysl.config.layers import Layers, parse_overrides
 from raysl.config.locations import with_places
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
+from raysl.config.sizes import followed, linked
 from raysl.errors import ConfigError
 
 NodeT = TypeVar("NodeT")
@@ -70,9 +71,9 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     Raises:
         ConfigError: if a key or a value is wrong.
     """
-    tree, layers = escape(to_dict(config)), Layers()
+    tree, changes, layers = escape(to_dict(config)), parse_overrides(overrides), Layers()
     layers.lay(tree, Path.cwd())
-    layers.lay(followed(tree, parse_overrides(overrides)), Path.cwd())
+    layers.lay(followed(tree, changes), Path.cwd())
     return from_dict(_interpolated(linked(layers.values)))
 
 

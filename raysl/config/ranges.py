@@ -94,7 +94,21 @@ class NotEmpty:
 
 @dataclass(frozen=True)
 class OfViews:
-    """Marks the side of a method's views, which `data.image_size` follows, and which follows it (`config.layers`)."""
+    """Marks the side of a method's views, which `data.image_size` follows, and which follows it (`config.sizes`); of a
+    backbone, the side of the images that it is made for, which follows both."""
+
+
+@dataclass(frozen=True)
+class WithViews:
+    """Marks a size in pixels that follows the side of the views in proportion, unless it is given (`config.sizes`).
+
+    Args:
+        num: setting beside it that counts the views of this size; where that is 0, it follows nothing.
+        is_seen: whether the network sees images of this size, which are a whole number of patches then.
+    """
+
+    num: str = ""
+    is_seen: bool = True
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,7 @@ Place = Annotated[int, Within(0, LARGEST)]
 Seed = Annotated[int, Within(0, 2**32 - 1)]
 Side = Annotated[int, Within(2, 16_384)]
 ViewSide = Annotated[Side, OfViews()]
+LocalSide = Annotated[Side, WithViews("num_local")]
 Width = Annotated[int, Within(1, 65_536)]
 Length = Annotated[Duration, Within(0, 1e9)]
 Every = Annotated[Duration, Within(0, 1e9, above=True)]

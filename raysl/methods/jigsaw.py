@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import dist
-from raysl.config.ranges import Share, Width, Within
+from raysl.config.ranges import Share, Width, Within, WithViews
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -32,15 +32,15 @@ from raysl.transforms.transform import Transform
 from raysl.transforms.view import View
 from raysl.transforms.view_recipe import ViewRecipe
 
-SquareSide = Annotated[int, Within(6, 16_384)]
+SquareSide = Annotated[int, Within(6, 16_384), WithViews(is_seen=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledTiles:
     """The tiles of a random square of an image, in an order out of a table.
 
-    The side of that square is no size that the backbone ever sees: `data.image_size`, at which it is measured, is set
-    for itself.
+    The backbone never sees the whole square: `data.image_size`, at which it is measured, is another size. The sizes
+    here stand for one of 224 and follow it in proportion, each unless it is given.
     """
 
     resize: SquareSide = 256
@@ -49,9 +49,9 @@ class ShuffledTiles:
     """Side of the square, in pixels."""
     grid: Literal[2, 3] = 3
     """Cells along each side of the square (section 3)."""
-    tile_size: Annotated[int, Within(2, 5461)] = 64
+    tile_size: Annotated[int, Within(2, 5461), WithViews()] = 64
     """Side of the tile inside each cell, in pixels (section 3)."""
-    jitter: Annotated[int, Within(1, 5460)] = 21
+    jitter: Annotated[int, Within(1, 5460), WithViews(is_seen=False)] = 21
     """Places of a tile along each axis of its cell, so that edges do not tell who is next to whom (section 4.2)."""
     num_permutations: Annotated[int, Within(2, 10_000)] = 2000
     """Orders that are told apart, far from each other (section 4.2); Goyal et al. try 100, 2000 and 10000."""

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from torch import Tensor, nn
 
 from raysl import dist
-from raysl.config.ranges import Area, Count, Share, Within
+from raysl.config.ranges import Area, Count, Share, Within, WithViews
 from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, nce_log_norm
 from raysl.methods.method import StepOutput
@@ -33,15 +33,16 @@ from raysl.transforms.view_recipe import ViewRecipe
 class ImageAndTiles(Crops):
     """A crop of an image, and the shuffled tiles of another crop, each with colours of its own."""
 
-    square: Annotated[int, Within(6, 16_384)] = 255
-    """Side of the crop that is cut into tiles, in pixels (section 2.3)."""
+    square: Annotated[int, Within(6, 16_384), WithViews(is_seen=False)] = 255
+    """Side of the crop that is cut into tiles, in pixels (section 2.3); follows `size` in proportion unless it is
+    given, and so do the sizes of tiles."""
     square_min_scale: Area = 0.6
     """Smallest area of that crop as a share of the image (section 2.3)."""
     grid: Literal[2, 3] = 3
     """Cells along each side of that crop (section 2.3)."""
-    tile_size: Annotated[int, Within(2, 5461)] = 64
+    tile_size: Annotated[int, Within(2, 5461), WithViews()] = 64
     """Side of the tile inside each cell, in pixels (section 2.3)."""
-    tile_jitter: Annotated[int, Within(1, 5460)] = 21
+    tile_jitter: Annotated[int, Within(1, 5460), WithViews(is_seen=False)] = 21
     """Places of a tile along each axis of its cell."""
     photometric_p: Share = 0.66
     """Probability of posterising, sharpening, solarising and stretching the contrast, as in VISSL's transforms."""

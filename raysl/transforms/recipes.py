@@ -6,7 +6,7 @@ A paper's numbers stand as defaults in its method's file. Images are normalised 
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from raysl.config.ranges import Amount, Area, Areas, Factors, Share, Side, ViewSide, Within
+from raysl.config.ranges import Amount, Area, Areas, Factors, LocalSide, Share, ViewSide, Within
 from raysl.transforms.crop import RandomResizedCrop
 from raysl.transforms.functional import Interpolation
 from raysl.transforms.geometric import Affine, HorizontalFlip
@@ -145,8 +145,8 @@ class MultiCrop(Crops):
 
     min_scale: Area = 0.14
     """Smallest area of a large view as a share of the image."""
-    local_size: Side = 96
-    """Side of a small view, in pixels."""
+    local_size: LocalSide = 96
+    """Side of a small view in pixels; follows `size` in proportion unless it is given."""
     num_local: NumLocal = 6
     """Small views of each image."""
     local_scale: Areas = (0.05, 0.14)

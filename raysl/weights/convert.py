@@ -16,6 +16,7 @@ from raysl.config.build import from_dict
 from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
+from raysl.config.sizes import made_for
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.vit import SIZES
@@ -173,7 +174,7 @@ def _settled(name: str, where: str, layout: str, seen: dict[str, Any], overrides
     config = apply_overrides(from_dict(tree), [word for word in overrides if word not in of_data])
     backbone: Any = config.backbone
     side = _SMALL if getattr(backbone, "stem", "") == "cifar" else getattr(backbone, "image_size", 224)
-    return apply_overrides(config, [f"data.image_size={side}", *of_data])
+    return apply_overrides(config, [f"data.image_size={side}", *of_data, *made_for(config)])
 
 
 def _of_backbone(overrides: Sequence[str]) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.ranges import Amount, Area, Every, Length, Momentum, Share, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, TrainConfig, is_may_change
+from raysl.config.sizes import made_for
 from raysl.errors import ConfigError
 from raysl.optim.sgd import SGD
 from raysl.redact import bare_tree
@@ -183,7 +184,7 @@ def training_run(
         ),
         callbacks={"held_out": callback},
     )
-    run = apply_overrides(run, config.settings)
+    run = apply_overrides(run, [*made_for(run), *config.settings])
     if layer_decay is not None and run.optim.layer_decay is None:  # the settings name another optimizer
         run = replace(run, optim=replace(run.optim, layer_decay=layer_decay))
     return replace(run, name=f"{_word(config.name)}_{_digest(context, run, config.eval_every)}")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl.config.ranges import Positive, Side, Width, Within
+from raysl.config.ranges import Positive, ViewSide, Width, Within
 from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.attention import Block, init_linear
@@ -61,8 +61,9 @@ class ViT(TokenBackbone):
         """Heads of each attention; they share the width. Default: by size, fewer where they do not divide the width."""
         patch_size: Annotated[int, Within(1, 1024)] = 16
         """Side of a patch in pixels; sides of images are multiples of it."""
-        image_size: Side = 224
-        """Side of the images that the position embeddings are made for, in pixels; others get them interpolated."""
+        image_size: ViewSide = 224
+        """Side of the images that the position embeddings are made for, in pixels; others get them interpolated.
+        Follows the size of the method's views unless it is given."""
         position: Literal["learned", "sincos"] = "learned"
         """Position embeddings: weights, or fixed sines and cosines as in MAE."""
         num_registers: Annotated[int, Within(0, 1024)] = 0
