@@ -69,7 +69,7 @@ class RotNet(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse an affine map that turns images by more than what sets the four turns apart.
+        """Refuse an affine map that turns images by more than what sets the four turns apart, and images upside down.
 
         Raises:
             ConfigError: with the value and what to set instead.
@@ -79,6 +79,12 @@ class RotNet(Method):
             raise ConfigError(
                 f"method.views.degrees is {views.degrees:g}; RotNet tells turns by 90 degrees apart, which turns by 45 "
                 "either way mix up: set it below 45"
+            )
+
+        if views.vertical_flip > 0:
+            raise ConfigError(
+                f"method.views.vertical_flip is {views.vertical_flip:g}; RotNet tells how images were turned, and "
+                "where nothing is upside down there is nothing to tell: set it to 0, or take another method"
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:

@@ -9,7 +9,7 @@ from raysl.transforms.color import Autocontrast, Equalize, Invert, Posterize, Ra
 from raysl.transforms.crop import Canvas, CenterCrop, Crop, RandomCrop, RandomResizedCrop
 from raysl.transforms.erasing import RandomErasing
 from raysl.transforms.functional import normalize
-from raysl.transforms.geometric import Affine, HorizontalFlip
+from raysl.transforms.geometric import Affine, HorizontalFlip, VerticalFlip
 from raysl.transforms.masking import BlockMask, RandomMask, UnitMask
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
 from raysl.transforms.multi_block import MultiBlockMask
@@ -56,6 +56,7 @@ __all__ = [
     "ToLab",
     "Transform",
     "UnitMask",
+    "VerticalFlip",
     "View",
     "ViewRecipe",
     "evaluation_recipe",

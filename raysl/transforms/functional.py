@@ -64,6 +64,11 @@ def horizontal_flip(images: Tensor, mask: Tensor) -> Tensor:
     return change_where(mask, images, lambda chosen: chosen.flip(-1))
 
 
+def vertical_flip(images: Tensor, mask: Tensor) -> Tensor:
+    """Mirror the images top to bottom where `mask`, bool [B], is true."""
+    return change_where(mask, images, lambda chosen: chosen.flip(-2))
+
+
 def grayscale(images: Tensor, mask: Tensor) -> Tensor:
     """Grey, in as many channels as before, where `mask`, bool [B], is true."""
     return change_where(mask, images, lambda chosen: _luma(chosen).expand_as(chosen))

@@ -26,6 +26,17 @@ class HorizontalFlip(Masked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class VerticalFlip(Masked):
+    """Mirror top and bottom."""
+
+    p: float = 0.5
+    """Probability for each image."""
+
+    def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
+        return functional.vertical_flip(images, params["mask"])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Affine(Transform):
     """Rotate, shift, scale and shear about the centre, as torchvision's RandomAffine; black outside."""
 

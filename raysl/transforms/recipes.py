@@ -9,7 +9,7 @@ from typing import Annotated
 from raysl.config.ranges import Amount, Area, Areas, Factors, LocalSide, Share, ViewSide, Within
 from raysl.transforms.crop import RandomResizedCrop
 from raysl.transforms.functional import Interpolation
-from raysl.transforms.geometric import Affine, HorizontalFlip
+from raysl.transforms.geometric import Affine, HorizontalFlip, VerticalFlip
 from raysl.transforms.masking import Mask
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
 from raysl.transforms.transform import Transform
@@ -38,6 +38,8 @@ class Crops:
     """How crops are resized, antialiased in either case."""
     flip: Share = 0.5
     """Probability of a horizontal flip."""
+    vertical_flip: Share = 0.0
+    """Probability of a vertical flip, for images without an upside, such as those of satellites."""
     affine_p: Share = 0.0
     """Probability of a random affine map; of use where a crop alone says little, as on digits."""
     degrees: Angle = 0.0
@@ -93,6 +95,7 @@ class Crops:
         )
         chain: list[tuple[float, Transform]] = [
             (self.flip, HorizontalFlip(p=self.flip)),
+            (self.vertical_flip, VerticalFlip(p=self.vertical_flip)),
             (self.affine_p * is_map, affine),
             *self._colors(),
             (self.blur_p, GaussianBlur(p=self.blur_p, sigma=self.blur_sigma, kernel_size=self.blur_kernel_size)),

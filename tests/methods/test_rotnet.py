@@ -102,4 +102,6 @@ def test_affine_maps_that_turn_as_far_as_the_task_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"method.views.degrees is 45; .* set it below 45"):
         RotNet.check(setup_of(**{"views.degrees": 45}))
     RotNet.check(setup_of(**{"views.degrees": 45, "views.affine_p": 0}))
+    with pytest.raises(ConfigError, match=r"method.views.vertical_flip is 0.5; .* set it to 0"):
+        RotNet.check(setup_of(**{"views.vertical_flip": 0.5}))
     RotNet.check(setup_of())

@@ -12,6 +12,7 @@ TRANSFORMS = {
     "Tiles": ("test_tiles.py::test_tiles_equal_a_loop_over_cells",),
     "permutation_table": ("test_permutations.py::test_the_set_is_that_of_a_naive_greedy_search",),
     "HorizontalFlip": ("test_functional.py::test_flip_equals_torchvision",),
+    "VerticalFlip": ("test_functional.py::test_a_flip_upside_down_equals_torchvision",),
     "Affine": ("test_functional.py::test_affine_equals_torchvision",),
     "RandomRotation90": ("test_rotation.py::test_each_image_turns_counter_clockwise_by_its_label_as_in_torchvision",),
     "RandomErasing": (

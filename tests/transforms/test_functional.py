@@ -62,6 +62,11 @@ def test_flip_equals_torchvision(images: Tensor) -> None:
     assert_close(functional.horizontal_flip(images, MASK), expected, EXACT)
 
 
+def test_a_flip_upside_down_equals_torchvision(images: Tensor) -> None:
+    expected = each(lambda image, mask: vision.vflip(image) if mask else image, images, MASK)
+    assert_close(functional.vertical_flip(images, MASK), expected, EXACT)
+
+
 def test_grayscale_equals_torchvision(images: Tensor) -> None:
     expected = each(lambda image, mask: vision.rgb_to_grayscale(image, 3) if mask else image, images, MASK)
     assert_close(functional.grayscale(images, MASK), expected, ROUNDING)

@@ -21,6 +21,7 @@ from raysl.transforms import (
     HorizontalFlip,
     SampleRandom,
     Transform,
+    VerticalFlip,
     View,
     ViewRecipe,
     functional,
@@ -231,6 +232,11 @@ def test_asymmetric_crops_alternate_and_are_the_large_ones_of_multi_crop() -> No
     mixed = Mixed(num_local=3).recipe().groups
     assert mixed["global"] == (first, second)
     assert [(view.crop.size, view.transforms) for view in mixed["local"]] == [(96, first.transforms)] * 3
+
+
+def test_views_may_be_upside_down() -> None:
+    flips = Crops(vertical_flip=0.5).recipe().groups["global"][0].transforms[:2]
+    assert flips == (HorizontalFlip(p=0.5), VerticalFlip(p=0.5))
 
 
 def test_recipes_leave_out_what_can_never_act() -> None:

@@ -17,6 +17,7 @@ from raysl.transforms import (
     RandomResizedCrop,
     SampleRandom,
     Solarize,
+    VerticalFlip,
 )
 
 NUM = 4000
@@ -65,6 +66,7 @@ def test_color_jitter_leaves_out_what_does_nothing() -> None:
     ("transform", "apply"),
     [
         (HorizontalFlip(p=0.5), lambda image, params: F.hflip(image) if params["mask"] else image),
+        (VerticalFlip(p=0.5), lambda image, params: F.vflip(image) if params["mask"] else image),
         (Grayscale(p=0.5), lambda image, params: F.rgb_to_grayscale(image, 3) if params["mask"] else image),
         (
             GaussianBlur(p=0.5),
