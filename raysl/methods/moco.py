@@ -76,7 +76,7 @@ class MoCo(Method):
         check_two_views(setup, "MoCo takes a query and a key")
         check_queue(setup, "keys would leave before a query met them")
         method, is_sync = setup.method, setup.config.train.sync_bn
-        if method.key_bn == "shuffle" and is_sync:
+        if method.key_bn == "shuffle" and is_sync and setup.config.train.workers > 1:  # one worker's rows are all rows
             raise ConfigError(
                 "method.key_bn=shuffle is for statistics of each worker's rows, and train.sync_bn=true takes those of "
                 "all; set train.sync_bn=false, or method.key_bn=sync"

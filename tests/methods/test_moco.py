@@ -161,13 +161,20 @@ def test_loss_and_gradient_are_finite_at_extremes(temperature: float, is_collaps
     [
         ({"method.views.num": 3}, "method.views.num is 3; MoCo takes a query and a key"),
         ({"method.queue_size": 6}, "method.queue_size is 6 and train.batch_size 7: keys would leave"),
-        ({"method.key_bn": "shuffle"}, "key_bn=shuffle is for .* set train.sync_bn=false, or method.key_bn=sync"),
+        (
+            {"method.key_bn": "shuffle", "train.workers": 2},
+            "key_bn=shuffle is for .* set train.sync_bn=false, or method.key_bn=sync",
+        ),
         ({"train.sync_bn": "false"}, "key_bn=sync takes .* set train.sync_bn=true, or method.key_bn=shuffle"),
     ],
 )
 def test_check_refuses_settings_that_contradict_each_other(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         MoCo.check(setup_of(**fields))
+
+
+def test_shuffled_keys_go_with_synchronised_statistics_on_one_worker_whose_rows_are_all() -> None:
+    MoCo.check(setup_of(**{"method.key_bn": "shuffle"}))
 
 
 def test_check_accepts_the_published_settings() -> None:
