@@ -9,6 +9,7 @@ import pytest
 from raysl.config.dump import to_dict
 from raysl.config.files import config_names
 from raysl.config.load import apply_overrides, load_config
+from raysl.config.view_presets import PRESETS
 
 NUMBERS = "data.mean=[0.31, 0.31, 0.31], data.std=[0.37, 0.37, 0.37]"
 OWN = """
@@ -39,11 +40,12 @@ def test_a_method_inherits_nothing_from_the_one_before(tmp_path: Path) -> None:
     method = tree("quickstart", f"method={tmp_path}/own.py:Own", "method.output_dim=8")["method"]
     assert (method["hidden_dim"], method["output_dim"], method["output_norm"]) == (4096, 8, "scale")
     views = tree("simclr", "data.path=/images")["method"]["views"]
-    assert method["views"] == {**views, "size": 16}, "the size of images is a setting of the data, which stay"
+    kept = {"size": 16, **PRESETS["digits"]}
+    assert method["views"] == {name: kept.get(name, value) for name, value in views.items()}, "the data stay"
 
 
 def test_another_source_has_its_own_numbers_and_the_views_of_the_method_stay(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, "quickstart", "data=photos") == [
+    assert told(caplog, "quickstart", "data=photos", "views=digits") == [
         f"data=photos starts from its own defaults; dropped with digits: {NUMBERS}"
     ]
     now, before = tree("quickstart", "data=photos"), tree("quickstart")
@@ -53,7 +55,7 @@ def test_another_source_has_its_own_numbers_and_the_views_of_the_method_stay(cap
 
 
 def test_what_is_set_anew_holds_and_is_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    words = ("data=photos", "data.image_size=32", "data.mean=[0.5, 0.5, 0.5]")
+    words = ("data=photos", "views=digits", "data.image_size=32", "data.mean=[0.5, 0.5, 0.5]")
     (line,) = told(caplog, "quickstart", *words)
     assert line.endswith("dropped with digits: data.std=[0.37, 0.37, 0.37]")
     found = tree("quickstart", *words)
@@ -86,10 +88,10 @@ def test_a_file_over_its_base_and_the_way_back_start_anew_alike(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "run.yaml"
-    path.write_text("base: quickstart\ndata: {name: photos, size: 32}\n")
+    path.write_text("base: quickstart\nviews: digits\ndata: {name: photos, size: 32}\n")
     (line,) = told(caplog, str(path))
     assert line == f"data=photos starts from its own defaults; dropped with digits: {NUMBERS}"
-    assert told(caplog, str(path), "data=digits")[-1] == (
+    assert told(caplog, str(path), "data=digits", "views=digits")[-1] == (
         "data=digits starts from its own defaults; dropped with photos: data.size=32"
     )
     assert tree(str(path), "data=digits")["data"]["mean"] == tree("simclr", "data=digits")["data"]["mean"]

@@ -32,10 +32,12 @@ class Layers:
     Args:
         values: the sum.
         replaced: place, name and settings of each component that another one took the place of.
+        views_at: how many of those there were when a preset of views was named last.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
     replaced: list[tuple[Keys, str, dict[str, Any]]] = field(default_factory=list)
+    views_at: int = 0
 
     def lay(self, layer: dict[str, Any], folder: Path) -> None:
         """Put settings on top; files of components named there are looked for in `folder`, then in the current one."""
@@ -49,6 +51,7 @@ class Layers:
             if isinstance(below, dict) and _is_another(keys, before := _name_of(below, keys), node.get("name")):
                 self.replaced.append((keys, before, below))
                 self.values = put(self.values, keys, {})
+        self.views_at = len(self.replaced) if "views" in layer else self.views_at
         self.values = in_proportion(merged(self.values, layer), self.values, layer, side)
 
     @property
@@ -75,6 +78,11 @@ class Layers:
             if gone and isinstance(node, dict):
                 name = _name_of(node, keys)
                 yield f"{key}={name} starts from its own defaults; dropped with {before}: {', '.join(gone)}"
+        if (preset := tree.get("views")) in (None, "imagenet"):
+            return
+        for keys, before, _ in self.replaced[max(first, self.views_at) :]:
+            if keys == ("data",):
+                yield f"views={preset} stays, which came with data={before}; for other images set views=, or views=null"
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:

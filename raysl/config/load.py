@@ -23,6 +23,7 @@ from raysl.config.locations import with_places
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
 from raysl.config.sizes import followed, linked
+from raysl.config.view_presets import with_preset, without_preset
 from raysl.errors import ConfigError
 
 NodeT = TypeVar("NodeT")
@@ -62,7 +63,7 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     tree = linked({"name": main.stem, **layers.values}, layers.size_of_views)
     for line in layers.dropped(tree, num_ours):
         log.warning(line)
-    return from_dict(_expanded(RunConfig, _interpolated(tree)))
+    return from_dict(_expanded(RunConfig, _interpolated(with_preset(tree))))
 
 
 def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
@@ -72,9 +73,9 @@ def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
         ConfigError: if a key or a value is wrong.
     """
     tree, changes, layers = escape(to_dict(config)), parse_overrides(overrides), Layers()
-    layers.lay(tree, Path.cwd())
+    layers.lay(without_preset(tree) if "views" in changes else tree, Path.cwd())
     layers.lay(followed(tree, changes), Path.cwd())
-    return from_dict(_interpolated(linked(layers.values)))
+    return from_dict(_interpolated(with_preset(linked(layers.values))))
 
 
 def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:

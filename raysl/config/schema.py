@@ -32,6 +32,7 @@ from raysl.schedule import Duration
 Byte = Annotated[int, Within(0, 255)]
 Deviation = Annotated[float, Within(0.001, 1)]
 Rival = Literal["untrained", "pixels"]
+ViewPreset = Literal["imagenet", "cifar", "digits", "document", "satellite", "medical"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +240,9 @@ class RunConfig:
     """Network that is trained."""
     data: DataConfig
     """Images."""
+    views: ViewPreset | None = field(default=None, metadata=MAY_CHANGE)
+    """Preset of how images of a kind may be cropped, turned and coloured, over the method's defaults and under what is
+    set in `method.views`, where its values stand. Default: none; imagenet is the method's defaults too."""
     optim: OptimConfig
     """Optimizer and learning rate."""
     train: TrainConfig = field(default_factory=TrainConfig)

@@ -1,0 +1,145 @@
+"""Presets of views: how images of one kind may be cropped, turned and coloured, by whatever method.
+
+A preset holds values for the fields of recipes of views. It lies over the defaults of the method and under all that is
+set in `method.views`, and gives a value to those fields alone that the method's recipe has: numbers of views, small
+views, masks and tiles stay the method's. No preset turns on a change of colours that the method does not make.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from raysl.config.dump import Keys, plain
+from raysl.config.fields import Setting, find, put, settings_in
+from raysl.config.schema import MethodConfig, ViewPreset
+from raysl.errors import ConfigError
+
+PRESETS: dict[ViewPreset, dict[str, Any]] = {
+    # ImageNet's numbers are those of the papers, which are the defaults of the methods.
+    "imagenet": {},
+    # SimCLR (arXiv 2002.05709, appendix B.9) and lightly's benchmark leave the blur out at 32 pixels; AutoAugment
+    # learned a policy on CIFAR-10 (arXiv 1805.09501), which only methods with a policy take. Crops and colours stay the
+    # method's, on which recipes for CIFAR-10 differ.
+    "cifar": {"blur_p": 0.0, "second_blur_p": 0.0, "local_blur_p": 0.0, "policy": "cifar10"},
+    # Ours, for grey digits of 8x8 pixels: a mirrored digit is none, there is no colour, a blur leaves nothing, and less
+    # than half of a digit may be another one; writing is turned, moved, stretched and slanted instead.
+    "digits": {
+        "min_scale": 0.5,
+        "flip": 0.0,
+        "affine_p": 0.9,
+        "degrees": 15.0,
+        "translate": 0.1,
+        "scale": [0.85, 1.15],
+        "shear": 15.0,
+        "jitter_p": 0.0,
+        "grayscale_p": 0.0,
+        "blur_p": 0.0,
+        "second_blur_p": 0.0,
+        "local_blur_p": 0.0,
+        "solarize_p": 0.0,
+        "second_solarize_p": 0.0,
+        "photometric_p": 0.0,
+        "policy": None,
+    },
+    # Ours, for scanned or photographed pages: mirrored text is none, a crop keeps some lines, a scanner turns a page by
+    # a few degrees, the tint is that of paper and lamp, and inverted pages are rare.
+    "document": {
+        "min_scale": 0.3,
+        "flip": 0.0,
+        "affine_p": 0.5,
+        "degrees": 3.0,
+        "translate": 0.02,
+        "scale": [0.95, 1.05],
+        "shear": 2.0,
+        "jitter": [0.4, 0.4, 0.2, 0.02],
+        "jitter_strength": 1.0,
+        "solarize_p": 0.0,
+        "second_solarize_p": 0.0,
+        "photometric_p": 0.0,
+        "policy": None,
+    },
+    # Crops, brightness and contrast without hue and saturation, which tell plants from soil, as SSL4EO-S12 has them
+    # (arXiv 2211.07044, its code for MoCo); seen from above nothing is upside down; inverted light is of no sensor.
+    "satellite": {
+        "min_scale": 0.2,
+        "vertical_flip": 0.5,
+        "jitter": [0.4, 0.4, 0.0, 0.0],
+        "jitter_strength": 1.0,
+        "solarize_p": 0.0,
+        "second_solarize_p": 0.0,
+        "photometric_p": 0.0,
+        "policy": None,
+    },
+    # MoCo-CXR (arXiv 2010.05352) for X-rays, which goes for slices and other grey images too: turns by 10 degrees and
+    # mirror images alone, as a finding may be a few pixels that a blur removes, and grey has no colours. It does not
+    # crop; ours keep half of the area, since views without crops are too much alike.
+    "medical": {
+        "min_scale": 0.5,
+        "affine_p": 1.0,
+        "degrees": 10.0,
+        "jitter_p": 0.0,
+        "grayscale_p": 0.0,
+        "blur_p": 0.0,
+        "second_blur_p": 0.0,
+        "local_blur_p": 0.0,
+        "solarize_p": 0.0,
+        "second_solarize_p": 0.0,
+        "photometric_p": 0.0,
+        "policy": None,
+    },
+}
+"""Values by preset and field."""
+
+_UNSET = object()
+
+
+def with_preset(tree: dict[str, Any]) -> dict[str, Any]:
+    """A run's plain settings with the values of their preset where `method.views` has none.
+
+    Raises:
+        ConfigError: if settings stand in the place of a preset's name.
+    """
+    values = _values(tree)
+    for keys, setting in _views(tree):
+        if setting.name in values and find(tree, keys, _UNSET) is _UNSET:
+            tree = put(tree, keys, values[setting.name])
+    return tree
+
+
+def without_preset(tree: dict[str, Any]) -> dict[str, Any]:
+    """A run's whole plain settings without those of `method.views` that their preset or the method's defaults gave, as
+    far as there are presets for them, so that another preset may give them."""
+    values, fields = _values(tree), {name for preset in PRESETS.values() for name in preset}
+    for keys, setting in _views(tree):
+        given = values.get(setting.name, plain(setting.default))
+        if setting.name in fields and plain(find(tree, keys, _UNSET)) == given:
+            views = find(tree, keys[:-1])
+            tree = put(tree, keys[:-1], {name: value for name, value in views.items() if name != setting.name})
+    return tree
+
+
+def _values(tree: dict[str, Any]) -> dict[str, Any]:
+    """What the preset that a tree names holds; a name of none is refused where settings are read."""
+    name = tree.get("views")
+    if isinstance(name, dict):
+        first = next(iter(name), "min_scale")
+        raise ConfigError(
+            f"views: it names a preset, one of {', '.join(PRESETS)}; a value goes to method.views.{first}"
+        )
+    return next((values for preset, values in PRESETS.items() if preset == name), {})
+
+
+def _views(tree: dict[str, Any]) -> Iterator[tuple[Keys, Setting]]:
+    """Settings of the recipe of views of the method that a tree names, which values of presets may be for.
+
+    A field of the same name that holds something else, such as the places of a tile (`jitter` of Jigsaw), is left out,
+    and so are the fields of small views where a recipe makes none.
+    """
+    found = list(settings_in(MethodConfig, tree.get("method"), ("method",)))
+    num_local = next((find(tree, keys, one.default) for keys, one in found if one.name == "num_local"), None)
+    shapes = {name: isinstance(value, list) for preset in PRESETS.values() for name, value in preset.items()}
+    for keys, setting in found:
+        is_list = isinstance(plain(setting.default), list)
+        if keys[:-1] != ("method", "views") or is_list != shapes.get(setting.name, is_list):
+            continue
+        if num_local or not setting.name.startswith("local_"):
+            yield keys, setting
