@@ -49,11 +49,14 @@ def run_sweep(
     if dry_run:
         _list(run)
         return
+    from raysl.leaderboard.references import verdict
     from raysl.signals import heeding
 
     with heeding() as signals:
         board = run.run(signals)
     typer.echo(board.table())
+    if told := verdict(board):
+        typer.echo(f"verdict     {told}")
     typer.echo(f"leaderboard {redact_uri(board.path)}")
 
 

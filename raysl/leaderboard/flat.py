@@ -35,8 +35,8 @@ def flat_rows(rows: Sequence[Choice], objectives: Sequence[Objective], front: Se
     """Rows, the best first, as objects of the same keys, None where a row has none of it.
 
     Rank, trial (names of the runs, one a seed), status, draws, epoch, n (seeds behind the numbers), pareto (of several
-    objectives), each objective with its parts and that of the untrained network, config, settings, measurements with
-    their parts, costs, measures of collapse, path (of the first run).
+    objectives), each objective with its parts and those of the untrained network and of raw pixels, config, settings,
+    measurements with their parts, costs, measures of collapse, path (of the first run).
     """
     ranks = [objective.metric for objective in objectives]
     numbers = [*ranks, *measured(rows, objectives)]
@@ -57,7 +57,8 @@ def flat_rows(rows: Sequence[Choice], objectives: Sequence[Objective], front: Se
             own["pareto"] = id(row) in fronts
         for name in ranks:
             own |= _number(row, name, parts)
-            own |= {f"{name}/untrained": row.value(f"{name}/untrained")} if f"{name}/untrained" in known else {}
+            beside = [f"{name}/{rival}" for rival in ("untrained", "pixels") if f"{name}/{rival}" in known]
+            own |= {rival: row.value(rival) for rival in beside}
         own |= {"config": row.config} if has_config else {}
         own |= {name: row.settings.get(name) for name in settings}
         for name in numbers[len(ranks) :]:

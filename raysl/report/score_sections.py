@@ -76,7 +76,8 @@ def _verdicts(scores: Sequence[Score]) -> str:
         own = [score for score in scores if score.benchmark == name]
         notes = dict.fromkeys(score.note for score in own if score.note and score.note not in score.heading)
         beside = f' <span class="quiet">{escape("; ".join(notes))}</span>' if notes else ""
-        items.append(f"<li>{escape(sentence)}{beside}</li>")
+        subject, _, told = sentence.partition(": ")
+        items.append(f"<li><b>{escape(subject)}</b>: {escape(told)}{beside}</li>")
     gains = [found for score in scores for rival in RIVALS if (found := gain(score, rival)) is not None]
     rule = f'<p class="quiet">{RULE}</p>' if any(found.interval is not None for found in gains) else ""
     return f'<ul class="verdicts">{"".join(items)}</ul>{rule}' if items else ""

@@ -1,7 +1,7 @@
 """Whether pre-training beat the untrained network and raw pixels: by how much, and beyond which interval."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,7 +50,8 @@ class Gain:
         """
         unit = f" {self.unit}" if self.unit not in ("", "%") else ""
         if self.interval is None:
-            return f"{signed(self.change, self.unit)}{unit} against {rival}, without an interval"
+            side = "below" if self.change < 0 else "above"
+            return f"{number(abs(self.change), self.unit)}{unit} {side} {rival} (no interval)"
         low, high = (signed(end, self.unit) for end in self.interval)
         if self.tone == "level":
             return f"no better than {rival} ({signed(self.change, self.unit)}{unit}, 95 %: {low} to {high})"
@@ -88,22 +89,25 @@ def verdict(score: Score) -> str:
 
     Empty where it has no rival.
     """
-    gains = {words: found for rival, words in RIVALS.items() if (found := gain(score, rival)) is not None}
-    if not gains:
-        return ""
+    gains = {rival: found for rival in RIVALS if (found := gain(score, rival)) is not None}
+    return f"{score.benchmark}/{score.metric}: {sentence(gains)}." if gains else ""
+
+
+def sentence(gains: Mapping[str, Gain]) -> str:
+    """The gains over rivals, by their keys, as one part of a sentence."""
     is_mixed = len(gains) > 1 and sum(found.tone == "better" for found in gains.values()) == 1
-    joint = ", but " if is_mixed else " and "
-    return f"{score.benchmark}/{score.metric}: {joint.join(found.words(words) for words, found in gains.items())}."
+    return (", but " if is_mixed else " and ").join(found.words(RIVALS[rival]) for rival, found in gains.items())
 
 
 def verdicts(scores: Sequence[Score]) -> dict[str, str]:
     """The sentence on the first headline of each benchmark, by its name, or else on its first number in percent.
 
-    Benchmarks without a rival, and those that have neither, are left out.
+    Benchmarks without a rival are left out, and numbers without a unit and an interval, as ranks: neither more nor less
+    of them is known to be better.
     """
     first: dict[str, Score] = {}
     for score in sorted(scores, key=lambda score: not score.is_headline):
-        if score.is_headline or score.unit == "%":
+        if score.unit == "%" or (score.is_headline and (score.unit or score.interval is not None)):
             first.setdefault(score.benchmark, score)
     order = dict.fromkeys(score.benchmark for score in scores)
     return {name: told for name in order if name in first and (told := verdict(first[name]))}

@@ -11,6 +11,7 @@ from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry, Objective
 from raysl.leaderboard.flat import COSTS, varied
 from raysl.leaderboard.leaderboard import Leaderboard, thinned
+from raysl.leaderboard.references import references
 from raysl.leaderboard.stored import compact
 from raysl.nn.collapse import COLLAPSE
 from raysl.report.leaderboard.axes import Axis, spelled
@@ -53,6 +54,11 @@ def drawn(board: Leaderboard, scales: Sequence[Axis], reload_s: float) -> str:
         "objectives": [{"metric": one.metric, "mode": one.mode} for one in objectives],
         "curves": curves,
         "scatters": charts,
+        "references": {
+            name: [[own.rival.replace("pixels", "raw pixels"), rounded(own.mean)] for own in found]
+            for name in dict.fromkeys([*curves, *(chart["y"] for chart in charts.values())])
+            if (found := references(rows, name))
+        },
         "axes": [{"key": axis.key, "kind": axis.kind, "names": axis.names} for axis in scales],
         "rows": [_row(row, scales, names, place) for row in rows],
         "runs": [_run(run, curves, limit) for run in board.entries],

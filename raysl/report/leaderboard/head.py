@@ -7,9 +7,12 @@ from html import escape
 from raysl.leaderboard.entry import Entry, State, Status
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.leaderboard.references import gains, verdict
 from raysl.report.leaderboard.drawn import row_name, title_of
 from raysl.report.record_sections import duration
+from raysl.report.score_table import COLUMN_TITLES
 from raysl.report.summary import bounds, large, readable
+from raysl.report.verdict import Gain
 
 STATUSES: dict[Status, str] = {"finished": "✓", "stopped": "■", "running": "▶", "failed": "✕", "waiting": "·"}
 """Marks of what a run does, in the order in which they are counted."""
@@ -63,6 +66,7 @@ def _best(board: Leaderboard) -> str:
     units = {name: unit for entry in board.entries for name, unit in entry.units.items()}
     cards = []
     for objective in board.facts.objectives:
+        beside = gains(row, objective.metric, units.get(objective.metric, ""), objective.mode == "min")
         found, unit = row.numbers.get(objective.metric), units.get(objective.metric, "")
         if found is None:
             continue
@@ -72,12 +76,20 @@ def _best(board: Leaderboard) -> str:
         )
         cards.append(
             f'<div class="card"><h3>{escape(objective.metric)}</h3><div class="big">{big}</div>'
-            f'<div class="interval">{interval}</div></div>'
+            f'<div class="interval">{interval}</div>{"".join(_gain(*pair) for pair in beside.items())}</div>'
         )
     told = " · ".join(f"{escape(key)} <b>{escape(shown(value))}</b>" for key, value in row.settings.items())
     name = f'<span class="badge best1">1</span> {escape(row_name(row))}'
     first = f'<div class="card"><h3>The best</h3><div class="lead">{name}</div><div class="told">{told}</div></div>'
-    return f'<div class="cards">{first}{"".join(cards)}</div>'
+    told = verdict(board)
+    sentence = f'<p id="verdict">{escape(told)}</p>' if told else ""
+    return f'<div class="cards">{first}{"".join(cards)}</div>{sentence}'
+
+
+def _gain(rival: str, found: Gain) -> str:
+    """How far the best row is from a rival."""
+    change = f"{'−' if found.change < 0 else '+'}{large(abs(found.change), found.unit)}"
+    return f'<div class="gain {rival} {found.tone}">{change} vs {COLUMN_TITLES[rival]}</div>'
 
 
 def _times(board: Leaderboard) -> list[str]:

@@ -43,6 +43,8 @@ main { max-width: 1360px; }
 .board td.name { position: sticky; left: 0; z-index: 1; background: var(--paper);
   background-clip: padding-box; min-width: 96px; }
 .board code { white-space: nowrap; }
+.board tfoot { position: sticky; bottom: 0; z-index: 2; }
+.board tfoot td, .board tfoot td.name { background: var(--panel); color: var(--muted); font-weight: 600; }
 .board tr.lit td { background: var(--lit); }
 .board .name { white-space: nowrap; } .board .taken { min-width: 0; overflow-wrap: normal; }
 .board .spread { font-size: 12.5px; font-weight: 400; }
@@ -59,6 +61,8 @@ wbr { display: none; }
 .chart .title { fill: var(--ink); font-size: 13px; }
 .chart .label { font-size: 12.5px; font-weight: 600; fill: var(--ink); }
 .chart .halo { paint-order: stroke; stroke: var(--paper); stroke-width: 4px; stroke-linejoin: round; }
+.reference { stroke-width: 1.6; stroke-dasharray: 7 4; }
+.reference.pixels { stroke: var(--pixels); } .reference.untrained { stroke: var(--untrained); }
 .grid { stroke: var(--grid); stroke-width: .8; } .axis, .pole { stroke: var(--muted); stroke-width: 1; }
 .curve { fill: none; stroke: var(--rest); stroke-width: 1.1; stroke-linejoin: round; }
 .curve.rest { opacity: .55; }

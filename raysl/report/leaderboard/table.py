@@ -10,6 +10,7 @@ from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.flat import ENDS, measured, shown, varied
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.number import Number
+from raysl.leaderboard.references import Reference, references
 from raysl.report.leaderboard.axes import spelled
 from raysl.report.leaderboard.drawn import row_name, short
 from raysl.report.leaderboard.head import STATUSES
@@ -41,7 +42,7 @@ def table_section(board: Leaderboard) -> str:
     return (
         f'<section id="results"><h2>Results</h2>{_filters(board.choices)}<div class="wide{tall}" tabindex="0" '
         f'role="region" aria-label="Results"><table class="full board"><thead><tr>{titles}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>{_note(board)}</section>"
+        f"<tbody>{body}</tbody>{_foot(board, heads)}</table></div>{_note(board)}</section>"
     )
 
 
@@ -89,6 +90,29 @@ def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Cell]
         own += [_bare(row.numbers.get(name), units.get(name, "")) for name in ends]
         cells.append(own)
     return heads, cells
+
+
+def _foot(board: Leaderboard, heads: Sequence[tuple[str, str]]) -> str:
+    """A line each for raw pixels and untrained networks, below the numbers that they were measured for."""
+    units = {name: unit for run in board.entries for name, unit in run.units.items()}
+    known = {title: {own.rival: own for own in references(board.choices, title)} for _, title in heads}
+    lines = []
+    for rival, words in (("pixels", "raw pixels"), ("untrained", "untrained")):
+        if not any(rival in found for found in known.values()):
+            continue
+        cells = []
+        for kind, title in heads:
+            own = known[title].get(rival)
+            text = "" if own is None else _range(own, units.get(own.metric, ""))
+            cells.append(f'<td class="{kind}">{words if title == "run" else text}</td>')
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return f"<tfoot>{''.join(lines)}</tfoot>" if lines else ""
+
+
+def _range(own: Reference, unit: str) -> str:
+    """The number of a rival, or the least and the largest over the rows."""
+    low, high = _spelled(own.low, unit), _spelled(own.high, unit)
+    return low if low == high else f"{low} to {high}"
 
 
 def _are_numbers(rows: Sequence[Choice], name: str) -> bool:
@@ -190,7 +214,12 @@ def _note(board: Leaderboard) -> str:
             "±: standard deviation over seeds (n − 1). Beneath: 95 % interval of the mean over seeds, Student's t."
         )
     if any(number.n == 1 and number.interval is not None for row in rows for number in row.numbers.values()):
-        lines.append("Beneath a number of one seed: its 95 % interval over test images, by a bootstrap.")
+        lines.append("Beneath a number of one seed: its 95 % interval over test images.")
+    if any(own.rival == "pixels" for name in board.rows[0] for own in references(rows, name)):
+        lines.append(
+            "Last lines: raw pixels in place of features, and networks before training, from the least to the largest "
+            "of the rows; knn_top1 is held against those of the benchmark knn."
+        )
     if any(row.status != "finished" for row in rows):
         lines.append("Numbers of runs that were stopped or still go on are those of the epoch they came to.")
     return f'<p class="quiet">{" ".join(lines)}</p>' if lines else ""

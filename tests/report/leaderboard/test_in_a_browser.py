@@ -318,3 +318,21 @@ def test_many_runs_are_drawn_and_sorted_in_a_moment(show: Show, num: int) -> Non
     """
     assert browser.execute_script(script) < 10_000, "milliseconds, on a machine with other work"
     assert os.path.getsize(browser.current_url.removeprefix("file://")) < 4_000_000
+
+
+def test_raw_pixels_and_untrained_networks_are_lines_across_the_charts_and_stay_below_the_rows(show: Show) -> None:
+    measured = {"knn/top1/pixels": 96.06, "knn/top1/untrained": 41.0}
+    found = asha()
+    runs = [replace(run, metrics=run.metrics | measured) for run in found.entries]
+    browser = show(replace(found, entries=runs))
+    for name in ("curves", "cost"):
+        told = [text.text for text in browser.find_elements("css selector", f"#{name}-chart > svg > text.halo")]
+        assert {"raw pixels 96.06", "untrained 41"} <= set(told), name
+        assert len(browser.find_elements("css selector", f"#{name}-chart .reference")) == 2, name
+    heading(browser, "knn_top1").click()
+    browser.find_element("id", "filter").send_keys("nothing has this")
+    assert column(browser, "run") == []
+    assert browser.find_element("css selector", ".board tfoot").text.split() == [
+        *("raw", "pixels", "96.06", "96.06"),
+        *("untrained", "41", "41"),
+    ]

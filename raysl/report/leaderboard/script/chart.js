@@ -99,6 +99,20 @@ function frame(svg, width, height, xs, ys, names, kinds = {}) {
   return { x, y, left, right, top, bottom };
 }
 
+function referenceValues(metric) {
+  return (DATA.references[metric] ?? []).map(([, value]) => value);
+}
+
+function references(svg, metric, { y, left, right }, side = "end") {
+  // What raw pixels and untrained networks have: lines across, with their names at one side.
+  for (const [name, value] of DATA.references[metric] ?? []) {
+    const at = y.place(value);
+    draw(svg, "line", { x1: left, x2: right, y1: at, y2: at, class: "reference " + name.split(" ").at(-1) });
+    const words = { x: side === "end" ? right : left + 6, y: at - 4, class: "halo", "text-anchor": side };
+    draw(svg, "text", words, `${name} ${spelled(value)}`);
+  }
+}
+
 function point(own, event) {
   const place = own.svg.getBoundingClientRect();
   const [x, y] = [event.clientX - place.left, event.clientY - place.top];

@@ -33,10 +33,12 @@ function drawCurves(box, svg, width) {
   const height = width < 560 ? 300 : 400;
   sized(svg, width, height, `${metric} of each run over ${by}`);
   const xs = [0, ...lines.flatMap((line) => line.values.map(([at]) => at))];
-  const ys = lines.flatMap((line) => line.values.map(([, value]) => value));
+  const ys = [...lines.flatMap((line) => line.values.map(([, value]) => value)), ...referenceValues(metric)];
   const unit = by === "seconds" ? clockUnit(Math.max(...extremes(xs))) : { name: by, by: 1 };
   const across = xs.map((at) => at / unit.by);
-  const { x, y } = frame(svg, width, height, across, ys, { x: unit.name, y: metric }, { pad: 0.01 });
+  const axes = frame(svg, width, height, across, ys, { x: unit.name, y: metric }, { pad: 0.01 });
+  const { x, y } = axes;
+  references(svg, metric, axes);
   const points = [];
   for (const line of lines.sort((one, other) => other.row - one.row)) {
     const kind = rankClass(line.row), own = DATA.rows[line.row];

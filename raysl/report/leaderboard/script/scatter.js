@@ -19,8 +19,10 @@ function drawScatter(name, box, svg, width) {
   const [bottom, top] = extremes(told.map((one) => one.y[0]));
   const reach = (top - bottom) / 2 || Infinity; // an interval of two seeds may be ten times as long as all else
   const near = (value) => Math.min(Math.max(value, bottom - reach), top + reach);
-  const ys = told.flatMap((one) => one.y.map(near)), xs = told.map((one) => one.x[0] / unit.by);
-  const { x, y, left, right } = frame(svg, wide, height, xs, ys, { x: unit.name, y: spec.y }, { x: kind, top: 40 });
+  const ys = [...told.flatMap((one) => one.y.map(near)), ...referenceValues(spec.y)], xs = told.map((one) => one.x[0] / unit.by);
+  const axes = frame(svg, wide, height, xs, ys, { x: unit.name, y: spec.y }, { x: kind, top: 40 });
+  const { x, y, left, right } = axes;
+  references(svg, spec.y, axes, "start"); // the best dots are at the right
   const note = document.getElementById(name + "-note");
   if (note) note.textContent = (spec.notes && " " + spec.notes[across]) || "";
   if (name !== "geometry") joined(svg, told, (one) => x.place(one / unit.by), y, isLess(across, spec), isLess(spec.y, spec));

@@ -1,0 +1,77 @@
+"""What needs no pre-training beside the rows of a leaderboard: raw pixels, and untrained networks."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raysl.leaderboard.choice import Choice
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.report.verdict import RIVALS, Gain, sentence
+
+MEASURED_AS = {"knn_top1": "knn/top1"}
+"""A logged number -> the benchmark's number that is the same of more images, whose rivals it is held against."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What all rows have of one rival.
+
+    Args:
+        rival: untrained or pixels.
+        metric: whose rival it is; of a logged number that of the benchmark, see `MEASURED_AS`.
+        mean, low, high: over the rows, which only differ where the rival does: in seed, network or size of images.
+    """
+
+    rival: str
+    metric: str
+    mean: float
+    low: float
+    high: float
+
+
+def references(rows: Sequence[Choice], metric: str) -> list[Reference]:
+    """Raw pixels, then untrained networks, as far as a benchmark measured them.
+
+    Args:
+        rows: of the leaderboard.
+        metric: name of a number.
+    """
+    found = []
+    for rival in ("pixels", "untrained"):
+        for name in (metric, MEASURED_AS.get(metric, metric)):
+            values = [value for row in rows if (value := row.value(f"{name}/{rival}")) is not None]
+            if values:
+                found.append(Reference(rival, name, math.fsum(values) / len(values), min(values), max(values)))
+                break
+    return found
+
+
+def gains(row: Choice, metric: str, unit: str = "", is_lower_better: bool = False) -> dict[str, Gain]:
+    """What a row has over its own rivals, by their keys; of a logged number what the benchmark's has, if it is there.
+
+    The interval is the number's: of several seeds that of their mean, of one seed, whose rival has one over the same
+    test images, as much wider as two of them are.
+    """
+    found: dict[str, Gain] = {}
+    for own in references([row], metric):
+        number = row.numbers.get(own.metric) or row.numbers.get(metric)
+        if number is None:
+            continue
+        change, wider = number.mean - own.mean, math.sqrt(2) if number.n == 1 else 1.0
+        ends = None if number.interval is None else [change + wider * (end - number.mean) for end in number.interval]
+        found[own.rival] = Gain(change, None if ends is None else (ends[0], ends[1]), is_lower_better, unit)
+    return {rival: found[rival] for rival in RIVALS if rival in found}
+
+
+def verdict(board: Leaderboard) -> str:
+    """A sentence on the best row beside its untrained network and raw pixels; empty where they were not measured."""
+    if board.best is None:
+        return ""
+    row, objective = board.choices[0], board.facts.objectives[0]
+    units = {name: unit for entry in board.entries for name, unit in entry.units.items()}
+    name = next((own.metric for own in references([row], objective.metric)), objective.metric)
+    found = gains(row, objective.metric, units.get(name, ""), objective.mode == "min")
+    if not found:
+        return ""
+    measured = "" if name == objective.metric else f", by {name}"
+    return f"The best by {objective.metric} is {sentence(found)}{measured}."
