@@ -159,6 +159,9 @@ class CourseConfig:
     of one part. Negatives, batch statistics and balanced assignments are then those of a part, over all workers."""
     clip_grad: Annotated[float, Within(0, 1e9, above=True)] | None = None
     """Largest norm of the gradient; default: no clipping."""
+    clip_grad_over: Literal["model", "part", "tensor"] = "model"
+    """Whose norm `clip_grad` bounds: all gradients' together, that of each part of the method (backbone, each head) by
+    itself, as in DINOv2, or of each tensor by itself, as in DINO and iBOT."""
     clip_grad_value: Annotated[float, Within(0, 1e9, above=True)] | None = None
     """Largest value in the gradient, plus or minus, before its norm is looked at; default: no clipping."""
     ema: Momentum | None = None

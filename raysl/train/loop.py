@@ -18,6 +18,7 @@ from raysl.schedule import Step
 from raysl.train.accumulate import backward_in_parts
 from raysl.train.batches import BatchStream, stream_of
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.clipping import clip_norm
 from raysl.train.late import FiniteCheck
 from raysl.train.late import NonFiniteLoss as NonFiniteLoss
 from raysl.train.meter import Meter
@@ -109,7 +110,7 @@ def _update(run: Run, callbacks: Sequence[Callback], step: Step) -> None:
     if plan.clip_grad_value is not None:
         nn.utils.clip_grad_value_(state.method.parameters(), plan.clip_grad_value)
     if plan.clip_grad is not None:
-        nn.utils.clip_grad_norm_(state.method.parameters(), plan.clip_grad)
+        clip_norm(state.method, plan.clip_grad, plan.clip_grad_over)
     state.scaler.step(state.optimizer)
     state.scaler.update()
     state.optimizer.zero_grad(set_to_none=True)

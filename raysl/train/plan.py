@@ -10,6 +10,7 @@ from raysl.data.source import Split
 from raysl.errors import ConfigError
 from raysl.optim.course import check_phases
 from raysl.schedule import Duration, Step
+from raysl.train.clipping import Over
 from raysl.train.reference import for_workers
 
 
@@ -27,6 +28,7 @@ class TrainPlan:
         world: ranks.
         precision: `fp32` or `bf16`.
         clip_grad, clip_grad_value: largest norm of the gradient, and largest value in it, or None.
+        clip_grad_over: whose norm that is, see `clipping.clip_norm`.
         accumulate: parts that a batch is gone through in.
         window, exact_below, drop_last: of the order of samples, see `DataConfig`.
         optim: optimizer settings, for the course of the learning rate.
@@ -50,6 +52,7 @@ class TrainPlan:
     optim: OptimConfig
     log_every: Duration
     checkpoint_every: Duration
+    clip_grad_over: Over = "model"
 
     @classmethod
     def from_config(
@@ -100,6 +103,7 @@ class TrainPlan:
             precision=precision,
             clip_grad=train.clip_grad,
             clip_grad_value=train.clip_grad_value,
+            clip_grad_over=train.clip_grad_over,
             accumulate=train.accumulate,
             window=config.data.window,
             exact_below=config.data.exact_below,

@@ -21,10 +21,16 @@ from tests.train.parallel_runs import tensors_of, trained
 CASES: dict[str, tuple[str, ...]] = {
     "simclr": ("optim=lars", "optim.lr=0.1"),
     "swav": ("train.accumulate=2", "train.batch_size=24", "data.lanes=12", "method.queue_length=48"),
-    "dino": ("optim=larc", "optim.lr=0.1", "train.recompute=[res3]"),
+    "dino": (
+        "optim=larc",
+        "optim.lr=0.1",
+        "train.recompute=[res3]",
+        "train.clip_grad=0.01",
+        "train.clip_grad_over=tensor",
+    ),
     "mae": ("train.clip_grad=0.1",),
 }
-"""Methods with a head of their own, prototypes, a teacher, tokens; optimizers with norms over whole tensors."""
+"""Methods with a head of their own, prototypes, a teacher, tokens; optimizers and clipping by whole tensors' norms."""
 
 
 def spread(name: str, folder: str) -> dict[str, Any]:

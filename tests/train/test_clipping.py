@@ -1,0 +1,75 @@
+"""Clipping by norm equals a loop over the tensors whose norm it is."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from raysl.train import LocalReporter, fit
+from raysl.train.clipping import Over, clip_norm
+from tests.optim.probe import Probe
+from tests.train.problem import batches, problem
+
+MOST = 2.0
+
+
+def filled() -> Probe:
+    """Gradients of which some are shorter than `MOST`, and one is not there."""
+    method = Probe()
+    method.extra = nn.Parameter(torch.zeros(3))  # of no part
+    method.fill_gradients(0)
+    method.backbone.layer.bias.grad *= 0.01
+    method.head.bias.grad = None
+    return method
+
+
+def by_hand(grads: dict[str, Tensor], over: Over) -> dict[str, Tensor]:
+    clipped = {}
+    for name, grad in grads.items():
+        part = {"model": "", "part": name.partition(".")[0], "tensor": name}[over]
+        together = [value for other, value in grads.items() if other.startswith(part)]
+        norm = sum(float(value.square().sum()) for value in together) ** 0.5
+        clipped[name] = grad * min(1.0, MOST / norm)
+    return clipped
+
+
+def gradients(method: nn.Module) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in method.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("over", ["model", "part", "tensor"])
+def test_gradients_are_scaled_by_the_norm_of_what_they_belong_to(over: Over) -> None:
+    method = filled()
+    before = gradients(method)
+    clip_norm(method, MOST, over)
+    after, expected = gradients(method), by_hand(before, over)
+    assert after.keys() == expected.keys()
+    for name, grad in expected.items():
+        torch.testing.assert_close(after[name], grad, rtol=1e-5, atol=1e-8, msg=name)
+    if over == "tensor":
+        assert torch.equal(after["backbone.layer.bias"], before["backbone.layer.bias"])  # short ones stay
+        assert max(grad.norm() for grad in after.values()) == pytest.approx(MOST, rel=1e-5)
+
+
+def test_without_gradients_nothing_is_clipped() -> None:
+    method = Probe()
+    for over in ("model", "part", "tensor"):
+        clip_norm(method, MOST, over)
+    assert gradients(method) == {}
+
+
+def test_the_loop_clips_over_what_the_settings_say() -> None:
+    state, plan = problem(
+        "train.clip_grad=1e-4", "train.clip_grad_over=tensor", "train.epochs=1", "train.batch_size=48"
+    )
+    seen: list[dict[str, Tensor]] = []
+
+    def look(*_: Any) -> None:
+        seen.append(gradients(state.method))
+
+    state.optimizer.register_step_pre_hook(look)
+    fit(state, state.method, plan, batches(plan, num=1), reporter=LocalReporter())
+    lengths = [float(grad.norm()) for grad in seen[0].values()]
+    assert max(lengths) == pytest.approx(1e-4, rel=1e-2)
+    assert sum(length > 0.9e-4 for length in lengths) > 1  # each by itself
