@@ -19,8 +19,9 @@ from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import grid_side, patch_size_of, token_backbone
 from raysl.methods.setup import Setup
-from raysl.nn.backbones.attention import Block, init_linear
+from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
+from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.schedule import Step
@@ -118,12 +119,12 @@ class Decoder(nn.Module):
         width, side = config.decoder_width, config.views.size // backbone.patch_size
         self.num_prefix = backbone.num_prefix_tokens
         self.embed = nn.Linear(backbone.token_dim, width)
-        self.mask_token = nn.Parameter(torch.empty(width))  # of one dimension, so that weight decay leaves it alone
+        self.mask_token = nn.Parameter(torch.empty(width))
         self.register_buffer("positions", sincos_positions(side, side, width, self.num_prefix))
         self.blocks = nn.ModuleList(Block(width, config.decoder_heads) for _ in range(config.decoder_depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.pixels = nn.Linear(width, 3 * backbone.patch_size**2)
-        init_linear(self)
+        init_linear(self, "mae")
         nn.init.normal_(self.mask_token, std=0.02)
 
     def forward(self, tokens: Tensor, keep: Tensor) -> Tensor:

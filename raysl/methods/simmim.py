@@ -19,7 +19,6 @@ from raysl.losses import masked_patch_l1, patchify
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import grid_side, need_mask_token, patch_size_of, token_backbone
 from raysl.methods.setup import Setup
-from raysl.nn.backbones.attention import init_linear
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.schedule import Step
@@ -53,7 +52,6 @@ class SimMIM(Method):
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, token_backbone(backbone))
         self.head = nn.Linear(self.backbone.token_dim, 3 * self.backbone.patch_size**2)
-        init_linear(self.head)
 
     @classmethod
     def check(cls, setup: Setup) -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from raysl.config.ranges import Count, Width, Within
 from raysl.losses.precision import at_least_fp32
-from raysl.nn.backbones.attention import init_linear
+from raysl.nn.backbones.init import init_linear
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,6 +82,10 @@ def _timm_call(net: ViT) -> str:
     }
     if not config.qkv_bias:
         options["qkv_bias"] = False
+    if config.mlp == "swiglu":
+        num_inner = net.get_parameter("blocks.0.mlp.fc1.weight").shape[0]
+        ratio = f"{num_inner}.5 / {net.token_dim}"  # timm rounds down
+        options |= {"mlp_layer": "timm.layers.SwiGLUPacked", "act_layer": "torch.nn.SiLU", "mlp_ratio": ratio}
     if config.layer_scale is not None:
         options["init_values"] = config.layer_scale
     if config.num_registers:

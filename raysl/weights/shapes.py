@@ -96,6 +96,8 @@ def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:
         settings |= {"heads": heads}
     if "pos_embed" in tensors:
         settings |= {"image_size": patch * side_of(tensors["pos_embed"], where)}
+    if tensors["blocks.0.mlp.fc1.weight"].shape[0] == 2 * tensors["blocks.0.mlp.fc2.weight"].shape[1]:
+        settings |= {"mlp": "swiglu"}
     if "blocks.0.ls1.gamma" in tensors:
         settings |= {"layer_scale": 1e-5}
     if "reg_token" in tensors:

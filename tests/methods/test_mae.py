@@ -106,6 +106,15 @@ def test_tokens_and_positions_get_no_weight_decay() -> None:
     assert "decoder.positions" not in dict(method.named_parameters())
 
 
+def test_the_decoder_starts_as_the_authors() -> None:
+    decoder = small_mae("method.decoder_width=96", "method.decoder_heads=3").decoder
+    for layer in (decoder.embed, decoder.blocks[0].attn.qkv, decoder.blocks[0].mlp.fc2, decoder.pixels):
+        bound = (6 / sum(layer.weight.shape)) ** 0.5  # Xavier's uniform
+        assert 0.97 * bound < layer.weight.abs().max() <= bound
+        assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+        assert layer.bias.abs().max() == 0
+
+
 def test_views_are_the_papers() -> None:
     setup = Setup.of(load_config("mae", ["data.path=/somewhere"]), 4096)
     MAE.check(setup)

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 from raysl.errors import ConfigError
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import BackboneInfo, visible_places
+from raysl.nn.backbones.init import Init
 from raysl.nn.backbones.positions import resize_positions, sincos_positions
 from raysl.nn.backbones.vit import ViT
 
@@ -87,6 +89,86 @@ def test_weights_start_small_and_biases_at_zero() -> None:
     assert network.blocks[1].mlp.fc1.bias.abs().max() == 0
     assert torch.equal(network.blocks[1].ls2.gamma, torch.full((96,), 0.1))
     assert network.norm.eps == network.blocks[0].norm1.eps == 1e-6
+
+
+def spread(values: Tensor) -> tuple[float, float]:
+    """Deviation and largest value."""
+    return float(values.detach().std()), float(values.detach().abs().max())
+
+
+def xavier(out: int, into: int) -> tuple[float, float]:
+    bound = (6 / (out + into)) ** 0.5
+    return bound / 3**0.5, bound
+
+
+NORMAL, CUT = (0.02, None), (0.02 * 0.5396, 0.02)
+"""Deviation and bound of a normal distribution, and of one that is cut at one deviation."""
+PATCHES = {  # of 8 x 8 pixels: deviation, bound, whether the bias is 0
+    "timm": (*((1 / 192) ** 0.5 / 3**0.5, (1 / 192) ** 0.5), False),
+    "mae": (*xavier(96, 192), False),
+    "moco_v3": (*xavier(96, 192), True),
+    "beit": (*CUT, True),
+    "ijepa": (*NORMAL, True),
+    "msn": ((2 / 192) ** 0.5, None, True),
+    "ibot": (*((1 / 192) ** 0.5 / 3**0.5, (1 / 192) ** 0.5), False),
+    "dino_v2": (*((1 / 192) ** 0.5 / 3**0.5, (1 / 192) ** 0.5), False),
+}
+QKV = {"mae": xavier(288, 96), "moco_v3": xavier(96, 96), "beit": CUT}
+FC1 = {"mae": xavier(384, 96), "moco_v3": xavier(384, 96), "beit": CUT}
+TOKENS = {  # other deviations than 0.02
+    "moco_v3": {"cls_token": 1e-6},
+    "beit": dict.fromkeys(("cls_token", "reg_token", "mask_token", "pos_embed"), CUT[0]),
+    "ibot": {"mask_token": 0.0},
+    "dino_v2": {"cls_token": 1e-6, "reg_token": 1e-6, "mask_token": 0.0},
+}
+
+
+@pytest.mark.parametrize("scheme", sorted(PATCHES))
+def test_weights_start_as_in_the_code_of_the_paper(scheme: Init) -> None:
+    torch.manual_seed(0)
+    network = small(width=96, heads=3, image_size=64, patch_size=8, num_registers=8, mask_token=True, init=scheme)
+
+    def assert_spread(values: Tensor, expected: tuple[float, float | None], what: str) -> None:
+        std, most = spread(values)
+        assert std == pytest.approx(expected[0], rel=0.04), what
+        if expected[1] is not None:
+            assert 0.98 * expected[1] < most <= expected[1] * 1.0001, what
+
+    *patches, is_zero = PATCHES[scheme]
+    assert_spread(network.patch_embed.proj.weight, tuple(patches), "patches")
+    assert (network.patch_embed.proj.bias.abs().max() == 0) == is_zero
+    for number, block in enumerate(network.blocks, start=1):
+        for part in block.attn.qkv.weight.chunk(3):
+            assert_spread(part, QKV.get(scheme, NORMAL), "queries, keys or values")
+        assert_spread(block.mlp.fc1.weight, FC1.get(scheme, NORMAL), "fc1")
+        shrink = (2 * number) ** -0.5 if scheme == "beit" else 1.0
+        std, most = FC1.get(scheme, NORMAL)
+        assert_spread(block.mlp.fc2.weight, (std * shrink, None if most is None else most * shrink), "fc2")
+        assert all(layer.bias.abs().max() == 0 for layer in (block.attn.qkv, block.attn.proj, block.mlp.fc2))
+    for name in ("cls_token", "reg_token", "mask_token", "pos_embed"):
+        std, _ = spread(getattr(network, name))
+        assert std == pytest.approx(TOKENS.get(scheme, {}).get(name, 0.02), rel=0.35), name
+
+
+def test_drop_path_rises_or_is_the_same_in_all_blocks() -> None:
+    def rates(**settings: Any) -> list[float]:
+        return [block.drop_path2.rate for block in small(drop_path=0.4, **settings).blocks]
+
+    assert rates() == pytest.approx([0.0, 0.2, 0.4])
+    assert rates(drop_path_uniform=True) == [0.4, 0.4, 0.4]
+
+
+def test_a_gated_mlp_multiplies_one_half_by_the_silu_of_the_other() -> None:
+    torch.manual_seed(0)
+    mlp = small(width=96, heads=3, mlp="swiglu").double().blocks[0].mlp
+    assert (mlp.fc1.out_features, mlp.fc2.in_features) == (512, 256)  # 4 * 96 * 2 / 3
+    x = torch.randn(2, 3, 96, dtype=torch.float64)
+    both = x @ mlp.fc1.weight.T + mlp.fc1.bias
+    gate, value = both[..., :256], both[..., 256:]
+    assert torch.allclose(mlp(x), (gate / (1 + (-gate).exp()) * value) @ mlp.fc2.weight.T + mlp.fc2.bias)
+    with torch.device("meta"):
+        large = ViT(ViT.Config(size="large", mlp="swiglu"))
+    assert large.blocks[0].mlp.fc2.in_features == 2736  # DINOv2's ViT-L
 
 
 def test_a_block_is_attention_and_mlp_each_behind_a_norm() -> None:

@@ -199,6 +199,7 @@ def test_vissl_gets_a_trunk_that_is_read_back_the_same(narrow: str, tmp_path: Pa
         {},
         {"reg_tokens": 4, "no_embed_class": True, "init_values": 1e-5},
         {"qkv_bias": False, "global_pool": "avg", "fc_norm": False},
+        {"mlp_layer": timm.layers.SwiGLUPacked, "act_layer": torch.nn.SiLU, "mlp_ratio": 5.5},
     ],
 )
 def test_timm_reads_a_vit_and_gives_the_same_features(options: dict[str, Any], tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The block of vision transformers (Dosovitskiy et al. 2020, arXiv 2010.11929, eq. 2 and 3), with timm's names."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -47,6 +49,22 @@ class Mlp(nn.Module):
         return self.fc2(self.act(self.fc1(x)))  # type: ignore[no-any-return]
 
 
+class SwiGLU(nn.Module):
+    """A gated MLP, silu(a) * b of two linear maps a and b, then a third (Shazeer 2020, arXiv 2002.05202; DINOv2's):
+    [B, T, D] to [B, T, D]. It is two thirds as wide as `Mlp` inside, up to a multiple of 8."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        hidden = (int(4 * width * 2 / 3) + 7) // 8 * 8
+        self.fc1 = nn.Linear(width, 2 * hidden)
+        self.fc2 = nn.Linear(hidden, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Each token by itself."""
+        gate, value = self.fc1(x).chunk(2, dim=-1)
+        return self.fc2(F.silu(gate) * value)  # type: ignore[no-any-return]
+
+
 class LayerScale(nn.Module):
     """A learned factor a channel (CaiT, Touvron et al. 2021, arXiv 2103.17239, eq. 4), which starts at `value`."""
 
@@ -69,6 +87,7 @@ class Block(nn.Module):
         layer_scale: first value of the factors of both branches; None: no factors.
         drop_path: rate at which a sample goes round a branch in training, each branch for itself.
         number: of the block in its network.
+        mlp: its kind.
     """
 
     def __init__(
@@ -79,6 +98,7 @@ class Block(nn.Module):
         layer_scale: float | None = None,
         drop_path: float = 0.0,
         number: int = 0,
+        mlp: Literal["gelu", "swiglu"] = "gelu",
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=1e-6)
@@ -86,7 +106,7 @@ class Block(nn.Module):
         self.ls1 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
         self.drop_path1 = DropPath(drop_path, 2 * number)
         self.norm2 = nn.LayerNorm(width, eps=1e-6)
-        self.mlp = Mlp(width)
+        self.mlp = SwiGLU(width) if mlp == "swiglu" else Mlp(width)
         self.ls2 = nn.Identity() if layer_scale is None else LayerScale(width, layer_scale)
         self.drop_path2 = DropPath(drop_path, 2 * number + 1)
 
@@ -94,12 +114,3 @@ class Block(nn.Module):
         """The output of the block; tokens that are not `is_key`, bool [B, T], are seen by no other."""
         x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), is_key)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))  # type: ignore[no-any-return]
-
-
-def init_linear(module: nn.Module) -> None:
-    """Give every linear layer weights from a normal distribution of deviation 0.02 and no bias, as ViTs start."""
-    for layer in module.modules():
-        if isinstance(layer, nn.Linear):
-            nn.init.trunc_normal_(layer.weight, std=0.02)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)

@@ -12,8 +12,9 @@ from torch.nn import functional as F
 from raysl.config.ranges import Positive, ViewSide, Width, Within
 from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
-from raysl.nn.backbones.attention import Block, init_linear
+from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import TokenBackbone
+from raysl.nn.backbones.init import Init, init_vit
 from raysl.nn.backbones.positions import resize_positions, sincos_positions
 
 SIZES: dict[str, tuple[int, int, int]] = {
@@ -74,8 +75,16 @@ class ViT(TokenBackbone):
         """Features: the class token, the mean of the patches, or one behind the other, twice as wide."""
         drop_path: Annotated[float, Within(0, 1, below=True)] = 0.0
         """Rate at which the last block is left out of a sample in training; from 0 at the first it rises linearly."""
+        drop_path_uniform: bool = False
+        """Leave out all blocks at the rate of the last one (DINOv2)."""
         layer_scale: Positive | None = None
         """First value of a learned factor a channel behind attention and MLP, such as 1e-5. Default: no factors."""
+        mlp: Literal["gelu", "swiglu"] = "gelu"
+        """What follows attention in a block: two layers with GELU between them, four times as wide inside, or a gated
+        one of about as many weights (SwiGLU, arXiv 2002.05202), as in DINOv2 from scratch."""
+        init: Init = "timm"
+        """Initial weights: those of timm's code, DeiT's and DINO's too, or of the code of the paper that it names; beit
+        is SimMIM's and data2vec's."""
         qkv_bias: bool = True
         """Have a bias in queries, keys and values."""
 
@@ -99,13 +108,14 @@ class ViT(TokenBackbone):
         self.reg_token = nn.Parameter(torch.empty(1, config.num_registers, width)) if config.num_registers else None
         self.mask_token = nn.Parameter(torch.empty(1, 1, width)) if config.mask_token else None
         rates = [config.drop_path * number / max(depth - 1, 1) for number in range(depth)]
+        if config.drop_path_uniform:
+            rates = [config.drop_path] * depth
         self.blocks = nn.ModuleList(
-            Block(width, heads, config.qkv_bias, config.layer_scale, rate, number) for number, rate in enumerate(rates)
+            Block(width, heads, config.qkv_bias, config.layer_scale, rate, number, config.mlp)
+            for number, rate in enumerate(rates)
         )
         self.norm = nn.LayerNorm(width, eps=1e-6)
-        init_linear(self)
-        for own in self.parameters(recurse=False):
-            nn.init.trunc_normal_(own, std=0.02)
+        init_vit(self, config.init)
 
     @property
     def stage_widths(self) -> dict[str, int]:
