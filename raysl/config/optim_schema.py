@@ -7,6 +7,8 @@ from raysl.config.component import ComponentConfig
 from raysl.config.ranges import Count, Every, Length, Positive, Share, Within
 from raysl.schedule import Duration
 
+Token = Literal["cls_token", "reg_token", "mask_token", "pos_embed"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
@@ -93,6 +95,9 @@ class OptimConfig(ComponentConfig):
     phases: tuple[Phase, ...] = ()
     """The whole course of the learning rate in parts, in place of `schedule` and `warmup` and what belongs to them:
     [{shape: linear, length: 10%, start: 0.1, end: 1}, {shape: cosine, length: 90%, start: 1, end: 0}]."""
+    stretch: Annotated[float, Within(1, 100)] = 1.0
+    """Length of the courses of learning rate and weight decay, as a multiple of the run's: at 1.25 (MSN) the run ends
+    when four fifths of them are done. For cosines, straight lines and polynomials; the warm-up keeps its length."""
     weight_decay: Annotated[float, Within(0, 1000)] = 1e-6
     """L2 penalty on the weights."""
     weight_decay_end: Annotated[float, Within(0, 1000)] | None = None
@@ -106,10 +111,14 @@ class OptimConfig(ComponentConfig):
     exclude_bias: bool | None = None
     """The same of biases alone, those of normalisation among them, which are left out if either is. Default:
     `exclude_norm_and_bias`."""
+    decay_tokens: tuple[Token, ...] = ()
+    """Learned tokens and position embeddings that decay like weights, by their names; others do not."""
     layer_decay: Annotated[float, Within(0, 1, above=True)] | None = None
     """Factor d of the learning rate from each layer of the backbone to the one below it: of L layers, layer i gets
     d^(L + 1 - i), what is not of the backbone 1 (BEiT, arXiv 2106.08254). Embeddings and the stem are layer 0, then
     each block of a ViT, or each stage of a convolutional network, is one. Default: one rate for all."""
+    patch_lr_scale: Annotated[float, Within(0, 1000)] = 1.0
+    """Factor of the learning rate of a ViT's map from patches to tokens; 0.2 in DINOv2."""
     head_lr: Annotated[float, Within(0, 1e6)] | None = None
     """Peak learning rate of what is not of the backbone, scaled with the batch as `lr` is. Default: `lr`."""
     head_weight_decay: Annotated[float, Within(0, 1000)] | None = None

@@ -34,7 +34,7 @@ def lr_at(optim: OptimConfig, step: Step, batch_size: int) -> float:
     num_warmup = optim.warmup.steps(step.total, step.epoch_len)
     if step.index < num_warmup:
         return peak * warmup(step, num_warmup, optim.warmup_start)
-    return _after_warmup(optim, step, num_warmup, peak)
+    return _after_warmup(optim, _stretched(optim, step), num_warmup, peak)
 
 
 def weight_decay_at(optim: OptimConfig, step: Step) -> float:
@@ -42,12 +42,18 @@ def weight_decay_at(optim: OptimConfig, step: Step) -> float:
     if optim.weight_decay_end is None:
         return optim.weight_decay
     curve = cosine if optim.weight_decay_schedule == "cosine" else linear
-    return curve(_changed_at(optim, step).progress, optim.weight_decay, optim.weight_decay_end)
+    progress = _stretched(optim, _changed_at(optim, step)).progress
+    return curve(progress, optim.weight_decay, optim.weight_decay_end)
 
 
 def _changed_at(optim: OptimConfig, step: Step) -> Step:
     """The update whose values `step` has."""
     return step if optim.update_every == "step" else Step(step.index - step.in_epoch, step.total, step.epoch_len)
+
+
+def _stretched(optim: OptimConfig, step: Step) -> Step:
+    """The same update of a run that is as long as the courses are."""
+    return Step(step.index, round(step.total * optim.stretch), step.epoch_len)
 
 
 def check_phases(optim: OptimConfig, total: int, epoch_len: int) -> None:

@@ -35,6 +35,12 @@ def course_problems(optim: OptimConfig) -> Iterator[str]:
                 f"optim.{name}: schedule={optim.schedule} {lack}; set optim.schedule={schedule}, "
                 f"or {'leave it out' if defaults[name] in ((), None) else f'optim.{name}={defaults[name]}'}"
             )
+    if optim.stretch != 1 and (optim.phases or optim.schedule not in ("cosine", "linear", "polynomial")):
+        what = "phases" if optim.phases else f"schedule={optim.schedule}"
+        yield (
+            f"optim.stretch: {optim.stretch:g}, and {what} has points of its own in the run; set optim.stretch=1, or "
+            "optim.schedule=cosine, linear or polynomial"
+        )
     if optim.schedule == "steps":
         yield from _of_steps(optim)
     if optim.schedule == "restarts":

@@ -26,7 +26,8 @@ def split_groups(method: "Method", optim: OptimConfig, keep: Iterable[nn.Paramet
 
     The latter, which get no layer-wise scaling either, are `keep`, what `method.backbone.no_decay` names and, as
     `optim.exclude_norm`, `optim.exclude_bias` or `optim.exclude_norm_and_bias` for both say, parameters of one
-    dimension or none: scales and shifts of normalisation, biases. Empty groups are left out.
+    dimension or none: scales and shifts of normalisation, biases. Tokens that `optim.decay_tokens` names, wherever they
+    are, decay for all that. Empty groups are left out.
 
     Raises:
         ValueError: if the backbone names a parameter that it does not have.
@@ -39,6 +40,9 @@ def split_groups(method: "Method", optim: OptimConfig, keep: Iterable[nn.Paramet
     kept = {id(named[name]) for name in method.backbone.no_decay()} | {id(parameter) for parameter in keep}
     trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
     kept |= _narrow(method, optim)
+    kept -= {
+        id(parameter) for name, parameter in method.named_parameters() if name.rpartition(".")[2] in optim.decay_tokens
+    }
     decaying = [parameter for parameter in trained if id(parameter) not in kept]
     excluded = [parameter for parameter in trained if id(parameter) in kept]
     groups = [

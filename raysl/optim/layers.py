@@ -1,4 +1,5 @@
-"""Learning rates by depth and of the heads: `optim.layer_decay`, `optim.head_lr` and `optim.head_weight_decay`.
+"""Learning rates by depth, of patches and of heads: `optim.layer_decay`, `optim.patch_lr_scale`, `optim.head_lr` and
+`optim.head_weight_decay`.
 
 The groups of a method are parted further, so that it need not know.
 """
@@ -9,6 +10,7 @@ from torch import nn
 
 from raysl.config.schema import OptimConfig
 from raysl.errors import ConfigError
+from raysl.optim.groups import with_lr_scales
 
 if TYPE_CHECKING:
     from raysl.methods.method import Method
@@ -25,10 +27,14 @@ def parted_groups(groups: list[dict[str, Any]], method: "Method", optim: OptimCo
     heads, in the place of the group that they were.
 
     Raises:
-        ConfigError: if the backbone does not tell its layers, or the rate of heads is a multiple of 0.
+        ConfigError: if the backbone does not tell its layers, or has no patches, or the rate of heads is a multiple of
+            0.
         ValueError: if the backbone places a parameter outside its layers.
     """
-    check_layers(optim, method.backbone.num_layers, method.backbone)
+    patches = _patches(method.backbone)
+    check_layers(optim, method.backbone.num_layers, method.backbone, has_patches=bool(patches))
+    if optim.patch_lr_scale != 1:
+        groups = with_lr_scales(groups, dict.fromkeys(patches, optim.patch_lr_scale))
     if optim.layer_decay is None and optim.head_lr is None and optim.head_weight_decay is None:
         return groups
     places = _places(method.backbone, is_by_layer=optim.layer_decay is not None)
@@ -42,19 +48,25 @@ def parted_groups(groups: list[dict[str, Any]], method: "Method", optim: OptimCo
     return parted
 
 
-def check_layers(optim: OptimConfig, num_layers: int | None, backbone: Any) -> None:
+def check_layers(optim: OptimConfig, num_layers: int | None, backbone: Any, has_patches: bool) -> None:
     """Refuse rates that cannot be; the driver calls it before there are weights.
 
     Args:
         optim: the settings.
         num_layers: what the backbone tells, see `Backbone.num_layers`.
         backbone: an instance or its class, for the message.
+        has_patches: whether it maps patches to tokens.
 
     Raises:
         ConfigError: with what to set instead.
     """
+    kind = backbone if isinstance(backbone, type) else type(backbone)
+    if optim.patch_lr_scale != 1 and not has_patches:
+        raise ConfigError(
+            f"optim.patch_lr_scale={optim.patch_lr_scale:g} is for the map from patches to tokens, and {kind.__name__} "
+            "has none; take backbone=vit, or leave it out"
+        )
     if optim.layer_decay is not None and num_layers is None:
-        kind = backbone if isinstance(backbone, type) else type(backbone)
         raise ConfigError(
             f"optim.layer_decay={optim.layer_decay:g} needs a backbone that tells which layer a parameter is of, and "
             f"{kind.__name__} does not; give it num_layers and layer_of (docs/write-a-backbone.md), take backbone=vit "
@@ -65,6 +77,11 @@ def check_layers(optim: OptimConfig, num_layers: int | None, backbone: Any) -> N
             f"optim.head_lr={optim.head_lr:g} beside optim.lr=0, of which it would be a multiple; give optim.lr a "
             "value above 0"
         )
+
+
+def _patches(backbone: "Backbone") -> list[int]:
+    """Identities of the parameters that map patches to tokens."""
+    return [id(parameter) for name, parameter in backbone.named_parameters() if "patch_embed" in name.split(".")]
 
 
 def _places(backbone: "Backbone", is_by_layer: bool) -> dict[int, int]:

@@ -76,7 +76,8 @@ def prepare(config: RunConfig) -> Prepared:
         backbone_class=classes.backbone,
         fingerprint=train.fingerprint,
     )
-    check_layers(config.optim, setup.backbone.num_layers, classes.backbone)
+    has_patches = setup.backbone.patch_size is not None
+    check_layers(config.optim, setup.backbone.num_layers, classes.backbone, has_patches)
     check_place(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
     recipe = checked_views(setup, classes)
     has_online_knn, has_held_out = _checked_measures(setup, classes, train, test)

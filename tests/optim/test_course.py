@@ -28,6 +28,24 @@ def rates(optim: OptimConfig, batch_size: int, total: int, epoch_len: int, at: l
     return [lr_at(optim, Step(index, total, epoch_len), batch_size) for index in at]
 
 
+def test_stretched_courses_end_on_the_way() -> None:
+    """MSN: 15 epochs from 2e-4 to 1e-3, then a cosine to 1e-6 that would last 1.25 times as long as the run."""
+    msn = AdamW.Config(
+        lr=1e-3, lr_scaling="none", warmup=Duration.parse("15ep"), warmup_start=0.2, final_lr=1e-3, stretch=1.25,
+        weight_decay=0.04, weight_decay_end=0.4,
+    )  # fmt: skip
+    at = [0, 75, 150, 4000, 7999]
+    last = [half_cosine((index - 150) / (10_000 - 150), 1e-3, 1e-6) for index in at[2:]]
+    assert rates(msn, 1024, 8000, 10, at) == pytest.approx([2e-4, 6e-4, *last])
+    decays = [weight_decay_at(msn, Step(index, 8000, 10)) for index in at]
+    assert decays == pytest.approx([half_cosine(index / 10_000, 0.04, 0.4) for index in at])
+
+
+def test_a_stretch_of_what_has_points_of_its_own_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"optim.stretch: 1.25, and schedule=steps has points of its own in the run"):
+        load_config("quickstart", ["optim.stretch=1.25", "optim.schedule=steps", "optim.num_decays=2"])
+
+
 def test_a_cosine_that_begins_with_the_run_is_below_the_peak_when_the_warm_up_ends() -> None:
     """SwAV: .6 to 4.8 over 2.5 % of 400 epochs, then the rest of a cosine over all of them to .0048."""
     swav = LARC.Config(lr=0.3, warmup=Duration.parse("2.5%"), warmup_start=0.125, final_lr=0.001, cosine_from="start")

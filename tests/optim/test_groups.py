@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from raysl.config.schema import OptimConfig
 from raysl.optim.adamw import AdamW
@@ -47,6 +48,21 @@ def test_tokens_do_not_decay_even_where_biases_do() -> None:
     decaying, excluded = split_groups(method, SGD.Config(exclude_norm_and_bias=False))
     assert names(method, excluded) == ["backbone.token"]
     assert len(decaying["params"]) == len(list(method.parameters())) - 1
+
+
+def test_named_tokens_decay_wherever_they_are() -> None:
+    method = Probe()
+    method.backbone.cls_token, method.head.mask_token = method.backbone.token, nn.Parameter(torch.zeros(4))
+    del method.backbone.token
+    method.backbone.no_decay = lambda: {"cls_token"}  # type: ignore[method-assign]
+
+    def decaying(*tokens: Any) -> set[str]:
+        return set(names(method, split_groups(method, SGD.Config(decay_tokens=tokens))[0]))
+
+    weights = {"backbone.layer.weight", "head.weight"}
+    assert decaying() == weights
+    assert decaying("cls_token", "pos_embed") == {*weights, "backbone.cls_token"}
+    assert decaying("cls_token", "mask_token") == {*weights, "backbone.cls_token", "head.mask_token"}
 
 
 def test_one_group_where_nothing_is_excluded() -> None:

@@ -63,6 +63,25 @@ def test_layers_of_a_vit_are_its_blocks() -> None:
     assert found["head.weight"] == found["head.bias"] == 2.0
 
 
+def test_patches_have_a_share_of_the_rate() -> None:
+    """DINOv2: a fifth, on top of the decay by layers."""
+    vit = ViT(ViT.Config(width=12, depth=2, heads=3, patch_size=8, image_size=16))
+    found = rates(on(vit), AdamW.Config(**COURSE, patch_lr_scale=0.2))
+    assert {name for name, rate in found.items() if rate != 2.0} == {f"backbone.patch_embed.proj.{kind}" for kind in
+                                                                    ("weight", "bias")}  # fmt: skip
+    assert found["backbone.patch_embed.proj.weight"] == pytest.approx(0.4)
+    both = rates(on(vit), AdamW.Config(**COURSE, patch_lr_scale=0.2, layer_decay=0.5))
+    assert both["backbone.patch_embed.proj.bias"] == pytest.approx(0.2 * both["backbone.cls_token"])
+
+
+def test_a_rate_of_patches_is_refused_where_there_are_none() -> None:
+    told = r"optim.patch_lr_scale=0.2 is for the map from patches to tokens, and ResNet has none; take backbone=vit"
+    with pytest.raises(ConfigError, match=told):
+        build_optimizer(on(ResNet(ResNet.Config(depth=18, width=4))), SGD.Config(patch_lr_scale=0.2))
+    with pytest.raises(ConfigError, match=told):
+        prepare(load_config("quickstart", ["optim.patch_lr_scale=0.2"]))
+
+
 def test_layers_of_a_resnet_are_its_stages() -> None:
     resnet = ResNet(ResNet.Config(depth=18, width=4))
     names = {"conv1.weight": 0, "bn1.bias": 0, "layer1.1.conv2.weight": 1, "layer2.0.conv1.weight": 2,
