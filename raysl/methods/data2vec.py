@@ -21,8 +21,8 @@ from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import grid_side, need_mask_token, patch_size_of, token_backbone
 from raysl.methods.setup import Setup
-from raysl.nn.backbones.attention import init_linear
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
+from raysl.nn.backbones.init import init_linear
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
 from raysl.schedule import Duration, Step, linear_over
@@ -69,7 +69,7 @@ class Data2Vec(Method):
         super().__init__(setup, token_backbone(backbone))
         width = self.backbone.token_dim
         self.head = nn.Linear(width, width)
-        init_linear(self.head)
+        init_linear(self.head, "beit")
         self.teacher = Teacher(self.backbone)
         self.layers = _blocks(setup)[-self.config.num_layers :]
 

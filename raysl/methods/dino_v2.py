@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from raysl import dist
-from raysl.config.ranges import Amount, Factors, Length, Rising, Share, Temperature, Within
+from raysl.config.ranges import Amount, Count, Factors, Length, Rising, Share, Temperature, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -53,6 +53,8 @@ class DINOv2(Method):
         """Range of the masked share of a large view's patches; half of the views stay whole (the authors' code)."""
         mask_aspect: Factors = (0.3, 1 / 0.3)
         """Range of height / width of a masked block, even in its logarithm (iBOT's)."""
+        mask_min_block: Count | None = None
+        """Patches of the smallest masked block; 4 in the authors' code. Default: a ninth of a view's, as in iBOT."""
         sinkhorn_iters: Annotated[int, Within(0, 1000)] = 3
         """Rounds of balancing assignments (section 4, "Sinkhorn-Knopp centering"); 0 leaves a softmax."""
         temperature: Temperature = 0.1
@@ -112,7 +114,7 @@ class DINOv2(Method):
     def views(cls, setup: Setup) -> ViewRecipe:
         """The views of `Config.views`, the large ones each with its mask."""
         views: AsymmetricMultiCrop = setup.method.views
-        return views.recipe(block_mask(setup, "DINOv2"))
+        return views.recipe(block_mask(setup, "DINOv2", setup.method.mask_min_block))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """The image-level and the patch-level objective, and KoLeo over the whole global batch (section 4)."""

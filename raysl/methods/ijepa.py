@@ -3,10 +3,11 @@
 Assran, Duval, Misra, Bojanowski, Vincent, Rabbat, LeCun and Ballas 2023, arXiv 2301.08243. From a large part of an
 image, the context, a narrow ViT predicts what a slow copy of the backbone makes of several blocks of it.
 
-The authors' code cuts the contexts and the blocks of a batch to the fewest patches among them, so that an image's loss
-depends on which others it is with. Here each keeps its own, and attention is told which patches are there; block sizes
-are drawn for each block instead of once a batch. The paper's ViT has no class token: here it is another token of the
-context, which is not handed to the predictor.
+The authors' code cuts the contexts of a batch to the fewest patches among them, so that an image's loss depends on
+which others it is with. Here `Config.max_context` cuts each to a number of its own, and attention is told which patches
+are there; block sizes are drawn for each block instead of once a batch, and blocks may lie at the lower and the right
+border. The paper's ViT has no class token: here it is another token of the context, which is not handed to the
+predictor.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl import dist
-from raysl.config.ranges import Areas, Factors, Place, Share, Within
+from raysl.config.ranges import Areas, Count, Factors, Place, Share, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -25,8 +26,9 @@ from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import grid_side, patch_size_of, token_backbone
 from raysl.methods.setup import Setup
-from raysl.nn.backbones.attention import Block, init_linear
+from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
+from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
@@ -57,6 +59,9 @@ class IJEPA(Method):
         "Context")."""
         min_context: Place = 10
         """Patches that a context should keep, or all blocks are drawn anew (the authors' code)."""
+        max_context: Count | None = None
+        """Patches that a context is cut to, the first ones row by row. The authors' code cuts those of a batch to the
+        smallest of them. Default: it is not cut."""
         predictor_width: Annotated[int, Within(4, 65_536)] = 384
         """Channels of a token in the predictor, a multiple of 4 and of its heads (appendix A.1)."""
         predictor_depth: Annotated[int, Within(1, 1000)] = 6
@@ -162,7 +167,7 @@ class Predictor(nn.Module):
         super().__init__()
         width, side = config.predictor_width, config.views.size // backbone.patch_size
         self.embed = nn.Linear(backbone.token_dim, width)
-        self.mask_token = nn.Parameter(torch.empty(width))  # of one dimension, so that weight decay leaves it alone
+        self.mask_token = nn.Parameter(torch.empty(width))
         self.register_buffer("positions", sincos_positions(side, side, width, num_prefix=0)[0])
         self.blocks = nn.ModuleList(Block(width, config.predictor_heads) for _ in range(config.predictor_depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
@@ -193,5 +198,5 @@ class Predictor(nn.Module):
 def _mask(setup: Setup) -> MultiBlockMask:
     """The context and the targets of each view."""
     config = setup.method
-    names = ("num_targets", "target_scale", "target_aspect", "context_scale", "min_context")
+    names = ("num_targets", "target_scale", "target_aspect", "context_scale", "min_context", "max_context")
     return MultiBlockMask(patch_size=patch_size_of(setup, "I-JEPA"), **{name: getattr(config, name) for name in names})

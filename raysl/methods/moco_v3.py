@@ -6,7 +6,7 @@ from patches to tokens stays as it begins, at random.
 """
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,8 @@ class MoCoV3(Method):
         predictor_norm: bool = True
         """Normalise the predictor's output over the batch, like that of all other layers (section 5, "MLP heads"); the
         authors' code does not for ResNet-50."""
+        predictor_bias: bool = True
+        """Have a bias in the predictor's last layer where it is not normalised; the authors' code has none."""
         momentum: Share = 0.99
         """Share of the teacher that the first update keeps (section 6.1, "Momentum encoder")."""
         momentum_end: Share = 1.0
@@ -68,7 +70,8 @@ class MoCoV3(Method):
         hidden = [config.hidden_dim] * (config.projector_layers - 1)
         self.projector = mlp([backbone.feature_dim, *hidden, config.output_dim], norm=True, output_norm="plain")
         dims = [config.output_dim, config.hidden_dim, config.output_dim]
-        self.predictor = mlp(dims, norm=True, output_norm="plain" if config.predictor_norm else "none")
+        output_norm: Literal["plain", "none"] = "plain" if config.predictor_norm else "none"
+        self.predictor = mlp(dims, norm=True, output_norm=output_norm, last_bias=config.predictor_bias)
         self.teacher = Teacher(self._student())
 
     @classmethod

@@ -24,19 +24,22 @@ def check_views(setup: Setup, title: str) -> None:
         )
 
 
-def block_mask(setup: Setup, title: str) -> BlockMask:
+def block_mask(setup: Setup, title: str, min_block: int | None = None) -> BlockMask:
     """The mask of each large view: none for half of them, else blocks that hide a share in `method.mask_share`.
 
     Args:
         setup: of the run.
         title: what the method is called.
+        min_block: patches of the smallest block; None for a ninth of a view's, as in BEiT.
 
     Raises:
         ConfigError: if the backbone has no patches.
     """
     low, high = setup.method.mask_share
     ratios = ((0.0, 0.0), ((low + high) / 2, (high - low) / 2))
-    return BlockMask(patch_size=patch_size_of(setup, title), ratios=ratios, aspect=setup.method.mask_aspect)
+    return BlockMask(
+        patch_size=patch_size_of(setup, title), ratios=ratios, aspect=setup.method.mask_aspect, min_block=min_block
+    )
 
 
 def most_masked(setup: Setup, title: str) -> int:

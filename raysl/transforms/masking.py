@@ -55,6 +55,8 @@ class BlockMask(Mask):
     """(mean, spread) of the masked share; each image takes one entry at random, and of it a share in mean +- spread."""
     aspect: tuple[float, float] = (0.3, 1.0 / 0.3)
     """Range of height / width of a block, above 0, drawn evenly in its logarithm."""
+    min_block: int | None = None
+    """Patches of the smallest block. Default: the square of a third of the view's shorter side, rounded down."""
 
     def __post_init__(self) -> None:
         if not self.ratios:
@@ -64,6 +66,8 @@ class BlockMask(Mask):
                 raise ValueError(f"ratios has ({mean}, {spread}); mean - spread and mean + spread must be in [0, 1]")
         if not 0.0 < self.aspect[0] <= self.aspect[1]:
             raise ValueError(f"aspect={self.aspect} must be a rising range above 0")
+        if self.min_block is not None and self.min_block < 1:
+            raise ValueError(f"min_block={self.min_block} must be at least 1 patch")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
         height, width = grid_of(size, self.patch_size)
@@ -100,9 +104,9 @@ class BlockMask(Mask):
     def _blocks(self, numbers: NDArray[np.float64], num_missing: Ints, height: int, width: int) -> Masks:
         """One block for each row of numbers [b, 4] in [0, 1); empty where it would not fit into the image.
 
-        Areas are even between a ninth of the shorter side's square and the patches that are still missing.
+        Areas are even between the smallest block and the patches that are still missing.
         """
-        smallest = float((min(height, width) // 3) ** 2)
+        smallest = float(self.min_block or (min(height, width) // 3) ** 2)
         area = smallest + numbers[:, 0] * (num_missing - smallest)
         low, high = math.log(self.aspect[0]), math.log(self.aspect[1])
         aspect = np.array([math.exp(low + number * (high - low)) for number in numbers[:, 1].tolist()])

@@ -31,10 +31,16 @@ class MultiBlockMask(Mask):
     """Range of the context's share of the patches before the targets are taken from it, even; it is a square."""
     min_context: int = 10
     """Patches that a context should have at least."""
+    max_context: int | None = None
+    """Patches that a context is cut to, the first ones row by row. Default: it is not cut."""
 
     def __post_init__(self) -> None:
         if self.num_targets < 1:
             raise ValueError(f"num_targets={self.num_targets} leaves nothing to predict; give at least 1")
+        if self.max_context is not None and not self.min_context <= self.max_context > 0:
+            raise ValueError(
+                f"max_context={self.max_context} must be at least 1 and min_context={self.min_context}; give more"
+            )
         for name in ("target_scale", "context_scale"):
             low, high = getattr(self, name)
             if not 0.0 < low <= high <= 1.0:
@@ -62,6 +68,9 @@ class MultiBlockMask(Mask):
             rows = trying[is_better]
             masks[rows], targets[rows] = ~seen[is_better], drawn[is_better]
             num_seen[rows] = seen[is_better].sum(axis=(1, 2))
+        if self.max_context is not None:
+            seen = np.cumsum(~masks.reshape(num, grid[0] * grid[1]), axis=1)
+            masks |= (seen > self.max_context).reshape(masks.shape)
         return {"mask": torch.from_numpy(masks), "targets": torch.from_numpy(targets)}
 
     def most(self, size: tuple[int, int]) -> tuple[int, int]:
@@ -69,7 +78,8 @@ class MultiBlockMask(Mask):
         grid = grid_of(size, self.patch_size)
         targets = _areas(self.target_scale, self.target_aspect, grid)
         contexts = _areas(self.context_scale, (1.0, 1.0), grid)
-        return min(max(contexts), grid[0] * grid[1] - min(targets)), max(targets)
+        most = min(max(contexts), grid[0] * grid[1] - min(targets))
+        return most if self.max_context is None else min(most, self.max_context), max(targets)
 
 
 def _blocks(

@@ -89,7 +89,11 @@ def test_heads_are_the_papers() -> None:
     assert [type(part).__name__ for part in method.predictor] == [*layer, *layer[:2]]
     assert (method.projector[-1].affine, method.predictor[-1].affine) == (False, False)
     assert all(head[place].bias is None for head in (method.projector, method.predictor) for place in (0, 3))
-    assert type(small_moco(*TINY, "method.predictor_norm=false").predictor[-1]) is torch.nn.Linear
+    plain = small_moco(*TINY, "method.predictor_norm=false").predictor[-1]
+    assert type(plain) is torch.nn.Linear
+    assert plain.bias is not None
+    bare = small_moco(*TINY, "method.predictor_norm=false", "method.predictor_bias=false").predictor[-1]
+    assert bare.bias is None
 
 
 def test_the_published_settings() -> None:

@@ -32,7 +32,7 @@ def slow_block_mask(transform: BlockMask, row: int, size: tuple[int, int]) -> np
     mask = np.zeros((height, width), dtype=bool)
     while mask.sum() < target and num_tries < 10:
         for_area, for_aspect, for_top, for_left = random.uniforms(4)[0]
-        smallest = (min(height, width) // 3) ** 2
+        smallest = transform.min_block or (min(height, width) // 3) ** 2
         area = smallest + for_area * (target - mask.sum() - smallest)
         aspect = math.exp(np.interp(for_aspect, [0, 1], [math.log(bound) for bound in transform.aspect]))
         tall, wide = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
@@ -47,8 +47,9 @@ def slow_block_mask(transform: BlockMask, row: int, size: tuple[int, int]) -> np
     return mask
 
 
-def test_block_masks_equal_a_loop_that_grows_one_alone() -> None:
-    transform = BlockMask(ratios=((0.0, 0.0), (0.3, 0.2), (0.6, 0.0)))
+@pytest.mark.parametrize("min_block", [None, 4])
+def test_block_masks_equal_a_loop_that_grows_one_alone(min_block: int | None) -> None:
+    transform = BlockMask(ratios=((0.0, 0.0), (0.3, 0.2), (0.6, 0.0)), min_block=min_block)
     found = masks(transform, 100, (224, 160))
     for row in range(100):
         assert np.array_equal(found[row].numpy(), slow_block_mask(transform, row, (224, 160)))

@@ -43,6 +43,18 @@ def test_targets_lie_everywhere_also_at_the_border() -> None:
     assert share.mean().item() == pytest.approx(0.175, abs=0.005)
 
 
+def test_a_context_is_cut_to_its_first_patches() -> None:
+    mask = MultiBlockMask(max_context=52)
+    whole, cut = (~drawn(each)["mask"].flatten(1) for each in (MultiBlockMask(), mask))
+    for row, kept in zip(whole, cut, strict=True):
+        assert torch.equal(kept.nonzero(), row.nonzero()[:52])
+    assert whole.sum(dim=1).double().mean() > 80
+    assert mask.most((224, 224))[0] == 52
+    assert mask.most((96, 96))[0] < 52
+    with pytest.raises(ValueError, match="max_context=9 must be at least 1 and min_context=10"):
+        MultiBlockMask(max_context=9)
+
+
 def test_a_context_is_a_square_less_the_targets() -> None:
     mask = MultiBlockMask()
     found = drawn(mask)

@@ -70,7 +70,7 @@ PHOTOMETRIC: Part = (
 )
 BLOCKS: Part = (
     "BlockMask",
-    {"patch_size": 16, "ratios": ((0.0, 0.0), (0.3, 0.2)), "aspect": (0.3, 1 / 0.3)},
+    {"patch_size": 16, "ratios": ((0.0, 0.0), (0.3, 0.2)), "aspect": (0.3, 1 / 0.3), "min_block": None},
 )
 RAND_AUGMENT: Part = (
     "RandAugment",
