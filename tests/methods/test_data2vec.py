@@ -128,7 +128,8 @@ def test_the_published_settings() -> None:
     assert (view.crop.size, view.crop.scale) == (224, (0.08, 1.0))
     assert [type(transform).__name__ for transform in view.transforms] == ["HorizontalFlip", "ColorJitter"]
     assert view.transforms[1] == ColorJitter(p=1.0, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.0)
-    assert view.mask == BlockMask(patch_size=16, ratios=((0.6, 0.0),))
+    assert view.mask == BlockMask(patch_size=16, ratios=((0.6125, 0.0),))
+    assert view.mask.most_masked(196) == 120
     method = setup.method
     assert (method.num_layers, method.beta, method.momentum_start, method.momentum) == (6, 2.0, 0.9998, 0.9998)
 

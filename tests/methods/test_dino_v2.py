@@ -15,6 +15,7 @@ from raysl.methods.setup import Setup
 from raysl.nn.backbones.vit import ViT
 from raysl.schedule import Step
 from raysl.transforms.masking import BlockMask
+from raysl.transforms.photometric import GaussianBlur
 from tests.methods.test_ibot import MASKED, whole_batch
 from tests.transforms.papers import RECIPES
 
@@ -173,9 +174,11 @@ def test_settings_are_the_authors() -> None:
     assert [len(groups[name]) for name in ("global", "local")] == [2, 8]
     assert [view.crop.scale for view in (groups["global"][0], groups["local"][0])] == [(0.32, 1.0), (0.05, 0.32)]
     for ours, theirs in zip(groups["global"], ibots["global"], strict=True):
-        assert ours.transforms == theirs.transforms
+        kernels = {"kernel_size": 9}
+        blurred = [replace(t, **kernels) if isinstance(t, GaussianBlur) else t for t in theirs.transforms]
+        assert list(ours.transforms) == blurred
         assert isinstance(theirs.mask, BlockMask)
-        assert ours.mask == replace(theirs.mask, patch_size=14)
+        assert ours.mask == replace(theirs.mask, patch_size=14, min_block=4)
 
 
 def test_the_teacher_is_exported_with_its_registers() -> None:

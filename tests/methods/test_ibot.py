@@ -171,7 +171,8 @@ def test_the_mask_token_gets_no_decay_and_the_exported_teacher_loads_alone() -> 
 def test_views_and_masks_are_the_papers() -> None:
     setup = Setup.of(load_config("ibot", ["data.path=/images"]), 4096)
     IBOT.check(setup)
-    assert IBOT.views(setup) == RECIPES["ibot"]()
+    plain = load_config("ibot", ["data.path=/images", "method.views={interpolation: bilinear, blur_kernel_size: null}"])
+    assert IBOT.views(Setup.of(plain, 4096)) == RECIPES["ibot"]()
     assert IBOT.Config().head.num_prototypes == 8192
 
 

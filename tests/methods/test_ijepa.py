@@ -148,8 +148,9 @@ def test_the_published_settings() -> None:
     (view,) = IJEPA.views(setup).groups["global"]
     assert (view.crop.size, view.crop.scale, view.transforms) == (224, (0.3, 1.0), ())
     assert view.mask == MultiBlockMask(
-        patch_size=16, num_targets=4, target_scale=(0.15, 0.2), target_aspect=(0.75, 1.5), context_scale=(0.85, 1.0)
-    )
+        patch_size=16, num_targets=4, target_scale=(0.15, 0.2), target_aspect=(0.75, 1.5), context_scale=(0.85, 1.0),
+        max_context=52,
+    )  # fmt: skip
     assert (setup.method.momentum, setup.method.momentum_end) == (0.996, 1.0)
     assert weight_decay_at(config.optim, Step(0, 10, 5)) == pytest.approx(0.04)
     assert weight_decay_at(config.optim, Step(10, 10, 5)) == pytest.approx(0.4)

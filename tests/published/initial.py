@@ -14,7 +14,8 @@ STDS = {
     "lecun": lambda fan_in, fan_out: 1 / math.sqrt(fan_in),
 }
 """Standard deviations by rule; "torch" is that of its linear layers and convolutions, evenly in +-1/sqrt(fan in)."""
-FAMILIES = {"uniform": (1.70, 1.74), "truncated normal": (2.2, 2.32), "normal": (2.6, 9.0)}
+FAMILIES = {"uniform": (1.70, 1.74), "normal cut at one deviation": (1.84, 1.92), "truncated normal": (2.2, 2.32),
+            "normal": (2.6, 9.0)}  # fmt: skip
 """Ranges of the largest value over the standard deviation; the truncated one is cut at two deviations of the normal."""
 
 
@@ -48,7 +49,7 @@ def drawn(weights: Sequence[Tensor], fans: Sequence[tuple[int, int]] = ()) -> Dr
         return Drawn(rules)
     mean = sum(stds) / len(stds)
     if all(_near(found, mean, value) for found, value in zip(stds, values, strict=True)):
-        return Drawn({f"{family} {float(f'{mean:.2g}'):g}"})
+        return Drawn({f"{family} {number:g}" for number in _two_digits(mean, _slack(values))})
     return Drawn({f"{family} {min(stds):.2g} to {max(stds):.2g}"})
 
 
@@ -59,7 +60,19 @@ def fans_of(weight: Tensor) -> tuple[int, int]:
 
 
 def _near(found: float, wanted: float, value: Tensor) -> bool:
-    return abs(found / wanted - 1) < 0.01 + 4 / math.sqrt(2 * value.numel())
+    return abs(found / wanted - 1) < 0.01 + _slack([value])
+
+
+def _slack(values: Sequence[Tensor]) -> float:
+    """How far the deviation of so many numbers may lie from that of their distribution, as a share of it."""
+    return 4 / math.sqrt(2 * sum(value.numel() for value in values))
+
+
+def _two_digits(mean: float, slack: float) -> list[float]:
+    """Numbers of two digits that a deviation may stand for: the nearest one, and all within the slack."""
+    nearest, unit = float(f"{mean:.2g}"), 10.0 ** (math.floor(math.log10(mean)) - 1)
+    near = [float(f"{count * unit:.2g}") for count in range(1, 200) if abs(count * unit / mean - 1) < slack]
+    return [nearest, *near]
 
 
 def _family(values: Sequence[Tensor], stds: Sequence[float]) -> str:

@@ -21,6 +21,7 @@
 | `init.layer_scale` | factors of a ViT's branches |
 | `init.PART`, `init.PART_bias` | of the linear layers of a head |
 | `drop_path` | of the first, the middle and the last block |
+| `dropout` | of single values in the backbone, attention's too |
 | `queue` | rows |
 | `views.GROUP.num`, `.size`, `.scale`, `.ratio`, `.interpolation`, `.order` | crops of a group; what follows them |
 | `views.GROUP.flip`, `.grayscale` | probabilities |
@@ -151,6 +152,8 @@ def _layers(recipe: Recipe) -> dict[str, Any]:
     rates = [module.rate for module in method.backbone.modules() if isinstance(module, DropPath)]
     if rates:
         facts["drop_path"] = [rates[0], rates[len(rates) // 2], rates[-1]]
+    dropouts = [module.p for module in method.backbone.modules() if isinstance(module, nn.Dropout)]
+    facts["dropout"] = max(dropouts, default=0)
     queues = [len(module.keys) for module in method.modules() if isinstance(module, Queue)]
     if queues:
         facts["queue"] = queues[0]

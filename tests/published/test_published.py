@@ -89,6 +89,7 @@ def test_values_are_equal_to_a_thousandth_and_one_number_stands_for_a_list_of_it
             lambda w: torch.nn.init.trunc_normal_(w, std=1 / 0.8796 / 512**0.5, a=-0.1005, b=0.1005),
             "lecun truncated normal",
         ),
+        (lambda w: torch.nn.init.trunc_normal_(w, std=0.02, a=-0.02, b=0.02), "normal cut at one deviation 0.011"),
         (lambda w: torch.nn.init.constant_(w, 0.0), "constant 0"),
     ],
 )
@@ -99,3 +100,10 @@ def test_how_weights_were_drawn_is_told_from_them(fill: object, rule: str) -> No
     for weight in weights:
         fill(weight)
     assert set(drawn(weights, [fans_of(weight) for weight in weights])) == {rule}
+
+
+def test_few_numbers_stand_for_all_deviations_that_they_may_come_from() -> None:
+    torch.manual_seed(0)
+    token = torch.nn.init.normal_(torch.empty(1, 1, 384), std=0.02)
+    assert "normal 0.02" in drawn([token])
+    assert not {"normal 0.01", "normal 0.03"} & drawn([token])
