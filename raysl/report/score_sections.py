@@ -9,7 +9,7 @@ from raysl.report.figures import COLUMNS, VARIABLES, score_bars, whiskers_note
 from raysl.report.legend import legend
 from raysl.report.score_table import COLUMN_TITLES, headings_of, score_table, spread_note
 from raysl.report.summary import large
-from raysl.report.verdict import RIVALS, RULE, gain, verdicts
+from raysl.report.verdict import RIVALS, RULE, gain, notes, verdicts
 
 MIN_CARDS, MAX_SHOWN = 4, 8
 """Cards that are filled up with numbers that are no headlines, and the most numbers that open the page."""
@@ -73,9 +73,9 @@ def _verdicts(scores: Sequence[Score]) -> str:
     """A sentence on each benchmark with what is to be known of its numbers, and the rule by which they are coloured."""
     items = []
     for name, sentence in verdicts(scores).items():
-        own = [score for score in scores if score.benchmark == name]
-        notes = dict.fromkeys(score.note for score in own if score.note and score.note not in score.heading)
-        beside = f' <span class="quiet">{escape("; ".join(notes))}</span>' if notes else ""
+        headings = [score.heading for score in scores if score.benchmark == name]
+        known = "; ".join(note for note in notes(scores, name) if not any(note in text for text in headings))
+        beside = f' <span class="quiet">{escape(known)}</span>' if known else ""
         subject, _, told = sentence.partition(": ")
         items.append(f"<li><b>{escape(subject)}</b>: {escape(told)}{beside}</li>")
     gains = [found for score in scores for rival in RIVALS if (found := gain(score, rival)) is not None]

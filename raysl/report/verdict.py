@@ -121,5 +121,11 @@ def signed(value: float, unit: str = "%") -> str:
 def remarks(scores: Sequence[Score]) -> list[str]:
     """What a command prints below the table: a line on each verdict, and on each note, which is told once."""
     lines = [f"verdict     {sentence}" for sentence in verdicts(scores).values()]
-    notes = dict.fromkeys(f"{score.benchmark}: {score.note}" for score in scores if score.note)
-    return lines + [f"note        {note}" for note in notes]
+    names = dict.fromkeys(score.benchmark for score in scores)
+    return lines + [f"note        {name}: {told}" for name in names if (told := "; ".join(notes(scores, name)))]
+
+
+def notes(scores: Sequence[Score], benchmark: str) -> list[str]:
+    """The notes on the numbers of a benchmark, each once."""
+    own = [score for score in scores if score.benchmark == benchmark]
+    return list(dict.fromkeys(note for score in own for note in score.note.split("; ") if note))

@@ -95,6 +95,8 @@ def test_a_note_of_a_number_stands_with_the_verdict_in_the_table_of_all_and_in_t
     assert re.search(r'<ul class="verdicts"><li>.*?12 of 360 .*?</li></ul>', full)
     assert json.loads(report_json(example(scores=[score])))["scores"][0]["note"] == score.note
     assert remarks([score])[-1] == f"note        knn: {score.note}"
+    further = replace(score, metric="top5", note=f"{score.note}; another one")
+    assert remarks([score, further])[-1] == f"note        knn: {score.note}; another one"
 
 
 def test_an_older_report_without_intervals_of_differences_is_read() -> None:
