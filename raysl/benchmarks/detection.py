@@ -16,7 +16,7 @@ from raysl.benchmarks.dense.pictures import Picture, Seeing
 from raysl.benchmarks.dense.schedules import SCHEDULES, optim_of
 from raysl.benchmarks.dense.stream import DenseBatches
 from raysl.benchmarks.dense.training import Course, forget, trained
-from raysl.config.ranges import Count, Every, Length, Location, NotEmpty, Side, Within
+from raysl.config.ranges import Count, Every, Interpolation, Length, Location, NotEmpty, Side, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.data.order import rank_share
 from raysl.errors import ConfigError
@@ -48,6 +48,8 @@ class Detection(Benchmark):
         """Settings of the papers' fine-tuning."""
 
         name: str = "detection"
+        interpolation: Interpolation = "bilinear"
+        """How images that are measured are resized; Detectron2 has bilinear."""
         rivals: tuple[Literal["untrained"], ...] = ()
         """What is trained beside the pre-trained backbone: the same one from its initial weights, for as long again."""
         path: Location | None = None

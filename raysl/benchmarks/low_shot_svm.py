@@ -21,7 +21,7 @@ from raysl.benchmarks.classifiers.svm_training import (
 )
 from raysl.benchmarks.low_shot import draw_shots, fitting_shots
 from raysl.benchmarks.parallel import run_jobs
-from raysl.config.ranges import Count, NotEmpty, Positive, Within
+from raysl.config.ranges import Count, Interpolation, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig, Rival
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_words, permutation
@@ -51,6 +51,8 @@ class LowShotSVM(Benchmark):
         """Settings of the draws and the machines."""
 
         name: str = "low_shot_svm"
+        interpolation: Interpolation = "bilinear"
+        """How images that are measured are resized; VISSL has bilinear."""
         rivals: tuple[Rival, ...] = ("untrained",)
         """What is measured beside the pre-trained backbone. Raw pixels, 3,072 values an image, take longer than all
         else."""

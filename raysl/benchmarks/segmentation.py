@@ -18,7 +18,7 @@ from raysl.benchmarks.dense.overlap import Overlap
 from raysl.benchmarks.dense.segmenter import IMAGES, MASK, Segmenter
 from raysl.benchmarks.dense.stream import DenseBatches
 from raysl.benchmarks.dense.training import Course, forget, trained
-from raysl.config.ranges import Count, Every, Length, Location, Side, Within
+from raysl.config.ranges import Count, Every, Interpolation, Length, Location, Side, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.batch import Batch
 from raysl.data.order import rank_share
@@ -56,6 +56,8 @@ class Segmentation(Benchmark):
         """Settings of DINOv2's linear segmentation."""
 
         name: str = "segmentation"
+        interpolation: Interpolation = "bilinear"
+        """How images that are measured are resized; MMSegmentation has bilinear."""
         rivals: tuple[Literal["untrained"], ...] = ("untrained",)
         """What is measured beside the pre-trained backbone: the same one with initial weights."""
         path: Location | None = None
@@ -214,7 +216,9 @@ class Segmentation(Benchmark):
     ) -> Tensor:
         """Classes of an image's pixels, int64 [H, W]."""
         height, width = resized_short(image.shape[1], image.shape[2], self.config.short_side)
-        small = network_input(resize(image, height, width).to(device), data.mean, data.std, data.channels)
+        small = network_input(
+            resize(image, height, width, data.eval_interpolation).to(device), data.mean, data.std, data.channels
+        )
         scores = slid(method.scores, small, crop, max(1, 2 * crop // 3))  # [K, h, w]
         full = F.interpolate(scores[None], size=mask.shape, mode="bilinear", align_corners=False)
         return full[0].argmax(dim=0)

@@ -27,7 +27,7 @@ from raysl.benchmarks.classifiers.svm_training import (
     one_against_rest,
 )
 from raysl.benchmarks.parallel import run_jobs
-from raysl.config.ranges import Count, NotEmpty, Positive, Within
+from raysl.config.ranges import Count, Interpolation, NotEmpty, Positive, Within
 from raysl.config.schema import BenchmarkConfig, Rival
 from raysl.errors import ConfigError
 
@@ -53,6 +53,8 @@ class SVM(Benchmark):
         """Settings of the machines."""
 
         name: str = "svm"
+        interpolation: Interpolation = "bilinear"
+        """How images that are measured are resized; VISSL has bilinear."""
         rivals: tuple[Rival, ...] = ("untrained",)
         """What is measured beside the pre-trained backbone. Raw pixels, 3,072 values an image, take longer than all
         else."""

@@ -8,7 +8,7 @@ Reading a value checks its range; a field without one may hold any finite number
 import math
 import types
 from dataclasses import dataclass
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from raysl.errors import ConfigError
 from raysl.schedule import Duration
@@ -139,6 +139,8 @@ Width = Annotated[int, Within(1, 65_536)]
 Length = Annotated[Duration, Within(0, 1e9)]
 Every = Annotated[Duration, Within(0, 1e9, above=True)]
 Images = Annotated[int, Within(1, 100_000_000)]
+Interpolation = Literal["bilinear", "bicubic"]
+"""How an image is resized, antialiased in either case."""
 Area = Annotated[float, Within(0, 1, above=True)]
 Areas = Annotated[tuple[Area, Area], Rising()]
 Factors = Annotated[tuple[Annotated[float, Within(0.01, 100)], Annotated[float, Within(0.01, 100)]], Rising()]

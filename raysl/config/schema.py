@@ -17,6 +17,7 @@ from raysl.config.ranges import (
     AnyBound,
     Count,
     Every,
+    Interpolation,
     Length,
     Location,
     Momentum,
@@ -63,6 +64,9 @@ class DataConfig(ComponentConfig):
     eval_resize: Side | None = None
     """Short side before the centre crop of evaluation, in pixels.
     Default: image_size * 256 / 224 from 64 px on, else image_size."""
+    eval_interpolation: Interpolation = "bilinear"
+    """How that resize is done, antialiased in either case: of plain images in training, `raysl extract` and predictors.
+    A benchmark has an `interpolation` of its own in its place."""
     mean: tuple[Share, Share, Share] = (0.485, 0.456, 0.406)
     """Channel means of the normalisation, of images in [0, 1]."""
     std: tuple[Deviation, Deviation, Deviation] = (0.229, 0.224, 0.225)
@@ -217,6 +221,9 @@ class BenchmarkConfig(ComponentConfig):
     data: str | dict[str, Any] | None = None
     """Images of its own: a dataset of the catalog by its name, or settings {name: voc, path: ...} of a source. Size and
     normalisation stay those of the run unless they are given. Default: those of the run."""
+    interpolation: Interpolation = "bicubic"
+    """How images that are measured are resized, bilinear or bicubic, antialiased in either case. Benchmarks on features
+    that agree in it share one pass over the images."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -143,7 +143,7 @@ def loader_of(setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: b
         mean=data.mean,
         std=data.std,
         augment_in_task=augment_in_task,
-        plain_recipe=evaluation_recipe(data.image_size, data.eval_resize),
+        plain_recipe=evaluation_recipe(data.image_size, data.eval_resize, data.eval_interpolation),
         scaled_decode=data.scaled_decode,
         channels=data.channels,
     )

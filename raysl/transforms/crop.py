@@ -125,6 +125,9 @@ class ShortSideCrop(Crop):
 class CenterCrop(ShortSideCrop):
     """The middle of the image after its short side is resized, for evaluation. Nothing is drawn."""
 
+    interpolation: Interpolation = "bilinear"
+    """How the image is resized."""
+
     def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
         return {}
 
@@ -133,7 +136,7 @@ class CenterCrop(ShortSideCrop):
         short = min(height, width)
         if short != self.resize:
             height, width = height * self.resize // short, width * self.resize // short
-            image = functional.resize(image, height, width)
+            image = functional.resize(image, height, width, self.interpolation)
         top, left = round((height - self.size) / 2), round((width - self.size) / 2)
         return image[:, top : top + self.size, left : left + self.size]
 

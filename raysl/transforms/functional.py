@@ -12,17 +12,14 @@ one by one in Python (vectorised ones may differ in the last bit between the bod
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from raysl.config.ranges import Interpolation as Interpolation
 from raysl.transforms import programs
-
-Interpolation = Literal["bilinear", "bicubic"]
-"""How an image is resized, antialiased in either case."""
 
 LUMA = (0.2989, 0.587, 0.114)
 """Weights of red, green and blue in grey (ITU-R 601-2, as torchvision rounds them)."""

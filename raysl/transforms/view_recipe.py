@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from raysl.transforms.crop import CenterCrop, Crop
+from raysl.transforms.functional import Interpolation
 from raysl.transforms.random import Floats, Ints, SampleRandom
 from raysl.transforms.view import View
 
@@ -155,16 +156,19 @@ class Augmented:
     extras: dict[str, Tensor]
 
 
-def evaluation_recipe(image_size: int, eval_resize: int | None = None) -> ViewRecipe:
+def evaluation_recipe(
+    image_size: int, eval_resize: int | None = None, interpolation: Interpolation = "bilinear"
+) -> ViewRecipe:
     """One group "image" with one centre crop of `image_size`, nothing random.
 
     Args:
         image_size: side of the result, in pixels.
         eval_resize: short side before the crop; default: image_size * 256 / 224 from 64 px on, else image_size.
+        interpolation: how the image is resized.
     """
     if eval_resize is None:
         eval_resize = round(image_size * 256 / 224) if image_size >= 64 else image_size
-    return ViewRecipe({"image": (View(CenterCrop(size=image_size, resize=eval_resize)),)})
+    return ViewRecipe({"image": (View(CenterCrop(size=image_size, resize=eval_resize, interpolation=interpolation)),)})
 
 
 def _check_images(images: Sequence[Tensor], index: Ints) -> None:

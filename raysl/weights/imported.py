@@ -54,7 +54,8 @@ class Imported(Method):
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
         """The plain image, for reports."""
-        return evaluation_recipe(setup.config.data.image_size, setup.config.data.eval_resize)
+        data = setup.config.data
+        return evaluation_recipe(data.image_size, data.eval_resize, data.eval_interpolation)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Never called: `check` comes first."""

@@ -1,20 +1,26 @@
 """Features of a dataset, to disk."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import ray
 import torch
+import torchvision.transforms.v2.functional as vision
+from torchvision.transforms.v2 import InterpolationMode
 
 from raysl.benchmarks.benchmark import FeatureSet
-from raysl.benchmarks.features.extraction import extract
+from raysl.benchmarks.features.embedding import read_rows
+from raysl.benchmarks.features.extraction import _basis, extract
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.suite.evaluate import benchmark
 from raysl.benchmarks.suite.settings import load_data
 from raysl.checkpoint import TrainState, load_backbone
 from raysl.config.load import load_config
+from raysl.data.sources.digits import Digits
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from tests.data.samples import png
@@ -57,6 +63,18 @@ def test_other_images_are_extracted_to_a_file_of_their_own(saved: Path, tmp_path
     own = ["data.limit=5", "data.image_size=24", "data.mean=[0, 0, 0]", "data.channels=bgr"]
     kept = load_data(load_config("quickstart", own), words)
     assert (kept.image_size, kept.mean, kept.channels, kept.limit) == (24, (0.0, 0.0, 0.0), "bgr", None)
+
+
+def test_images_are_read_and_features_kept_by_how_images_are_resized() -> None:
+    bilinear = Digits.Config(image_size=20)
+    bicubic = replace(bilinear, eval_interpolation="bicubic")
+    split = Digits(bilinear).required("train")
+    rows = np.arange(3)
+    plain = read_rows(split, rows, replace(bilinear, image_size=8)).views["image"]  # the digits as they are
+    for data, mode in ((bilinear, InterpolationMode.BILINEAR), (bicubic, InterpolationMode.BICUBIC)):
+        assert torch.equal(read_rows(split, rows, data).views["image"], vision.resize(plain, [20, 20], mode))
+    kept = [_basis("weights", "", split, data) for data in (bilinear, bicubic)]
+    assert {name for name in kept[0] if kept[0][name] != kept[1][name]} == {"eval_interpolation"}
 
 
 @pytest.mark.parametrize("split", ["foo", "val", ""])

@@ -1,6 +1,7 @@
 """What the images allow to be measured is found on the driver, before anything is trained."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,23 @@ def test_shots_that_a_class_has_no_images_for_are_left_out_and_the_class_is_name
     assert fitting.left_out == [
         "low_shot: shots=5 needs as many training images of each class, and 'dog' has 4; shots=[1] is measured"
     ]
+
+
+def test_images_are_resized_as_each_benchmark_has_it_and_shared_where_benchmarks_agree(uneven: MeasuredImages) -> None:
+    wanted = {
+        "knn": KNN.Config(k=(1,)),
+        "low_shot": LowShot.Config(shots=(1,)),
+        "plain": KNN.Config(k=(1,), interpolation="bilinear"),
+    }
+    images = uneven.fit(wanted).images
+    assert {key: own.data.eval_interpolation for key, own in images.items()} == {
+        "knn": "bicubic",
+        "low_shot": "bicubic",
+        "plain": "bilinear",
+    }
+    assert images["knn"] is images["low_shot"]  # so that features are extracted once
+    assert images["plain"].train is images["knn"].train
+    assert replace(images["knn"].data, eval_interpolation="bilinear") == images["plain"].data == uneven.data
 
 
 def test_a_class_without_training_images_is_named_with_what_to_do(tmp_path: Path) -> None:

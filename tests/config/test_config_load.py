@@ -15,7 +15,7 @@ Write = Callable[[str, str], str]
 PARTS = Path(__file__).with_name("parts.py")
 DURATIONS = "write epochs (10ep), steps (500st) or a share of the run (5%)"
 
-BENCHMARK = {"required": True, "rivals": ["untrained", "pixels"], "data": None}
+BENCHMARK = {"required": True, "rivals": ["untrained", "pixels"], "data": None, "interpolation": "bicubic"}
 """What every benchmark's node has."""
 
 

@@ -5,11 +5,13 @@ import pytest
 import torch
 import torchvision.transforms.v2.functional as vision
 from torch import Tensor
+from torchvision.transforms.v2 import InterpolationMode
 
 from raysl.transforms.crop import Canvas, RandomCrop
+from raysl.transforms.functional import Interpolation
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.view import View
-from raysl.transforms.view_recipe import ViewRecipe
+from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 
 @pytest.mark.parametrize("shape", [(100, 150), (151, 90), (64, 64)])
@@ -22,6 +24,14 @@ def test_random_crop_equals_torchvisions_resize_and_crop(photos: list[Tensor], s
         values = {name: int(column[row]) for name, column in params.items()}
         expected = vision.crop(resized, values["top"], values["left"], 60, 60)
         assert torch.equal(crop.apply(image, values), expected)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_the_crop_of_evaluation_equals_torchvisions(photos: list[Tensor], interpolation: Interpolation) -> None:
+    image = photos[0][:, :100, :150]
+    (seen,) = evaluation_recipe(56, 64, interpolation)([image], np.array([0]), seed=0, epoch=0)["image"][0]
+    resized = vision.resize(image, [64], InterpolationMode(interpolation), antialias=True)
+    assert torch.equal(seen, vision.center_crop(resized, [56, 56]))
 
 
 def test_random_crop_is_as_often_at_each_place() -> None:

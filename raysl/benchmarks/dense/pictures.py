@@ -16,7 +16,7 @@ from raysl.benchmarks.dense.pyramid import padded_sides
 from raysl.config.schema import DataConfig
 from raysl.data.batch import Batch
 from raysl.transforms.channels import network_input
-from raysl.transforms.functional import resize
+from raysl.transforms.functional import Interpolation, resize
 from raysl.transforms.random import SampleRandom
 
 
@@ -82,13 +82,16 @@ class Seeing:
     def for_measuring(self, image: Tensor) -> Picture:
         """An image uint8 [3, H, W] at the largest size, with nothing in it that is told."""
         none = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, np.float32))
-        return self._seen(image, none, max(self.short_sides), has_masks=False)
+        return self._seen(image, none, max(self.short_sides), False, self.data.eval_interpolation)
 
-    def _seen(self, image: Tensor, objects: Objects, side: int, has_masks: bool) -> Picture:
+    def _seen(
+        self, image: Tensor, objects: Objects, side: int, has_masks: bool, interpolation: Interpolation = "bilinear"
+    ) -> Picture:
         height, width = image.shape[1:]
         factor = min(side / min(height, width), self.long_side / max(height, width))
         new_height, new_width = max(1, round(height * factor)), max(1, round(width * factor))
-        normal = network_input(resize(image, new_height, new_width), self.data.mean, self.data.std, self.data.channels)
+        resized = resize(image, new_height, new_width, interpolation)
+        normal = network_input(resized, self.data.mean, self.data.std, self.data.channels)
         scale = new_width / width, new_height / height
         boxes = torch.from_numpy(objects.boxes) * torch.tensor([*scale, *scale])
         masks = None

@@ -75,7 +75,7 @@ def read_rows(split: Split, index: Int64s, data: DataConfig) -> Cut:
     Raises:
         CorruptImage: if an image and all that could replace it are broken.
     """
-    recipe = evaluation_recipe(data.image_size, data.eval_resize)
+    recipe = evaluation_recipe(data.image_size, data.eval_resize, data.eval_interpolation)
     cut = cut_images(split, index, lambda sources, rows: recipe(sources[0].images, rows, seed=0, epoch=0))
     return Cut({"image": cut.views["image"][:, 0]}, cut.labels, cut.corrupt, cut.names)
 

@@ -189,7 +189,7 @@ def _basis(weights: str, stage: str, split: Split, data: DataConfig) -> dict[str
         "stage": stage,
         "images": split.fingerprint,
         "background": None if split.background is None else list(split.background),
-        **{name: getattr(data, name) for name in ("image_size", "eval_resize", "channels")},
+        **{name: getattr(data, name) for name in ("image_size", "eval_resize", "eval_interpolation", "channels")},
         "mean": list(data.mean),
         "std": list(data.std),
     }

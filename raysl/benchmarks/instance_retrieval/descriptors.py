@@ -29,7 +29,8 @@ MOST_BROKEN = 0.01
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a descriptor is made; fields as in `Retrieval.Config`."""
+    """How a descriptor is made; fields as in `Retrieval.Config`. `normalize`: bring parts to length 1 before they are
+    whitened."""
 
     stage: str | None
     pooling: Pooling
@@ -39,6 +40,7 @@ class Recipe:
     rmac_overlap: float = 0.4
     gem_p: float = 4.0
     gem_bias: bool = False
+    normalize: bool = True
     whiten_norm: bool = True
     is_square: bool = False
 
@@ -65,7 +67,8 @@ class Describer:
 
     @torch.inference_mode()
     def parts(self, image: Tensor, box: Box | None = None) -> Tensor:
-        """What is whitened and added up, each of length 1: [R, D], of R-MAC all regions of all scales, else one row.
+        """What is whitened and added up, each of length 1 unless `normalize` is off: [R, D], of R-MAC all regions of
+        all scales, else one row.
 
         Args:
             image: uint8 [3, H, W].
@@ -74,15 +77,14 @@ class Describer:
         recipe = self.recipe
         found = []
         for scale in recipe.scales:
-            pixels = sized(image, recipe.size, scale, box, self.patch, recipe.is_square)[None].to(self.device)
-            inputs = network_input(pixels, self.data.mean, self.data.std, self.data.channels)
+            filtered = self.data.eval_interpolation
+            pixels = sized(image, recipe.size, scale, box, self.patch, recipe.is_square, filtered)
+            inputs = network_input(pixels[None].to(self.device), self.data.mean, self.data.std, self.data.channels)
             found.append(self._pooled(inputs))
-        if recipe.pooling == "rmac":
-            return F.normalize(torch.cat(found), dim=1)
-        mean = torch.stack(found).mean(dim=0)  # [1, D]
+        parts = torch.cat(found) if recipe.pooling == "rmac" else torch.stack(found).mean(dim=0)  # [R, D]
         if recipe.pooling == "gem" and recipe.gem_bias:
-            mean = F.pad(mean, (0, 1), value=1.0)
-        return F.normalize(mean, dim=1)
+            parts = F.pad(parts, (0, 1), value=1.0)
+        return F.normalize(parts, dim=1) if recipe.normalize else parts
 
     def descriptor(self, parts: Tensor, whitening: Whitening | None = None) -> Tensor:
         """One vector [D'] of parts [R, D]: each whitened and of length 1, added up, of length 1."""

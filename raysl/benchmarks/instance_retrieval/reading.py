@@ -5,7 +5,7 @@ from torch import Tensor
 from raysl.benchmarks.instance_retrieval.truth import Box
 from raysl.data.decode.decode import decode
 from raysl.storage import Folder
-from raysl.transforms.functional import resize
+from raysl.transforms.functional import Interpolation, resize
 
 
 def read_image(folder: Folder, path: str) -> Tensor:
@@ -19,7 +19,13 @@ def read_image(folder: Folder, path: str) -> Tensor:
 
 
 def sized(
-    image: Tensor, size: int, scale: float = 1.0, box: Box | None = None, patch: int = 1, is_square: bool = False
+    image: Tensor,
+    size: int,
+    scale: float = 1.0,
+    box: Box | None = None,
+    patch: int = 1,
+    is_square: bool = False,
+    interpolation: Interpolation = "bilinear",
 ) -> Tensor:
     """An image, or a box of it, at the scale at which the whole has a longer side of `size * scale` pixels.
 
@@ -32,12 +38,13 @@ def sized(
         box: what is cut out first; what lies outside of the image is left out, and all of it is where nothing is in.
         patch: sides are rounded to multiples of it, at least one.
         is_square: bring both sides to `size * scale`, whatever the shape of what is cut.
+        interpolation: how it is resized.
     """
     factor = size * scale / max(image.shape[1:])
     cut = image if box is None else _cut(image, box)
     wanted = (size * scale,) * 2 if is_square else tuple(side * factor for side in cut.shape[1:])
     height, width = (max(1, round(side / patch)) * patch for side in wanted)
-    return cut if (height, width) == tuple(cut.shape[1:]) else resize(cut, height, width)
+    return cut if (height, width) == tuple(cut.shape[1:]) else resize(cut, height, width, interpolation)
 
 
 def _cut(image: Tensor, box: Box) -> Tensor:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
@@ -11,6 +11,7 @@ import numpy as np
 from raysl.benchmarks.benchmark import Benchmark, Labelled, Needs
 from raysl.benchmarks.suite.settings import other_data
 from raysl.components import resolve
+from raysl.config.ranges import Interpolation
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.source import Split
 from raysl.errors import ConfigError
@@ -66,6 +67,7 @@ class MeasuredImages:
         self.train = train
         self.test = test
         self._others: dict[str, MeasuredImages] = {}
+        self._resizes: dict[Interpolation, MeasuredImages] = {}
 
     @classmethod
     def of(cls, data: DataConfig) -> "MeasuredImages":
@@ -143,6 +145,15 @@ class MeasuredImages:
             self._others[key] = MeasuredImages.of(other_data(self.data, config.data))
         return self._others[key]
 
+    def resized(self, interpolation: Interpolation) -> "MeasuredImages":
+        """The same images, resized in this way."""
+        if interpolation == self.data.eval_interpolation:
+            return self
+        if interpolation not in self._resizes:
+            data = replace(self.data, eval_interpolation=interpolation)
+            self._resizes[interpolation] = MeasuredImages(data, self.train, self.test)
+        return self._resizes[interpolation]
+
     def fit(self, wanted: Mapping[str, BenchmarkConfig], in_run: bool = True) -> Fitting:
         """Benchmarks as these images allow them.
 
@@ -183,7 +194,7 @@ class MeasuredImages:
             fitted, lines = kind.fit_to(config, known)
         except ConfigError as error:
             raise ConfigError(f"{error}{images._chosen}") from error
-        fitting.settings[key], fitting.images[key] = fitted, images
+        fitting.settings[key], fitting.images[key] = fitted, images.resized(config.interpolation)
         fitting.left_out.extend(f"{key}: {line}{images._chosen}" for line in lines)
 
     @property

@@ -18,8 +18,10 @@ from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, is_may_c
 from raysl.errors import ConfigError
 from raysl.redact import bare_tree
 
-_OF_THE_NETWORK = ("image_size", "eval_resize", "mean", "std", "channels")
+_OF_THE_NETWORK = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels")
 """Settings of images that a backbone expects to stay."""
+_LATER = {"eval_interpolation": "bilinear"}
+"""Settings that came when folders of results had names already, whose defaults leave those names as they were."""
 DEFAULTS = ("knn", "low_shot")
 """What is measured of a run that names no benchmarks."""
 
@@ -100,8 +102,5 @@ def dataset_tag(data: DataConfig, own: DataConfig) -> str:
 def _lasting(data: DataConfig) -> dict[str, Any]:
     """The settings that say which images they are."""
     tree: dict[str, Any] = plain(data)
-    return {
-        field.name: tree[field.name]
-        for field in dataclasses.fields(data)
-        if field.init and not is_may_change(field.metadata)
-    }
+    names = [field.name for field in dataclasses.fields(data) if field.init and not is_may_change(field.metadata)]
+    return {name: tree[name] for name in names if name not in _LATER or tree[name] != _LATER[name]}

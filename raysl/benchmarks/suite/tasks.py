@@ -90,8 +90,10 @@ class Tasks:
             stages=stages,
         )
         folder = self.folder.child(FEATURES_FOLDER)
-        if images is not self.images:
+        if images.train is not self.images.train:
             folder = folder.child(split.fingerprint.replace("/", "-")[:40] or "other")
+        if images.data.eval_interpolation != self.images.data.eval_interpolation:
+            folder = folder.child(images.data.eval_interpolation)
         return feature_sets(wanted, split, images.data, folder.child(name))
 
     def _context(self, key: str, side: Side) -> Context:
@@ -114,7 +116,7 @@ class Tasks:
         else of some of the images, which are extracted for it."""
         split = self.images.train if self.images.test is None else self.images.test
         for task in tasks:
-            is_own = self.fitting.images[task.key] is self.images and task.context.side == "trained"
+            is_own = self.fitting.images[task.key].train is self.images.train and task.context.side == "trained"
             if is_own and task.test is not None:
                 return split, task.test.load((FEATURES,))
         split = even_share(split, MOST_SHOWN)

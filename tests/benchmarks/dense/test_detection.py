@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torchvision.transforms.v2.functional as vision
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torchvision.transforms.v2 import InterpolationMode
 
 from raysl.benchmarks import detection
 from raysl.benchmarks.benchmark import Context, Labelled, by_name
@@ -28,6 +30,7 @@ from raysl.methods.setup import Setup
 from raysl.optim.adamw import AdamW
 from raysl.optim.sgd import SGD
 from raysl.schedule import Duration, Step
+from raysl.transforms.functional import Interpolation, normalize
 from tests.benchmarks.dense.scenes import RESNET, VIT, context, network
 from tests.benchmarks.dense.test_boxes import coco, voc
 from tests.benchmarks.dense.test_crops import random_of
@@ -264,6 +267,15 @@ def test_normalisation_is_trained_or_stays_as_pre_trained(tmp_path: Path) -> Non
         assert ("layer1.0.bn1.weight" in trained) == (norm == "sync")
         in_pyramid = any(isinstance(module, nn.BatchNorm2d) for module in method.pyramid.modules())
         assert in_pyramid == (norm == "sync")
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_measured_images_are_resized_as_the_settings_have_it(tmp_path: Path, interpolation: Interpolation) -> None:
+    image = torch.randint(0, 256, (3, 40, 50), generator=torch.Generator().manual_seed(0)).byte()
+    given = context(tmp_path / "run")
+    seeing = replace(seeing_of(given), data=replace(given.data, eval_interpolation=interpolation))
+    resized = vision.resize(image, [64, 80], InterpolationMode(interpolation), antialias=True)
+    assert torch.equal(seeing.for_measuring(image).image, normalize(resized[None], given.data.mean, given.data.std)[0])
 
 
 def test_boxes_stay_in_fp32_where_the_backbone_computes_in_bf16(tmp_path: Path) -> None:
