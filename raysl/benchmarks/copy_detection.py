@@ -18,10 +18,10 @@ class CopyDetection(Benchmark):
     """Search for the original of each edited copy of Copydays (Douze et al. 2009), by the cosine of descriptors.
 
     A descriptor is the class token beside the generalised mean of the patches, of networks without tokens that of the
-    last map, brought to length 1, whitened where `whiten_on` is given, and of length 1 again. `map_strong` is the mean
-    average precision of the strongly attacked images, and so for each of `query_splits`; its interval is over queries.
-    What is searched are the originals, and distractors: those in folders of Copydays whose names hold `distractor`, and
-    `distractors`.
+    last map, whitened where `whiten_on` is given, and brought to length 1. `map_strong` is the mean average precision
+    of the strongly attacked images within the first 20 places, and so for each of `query_splits`; its interval is over
+    queries. What is searched are the originals, and distractors: those in folders of Copydays whose names hold
+    `distractor`, and `distractors`.
     """
 
     protocol = (
@@ -56,6 +56,14 @@ class CopyDetection(Benchmark):
         """Power of the generalised mean."""
         size: Side = 320
         """Sides of the square that images are brought to, in pixels, rounded to whole patches."""
+        first: Count | None = 20
+        """Places of a ranking that count: an original that is found later counts as not found, as in DINO's code. null
+        counts all places."""
+        whiten_center: bool = False
+        """Whiten by the covariance of the vectors. Default: by their second moments about 0, as DINO's code; what is
+        whitened has the mean subtracted in either case."""
+        length_one: bool = False
+        """Bring vectors to length 1 before they are whitened, too, which DINO's code does not."""
 
     @classmethod
     def needs(cls, config: Config) -> Needs:
@@ -90,6 +98,7 @@ def _search(config: CopyDetection.Config, network: nn.Module | None = None) -> S
         pooling=config.pooling or pooling,
         size=config.size,
         gem_p=config.gem_p,
+        normalize=config.length_one,
         is_square=True,
     )
     return Search(
@@ -103,4 +112,6 @@ def _search(config: CopyDetection.Config, network: nn.Module | None = None) -> S
         whiten_dim=config.whiten_dim,
         whiten_images=config.whiten_images,
         distractors=config.distractors,
+        whiten_center=config.whiten_center,
+        cut=config.first,
     )

@@ -1,10 +1,14 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import torchvision.transforms.v2.functional as vision
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torchvision.transforms.v2 import InterpolationMode
 
 from raysl.benchmarks.benchmark import Labelled, by_name
 from raysl.benchmarks.copy_detection import CopyDetection
@@ -14,7 +18,7 @@ from raysl.benchmarks.instance_retrieval.whitening import Moments
 from raysl.data.sources.digits import Digits
 from raysl.errors import ConfigError
 from raysl.storage import Folder
-from raysl.transforms.functional import normalize, resize
+from raysl.transforms.functional import normalize
 from tests.benchmarks.contexts import context_of, tiny_resnet, tiny_vit
 from tests.benchmarks.instance_retrieval import samples
 from tests.benchmarks.instance_retrieval.test_protocols import compute_ap
@@ -26,7 +30,8 @@ DATA = Digits.Config()
 def measured(tmp_path: Path, network: nn.Module, **settings: Any) -> dict[str, float]:
     config = CopyDetection.Config(path=str(tmp_path / "copydays"), size=48, **settings)
     assert CopyDetection.fit_to(config, NONE) == (config, [])
-    found = CopyDetection(config).measure(context_of(network, DATA, tmp_path / "results"))
+    data = replace(DATA, eval_interpolation=config.interpolation)
+    found = CopyDetection(config).measure(context_of(network, data, tmp_path / "results"))
     values = {name: metric.value for name, metric in by_name(found.metrics).items()}
     assert list(values) == CopyDetection.metrics(config, 0)
     return values
@@ -35,14 +40,23 @@ def measured(tmp_path: Path, network: nn.Module, **settings: Any) -> dict[str, f
 @torch.no_grad()
 def slow_vector(network: Any, folder: Path, path: Path) -> Tensor:
     """Class token and GeM of the patches of a ViT of 8 pixels, of an image squeezed to 48 pixels a side."""
-    image = resize(read_image(Folder(str(folder)), str(path.relative_to(folder))), 48, 48)
+    image = vision.resize(
+        read_image(Folder(str(folder)), str(path.relative_to(folder))), [48, 48], InterpolationMode.BICUBIC
+    )
     tokens = network.tokens(normalize(image[None], DATA.mean, DATA.std))[0]
-    vector = torch.cat([tokens[0], gem(tokens[1:].T.reshape(-1, 6, 6), 4)])
-    return F.normalize(vector, dim=0)
+    return torch.cat([tokens[0], gem(tokens[1:].T.reshape(-1, 6, 6), 4)])
+
+
+def principal_directions(rows: Tensor, num: int) -> Tensor:
+    """DINO's whitening [K, D]: of the second moments about 0, with a floor, the largest first."""
+    values, vectors = np.linalg.eigh((rows.double().T @ rows.double() / len(rows)).numpy())
+    values = np.maximum(values, 1e-5 * values.max())
+    order = np.argsort(values)[::-1][:num]
+    return torch.from_numpy((vectors[:, order] / np.sqrt(values[order])).T.copy()).float()
 
 
 @pytest.mark.parametrize("is_white", [False, True])
-def test_it_is_the_protocol_of_the_paper(tmp_path: Path, is_white: bool) -> None:
+def test_it_is_the_protocol_of_dinos_code(tmp_path: Path, is_white: bool) -> None:
     torch.manual_seed(0)
     network = tiny_vit()
     folder = samples.copydays(tmp_path / "copydays")
@@ -58,13 +72,47 @@ def test_it_is_the_protocol_of_the_paper(tmp_path: Path, is_white: bool) -> None
     queries = sorted((folder / "strong").iterdir())
     rows, wanted = vectors(*database), vectors(*queries)
     if is_white:
-        moments = Moments(32)
-        moments.add(vectors(*sorted((tmp_path / "others").iterdir())))
-        white = moments.whitening(6)
-        rows, wanted = F.normalize(white(rows), dim=1), F.normalize(white(wanted), dim=1)
+        others = vectors(*sorted((tmp_path / "others").iterdir()))
+        directions = principal_directions(others, 6)
+        rows, wanted = ((own - others.mean(dim=0)) @ directions.T for own in (rows, wanted))
+    rows, wanted = F.normalize(rows, dim=1), F.normalize(wanted, dim=1)
     ranked = (wanted @ rows.T).argsort(dim=1, descending=True)
     precisions = [compute_ap(order.tolist(), {number}, set()) for number, order in enumerate(ranked)]
     assert found["map_strong"] == pytest.approx(100 * sum(precisions) / 3)
+
+
+@torch.no_grad()
+def test_vectors_of_length_one_and_their_covariance_are_options(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = tiny_vit()
+    folder = samples.copydays(tmp_path / "copydays")
+    for thing in range(40):
+        samples.save(tmp_path / "others" / f"{thing}.jpg", 50 + thing, 1)
+    white = {"whiten_on": str(tmp_path / "others"), "whiten_dim": 6}
+    found = measured(tmp_path, network, **white, length_one=True, whiten_center=True)
+
+    def vectors(*paths: Path) -> Tensor:
+        return F.normalize(torch.stack([slow_vector(network, tmp_path, path) for path in paths]), dim=1)
+
+    rows = vectors(*sorted((folder / "original").iterdir()), *sorted((folder / "distractors").iterdir()))
+    moments = Moments(32)
+    moments.add(vectors(*sorted((tmp_path / "others").iterdir())))
+    whitening = moments.whitening(6)
+    wanted = F.normalize(whitening(vectors(*sorted((folder / "strong").iterdir()))), dim=1)
+    ranked = (wanted @ F.normalize(whitening(rows), dim=1).T).argsort(dim=1, descending=True)
+    precisions = [compute_ap(order.tolist(), {number}, set()) for number, order in enumerate(ranked)]
+    assert found["map_strong"] == pytest.approx(100 * sum(precisions) / 3)
+
+
+def test_an_original_behind_the_first_places_counts_as_not_found(tmp_path: Path) -> None:
+    samples.copydays(tmp_path / "copydays")
+    torch.manual_seed(0)
+    network = tiny_resnet()
+    all_places = measured(tmp_path, network, first=None)["map_strong"]
+    assert measured(tmp_path, network)["map_strong"] == pytest.approx(all_places)  # there are but eight images
+    nearest = measured(tmp_path, network, first=1)["map_strong"]
+    assert nearest in (0, pytest.approx(100 / 3), pytest.approx(200 / 3))
+    assert nearest < all_places
 
 
 def test_unchanged_copies_are_all_found_by_any_network(tmp_path: Path) -> None:

@@ -46,13 +46,14 @@ class Scored:
     precision: dict[int, Tensor]
 
 
-def score(ranked: Int64s, task: Task, ks: Sequence[int] = ()) -> Scored:
+def score(ranked: Int64s, task: Task, ks: Sequence[int] = (), cut: int | None = None) -> Scored:
     """Score the rankings of a task's queries, without those that have nothing to find (Radenovic et al. 2018).
 
     Args:
         ranked: int64 [all queries, N], places in the database, nearest first.
         task: what they are to find.
         ks: see `precision_at`.
+        cut: places of a ranking that count; what is right behind them counts as not found. Default: all.
     """
     kept, precisions = [], []
     at: dict[int, list[float]] = {k: [] for k in ks}
@@ -61,7 +62,7 @@ def score(ranked: Int64s, task: Task, ks: Sequence[int] = ()) -> Scored:
             continue
         ranks = ranks_of(ranked[query], right, ignored)
         kept.append(query)
-        precisions.append(trapezoid_precision(ranks))
+        precisions.append(trapezoid_precision(ranks if cut is None else ranks[ranks < cut], len(ranks)))
         for k in ks:
             at[k].append(precision_at(ranks, k))
     columns = {k: torch.tensor(values, dtype=torch.float64) for k, values in at.items()}
@@ -74,19 +75,20 @@ def ranks_of(ranked: Int64s, right: Int64s, ignored: Int64s) -> Int64s:
     return np.flatnonzero(np.isin(kept, right)).astype(np.int64)
 
 
-def trapezoid_precision(ranks: Int64s) -> float:
+def trapezoid_precision(ranks: Int64s, num_right: int | None = None) -> float:
     """Area below precision over recall, between points joined by lines: that of Oxford Buildings' `compute_ap`.
 
     At the j-th right one the recall grows by 1 / P; the precision goes from that just in front of it, j / rank, to that
     with it, (j + 1) / (rank + 1) (Philbin et al. 2007; the same in Radenovic et al. 2018).
 
     Args:
-        ranks: of all P right ones, from 0, rising.
+        ranks: of the right ones that were found, from 0, rising.
+        num_right: P, all that there are; default: those that were found.
     """
     found = np.arange(len(ranks))
     before = np.where(ranks == 0, 1.0, found / np.maximum(ranks, 1))
     behind = (found + 1) / (ranks + 1)
-    return float(((before + behind) / 2).mean())
+    return float(((before + behind) / 2).sum() / (len(ranks) if num_right is None else num_right))
 
 
 def precision_at(ranks: Int64s, k: int) -> float:

@@ -42,6 +42,8 @@ class Search:
         whiten_dim: directions that are kept.
         whiten_images: images that it is learned on at most, an even share.
         distractors: folder of further images that are searched, and right for no query.
+        whiten_center: see `Moments.whitening`.
+        cut: see `score`.
     """
 
     dataset: Dataset
@@ -54,6 +56,8 @@ class Search:
     whiten_dim: int | None
     whiten_images: int | None
     distractors: str | None
+    whiten_center: bool = True
+    cut: int | None = None
 
     def check(self) -> InstanceSet:
         """Refuse what cannot be measured, before a network is asked; the dataset.
@@ -88,7 +92,7 @@ class Search:
         whitening = None
         if self.whiten_on is not None:
             learned_on = self._whitening_images(self.whiten_on)
-            whitening = gather_moments(describer, learned_on).whitening(self.whiten_dim)
+            whitening = gather_moments(describer, learned_on).whitening(self.whiten_dim, self.whiten_center)
         database = describe(describer, images.database, whitening)
         if self.distractors is not None:
             more = Images(self.distractors, tuple(ImageFiles(self.distractors).paths))
@@ -96,7 +100,7 @@ class Search:
         cut = images.queries if self.crop_queries else Images(images.queries.uri, images.queries.paths)
         queries = describe(describer, cut, whitening, most_broken=0)
         ranked = ranking(queries.rows, database, self.similarity)
-        return {task.name: score(ranked, task, ks) for task in images.tasks}
+        return {task.name: score(ranked, task, ks, self.cut) for task in images.tasks}
 
     def names(self) -> tuple[str, ...]:
         """Of the tasks."""

@@ -51,8 +51,13 @@ class Moments:
         self.total = self.total + other.total.to(self.total.device)
         self.products = self.products + other.products.to(self.products.device)
 
-    def whitening(self, dim: int | None = None) -> Whitening:
+    def whitening(self, dim: int | None = None, center: bool = True) -> Whitening:
         """The whitening that keeps the `dim` directions that vary most; default: all.
+
+        Args:
+            dim: directions.
+            center: take the variances about the mean; else the second moments about 0, as DINO's code does. Rows have
+                the mean subtracted in either case.
 
         Raises:
             ValueError: if there are no such many, or fewer than two rows.
@@ -63,7 +68,8 @@ class Moments:
         if self.num < 2:
             raise ValueError(f"{self.num} vectors are too few to learn a whitening of; give more images in whiten_on")
         mean = self.total / self.num
-        variances, directions = torch.linalg.eigh(self.products / self.num - torch.outer(mean, mean))  # rising
+        about = mean if center else torch.zeros_like(mean)
+        variances, directions = torch.linalg.eigh(self.products / self.num - torch.outer(about, about))  # rising
         variances, directions = variances.flip(0)[:dim], directions.flip(1)[:, :dim]
         scale = variances.clamp_min(LEAST * float(variances[0])).clamp_min(1e-300).rsqrt()
         return Whitening(mean.float(), (directions * scale).float())

@@ -45,6 +45,8 @@ def test_by_hand() -> None:
     assert trapezoid_precision(np.array([0, 2])) == pytest.approx((1 + (1 / 2 + 2 / 3) / 2) / 2)
     # one at rank 3: (0 + 1/4) / 2
     assert trapezoid_precision(np.array([3])) == pytest.approx(1 / 8)
+    assert trapezoid_precision(np.array([0, 2]), 4) == pytest.approx((1 + (1 / 2 + 2 / 3) / 2) / 4)
+    assert trapezoid_precision(np.array([], np.int64), 4) == 0
 
 
 def test_what_is_ignored_has_no_rank() -> None:
