@@ -77,3 +77,16 @@ def test_every_entry_is_a_setting_with_another_default() -> None:
             node, alias, *rest = keys
             setting = dict(settings_in(component_class(kinds[slots[node]], alias), {}))[tuple(rest)]
         assert setting.default != value, f"{keys}: the former value is the default, so the entry does nothing"
+
+
+@pytest.mark.parametrize("blur_p", [0.0, 0.5])
+def test_both_views_of_an_older_vicreg_are_drawn_alike_and_normalised_together(blur_p: float) -> None:
+    tree = to_dict(load_config("vicreg", ["data.path=/images", f"method.views.blur_p={blur_p}"]))
+    del tree["method"]["batch_norm"], tree["method"]["views"]["second_blur_p"]
+    del tree["method"]["views"]["second_solarize_p"]
+    tree["method"]["views"]["solarize_p"] = 0.1
+    config: Any = load_dumped(write(tree))
+    assert config.method.batch_norm == "joint"
+    assert (config.method.views.second_blur_p, config.method.views.second_solarize_p) == (blur_p, 0.1)
+    first, second = config.method.views.recipe().groups["global"]
+    assert first == second

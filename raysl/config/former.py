@@ -5,16 +5,32 @@ the default of that setting changes what a run does, the older run must be read 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from raysl.components import ALIASES
 from raysl.config.dump import Keys
 from raysl.config.fields import find, put
 
+
+@dataclass(frozen=True)
+class ValueOf:
+    """The value that another setting of the same run has."""
+
+    keys: Keys
+    """Its place in the tree."""
+
+
 FORMER: dict[Keys, Any] = {
     ("method", "simclr", "output_norm"): "none",
     ("method", "dcl", "output_norm"): "none",
     ("method", "supcon", "output_norm"): "none",
+    ("method", "barlow_twins", "batch_norm"): "joint",
+    ("method", "vicreg", "batch_norm"): "joint",
+    ("method", "vicreg", "views", "second_blur_p"): ValueOf(("method", "views", "blur_p")),
+    ("method", "vicreg", "views", "second_solarize_p"): ValueOf(("method", "views", "solarize_p")),
+    ("method", "wmse", "batch_norm"): "joint",
+    ("method", "byol", "last_bias"): True,
 }
 """Values by place. The place of a component's setting has the component's alias behind the node's key, as in
 ("method", "dino", "teacher_bn") and ("benchmarks", "knn", "k"); that of a shared setting is its place in the tree, as
@@ -35,7 +51,8 @@ def with_former(tree: dict[str, Any], former: Mapping[Keys, Any] | None = None) 
         for place in _places(tree, keys):
             above = find(tree, place[:-1])
             if isinstance(above, dict) and place[-1] not in above:
-                tree = put(tree, place, value)
+                former_value = find(tree, value.keys) if isinstance(value, ValueOf) else value
+                tree = put(tree, place, former_value)
     return tree
 
 

@@ -40,6 +40,8 @@ class BYOL(Method):
         """Width of the hidden layers of projector and predictor (section 3.2)."""
         output_dim: Width = 256
         """Width of projections and predictions (section 3.2)."""
+        last_bias: bool = False
+        """A bias in the last layer of projector and predictor; the authors' code has none."""
         momentum: Momentum = 0.996
         """Share of the target that the first update keeps, tau base (section 3.2; 0.99 for 300 epochs and fewer)."""
         final_momentum: Share = 1.0
@@ -50,8 +52,9 @@ class BYOL(Method):
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
         hidden_dim, output_dim = self.config.hidden_dim, self.config.output_dim
-        self.projector = mlp([backbone.feature_dim, hidden_dim, output_dim], norm=True)
-        self.predictor = mlp([output_dim, hidden_dim, output_dim], norm=True)
+        last_bias = self.config.last_bias
+        self.projector = mlp([backbone.feature_dim, hidden_dim, output_dim], norm=True, last_bias=last_bias)
+        self.predictor = mlp([output_dim, hidden_dim, output_dim], norm=True, last_bias=last_bias)
         self.teacher = Teacher(self._student())
 
     @classmethod

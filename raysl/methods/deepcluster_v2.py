@@ -55,8 +55,8 @@ class DeepClusterV2(Method):
         """Width of the projector's hidden layer."""
         output_dim: Width = 128
         """Width of embeddings and centroids."""
-        projector_norm: bool = False
-        """Batch normalisation in the projector; VISSL has none."""
+        projector_norm: bool = True
+        """Batch normalisation in front of the ReLU of the projector (authors' code; VISSL has none)."""
         clusters: Annotated[tuple[Count, ...], NotEmpty()] = (3000, 3000, 3000)
         """Clusters of each clustering, whose losses are averaged (appendix D)."""
         kmeans_iters: Annotated[int, Within(1, 1000)] = 10

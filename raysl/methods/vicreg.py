@@ -25,7 +25,7 @@ from raysl.nn.heads import mlp
 from raysl.nn.moments import centred, products
 from raysl.nn.view_passes import ViewNorm, features_of_views
 from raysl.schedule import Step
-from raysl.transforms.recipes import Crops
+from raysl.transforms.recipes import AsymmetricCrops
 
 
 class VICReg(Method):
@@ -41,9 +41,9 @@ class VICReg(Method):
         invariance: Amount = 25.0
         """Weight lambda of the mean squared difference of the views (eq. 5 and 6, section 4.2), a mean over images and
         dimensions as in algorithm 1."""
-        variance: Amount = 25.0
+        variance: Amount = 12.5
         """Weight mu of the hinges of the standard deviations, a mean over dimensions and a sum over both views (eq. 1
-        and 6, section 4.2). The authors' code halves that sum, and so does lightly: 12.5 for theirs."""
+        and 6). The paper has 25 (section 4.2); the authors' code and lightly have 25 for half the sum."""
         covariance: Amount = 1.0
         """Weight nu of the squared covariances (eq. 4 and 6, section 4.2)."""
         target_std: Annotated[float, Within(0, 1e6, above=True)] = 1.0
@@ -55,8 +55,9 @@ class VICReg(Method):
         batch_norm: ViewNorm = "per_view"
         """Batch normalisation of backbone and expander: over the images of each view by itself, as in the authors'
         code, or over those of both views."""
-        views: Crops = field(default_factory=lambda: Crops(jitter=(0.4, 0.4, 0.2, 0.1), solarize_p=0.1))
-        """Two crops drawn alike (appendix C.1)."""
+        views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
+        """Two crops, drawn as BYOL's (authors' code); the paper draws both alike, blurred by half and solarised by a
+        tenth (appendix C.1)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)

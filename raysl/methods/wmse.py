@@ -53,8 +53,9 @@ class WMSE(Method):
         batch_norm: ViewNorm = "per_view"
         """Batch normalisation of the backbone: over the images of each view by itself, as in the authors' code, or over
         those of all views. The projector always has all views together."""
-        views: Crops = field(default_factory=Crops)
-        """Crops drawn alike, all pairs of which agree: two or, better, four (section 3)."""
+        views: Crops = field(default_factory=lambda: Crops(blur_p=0.0))
+        """Crops drawn alike, not blurred (authors' code), all pairs of which agree: two or, better, four (section
+        3)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)

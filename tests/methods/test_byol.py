@@ -139,6 +139,13 @@ def test_check_refuses_settings_that_cannot_work(fields: dict[str, Any], message
         BYOL.check(setup_of(**fields))
 
 
+@pytest.mark.parametrize("last_bias", [False, True])
+def test_the_last_layers_have_a_bias_where_it_is_asked_for(last_bias: bool) -> None:
+    method = small_byol(**{"method.last_bias": last_bias})
+    for network in (method.projector, method.predictor, method.teacher.module[1]):
+        assert (network[-1].bias is not None) == last_bias
+
+
 def test_views_networks_and_optimizer_are_the_papers() -> None:
     config = load_config("byol", ["data.path=/images"])
     setup = Setup.of(config, 1_281_167, 1000)
@@ -150,6 +157,8 @@ def test_views_networks_and_optimizer_are_the_papers() -> None:
     assert second.transforms[3:] == (GaussianBlur(p=0.1, sigma=(0.1, 2.0)), Solarize(p=0.2))
     assert (config.method.hidden_dim, config.method.output_dim) == (4096, 256)
     assert (config.method.momentum, config.method.final_momentum) == (0.996, 1.0)
+    assert [view.crop.interpolation for view in (first, second)] == ["bicubic", "bicubic"]
+    assert config.backbone.zero_init_residual
     optim = config.optim
     assert (optim.name, peak_lr(optim, 4096), optim.weight_decay) == ("lars", pytest.approx(3.2), 1.5e-6)
     assert (str(optim.warmup), optim.exclude_norm_and_bias) == ("10ep", True)
