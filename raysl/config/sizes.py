@@ -87,6 +87,17 @@ def made_for(config: RunConfig) -> list[str]:
     return [f"{'.'.join(keys)}={find(tree, keys)}" for keys in marked]
 
 
+def setting_of(config: RunConfig, side: int) -> str:
+    """The setting to change where images of so many pixels do not fit: `data.image_size` where it is that one."""
+    if side == config.data.image_size:
+        return ".".join(IMAGES)
+    tree = {"method": plain(config.method)}
+    for keys, setting in settings_in(MethodConfig, tree["method"], ("method",)):
+        if find(tree, keys) == side and any(isinstance(mark, OfViews | WithViews) for mark in marks_of(setting.kind)):
+            return ".".join(keys)
+    return "method.views"
+
+
 def _view_sides(tree: dict[str, Any]) -> Iterator[tuple[Keys, Any]]:
     """Keys and defaults of the sides of views in the settings of the method that a tree names."""
     for keys, setting in settings_in(MethodConfig, tree.get("method"), ("method",)):

@@ -17,6 +17,7 @@ from raysl.checkpoint import Checkpoint, load_tensors
 from raysl.checkpoint_files import STATE_FILE, local_copy, newest
 from raysl.config.ranges import Location, Share, Temperature, Width
 from raysl.config.schema import MethodConfig
+from raysl.config.sizes import setting_of
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, one_hot, soft_cross_entropy
@@ -186,7 +187,7 @@ def _check_teacher(setup: Setup, checkpoint: Checkpoint) -> None:
     if patch_size is not None and size % patch_size:
         raise ConfigError(
             f"views of {size} pixels are not covered by the teacher's patches of {patch_size}; set "
-            f"method.views.size={(size // patch_size + 1) * patch_size}"
+            f"{setting_of(setup.config, size)}={(size // patch_size + 1) * patch_size}"
         )
     if method.target == "labels":
         num_classes = _classifier(checkpoint).out_features

@@ -1,5 +1,6 @@
 """What methods on patches ask of a backbone, and what they refuse before a process starts."""
 
+from raysl.config.sizes import setting_of
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
@@ -36,7 +37,7 @@ def grid_side(setup: Setup, title: str) -> int:
         ways = [str(side) for side in (size - rest, size - rest + patch_size) if side >= patch_size]
         raise ConfigError(
             f"views of {size} pixels are not covered by patches of {patch_size}; "
-            f"set method.views.size={' or '.join(ways)}, or another backbone.patch_size"
+            f"set {setting_of(setup.config, size)}={' or '.join(ways)}, or another backbone.patch_size"
         )
     return int(size // patch_size)
 

@@ -7,6 +7,7 @@ from raysl.benchmarks.benchmark import Needs
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.components import Classes, resolve
 from raysl.config.schema import RunConfig
+from raysl.config.sizes import setting_of
 from raysl.data.ingest.split_parts import tell_notes
 from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
@@ -92,6 +93,8 @@ def prepare(config: RunConfig) -> Prepared:
             recipe.size,
             config.data.image_size,
         )
+    if not is_cut and (advice := classes.backbone.advice(config.backbone, recipe.size)):
+        log.warning(advice)
     return Prepared(
         setup=setup,
         classes=classes,
@@ -113,8 +116,11 @@ def checked_views(setup: Setup, classes: Classes) -> ViewRecipe:
     classes.method.check(setup)
     recipe = views_of(setup, classes)
     sides = {view.size for views in recipe.groups.values() for view in views}
-    for side in sorted(sides | {setup.config.data.image_size}):
-        classes.backbone.check_side(setup.config.backbone, side)
+    for side in (setup.config.data.image_size, *sorted(sides, reverse=True)):
+        try:
+            classes.backbone.check_side(setup.config.backbone, side)
+        except ConfigError as error:
+            raise ConfigError(f"{setting_of(setup.config, side)}={side}: {error}") from error
     return recipe
 
 

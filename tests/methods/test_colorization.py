@@ -168,7 +168,7 @@ def test_images_of_one_color_leave_the_loss_finite() -> None:
 
 
 def test_networks_without_a_map_that_fits_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"views of 10 pixels are not covered by patches of 4; .*views.size=12"):
+    with pytest.raises(ConfigError, match=r"views of 10 pixels are not covered by patches of 4; .*data.image_size=12"):
         Colorization.check(setup_of(*VIT, "method.views.size=10", "data.image_size=10"))
 
 

@@ -92,7 +92,7 @@ class AlexNet(Backbone):
             ConfigError: with a size that fits.
         """
         if problem := _size_problem(config, side, side):
-            raise ConfigError(f"{problem} (method.views and data.image_size say how large images are)")
+            raise ConfigError(problem)
 
     @property
     def stage_widths(self) -> dict[str, int]:

@@ -98,6 +98,11 @@ class Backbone(nn.Module, ABC):
             ConfigError: with a size that fits.
         """
 
+    @classmethod
+    def advice(cls, config: Any, side: int) -> str | None:
+        """What to set for square images of so many pixels a side, where other settings are made for such images."""
+        return None
+
     @property
     def stage_widths(self) -> dict[str, int]:
         """Names that `stages` takes and the widths of what they give, from the first to the last; empty: not told."""
@@ -212,6 +217,15 @@ def _listed(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
                 yield f"{prefix}{name}", child
         else:
             yield from _listed(child, f"{prefix}{name}.")
+
+
+def uncovered(side: int, patch_size: int) -> str | None:
+    """What to say of images of so many pixels a side that patches do not cover exactly; None of others."""
+    if side % patch_size == 0:
+        return None
+    low = side - side % patch_size
+    near = f"set {low} or {low + patch_size}" if low else f"set {patch_size}"
+    return f"images of {side} pixels are not covered by patches of {patch_size}; {near}, or another backbone.patch_size"
 
 
 def visible_places(mask: Tensor, num_visible: int) -> Tensor:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from torch import Tensor, nn
 
@@ -26,6 +26,8 @@ LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]
     152: (Bottleneck, (3, 8, 36, 3)),
     200: (Bottleneck, (3, 24, 36, 3)),
 }
+SMALL_SIDE = 64
+"""Side in pixels of the largest images for which the small stem is advised."""
 
 
 class ResNet(Backbone):
@@ -93,6 +95,16 @@ class ResNet(Backbone):
             channels = config.width * 2**stage * block.expansion
         self.feature_dim = channels
         self._init_weights(config.zero_init_residual)
+
+    @classmethod
+    def advice(cls, config: Any, side: int) -> str | None:
+        """What to set for small images, of which the stem for ImageNet's leaves a quarter of the side."""
+        if config.stem != "imagenet" or side > SMALL_SIDE:
+            return None
+        return (
+            f"images of {side} pixels leave maps of {max(side // 4, 1)} behind backbone.stem=imagenet; "
+            "set backbone.stem=cifar, which is made for small images"
+        )
 
     @property
     def stage_widths(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from raysl.config.ranges import Positive, ViewSide, Width, Within
 from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.attention import Block
-from raysl.nn.backbones.backbone import TokenBackbone
+from raysl.nn.backbones.backbone import TokenBackbone, uncovered
 from raysl.nn.backbones.init import Init, init_vit
 from raysl.nn.backbones.positions import resize_positions, sincos_positions
 
@@ -116,6 +116,16 @@ class ViT(TokenBackbone):
         )
         self.norm = nn.LayerNorm(width, eps=1e-6)
         init_vit(self, config.init)
+
+    @classmethod
+    def check_side(cls, config: Any, side: int) -> None:
+        """Refuse images that patches do not cover exactly.
+
+        Raises:
+            ConfigError: with sizes that they cover.
+        """
+        if problem := uncovered(side, config.patch_size):
+            raise ConfigError(problem)
 
     @property
     def stage_widths(self) -> dict[str, int]:

@@ -49,7 +49,7 @@ class WrappedBackbone(Backbone):
             ConfigError: with sizes that do.
         """
         if problem := cls.without_weights(config)._size_problem(side, side):
-            raise ConfigError(f"{problem} (method.views and data.image_size say how large images are)")
+            raise ConfigError(problem)
 
     @property
     def feature_stages(self) -> tuple[str, ...]:
