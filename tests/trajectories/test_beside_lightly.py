@@ -1,0 +1,51 @@
+"""Each method that lightly has an example of takes the same twenty steps as a model put together from lightly's own
+heads, losses, momentum updates and masked transformers: same weights, batches and SGD, in float64."""
+
+import pytest
+import torch
+
+from raysl.components import ALIASES
+from tests.trajectories.lightly_peers import CONVNET_PEERS, NOT_BESIDE, Peer
+from tests.trajectories.lightly_vits import VIT_PEERS
+from tests.trajectories.ours import LR, MOMENTUM, Course, assert_equal, course
+
+PEERS = CONVNET_PEERS | VIT_PEERS
+EXAMPLES = {
+    "barlow_twins", "byol", "dcl", "dino", "dino_v2", "ibot", "ijepa", "mae", "moco", "msn", "nnclr", "simclr",
+    "simmim", "simsiam", "swav", "tico", "vicreg",
+}  # fmt: skip
+"""Methods of raysl that lightly 1.6.0 has an example of."""
+
+
+def test_every_method_that_lightly_has_an_example_of_is_compared_or_says_why_not() -> None:
+    assert set(ALIASES["method"]) >= EXAMPLES
+    compared = {name.partition("-")[0] for name in PEERS}
+    assert compared | set(NOT_BESIDE) == EXAMPLES
+    assert not compared & set(NOT_BESIDE)
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_twenty_steps_end_with_the_weights_of_lightly(name: str) -> None:
+    make, words = PEERS[name]
+    ours = course(name.partition("-")[0], *words)
+    peer = make(ours)
+    torch.set_default_dtype(torch.float64)  # lightly makes temperatures and weights of this type
+    try:
+        train(peer, ours)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    begun, ended = (next(method.parameters()) for method in (ours.begun, ours.ended))
+    assert not torch.equal(begun, ended)
+    for what, found, expected in peer.pairs(ours.ended):
+        assert_equal(found, expected, what)
+
+
+def train(peer: Peer, ours: Course) -> None:
+    """Plain SGD on the same batches."""
+    optimizer = torch.optim.SGD(peer.trained(), lr=LR, momentum=MOMENTUM)
+    for batch, step in zip(ours.batches, ours.steps, strict=True):
+        optimizer.zero_grad()
+        peer.loss(batch, step).sum().backward()
+        peer.after_backward(step)
+        optimizer.step()
+        peer.after_update(batch, step)
