@@ -1,7 +1,6 @@
 """Models put together from lightly's parts, one for each method that lightly has an example of."""
 
 import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -25,7 +24,7 @@ from torch.nn import functional as F
 from raysl.data.batch import Batch
 from raysl.methods.method import Method
 from raysl.schedule import Step
-from tests.trajectories.ours import Course
+from tests.trajectories.ours import Course, Peer
 
 NOT_BESIDE = {
     "nnclr": "lightly contrasts neighbours and predictions as SimCLR does, with the other rows of either view as "
@@ -36,28 +35,6 @@ NOT_BESIDE = {
 }
 """Methods of the same name that are not the same method, each with the reason. Plain loops stand beside these
 (`test_beside_plain_loops.py`)."""
-
-
-class Peer(ABC):
-    """A model that takes the steps of a course."""
-
-    @abstractmethod
-    def loss(self, batch: Batch, step: Step) -> Tensor:
-        """Of one step."""
-
-    @abstractmethod
-    def pairs(self, ended: Method) -> list[tuple[str, Tensor, Tensor]]:
-        """Name, raysl's tensor and lightly's tensor of all that is compared at the end."""
-
-    @abstractmethod
-    def trained(self) -> list[nn.Parameter]:
-        """What the optimizer moves."""
-
-    def after_backward(self, step: Step) -> None:  # noqa: B027 - most do nothing
-        """Between the gradients and the update."""
-
-    def after_update(self, batch: Batch, step: Step) -> None:  # noqa: B027 - likewise
-        """After the update."""
 
 
 def tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -2,13 +2,14 @@
 needs to take the same steps: the initial method, the batches, the clock."""
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysl.checkpoint import TrainState
 from raysl.data.batch import Batch
@@ -46,17 +47,56 @@ class Course:
         begun, ended: the method before the first step and after the last one.
         batches: one a step, in float64.
         steps: the clock at each step.
+        first: the method's state when the first step began, behind `before_epoch`.
     """
 
     begun: Method
     ended: Method
     batches: Sequence[Batch]
     steps: Sequence[Step]
+    first: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def config(self) -> Any:
         """The method's settings."""
         return self.begun.config
+
+
+class Peer(ABC):
+    """A model that takes the steps of a course."""
+
+    @abstractmethod
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of one step."""
+
+    @abstractmethod
+    def pairs(self, ended: Method) -> list[tuple[str, Tensor, Tensor]]:
+        """Name, raysl's tensor and lightly's tensor of all that is compared at the end."""
+
+    @abstractmethod
+    def trained(self) -> list[nn.Parameter]:
+        """What the optimizer moves."""
+
+    def after_backward(self, step: Step) -> None:  # noqa: B027 - most do nothing
+        """Between the gradients and the update."""
+
+    def after_update(self, batch: Batch, step: Step) -> None:  # noqa: B027 - likewise
+        """After the update."""
+
+
+def train(peer: Peer, ours: Course) -> None:
+    """Plain SGD on the batches of a course."""
+    optimizer = torch.optim.SGD(peer.trained(), lr=LR, momentum=MOMENTUM)
+    torch.set_default_dtype(torch.float64)  # lightly makes temperatures and weights of this type
+    try:
+        for batch, step in zip(ours.batches, ours.steps, strict=True):
+            optimizer.zero_grad()
+            peer.loss(batch, step).sum().backward()
+            peer.after_backward(step)
+            optimizer.step()
+            peer.after_update(batch, step)
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def course(name: str, *words: str, num_steps: int = STEPS) -> Course:
@@ -69,8 +109,15 @@ def course(name: str, *words: str, num_steps: int = STEPS) -> Course:
     plan, stream = run.setup.plan, InFloat64(run)
     assert plan.total_steps == num_steps
     batches = list(islice(stream.from_step(0), num_steps))
+    first: dict[str, Tensor] = {}
+
+    def keep(*_: object) -> None:
+        if not first:
+            first.update(copy.deepcopy(state.method.state_dict()))
+
+    state.method.register_forward_pre_hook(keep)
     fit(state, state.method, plan, stream, reporter=LocalReporter())
-    return Course(begun, state.method, batches, [plan.step(number) for number in range(num_steps)])
+    return Course(begun, state.method, batches, [plan.step(number) for number in range(num_steps)], first)
 
 
 def assert_equal(found: Tensor, expected: Tensor, what: str, rtol: float = 1e-9) -> None:

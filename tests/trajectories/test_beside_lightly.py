@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from raysl.components import ALIASES
-from tests.trajectories.lightly_peers import CONVNET_PEERS, NOT_BESIDE, Peer
+from tests.trajectories.lightly_peers import CONVNET_PEERS, NOT_BESIDE
 from tests.trajectories.lightly_vits import VIT_PEERS
-from tests.trajectories.ours import LR, MOMENTUM, Course, assert_equal, course
+from tests.trajectories.ours import assert_equal, course, train
 
 PEERS = CONVNET_PEERS | VIT_PEERS
 EXAMPLES = {
@@ -29,23 +29,8 @@ def test_twenty_steps_end_with_the_weights_of_lightly(name: str) -> None:
     make, words = PEERS[name]
     ours = course(name.partition("-")[0], *words)
     peer = make(ours)
-    torch.set_default_dtype(torch.float64)  # lightly makes temperatures and weights of this type
-    try:
-        train(peer, ours)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    train(peer, ours)
     begun, ended = (next(method.parameters()) for method in (ours.begun, ours.ended))
     assert not torch.equal(begun, ended)
     for what, found, expected in peer.pairs(ours.ended):
         assert_equal(found, expected, what)
-
-
-def train(peer: Peer, ours: Course) -> None:
-    """Plain SGD on the same batches."""
-    optimizer = torch.optim.SGD(peer.trained(), lr=LR, momentum=MOMENTUM)
-    for batch, step in zip(ours.batches, ours.steps, strict=True):
-        optimizer.zero_grad()
-        peer.loss(batch, step).sum().backward()
-        peer.after_backward(step)
-        optimizer.step()
-        peer.after_update(batch, step)

@@ -1,0 +1,429 @@
+"""Methods of convolutional networks, written again from their papers in plain loops."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from raysl.data.batch import Batch
+from raysl.schedule import Step
+from tests.trajectories.lightly_peers import by_size, sizes
+from tests.trajectories.ours import Course, Peer
+from tests.trajectories.plain import (
+    Plain,
+    all_views,
+    balanced,
+    class_loss,
+    cosine_course,
+    cross_entropy,
+    follow,
+    log_softmax,
+    mean,
+    push,
+    remember,
+    two,
+    unit,
+    units,
+)
+
+
+class NNCLR(Plain):
+    """Dwibedi et al. 2021, eq. 3 and 4."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Each neighbour picks its image's prediction from the other view."""
+        z = [self.embed(view) for view in two(batch)]
+        p = [self.net.predictor(rows) for rows in z]
+        self.newest = units(z[0].detach())
+        return mean(self._directed(z[one].detach(), p[other]) for one, other in ((0, 1), (1, 0)))
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """First views enter the support set."""
+        push(self.net.queue, self.newest)
+
+    def _directed(self, z: Tensor, p: Tensor) -> Tensor:
+        terms = []
+        for image, row in enumerate(z):
+            cosines = torch.stack([unit(row) @ key for key in self.net.queue.keys])
+            neighbour = self.net.queue.keys[cosines.argmax()]
+            terms.append(-log_softmax(units(p) @ neighbour / self.config.temperature)[image])
+        return mean(terms)
+
+
+class TiCo(Plain):
+    """Zhu et al. 2022, algorithm 1; a gradient flows through what the batch adds to the covariance."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Invariance and contrast."""
+        first, second = two(batch)
+        z, target = units(self.embed(first)), units(self.net.teacher.module(second).detach())
+        added = mean(torch.outer(row, row) for row in z)
+        covariance = self.config.beta * self.net.covariance + (1 - self.config.beta) * added
+        self.moved = covariance.detach()
+        pulled = mean(1 - one @ other for one, other in zip(z, target, strict=True))
+        return pulled + self.config.rho * mean(row @ covariance @ row for row in z)
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """Covariance and teacher."""
+        self.net.covariance.copy_(self.moved)
+        momentum = cosine_course(step, self.config.momentum, 1.0)
+        follow(self.net.teacher, (self.net.backbone, self.net.projector), momentum)
+
+
+class MoCoV3(Plain):
+    """Chen, Xie and He 2021, algorithm 1."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of both directions, times 2T."""
+        views = two(batch)
+        queries = [self.net.predictor(self.embed(view)) for view in views]
+        keys = [self.net.teacher.module(view).detach() for view in views]
+        return self._directed(queries[0], keys[1]) + self._directed(queries[1], keys[0])
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teacher follows."""
+        momentum = cosine_course(step, self.config.momentum, self.config.momentum_end)
+        follow(self.net.teacher, (self.net.backbone, self.net.projector), momentum)
+
+    def _directed(self, q: Tensor, k: Tensor) -> Tensor:
+        temperature = self.config.temperature
+        own = class_loss(torch.arange(len(q)), [units(k) @ unit(row) / temperature for row in q])
+        return 2 * temperature * own
+
+
+class ReSSL(Plain):
+    """Zheng et al. 2021, algorithm 1."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """The student's relations to the queue after the teacher's."""
+        strong, keys = batch.views["global"], self.net.queue.keys
+        z = units(self.embed(strong.flatten(0, 1)))
+        self.newest = units(self.net.teacher.module(batch.views["weak"][:, 0]).detach())
+        relations = [log_softmax(keys @ row / self.config.teacher_temperature).exp() for row in self.newest]
+        told = [relation for relation in relations for _ in range(strong.shape[1])]
+        return cross_entropy(told, [keys @ row / self.config.temperature for row in z])
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """Teacher and queue."""
+        follow(self.net.teacher, (self.net.backbone, self.net.projector), self.config.momentum)
+        push(self.net.queue, self.newest)
+
+
+class SupCon(Plain):
+    """Khosla et al. 2020, eq. 2."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Sum over positives outside of the logarithm."""
+        views = batch.views["global"]
+        z = units(self.embed(views.flatten(0, 1)))
+        labels = batch.label.repeat_interleave(views.shape[1])
+        terms = []
+        for anchor in range(len(z)):
+            others = [row for row in range(len(z)) if row != anchor]
+            shares = log_softmax(torch.stack([z[anchor] @ z[row] for row in others]) / self.config.temperature)
+            alike = [place for place, row in enumerate(others) if labels[row] == labels[anchor]]
+            terms.append(-mean(shares[place] for place in alike))
+        return mean(terms)
+
+
+class WMSE(Plain):
+    """Ermolov et al. 2021, section 3, with inverses of whole covariances in place of triangular solutions."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Distances of views that are whitened in random parts."""
+        h = [self.net.backbone(view) for view in two(batch)]
+        v = self.net.projector(torch.stack(h, dim=1).flatten(0, 1)).unflatten(0, (-1, 2))  # [B, 2, D]
+        draw = batch.shared("wmse.sub_batches")
+        terms = []
+        for _ in range(self.config.whitenings):
+            order = torch.from_numpy(draw.permutation(len(v))[0])
+            for part in v[order].tensor_split(max(1, len(v) // self.config.sub_batch)):
+                first, second = (self._whitened(part[:, view]) for view in (0, 1))
+                terms += [2 - 2 * unit(one) @ unit(other) for one, other in zip(first, second, strict=True)]
+        return mean(terms)
+
+    def _whitened(self, rows: Tensor) -> Tensor:
+        centred = rows - rows.mean(dim=0)
+        covariance = sum(torch.outer(row, row) for row in centred) / (len(rows) - 1)
+        eye = torch.eye(rows.shape[1])
+        covariance = (1 - self.config.eps) * covariance + self.config.eps * eye
+        whitener = torch.linalg.inv(torch.linalg.cholesky(covariance))
+        return torch.stack([whitener @ row for row in centred])
+
+
+class NPID(Plain):
+    """Wu et al. 2018, eq. 4 to 8; with other settings PIRL's estimate of the constant, or a cross entropy."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of one view."""
+        self.z = self.embed(batch.views["global"][:, 0])
+        rows = self._rows(batch, "npid.negatives")
+        if step.index == 0:
+            self._set_norm(self.z, rows)
+        return self._compared(self.z, rows)
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The bank."""
+        remember(self.net.bank.bank, batch.index, self.z.detach(), self.config.momentum)
+
+    def _rows(self, batch: Batch, slot: str) -> Tensor:
+        bank = self.net.bank.bank.clone()
+        drawn = batch.random(slot).uniforms(self.config.num_negatives, 0.0, len(bank)).astype(np.int64)
+        return torch.stack(
+            [
+                torch.stack([bank[own], *(bank[other] for other in others)])
+                for own, others in zip(batch.index, drawn, strict=True)
+            ]
+        )  # [B, 1 + K, D]
+
+    def _set_norm(self, z: Tensor, rows: Tensor) -> None:
+        similar = torch.stack(
+            [(near @ unit(row) / self.config.temperature).exp().mean() for row, near in zip(z, rows, strict=True)]
+        )
+        self.net.log_norm.fill_((len(self.net.bank.bank) * similar.mean()).log().item())
+
+    def _compared(self, z: Tensor, rows: Tensor) -> Tensor:
+        return mean(self._of_image(unit(row), near) for row, near in zip(z, rows, strict=True))
+
+    def _of_image(self, z: Tensor, rows: Tensor) -> Tensor:
+        logits = rows @ z / self.config.temperature
+        if self.config.loss == "cross_entropy":
+            return -log_softmax(logits)[0]
+        noise = (len(logits) - 1) / len(self.net.bank.bank)
+        if self.config.loss == "self_normalised":
+            own = logits.exp() / (logits.exp() + logits[1:].exp().sum())
+            return -own[0].log() - (1 - own[1:]).log().sum()
+        likely = (logits - self.net.log_norm).exp()
+        every = likely + noise + torch.finfo(torch.float32).eps  # as VISSL
+        return -(likely[0] / every[0]).log() - (noise / every[1:]).log().sum()
+
+
+class PIRL(NPID):
+    """Misra and van der Maaten 2019, eq. 5."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of an image and of its tiles."""
+        self.z = self.embed(batch.views["global"][:, 0])
+        patches = batch.views["patches"]
+        h = self.net.tile_projector(self.net.backbone(patches.flatten(0, 1))).unflatten(0, patches.shape[:2])
+        tiles = self.net.tiles_projector(torch.stack([torch.cat(list(own)) for own in h]))
+        tiles_rows, image_rows = self._rows(batch, "pirl.tiles"), self._rows(batch, "pirl.image")
+        if step.index == 0:
+            self._set_norm(tiles, tiles_rows)
+        share = self.config.tiles_weight
+        return share * self._compared(tiles, tiles_rows) + (1 - share) * self._compared(self.z, image_rows)
+
+
+class Jigsaw(Plain):
+    """Noroozi and Favaro 2016, section 3."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Which order the tiles are in."""
+        tiles = batch.views["patches"]
+        z = self.embed(tiles.flatten(0, 1)).unflatten(0, tiles.shape[:2])
+        scores = self.net.classifier(torch.stack([torch.cat(list(own)) for own in z]))
+        return class_loss(batch.extras["patches.permutation"][:, 0], scores)
+
+
+class RotNet(Plain):
+    """Gidaris et al. 2018, eq. 2."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Which way a view is turned."""
+        scores = self.net.classifier(self.net.backbone(all_views(batch)))
+        return class_loss(batch.extras["global.rotation"].flatten(), scores)
+
+
+class Supervised(Plain):
+    """Cross entropy with labels."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of one view."""
+        assert not any((self.config.mixup, self.config.cutmix, self.config.heads))
+        scores = self.net.classifier(self.net.backbone(all_views(batch)))
+        num = scores.shape[1]
+        codes = []
+        for label in batch.label:
+            code = torch.full((num,), self.config.label_smoothing / num)
+            code[label] += 1 - self.config.label_smoothing
+            codes.append(code)
+        return cross_entropy(codes, scores)
+
+
+class Clusters(Plain):
+    """ClusterFit (Yan et al. 2019): clusters as classes. What is done before an epoch is raysl's, whose k-means has
+    tests of its own: clusters, centroids, a new classifier, banks."""
+
+    def __init__(self, course: Course) -> None:
+        super().__init__(course)
+        self.net.load_state_dict(course.first)
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of all views."""
+        clusters = self.net.assignments[batch.index].repeat_interleave(batch.views["global"].shape[1])
+        return class_loss(clusters, self.net.classifier(self.net.backbone(all_views(batch))))
+
+
+class DeepCluster(Clusters):
+    """Caron et al. 2018, eq. 1: small clusters weigh as much as large ones; a new classifier without momentum each
+    epoch."""
+
+    def trained(self) -> list[Any]:
+        """The classifier apart."""
+        head = list(self.net.classifier.parameters())
+        others = [parameter for parameter in self.net.backbone.parameters() if parameter.requires_grad]
+        return [{"params": others}, {"params": head, "momentum": 0.0}]
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Weighted by the size of the cluster."""
+        num_views = batch.views["global"].shape[1]
+        scores = self.net.classifier(self.net.backbone(all_views(batch)))
+        clusters = self.net.assignments[batch.index].repeat_interleave(num_views)
+        held = [number for number, size in enumerate(self.net.sizes.tolist()) if size > 0]
+        total = self.net.sizes.sum().item()
+        weights = [total / (len(held) * self.net.sizes[cluster].item()) for cluster in clusters]
+        return mean(
+            -weight * log_softmax(row)[cluster] for weight, row, cluster in zip(weights, scores, clusters, strict=True)
+        )
+
+
+class DeepClusterV2(Clusters):
+    """Caron et al. 2020, section 4.1 and appendix D: centroids of embeddings as prototypes."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Mean over heads and views."""
+        h = by_size(self.net.backbone, sizes(batch))  # of V views, [B, D] each
+        flat = self.net.projector(torch.stack(h, dim=1).flatten(0, 1))
+        self.z = units(flat).unflatten(0, (len(batch), -1))  # [B, V, P]
+        terms = []
+        for head in range(len(self.config.clusters)):
+            centroids = self.net.get_buffer(f"centroids_{head}")
+            for image, views in zip(batch.index, self.z, strict=True):
+                own = self.net.assignments[head, image]
+                terms += [-log_softmax(centroids @ row / self.config.temperature)[own] for row in views]
+        return mean(terms)
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The banks."""
+        for bank, crop in zip(self.net.banks, self.config.bank_crops, strict=True):
+            remember(bank.bank, batch.index, self.z[:, crop].detach(), 0.0)
+
+
+class SwAVMomentum(Plain):
+    """SwAV (Caron et al. 2020) whose assignments are those of a teacher."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Swapped predictions of each head."""
+        config, groups, net = self.config, sizes(batch), self.net
+        h = torch.stack(by_size(net.backbone, groups), dim=1)  # [B, V, D]
+        z = units(net.projector(h.flatten(0, 1))).unflatten(0, h.shape[:2])
+        net.teacher.train(not config.eval_from.is_over(step))
+        large = torch.stack(by_size(net.teacher.module, groups[:1]), dim=1).detach()
+        self.large = units(large.flatten(0, 1)).unflatten(0, large.shape[:2])  # [B, A, P]
+        is_used = net.queue is not None and config.queue_from.is_over(step)
+        is_full = net.queue is not None and int(net.queue.num_filled) == len(net.queue.keys)
+        losses = []
+        for own, told in zip(net.prototypes, net.teacher_prototypes.module, strict=True):
+            pairs = []
+            for crop in range(self.large.shape[1]):
+                rows = self.large[:, crop]
+                if is_used and (is_full or config.queue_start == "random"):
+                    rows = torch.cat([rows, net.queue.keys[:, crop]])
+                scores = (rows @ told.weight.T).detach()
+                codes = balanced(scores, config.epsilon, config.sinkhorn_iters)[: len(batch)]
+                if not config.hard_until.is_over(step):
+                    codes = F.one_hot(codes.argmax(dim=1), codes.shape[1]).double()
+                others = [view for view in range(z.shape[1]) if view != crop]
+                pairs.append(
+                    mean(cross_entropy(codes, z[:, view] @ own.weight.T / config.temperature) for view in others)
+                )
+            losses.append(mean(pairs))
+        return mean(losses)
+
+    def after_backward(self, step: Step) -> None:
+        """Hold the prototypes for a while."""
+        if not self.config.freeze_prototypes.is_over(step):
+            for prototypes in self.net.prototypes:
+                prototypes.weight.grad = None
+
+    @torch.no_grad()
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """Prototypes, queue, and the teacher with the running statistics of the network."""
+        net = self.net
+        for prototypes in net.prototypes:
+            prototypes.weight.copy_(units(prototypes.weight))
+        if net.queue is not None and self.config.queue_from.is_over(step):
+            push(net.queue, self.large)
+        follow(net.teacher, (net.backbone, net.projector), self.config.momentum)
+        own = [buffer for module in (net.backbone, net.projector) for buffer in module.buffers()]
+        for to, by in zip(net.teacher.buffers(), own, strict=True):
+            to.copy_(by)
+        follow(net.teacher_prototypes, net.prototypes, self.config.momentum)
+        for prototypes in net.teacher_prototypes.module:
+            prototypes.weight.copy_(units(prototypes.weight))
+
+
+class Distill(Plain):
+    """FitNets (Romero et al. 2015, eq. 3) of an untrained teacher's features, at mean 0 and variance 1."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Mean squared error."""
+        assert (self.config.target, self.config.is_crossed) == ("features", False)
+        images = all_views(batch)
+        student = self.net.head(self.net.backbone(images))
+        with torch.no_grad():
+            told = self.net.teacher.eval()(images)
+        columns = []
+        for column in told.T:
+            deviation = ((column - column.mean()).square().mean() + 1e-6).sqrt()
+            columns.append((column - column.mean()) / deviation)
+        return mean((one - other).square().mean() for one, other in zip(student.T, columns, strict=True))
+
+
+class Colorization(Plain):
+    """Zhang, Isola and Efros 2016, eq. 2 and 3; bins and their weights are raysl's, which have tests of their own."""
+
+    def __init__(self, course: Course) -> None:
+        super().__init__(course)
+        self.net.load_state_dict(course.first)
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of the colours at each place."""
+        lightness, colours = self.net._lab(all_views(batch))  # [N, 3, H, W], [N, h, w, 2]
+        maps = self.net.backbone.stages(lightness, [self.net.stage])[self.net.stage]
+        scores = F.pixel_shuffle(self.net.classifier(maps), self.config.cells).permute(0, 2, 3, 1).flatten(0, 2)
+        terms = []
+        for colour, row in zip(colours.flatten(0, 2), scores, strict=True):
+            squares = (self.net.bins.double() - colour).square().sum(dim=1)
+            nearest = squares.argsort()[: self.config.neighbours]
+            shares = (-squares[nearest] / (2 * self.config.sigma**2)).exp()
+            told = (shares / shares.sum() * log_softmax(row)[nearest]).sum()
+            terms.append(-self.net.class_weights[nearest[0]] * told)
+        return mean(terms)
+
+
+CONVNETS: dict[str, tuple[Callable[[Course], Peer], tuple[str, ...]]] = {
+    "nnclr": (NNCLR, ()),
+    "tico": (TiCo, ()),
+    "moco_v3": (MoCoV3, ()),
+    "ressl": (ReSSL, ()),
+    "supcon": (SupCon, ()),
+    "wmse": (WMSE, ("method.sub_batch=8", "method.output_dim=4")),
+    "npid": (NPID, ("method.num_negatives=32",)),
+    "npid-plain": (NPID, ("method.num_negatives=32", "method.loss=nce")),
+    "npid_plus": (NPID, ("method.num_negatives=32",)),
+    "pirl": (PIRL, ("method.num_negatives=32",)),
+    "jigsaw": (Jigsaw, ()),
+    "rotnet": (RotNet, ()),
+    "supervised": (Supervised, ("method.mixup=0", "method.cutmix=0")),
+    "clusterfit": (Clusters, ()),
+    "deepcluster": (DeepCluster, ()),
+    "deepcluster_v2": (DeepClusterV2, ()),
+    "swav_momentum": (SwAVMomentum, ("method.queue_length=32", "method.queue_from=0st")),
+    "distill": (Distill, ()),
+    "colorization": (Colorization, ()),
+}
+"""By method, with what else a name tells behind a dash: what makes it, and further settings."""

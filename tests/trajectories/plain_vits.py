@@ -1,0 +1,178 @@
+"""Methods on patches, written again from their papers in plain loops over images and patches."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from raysl.data.batch import Batch
+from raysl.schedule import Step
+from tests.trajectories.plain import Plain, balanced, cosine_course, cross_entropy, follow, log_softmax, mean, unit
+
+
+class Data2Vec(Plain):
+    """Baevski et al. 2022, sections 3.3 and 3.4."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Smooth L1 of hidden patches."""
+        images, masks = batch.views["global"].flatten(0, 1), batch.extras["global.mask"].flatten(0, 1)
+        beta, terms = self.config.beta, []
+        for image, mask in zip(images, masks, strict=True):
+            told = self._targets(image[None])
+            said = self.net.head(self.net.backbone.tokens(image[None], mask[None])[0, 1:])
+            for patch in mask.flatten().nonzero().flatten():
+                off = (said[patch] - told[patch]).abs()
+                terms.append(torch.where(off < beta, off.square() / (2 * beta), off - beta / 2).mean())
+        return mean(terms)
+
+    @torch.no_grad()
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teacher follows, ever more slowly; some parts are the student's."""
+        config = self.config
+        length = config.momentum_warmup.steps(step.total, step.epoch_len)
+        rise = min(step.index / length, 1.0) if length else 1.0
+        follow(
+            self.net.teacher,
+            (self.net.backbone,),
+            config.momentum_start + rise * (config.momentum - config.momentum_start),
+        )
+        if config.shares_embedding:
+            teacher, student = self.net.teacher.module, self.net.backbone
+            teacher.patch_embed.load_state_dict(student.patch_embed.state_dict())
+            teacher.pos_embed.copy_(student.pos_embed)
+
+    @torch.no_grad()
+    def _targets(self, images: Tensor) -> Tensor:
+        """Mean of the last blocks, each normalised [L, D]."""
+        outputs = self.net.teacher.module.stages(images, self.net.layers).values()
+        y = sum(normalised(tokens[0, 1:]) for tokens in outputs) / len(self.net.layers)
+        return normalised(y) if self.config.is_renormalised else y
+
+
+def normalised(rows: Tensor) -> Tensor:
+    """Each row less its mean, over its deviation."""
+    parts = [(row - row.mean()) / (row.var(correction=0) + 1e-5).sqrt() for row in rows]
+    return torch.stack(parts)
+
+
+class IJEPA(Plain):
+    """Assran et al. 2023, section 3: one image and one block at a time, so that nothing is filled up."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Smooth L1, or the square, of all patches of all blocks."""
+        images = batch.views["global"].flatten(0, 1)
+        hidden = batch.extras["global.mask"].flatten(0, 1).flatten(1)
+        blocks = batch.extras["global.targets"].flatten(0, 1).flatten(2)
+        terms = []
+        for image, hides, own in zip(images, hidden, blocks, strict=True):
+            told = self._targets(image[None])
+            keep = (~hides).nonzero().T  # [1, K]
+            context = self.net.backbone.visible_tokens(image[None], keep)[:, 1:]
+            for block in own:
+                wanted = block.nonzero().T[None]  # [1, 1, T]
+                is_there = (torch.ones_like(keep, dtype=torch.bool), torch.ones_like(wanted, dtype=torch.bool))
+                said = self.net.predictor(context, keep, is_there[0], wanted, is_there[1])[0, 0]
+                for place, row in zip(wanted[0, 0], said, strict=True):
+                    off = (row - told[place]).abs()
+                    if self.config.loss == "l2":
+                        terms.append(off.square().mean())
+                    else:
+                        terms.append(torch.where(off < 1, off.square() / 2, off - 0.5).mean())
+        return mean(terms)
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teacher follows along a straight line."""
+        begin, end = self.config.momentum, self.config.momentum_end
+        follow(self.net.teacher, (self.net.backbone,), begin + (end - begin) * step.index / step.total)
+
+    @torch.no_grad()
+    def _targets(self, images: Tensor) -> Tensor:
+        return normalised(self.net.teacher.module.tokens(images)[0, 1:])
+
+
+class DINOv2(Plain):
+    """Oquab et al. 2023, section 4."""
+
+    def loss(self, batch: Batch, step: Step) -> Tensor:
+        """Of class tokens, hidden patches and KoLeo."""
+        config, net, large = self.config, self.net, batch.views["global"]
+        masks = batch.extras["global.mask"].flatten(2)  # [B, G, N]
+        views = [net.backbone.tokens(large[:, view], batch.extras["global.mask"][:, view]) for view in range(2)]
+        features = [tokens[:, 0] for tokens in views]
+        small = batch.views.get("local")
+        features += [
+            net.backbone.tokens(small[:, view])[:, 0] for view in range(0 if small is None else small.shape[1])
+        ]
+        scores = net.head(torch.stack(features, dim=1))  # [B, V, K]
+        class_codes, patch_codes = self._codes(large, masks, step)
+        class_terms = [
+            cross_entropy(class_codes[:, told], scores[:, said] / config.temperature)
+            for told in range(2)
+            for said in range(len(features))
+            if told != said
+        ]
+        patch_terms = []
+        for image in range(len(batch)):
+            for view in range(2):
+                hidden = masks[image, view].nonzero().flatten()
+                said = net.patch_head(views[view][image, net.backbone.num_prefix_tokens :])
+                own = [
+                    -(patch_codes[image, view, int(place)] * log_softmax(said[place] / config.temperature)).sum()
+                    for place in hidden
+                ]
+                patch_terms.append(mean(own) if own else said.sum() * 0)
+        spread = sum(koleo(features[view]) for view in range(2))
+        return (  # type: ignore[no-any-return]
+            config.class_weight * mean(class_terms)
+            + config.patch_weight * mean(patch_terms)
+            + config.koleo_weight * spread
+        )
+
+    def after_backward(self, step: Step) -> None:
+        """Hold the prototypes for a while."""
+        if not self.config.freeze_last_layer.is_over(step):
+            for head in (self.net.head, self.net.patch_head):
+                for parameter in head.last.parameters():
+                    parameter.grad = None
+
+    def after_update(self, batch: Batch, step: Step) -> None:
+        """The teacher follows."""
+        momentum = cosine_course(step, self.config.momentum, self.config.momentum_end)
+        follow(self.net.teacher, (self.net.backbone,), momentum)
+        follow(self.net.teacher_head, (self.net.head,), momentum)
+        follow(self.net.teacher_patch_head, (self.net.patch_head,), momentum)
+
+    @torch.no_grad()
+    def _codes(self, large: Tensor, masks: Tensor, step: Step) -> tuple[Tensor, dict[tuple[int, int, int], Tensor]]:
+        """Balanced over all large views, and over all hidden patches."""
+        config, net, teacher = self.config, self.net, self.net.teacher.module
+        length = config.teacher_temp_warmup.steps(step.total, step.epoch_len)
+        rise = min(step.index / length, 1.0) if length else 1.0
+        temperature = config.teacher_temp_start + rise * (config.teacher_temp - config.teacher_temp_start)
+        tokens = torch.stack([teacher.tokens(large[:, view]) for view in range(2)], dim=1)  # [B, 2, 1 + N, D]
+        told = net.teacher_head.module(tokens[:, :, 0])  # [B, 2, K]
+        class_codes = balanced(told.flatten(0, 1), temperature, config.sinkhorn_iters).view_as(told)
+        places: Any = [tuple(place) for place in masks.nonzero().tolist()]
+        patches = torch.stack([tokens[image, view, teacher.num_prefix_tokens + at] for image, view, at in places])
+        codes = balanced(net.teacher_patch_head.module(patches), temperature, config.sinkhorn_iters)
+        return class_codes, dict(zip(places, codes, strict=True))
+
+
+def koleo(h: Tensor) -> Tensor:
+    """-log of the distance to the nearest other embedding, mean over the batch."""
+    rows = [unit(row) for row in h]
+    terms = []
+    for place, row in enumerate(rows):
+        nearest = max(
+            (other for number, other in enumerate(rows) if number != place), key=lambda other: float(row @ other)
+        )
+        terms.append(-((row - nearest).square().sum().sqrt() + 1e-8).log())
+    return mean(terms)
+
+
+VITS = {
+    "data2vec": (Data2Vec, ()),
+    "ijepa": (IJEPA, ()),
+    "dino_v2": (DINOv2, ("method.head.norm=false", "method.patch_head.norm=false")),
+}
+"""As `CONVNETS`."""
