@@ -31,9 +31,10 @@ FORMER: dict[Keys, Any] = {
     ("method", "vicreg", "views", "second_solarize_p"): ValueOf(("method", "views", "solarize_p")),
     ("method", "wmse", "batch_norm"): "joint",
     ("method", "byol", "last_bias"): True,
+    ("method", "ressl", "teacher_bn"): "plain",
 }
 """Values by place. The place of a component's setting has the component's alias behind the node's key, as in
-("method", "dino", "teacher_bn") and ("benchmarks", "knn", "k"); that of a shared setting is its place in the tree, as
+("method", "ressl", "teacher_bn") and ("benchmarks", "knn", "k"); that of a shared setting is its place in the tree, as
 in ("train", "sync_bn"). Add an entry with each new setting whose default is not what runs did before it."""
 
 _SINGLE = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}

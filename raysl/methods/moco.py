@@ -26,6 +26,7 @@ from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.queue import Queue
+from raysl.nn.shuffle import in_shuffled_order
 from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
@@ -111,11 +112,7 @@ class MoCo(Method):
             self.teacher.eval()
         if self.config.key_bn != "shuffle":
             return F.normalize(at_least_fp32(self.teacher(images)), dim=-1)
-        everyone, own = dist.all_gather(images), dist.own_rows(images)  # [N, C, H, W], [B]
-        drawn = batch.shared("moco.shuffle").permutation(len(everyone))[0]
-        order = torch.from_numpy(drawn).to(images.device, non_blocking=True)  # [N], who is at a place
-        shuffled = F.normalize(at_least_fp32(self.teacher(everyone[order[own]])), dim=-1)  # [B, D]
-        return dist.all_gather(shuffled)[torch.argsort(order)[own]]
+        return F.normalize(at_least_fp32(in_shuffled_order(self.teacher, images, batch, "moco.shuffle")), dim=-1)
 
     @torch.no_grad()
     def _accuracy(self, q: Tensor, k: Tensor) -> Tensor:

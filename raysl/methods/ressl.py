@@ -5,6 +5,7 @@ queue of other images is to agree with how similar a teacher finds the same imag
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.queue import Queue
+from raysl.nn.shuffle import in_shuffled_order
 from raysl.schedule import Step
 from raysl.transforms.masking import Mask
 from raysl.transforms.recipes import Crops, NumViews
@@ -68,12 +70,15 @@ class ReSSL(Method):
         """Width of the projector's hidden layer (section 4)."""
         output_dim: Width = 512
         """Width of the embeddings (section 4)."""
-        projector_norm: bool = True
-        """Batch normalisation in front of the ReLU of the projector."""
+        projector_norm: bool = False
+        """Batch normalisation in front of the ReLU of the projector; the authors' code has none."""
         queue_size: Count = 131072
         """The teacher's embeddings that views are compared with (section 4)."""
         momentum: Momentum = 0.999
         """Share of the teacher that an update keeps (section 4)."""
+        teacher_bn: Literal["shuffle", "plain"] = "shuffle"
+        """Batch normalisation of the teacher: over the rows of one worker in a shuffled order (the authors' code; with
+        train.sync_bn=false), or like the student's."""
         views: WeakAndStrongCrops = field(
             default_factory=lambda: WeakAndStrongCrops(min_scale=0.2, jitter=(0.4, 0.4, 0.4, 0.1))
         )
@@ -88,7 +93,8 @@ class ReSSL(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse a teacher that is less sure than its student, and a queue that no batch fits in.
+        """Refuse a teacher that is less sure than its student, one whose normalisation is not that of `train.sync_bn`,
+        and a queue that no batch fits in.
 
         Raises:
             ConfigError: with the values and what to set instead.
@@ -100,6 +106,11 @@ class ReSSL(Method):
                 f"{method.temperature}; the teacher's relations are to be the sharper ones: set it below, 0.04 in the "
                 "paper"
             )
+        if method.teacher_bn == "shuffle" and setup.config.train.sync_bn:
+            raise ConfigError(
+                "method.teacher_bn=shuffle is for statistics of each worker's rows, and train.sync_bn=true takes those "
+                "of all; set train.sync_bn=false, or method.teacher_bn=plain"
+            )
         check_queue(setup, "embeddings would leave before they were compared")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
@@ -107,7 +118,7 @@ class ReSSL(Method):
         strong, weak = batch.views["global"], batch.views["weak"][:, 0]  # [B, V, C, H, W], [B, C, H, W]
         h = self.backbone(strong.flatten(0, 1))  # [B*V, H]
         z = F.normalize(at_least_fp32(self.projector(h).unflatten(0, strong.shape[:2])), dim=-1)  # [B, V, D]
-        z_teacher = F.normalize(at_least_fp32(self.teacher(weak)), dim=-1)  # [B, D], without gradients
+        z_teacher = F.normalize(at_least_fp32(self._taught(weak, batch)), dim=-1)  # [B, D], without gradients
         with torch.autocast(z.device.type, enabled=False):
             keys = self.queue.keys.to(z.dtype)  # [Q, D]
             student, teacher = z @ keys.T, (z_teacher @ keys.T)[:, None]  # [B, V, Q], [B, 1, Q]
@@ -122,6 +133,13 @@ class ReSSL(Method):
         """Let the teacher follow, and queue its embeddings of all ranks."""
         self.teacher.update(self._student(), self.config.momentum)
         self.queue.push(dist.all_gather(carry["z"]))
+
+    def _taught(self, images: Tensor, batch: Batch) -> Tensor:
+        """The teacher's projections of this rank's images [B, D]."""
+        if self.config.teacher_bn == "shuffle":
+            return in_shuffled_order(self.teacher, images, batch, "ressl.shuffle")
+        z: Tensor = self.teacher(images)
+        return z
 
     def _student(self) -> nn.Sequential:
         return nn.Sequential(self.backbone, self.projector)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from raysl import dist
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -16,8 +17,11 @@ from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.course import peak_lr
 from raysl.schedule import Step
 from raysl.transforms import Affine, ColorJitter, GaussianBlur, HorizontalFlip
+from tests.distributed import run_ranks
 
 STEP = Step(0, 10, 5)
+SHARES = [4, 2]
+"""Rows of the batch on each of two ranks."""
 
 
 def setup_of(**fields: Any) -> Setup:
@@ -91,6 +95,35 @@ def test_after_an_update_the_teachers_embeddings_are_queued_and_it_has_followed(
         torch.testing.assert_close(now, 0.9 * before + 0.1 * student)
 
 
+def shuffling() -> ReSSL:
+    return small_ressl(**{"method.teacher_bn": "shuffle", "train.sync_bn": "false"})
+
+
+def taught_and_statistics() -> tuple[Tensor, Tensor]:
+    method, batch = shuffling(), whole_batch()
+    first = sum(SHARES[: dist.rank()])
+    mine = batch.map(lambda rows: rows[first : first + SHARES[dist.rank()]])
+    with dist.planned_rows(SHARES):
+        out = method(mine, STEP)
+    return out.carry["z"], method.teacher.module[0].state_dict()["bn1.running_mean"]
+
+
+def test_the_teacher_normalises_a_shuffled_group_on_each_rank_and_its_outputs_come_back_in_order() -> None:
+    images = whole_batch().views["weak"][:, 0]
+    order = whole_batch().shared("ressl.shuffle").permutation(6)[0]
+    groups = torch.from_numpy(order).split(SHARES)
+    assert set(groups[0].tolist()) != {0, 1, 2, 3}
+    taught, statistics = torch.empty(6, 8, dtype=torch.float64), []
+    for group in groups:
+        teacher = shuffling().teacher
+        taught[group] = F.normalize(teacher(images[group]), dim=1)
+        statistics.append(teacher.module[0].state_dict()["bn1.running_mean"])
+    found = run_ranks(2, taught_and_statistics)
+    torch.testing.assert_close(torch.cat([part for part, _ in found]), taught, rtol=1e-9, atol=1e-12)
+    for (_, mean), expected in zip(found, statistics, strict=True):
+        torch.testing.assert_close(mean, expected, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("temperature", [1.1e-4, 1e4])
 def test_loss_and_gradient_are_finite_at_extremes(temperature: float) -> None:
     method = small_ressl(**{"method.temperature": temperature, "method.teacher_temperature": 1e-4})
@@ -104,6 +137,10 @@ def test_loss_and_gradient_are_finite_at_extremes(temperature: float) -> None:
     ("fields", "message"),
     [
         ({"method.teacher_temperature": 0.1}, "teacher_temperature is 0.1 and method.temperature 0.1; .* the sharper"),
+        (
+            {"method.teacher_bn": "shuffle"},
+            "teacher_bn=shuffle is for .* set train.sync_bn=false, or method.teacher_bn",
+        ),
         ({"method.queue_size": 5}, "method.queue_size is 5 and train.batch_size 6: embeddings would leave before"),
     ],
 )
@@ -132,6 +169,7 @@ def test_settings_are_the_papers() -> None:
     method, optim = config.method, config.optim
     assert (method.temperature, method.teacher_temperature) == (0.1, 0.04)
     assert (method.queue_size, method.momentum) == (131072, 0.999)
-    assert (method.hidden_dim, method.output_dim) == (4096, 512)
+    assert (method.hidden_dim, method.output_dim, method.projector_norm) == (4096, 512, False)
+    assert (method.teacher_bn, config.train.sync_bn, optim.exclude_norm_and_bias) == ("shuffle", False, True)
     assert (optim.name, peak_lr(optim, 256), optim.weight_decay) == ("sgd", 0.05, 1e-4)
     assert str(optim.warmup) == "5ep"
