@@ -39,7 +39,7 @@ def test_a_method_inherits_nothing_from_the_one_before(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     method = tree("quickstart", f"method={tmp_path}/own.py:Own", "method.output_dim=8")["method"]
     assert (method["hidden_dim"], method["output_dim"], method["output_norm"]) == (4096, 8, "scale")
-    views = tree("simclr", "data.path=/images")["method"]["views"]
+    views = tree("simclr", "data.path=/images", "method.views.interpolation=bilinear")["method"]["views"]
     kept = {"size": 16, **PRESETS["digits"]}
     assert method["views"] == {name: kept.get(name, value) for name, value in views.items()}, "the data stay"
 

@@ -24,7 +24,6 @@ class ValueOf:
 FORMER: dict[Keys, Any] = {
     ("method", "simclr", "output_norm"): "none",
     ("method", "dcl", "output_norm"): "none",
-    ("method", "supcon", "output_norm"): "none",
     ("method", "barlow_twins", "batch_norm"): "joint",
     ("method", "vicreg", "batch_norm"): "joint",
     ("method", "vicreg", "views", "second_blur_p"): ValueOf(("method", "views", "blur_p")),

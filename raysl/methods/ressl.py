@@ -106,7 +106,8 @@ class ReSSL(Method):
                 f"{method.temperature}; the teacher's relations are to be the sharper ones: set it below, 0.04 in the "
                 "paper"
             )
-        if method.teacher_bn == "shuffle" and setup.config.train.sync_bn:
+        train = setup.config.train
+        if method.teacher_bn == "shuffle" and train.sync_bn and train.workers > 1:  # one worker's rows are all rows
             raise ConfigError(
                 "method.teacher_bn=shuffle is for statistics of each worker's rows, and train.sync_bn=true takes those "
                 "of all; set train.sync_bn=false, or method.teacher_bn=plain"

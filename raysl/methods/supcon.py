@@ -15,6 +15,7 @@ from raysl.errors import ConfigError
 from raysl.losses import sup_con
 from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
+from raysl.nn.heads import OutputNorm
 from raysl.transforms.auto_augment import AutoAugment
 from raysl.transforms.recipes import MultiCrop
 from raysl.transforms.transform import Transform
@@ -37,9 +38,14 @@ class SupCon(SimCLR):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SimCLR.Config):
-        """The paper's ImageNet settings: temperature and projector are SimCLR's (sections 3.1 and 4)."""
+        """The paper's ImageNet settings: temperature and widths are SimCLR's (sections 3.1 and 4)."""
 
         name: str = "supcon"
+        projector_norm: bool = False
+        """Batch normalisation in front of the projector's ReLU; the authors' code has none."""
+        output_norm: OutputNorm = "none"
+        """Batch normalisation of the embeddings: none, as in the authors' code, plain, with a scale, or affine, with a
+        scale and a shift."""
         views: PolicyCrops = field(
             default_factory=lambda: PolicyCrops(
                 min_scale=0.08, num_local=0, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0, policy="imagenet"

@@ -186,7 +186,7 @@ def test_views_and_networks_are_the_papers() -> None:
     second = load_config("moco", ["data.path=/images"]).method
     query, key = second.views.recipe().groups["global"]
     assert query == key
-    assert (query.crop.size, query.crop.scale) == (224, (0.2, 1.0))
+    assert (query.crop.size, query.crop.scale) == (224, (0.08, 1.0))
     names = [type(transform).__name__ for transform in query.transforms]
     assert names == ["HorizontalFlip", "ColorJitter", "Grayscale", "GaussianBlur"]
     assert query.transforms[1] == ColorJitter(p=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
@@ -194,6 +194,7 @@ def test_views_and_networks_are_the_papers() -> None:
     assert (second.temperature, second.hidden_dims, second.key_bn) == (0.2, (2048,), "shuffle")
     first = load_config("moco_v1", ["data.path=/images"]).method
     query, _ = first.views.recipe().groups["global"]
+    assert query.crop.scale == (0.2, 1.0)
     assert [type(transform).__name__ for transform in query.transforms] == [
         "HorizontalFlip",
         "Grayscale",

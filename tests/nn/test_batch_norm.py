@@ -3,9 +3,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from raysl import dist
 from raysl.nn.batch_norm import SyncBatchNorm, convert_sync_batch_norm, local_statistics, norm_statistics
+from raysl.nn.heads import mlp
 from tests.distributed import run_ranks
 
 COUNTS = [5, 2]
@@ -114,6 +116,16 @@ def test_conversion_keeps_parameters_buffers_and_mode() -> None:
     assert all(after[name] is before[name] for name in before)
     assert norm_statistics(converted)[1] is layer.running_var
     assert convert_sync_batch_norm(converted)[1][0] is layer
+
+
+def test_a_layer_with_a_scale_and_no_shift_stays_one_when_it_is_converted() -> None:
+    x = inputs("vectors").float()
+    layer = mlp([6, 6], output_norm="scale")[1]
+    expected = F.batch_norm(x, None, None, layer.weight, training=True)
+    torch.testing.assert_close(layer(x), expected)
+    converted = convert_sync_batch_norm(layer)
+    assert [name for name, _ in converted.named_parameters()] == ["weight"]
+    torch.testing.assert_close(converted(x), expected)
 
 
 def test_local_statistics_are_those_of_layers_that_see_one_ranks_rows() -> None:
