@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
+from raysl.benchmarks.classifiers.by_class import NAMES, class_means, unseen, with_note
+from raysl.benchmarks.classifiers.few_labels import few_label_metrics, fitting_labels
 from raysl.benchmarks.metric import Findings, mean_of
 from raysl.benchmarks.neighbours import Backend, Similarity, nearest_rows
-from raysl.config.ranges import Count, NotEmpty, Temperature
+from raysl.config.ranges import Count, NotEmpty, Temperature, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.errors import ConfigError
 
@@ -24,7 +26,9 @@ Weights = Literal["exp", "uniform", "inverse"]
 class KNN(Benchmark):
     """Accuracy of the vote of the k nearest training images.
 
-    Metrics `top1` and, with more than five classes, `top5`, for the first k; `top1_k200` and so on for further ones.
+    Metrics `top1` and, with more than five classes, `top5`, `mean_per_class` and `macro_f1`, for the first k;
+    `top1_k200` and so on for further ones. `top1_5_labels` is the mean, with its deviation, over draws of five labelled
+    images of each class, which vote alone.
     """
 
     protocol = (
@@ -52,6 +56,11 @@ class KNN(Benchmark):
         backend: Backend = "auto"
         """What searches: torch, or faiss, whose exact search is faster on CPUs (auto). Both give the same neighbours,
         but for the order of those that are equally near."""
+        labels: tuple[Count, ...] = ()
+        """Measured besides: the vote, by the first k, of so many labelled images of each class alone, as low-label
+        tables have it (MSN, Assran et al. 2022, arXiv 2204.07141)."""
+        draws: Annotated[int, Within(1, 100_000)] = 3
+        """Random choices of those images; MSN has three."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -69,22 +78,25 @@ class KNN(Benchmark):
     @classmethod
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
         """See `Benchmark.fit_to`; more neighbours than there are training images cannot vote."""
+        labels, lines = fitting_labels(config.labels, images)
+        config = replace(config, labels=labels)
         fitting = tuple(k for k in config.k if k <= images.num_train)
         if not fitting:
             raise ConfigError(
                 f"k={min(config.k)} is more than the {images.num_train:,} training images; set a smaller k"
             )
         if fitting == config.k:
-            return config, []
+            return config, lines
         over = ", ".join(str(k) for k in config.k if k not in fitting)
         line = f"k={over} is more than the {images.num_train:,} training images; k={list(fitting)} is measured"
-        return replace(config, k=fitting), [line]
+        return replace(config, k=fitting), [*lines, line]
 
     @classmethod
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
         """See `Benchmark.metrics`."""
         tops = ("top1", "top5") if num_classes > 5 else ("top1",)
-        return [f"{top}{suffix}" for suffix, top in product(_suffixes(config.k).values(), tops)]
+        names = [f"{name}{suffix}" for suffix, name in product(_suffixes(config.k).values(), (*tops, *NAMES))]
+        return [*names, *(f"top1_{num}_labels" for num in dict.fromkeys(config.labels))]
 
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
         """See `Benchmark.run`; nothing is random here but the intervals."""
@@ -94,17 +106,7 @@ class KNN(Benchmark):
         for k in own.k:
             if k > len(train.labels):
                 log.warning("knn: k=%d is more than the %d training images; all of them vote", k, len(train.labels))
-        ranked = knn_predict(
-            train,
-            test.features,
-            num_classes,
-            own.k,
-            own.temperature,
-            own.chunk_rows,
-            backend=own.backend,
-            similarity=own.similarity,
-            weights=own.weights,
-        )
+        ranked = self._ranked(train, test.features, num_classes, own.k)
         metrics = []
         for k, suffix in _suffixes(own.k).items():
             is_hit = ranked[k] == test.labels[:, None]  # [N, min(5, K)]
@@ -113,7 +115,30 @@ class KNN(Benchmark):
             if num_classes > 5:
                 title = f"kNN, top-5, k = {k}"
                 metrics.append(mean_of(f"top5{suffix}", is_hit.any(dim=1), title=title, is_headline=False, seed=seed))
+            metrics += class_means(test.labels, ranked[k][:, 0], f"kNN, k = {k}", suffix, seed)
+        metrics = with_note(metrics, unseen(train.labels, test.labels, num_classes))
+
+        def classify(rows: FeatureSet, queries: Tensor) -> Tensor:
+            return self._ranked(rows, queries, num_classes, own.k[:1])[own.k[0]][:, 0]
+
+        title = f"kNN, k = {own.k[0]}"
+        metrics += few_label_metrics(train, test, num_classes, own.labels, own.draws, seed, title, classify)
         return Findings(metrics, predicted=ranked[own.k[0]][:, 0])
+
+    def _ranked(self, train: FeatureSet, queries: Tensor, num_classes: int, ks: Sequence[int]) -> dict[int, Tensor]:
+        """See `knn_predict`, with the settings."""
+        own = self.config
+        return knn_predict(
+            train,
+            queries,
+            num_classes,
+            ks,
+            own.temperature,
+            own.chunk_rows,
+            backend=own.backend,
+            similarity=own.similarity,
+            weights=own.weights,
+        )
 
 
 def _suffixes(ks: Sequence[int]) -> dict[int, str]:

@@ -25,7 +25,7 @@ class Linear(Benchmark):
     A classifier for each learning rate and weight decay is trained on most of the training images, all in one pass.
     The one that is right most often on the others, which were held out, gives the setting; a classifier is trained with
     it on all training images, and measured once on the test images. Metrics `top1` and, with more than five classes,
-    `top5`; of a stage `top1_<stage>` and so on.
+    `top5`, `mean_per_class` and `macro_f1`; of a stage `top1_<stage>` and so on.
     """
 
     protocol = (

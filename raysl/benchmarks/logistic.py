@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled
 from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
+from raysl.benchmarks.classifiers.few_labels import few_label_metrics, fitting_labels
 from raysl.benchmarks.classifiers.lbfgs import minimise
 from raysl.benchmarks.classifiers.probes import Probes, best_of
 from raysl.benchmarks.classifiers.scaling import CHUNK_ROWS, Scaling, chunks_of, device_for, rows_of, softmax
@@ -27,7 +28,9 @@ class Logistic(Benchmark):
 
     Minimises |W|^2 / 2 + C sum of cross entropies, biases without penalty: scikit-learn's `LogisticRegression`. The C
     that is right most often on held-out training images is taken for all of them, and measured once on the test images.
-    Metrics `top1` and, with more than five classes, `top5`; of a stage `top1_<stage>` and so on.
+    Metrics `top1` and, with more than five classes, `top5`, `mean_per_class` and
+    `macro_f1`; of a stage `top1_<stage>` and so on. `top1_5_labels` is the mean, with its deviation, over draws of five
+    labelled images of each class.
     """
 
     protocol = (
@@ -57,6 +60,13 @@ class Logistic(Benchmark):
         """It ends where no element of the gradient of the mean loss is larger."""
         holdout: Annotated[float, Within(0, 0.5, above=True)] = 0.1
         """Share of the training images of each class on which C is chosen. None are held out where one is given."""
+        labels: tuple[Count, ...] = ()
+        """Measured besides: a regression of so many labelled images of each class alone, on features of length 1, as
+        low-label tables have it (MSN, Assran et al. 2022, arXiv 2204.07141)."""
+        draws: Annotated[int, Within(1, 100_000)] = 3
+        """Random choices of those images; MSN has three."""
+        label_cost: Positive = 1 / 0.075
+        """C of those, since so few images leave none to choose it on; MSN's penalty is 0.075 over the images."""
 
     @classmethod
     def stages(cls, config: Config) -> tuple[str, ...]:
@@ -68,12 +78,14 @@ class Logistic(Benchmark):
         """See `Benchmark.fit_to`; C cannot be chosen where no class has an image to spare."""
         if len(set(config.costs)) > 1:
             check_hold_out(images, config.holdout, "logistic", "costs")
-        return config, []
+        labels, lines = fitting_labels(config.labels, images)
+        return replace(config, labels=labels), lines
 
     @classmethod
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
         """See `Benchmark.metrics`; raw pixels have those of the features alone."""
-        return names_of_tops(cls.stages(config), num_classes)
+        few = [f"top1_{num}_labels" for num in dict.fromkeys(config.labels)]
+        return names_of_tops(cls.stages(config), num_classes) + few
 
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
         """See `Benchmark.run`; which images are held out is random."""
@@ -84,7 +96,15 @@ class Logistic(Benchmark):
             every = torch.arange(len(rows.labels))
             return self._fit(rows, every, (cost,), scaling, num_classes).probabilities(queries), tried
 
-        return measure_stages(train, test, num_classes, self.stages(self.config), "Logistic regression", "C", classify)
+        def classify_few(rows: FeatureSet, queries: Tensor) -> Tensor:
+            every = torch.arange(len(rows.labels))
+            found = self._fit(rows, every, (config.label_cost,), Scaling("l2"), num_classes)
+            return found.probabilities(queries).argmax(dim=1)
+
+        config, what = self.config, "Logistic regression"
+        found = measure_stages(train, test, num_classes, self.stages(config), what, "C", classify)
+        few = few_label_metrics(train, test, num_classes, config.labels, config.draws, seed, what, classify_few)
+        return replace(found, metrics=[*found.metrics, *few])
 
     def _choose(
         self, train: FeatureSet, scaling: Scaling, num_classes: int, seed: int, name: str

@@ -110,8 +110,15 @@ class LowShot(Benchmark):
         return of_draws, torch.cat(of_images)
 
 
-def fitting_shots(shots: tuple[int, ...], images: Labelled) -> tuple[tuple[int, ...], list[str]]:
+def fitting_shots(
+    shots: tuple[int, ...], images: Labelled, setting: str = "shots"
+) -> tuple[tuple[int, ...], list[str]]:
     """The numbers of shots that every class has images for, and a line on the others; see `Benchmark.fit_to`.
+
+    Args:
+        shots: the numbers.
+        images: what is known of them.
+        setting: what they are called.
 
     Raises:
         ConfigError: if a class has too few images for any.
@@ -124,14 +131,14 @@ def fitting_shots(shots: tuple[int, ...], images: Labelled) -> tuple[tuple[int, 
     if fitting == shots:
         return shots, []
     over = ", ".join(str(num) for num in shots if num not in fitting)
-    why = f"shots={over} needs as many training images of each class, and {images.classes[label]!r} has "
+    why = f"{setting}={over} needs as many training images of each class, and {images.classes[label]!r} has "
     if not least:
         raise ConfigError(
             f"{why}none; leave out classes without training images, and number labels from 0 without gaps"
         )
     if not fitting:
-        raise ConfigError(f"{why}{least:,}; set fewer shots")
-    return fitting, [f"{why}{least:,}; shots={list(fitting)} is measured"]
+        raise ConfigError(f"{why}{least:,}; set fewer {setting}")
+    return fitting, [f"{why}{least:,}; {setting}={list(fitting)} is measured"]
 
 
 def draw_shots(labels: Tensor, num_classes: int, shots: int, draws: int, seed: int) -> Tensor:

@@ -106,8 +106,9 @@ def test_lengths_of_features_do_not_matter_and_small_temperatures_do_not_overflo
 def test_several_k_are_measured_each_as_if_alone() -> None:
     train, test = random_set(60, seed=0, num_classes=7), random_set(40, seed=1, num_classes=7)
     both, alone = knn_of(train, test, 7, 20, 1), knn_of(train, test, 7, 1)
-    assert set(both) == {"top1", "top5", "top1_k1", "top5_k1"}
-    assert (both["top1_k1"], both["top5_k1"]) == (alone["top1"], alone["top5"])
+    names = ("top1", "top5", "mean_per_class", "macro_f1")
+    assert list(both) == [*names, *(f"{name}_k1" for name in names)]
+    assert [both[f"{name}_k1"] for name in names] == [alone[name] for name in names]
 
 
 def test_titles_tell_the_numbers_apart_and_the_first_top1_leads() -> None:
@@ -116,8 +117,12 @@ def test_titles_tell_the_numbers_apart_and_the_first_top1_leads() -> None:
     assert [(metric.name, metric.title, metric.unit, metric.is_headline) for metric in metrics] == [
         ("top1", "kNN, top-1, k = 20", "%", True),
         ("top5", "kNN, top-5, k = 20", "%", False),
+        ("mean_per_class", "kNN, k = 20, mean of the classes' accuracies", "%", False),
+        ("macro_f1", "kNN, k = 20, macro-F1", "%", False),
         ("top1_k1", "kNN, top-1, k = 1", "%", False),
         ("top5_k1", "kNN, top-5, k = 1", "%", False),
+        ("mean_per_class_k1", "kNN, k = 1, mean of the classes' accuracies", "%", False),
+        ("macro_f1_k1", "kNN, k = 1, macro-F1", "%", False),
     ]
 
 
@@ -144,7 +149,7 @@ def test_a_class_without_a_vote_is_no_hit() -> None:
 
 def test_top5_needs_more_than_five_classes() -> None:
     train, test = random_set(40, seed=0), random_set(20, seed=1)
-    assert set(knn_of(train, test, 4, 20)) == {"top1"}
+    assert set(knn_of(train, test, 4, 20)) == {"top1", "mean_per_class", "macro_f1"}
 
 
 def test_more_neighbours_than_images_is_said(caplog: pytest.LogCaptureFixture) -> None:

@@ -123,7 +123,7 @@ def test_the_names_are_those_that_were_told_and_the_best_epoch_is_told_beside_th
     assert list(values) == LinearAugmented.metrics(config_of(stages=(STEM, STEM)), 10)
     assert list(values)[:4] == ["top1", "top5", "top1_best", "top1_stem"]
     assert LinearAugmented.metrics(config_of(stages=(STEM, STEM)), 4)[2:] == [
-        "top1_stem", "top1_best_stem", "top1_stem_2", "top1_best_stem_2",
+        "top1_stem", "top1_best_stem", "top1_stem_2", "top1_best_stem_2", "mean_per_class", "macro_f1",
     ]  # fmt: skip
     assert {"confusion", "reliability"} <= found.figures.keys()
     assert sum(map(sum, found.figures["confusion"]["counts"])) == NUM

@@ -84,7 +84,9 @@ def test_stages_have_metrics_of_their_own() -> None:
     assert Logistic.stages(config) == ("", "layer3")
     sets = [FeatureSet(rows.features, rows.labels, {"layer3": 0 * rows.features}) for rows in (train, test)]
     found = by_name(Logistic(config).run(*sets, 4, 0).metrics)
-    assert list(found) == Logistic.metrics(config, 4) == ["top1", "top1_layer3"]
+    assert list(found) == Logistic.metrics(config, 4)
+    names = ["top1", "mean_per_class", "macro_f1"]
+    assert list(found) == [*names, *(f"{name}_layer3" for name in names)]
     most = torch.bincount(test.labels).max().item()
     assert found["top1_layer3"].value <= 100 * most / 50 < found["top1"].value
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import FEATURES, FeatureSet, Labelled
+from raysl.benchmarks.classifiers.by_class import NAMES, class_means, unseen, with_note
 from raysl.benchmarks.meters import top_k_hits
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.errors import ConfigError
@@ -96,11 +97,12 @@ def suffix_of(stage: str) -> str:
 def names_of_tops(stages: Sequence[str], num_classes: int) -> list[str]:
     """Names of the metrics that `top_metrics` makes of each stage."""
     tops = ("top1", "top5") if num_classes > 5 else ("top1",)
-    return [f"{top}{suffix_of(stage)}" for stage in dict.fromkeys(stages) for top in tops]
+    return [f"{name}{suffix_of(stage)}" for stage in dict.fromkeys(stages) for name in (*tops, *NAMES)]
 
 
 def top_metrics(scores: Tensor, labels: Tensor, what: str, stage: str = FEATURES) -> list[Metric]:
-    """Share of the test images whose class is the first, and of more than five classes among the first five.
+    """Share of the test images whose class is the first, and of more than five classes among the first five; and the
+    means over classes, see `class_means`.
 
     Args:
         scores: [N, K].
@@ -114,7 +116,7 @@ def top_metrics(scores: Tensor, labels: Tensor, what: str, stage: str = FEATURES
         name, title = f"top{k}{suffix_of(stage)}", f"{what}{of_stage}, top-{k}"
         hits = top_k_hits(scores, labels, k)
         metrics.append(mean_of(name, hits, title=title, is_headline=k == 1 and stage == FEATURES))
-    return metrics
+    return [*metrics, *class_means(labels, scores.argmax(dim=1), f"{what}{of_stage}", suffix_of(stage))]
 
 
 def accuracy_by_class(scores: Tensor, labels: Tensor) -> dict[str, float]:
@@ -164,6 +166,7 @@ def measure_stages(
     figures: dict[str, Any] = {"per_class": by_class}
     if lines:
         figures["curves"] = curves(f"{what}: held-out training images", tried, "top-1 (%)", lines)
+    metrics = with_note(metrics, unseen(train.labels, test.labels, num_classes))
     return Findings(metrics, scores=shares[0], are_probabilities=True, figures=figures)
 
 

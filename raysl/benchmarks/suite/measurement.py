@@ -211,6 +211,8 @@ class Measurement:
         )
         self.kept[name] = result
         self.results.keep(result, self.fitting.images[key].data.name, predictions(*found["trained"]))
+        for note in dict.fromkeys(metric.note for metric in trained.metrics.values() if metric.note):
+            log.warning("%s: %s", name, note)
         log.info("%s is measured and kept, in %s", name, duration(seconds))
 
     def _shown(self) -> list[Result]:

@@ -15,6 +15,7 @@ from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from raysl.benchmarks.benchmark import Context
+from raysl.benchmarks.classifiers.by_class import NAMES, class_means
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.benchmarks.training_runs.held_out_scores import FILE, logged_names
@@ -123,7 +124,7 @@ def suffixes(stages: Sequence[StageHead]) -> list[str]:
 def metric_names(num_classes: int, endings: Sequence[str]) -> list[str]:
     """Names of the numbers that `findings` gives."""
     tops = ["top1", *(["top5"] if num_classes > 5 else []), "top1_best"]
-    return [f"{top}{ending}" for ending in endings for top in tops]
+    return [*(f"{top}{ending}" for ending in endings for top in tops), *NAMES]
 
 
 def findings(found: Trained, title: str, endings: Sequence[str], context: Context) -> Findings:
@@ -147,6 +148,7 @@ def findings(found: Trained, title: str, endings: Sequence[str], context: Contex
             metrics.append(mean_of(f"top5{ending}", found.top5[place], title=five, is_headline=False, seed=seed))
         best = found.history[:, 1 + place].max().item()
         metrics.append(Metric(f"top1_best{ending}", best, title=f"{first}, best epoch", is_headline=False))
+    metrics += class_means(found.labels, found.scores.argmax(dim=1), title, seed=seed)
     lines = {
         ending[1:] or "features": found.history[:, [0, 1 + place]].tolist() for place, ending in enumerate(endings)
     }
