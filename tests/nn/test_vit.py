@@ -218,12 +218,28 @@ def test_stages_stop_at_the_deepest_one_asked_for() -> None:
     assert torch.equal(late["mean"], late["norm"][:, 2:].mean(dim=1))
     assert {name: out.shape[-1] for name, out in late.items()}.items() <= network.stage_widths.items()
     assert network.stages(images, []) == {}
-    with pytest.raises(ValueError, match=r"no stage 'block4' .* block1, block2, block3, norm, class, mean"):
+    with pytest.raises(ValueError, match=r"no stage 'block4' .* block1, block2, block3, norm, class, mean, last1$"):
         network.stages(images, ["block4"])
+
+
+@torch.no_grad()
+def test_last_blocks_are_dinov2s_class_tokens_beside_the_mean_of_the_last_patches() -> None:
+    network = small(depth=5, num_registers=2)
+    x = network._placed(images_of())
+    tokens = []
+    for block in network.blocks:
+        x = block(x)
+        tokens.append(network.norm(x))
+    patches = tokens[-1][:, 3:].mean(dim=1)
+    found = network.stages(images_of(), ["last4", "last1"])
+    torch.testing.assert_close(found["last1"], torch.cat([tokens[-1][:, 0], patches], dim=1))
+    torch.testing.assert_close(found["last4"], torch.cat([*(own[:, 0] for own in tokens[-4:]), patches], dim=1))
+    assert "last4" not in small(depth=3).stage_widths
 
 
 def test_facts_tell_the_patch_size() -> None:
     widths = dict.fromkeys(["block1", "block2", "block3", "block4", "norm", "class", "mean"], 96)
+    widths |= {"last1": 192, "last4": 480}
     assert ViT.info(ViT.Config(size="nano", patch_size=8, output="class_mean")) == BackboneInfo(
         192, 8, widths, num_layers=4
     )

@@ -38,6 +38,10 @@ class PatchEmbed(nn.Module):
         return self.proj(images).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
 
 
+LAST_BLOCKS = (1, 4)
+"""Numbers of last blocks whose class tokens the stages `last1` and `last4` have, those of DINOv2 (appendix B.3)."""
+
+
 class ViT(TokenBackbone):
     """A ViT without its classifier; features are its class token, the mean of its patches, or both.
 
@@ -129,9 +133,10 @@ class ViT(TokenBackbone):
 
     @property
     def stage_widths(self) -> dict[str, int]:
-        """Channels of `block1` to the last block, `norm`, `class` and `mean`."""
+        """Channels of `block1` to the last block, `norm`, `class`, `mean`, `last1` and, from 4 blocks on, `last4`."""
         names = [*(f"block{number + 1}" for number in range(len(self.blocks))), "norm", "class", "mean"]
-        return dict.fromkeys(names, self.token_dim)
+        widths = {f"last{num}": (num + 1) * self.token_dim for num in LAST_BLOCKS if num <= len(self.blocks)}
+        return dict.fromkeys(names, self.token_dim) | widths
 
     def units(self) -> dict[str, list[nn.Module]]:
         """The blocks `block1` to the last one."""
@@ -182,7 +187,9 @@ class ViT(TokenBackbone):
             images: normalised images [B, 3, H, W].
             names: of `block1` to the last block, and `norm`, behind the last layer norm: all tokens
                 [B, num_prefix_tokens + h*w, D]; `class` and `mean`: the class token and the mean of the patches of
-                `norm` [B, D].
+                `norm` [B, D]; `last1` and `last4`: the class tokens of the last 1 or 4 blocks, each behind the last
+                layer norm, and `mean`, side by side [B, 2 D] and [B, 5 D], as DINOv2's linear evaluation has them
+                (`create_linear_input` of its code).
 
         Raises:
             ValueError: if a name is no stage of this network; the message lists those that are.
@@ -193,13 +200,18 @@ class ViT(TokenBackbone):
         found: dict[str, Tensor] = {}
         deepest = max((known.index(name) for name in names), default=-1)
         x = self._placed(images)
+        class_tokens: list[Tensor] = []
         for name, block in zip(known, self.blocks[: deepest + 1], strict=False):
             x = block(x)
+            class_tokens.append(x[:, 0])
             if name in names:
                 found[name] = x
         if deepest >= len(self.blocks):
             x = self.norm(x)
             found |= {"norm": x, "class": self._pooled(x, "class"), "mean": self._pooled(x, "mean")}
+            for num in LAST_BLOCKS:
+                if f"last{num}" in names:
+                    found[f"last{num}"] = torch.cat([*map(self.norm, class_tokens[-num:]), found["mean"]], dim=1)
         return {name: found[name] for name in names}
 
     def _placed(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
