@@ -1,7 +1,7 @@
-"""Accuracy on images that have drifted away from the training images: ImageNet-A, -R, -Sketch, -V2, ReaL, ObjectNet."""
+"""Accuracy on images that have drifted away from ImageNet's: ImageNet-A, -R, -Sketch, -V2, -C, ReaL, ObjectNet."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -11,6 +11,7 @@ from raysl.benchmarks.benchmark import FEATURES, PIXELS, Benchmark, Context, Fin
 from raysl.benchmarks.classifiers.classification import check_hold_out, check_sets
 from raysl.benchmarks.classifiers.probes import Probes
 from raysl.benchmarks.classifiers.scaling import Normalize, chunks_of
+from raysl.benchmarks.corruptions import corrupted_folders, mean_corruption_error
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.linear import Linear
 from raysl.benchmarks.metric import mean_of
@@ -29,6 +30,7 @@ TITLES = {
     "imagenet_v2": "ImageNet-V2",
     "imagenet_real": "ImageNet ReaL",
     "objectnet": "ObjectNet",
+    "imagenet_c": "ImageNet-C",
 }
 SETS = tuple(name for name in TITLES if name != "test")
 FOLDER = "features"
@@ -43,13 +45,15 @@ class Robustness(Benchmark):
     The classifier is that of `linear`, trained on the training images. On ImageNet-A and -R only the classes that the
     set has may be predicted, on ObjectNet those that its objects are; of ReaL and ObjectNet any of an image's classes
     is right. `test_top1` is the accuracy on the run's own test images, `imagenet_a_top1` and so on those of the sets
-    that are given, and with more than five classes `_top5`. Intervals are over the images of a set.
+    that are given, and with more than five classes `_top5`. Intervals are over the images of a set. `imagenet_c_mce`
+    is the mean corruption error, which is 100 for AlexNet, and `imagenet_c_top1` the mean accuracy over all corruptions
+    and severities; neither has an interval.
     """
 
     protocol = (
         "one linear classifier of frozen features on ImageNet-A (arXiv 1907.07174), -R (2006.16241), -Sketch "
-        "(1905.13549), -V2 (1902.10811), ReaL (2006.07159) and ObjectNet (Barbu et al. 2019): masks of classes, any of "
-        "several labels"
+        "(1905.13549), -V2 (1902.10811), -C (1903.12261), ReaL (2006.07159) and ObjectNet (Barbu et al. 2019): masks "
+        "of classes, any of several labels, mCE"
     )
     cost = "that of linear, and a forward pass an image of the sets"
     trains = True
@@ -72,6 +76,9 @@ class Robustness(Benchmark):
         """File or URI of ReaL's real.json; the images are the test images of the run, ImageNet's validation images."""
         objectnet: Location | None = None
         """Folder or URI of objectnet-1.0, with images/ and mappings/."""
+        imagenet_c: Location | None = None
+        """Folder or URI of ImageNet-C, with a folder for each corruption in it or in folders of kinds (noise/, blur/),
+        of severities 1 to 5 with a folder for each WordNet id. Its images are cropped and not resized before."""
         normalize: Normalize = "standardize"
         """How features are scaled, see `linear`."""
         learning_rates: Annotated[tuple[Positive, ...], NotEmpty()] = Linear.Config.learning_rates
@@ -98,6 +105,8 @@ class Robustness(Benchmark):
             uri = getattr(config, name)
             if name == "imagenet_real":
                 real_labels(uri, len(images.classes))
+            elif name == "imagenet_c":
+                corrupted_folders(uri)
             else:
                 _read(name, uri, images.classes)
         return config, []
@@ -106,7 +115,9 @@ class Robustness(Benchmark):
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
         """See `Benchmark.metrics`."""
         tops = (1, 5) if num_classes > 5 else (1,)
-        return [f"{name}_top{k}" for name in ("test", *_given(config)) for k in tops]
+        sets = [name for name in ("test", *_given(config)) if name != "imagenet_c"]
+        of_c = ["imagenet_c_mce", "imagenet_c_top1"] if config.imagenet_c is not None else []
+        return [f"{name}_top{k}" for name in sets for k in tops] + of_c
 
     def measure(self, context: Context) -> Findings:
         """See `Benchmark.measure`; features of the sets are made by tasks on the cluster."""
@@ -118,6 +129,9 @@ class Robustness(Benchmark):
         logits = logits_of(probe, context.test.features)
         metrics = list(_metrics("test", logits, context.test.labels.cpu().numpy()[:, None], None))
         for name in _given(self.config):
+            if name == "imagenet_c":
+                metrics += self._corrupted(context, probe)
+                continue
             if name == "imagenet_real":
                 labels = real_labels(self.config.imagenet_real, context.num_classes)
                 images = reassessed(context.images["test"], labels)
@@ -128,6 +142,29 @@ class Robustness(Benchmark):
             metrics += _metrics(name, own, images.right, images.allowed)
         context.folder.remove_folder(FOLDER)
         return Findings(metrics, scores=logits.softmax(dim=1), are_probabilities=True)
+
+    def _corrupted(self, context: Context, probe: Probes) -> list[Metric]:
+        """Numbers of ImageNet-C, one severity of one corruption at a time."""
+        cropped = replace(context, data=replace(context.data, eval_resize=context.data.image_size))
+        assert self.config.imagenet_c is not None
+        errors: dict[str, list[float]] = {}
+        for corruption, folders in corrupted_folders(self.config.imagenet_c).items():
+            for severity, uri in enumerate(folders, start=1):
+                images = by_folder(uri, context.images["train"].classes, is_masked=False)
+                logits = logits_of(probe, features_of(cropped, f"{corruption}-{severity}", images))
+                hits = top_hits(logits, images.right, images.allowed, 1)
+                errors.setdefault(corruption, []).append(100 - 100 * hits.double().mean().item())
+                context.folder.child(FOLDER).remove_folder(f"{corruption}-{severity}")
+        every = [error for own in errors.values() for error in own]
+        return [
+            Metric(
+                "imagenet_c_mce",
+                mean_corruption_error(errors),
+                title="ImageNet-C, mean corruption error (AlexNet: 100)",
+                is_lower_better=True,
+            ),
+            Metric("imagenet_c_top1", 100 - sum(every) / len(every), title="ImageNet-C, top-1", is_headline=False),
+        ]
 
 
 @torch.no_grad()

@@ -1,0 +1,61 @@
+"""ImageNet-C: images with common corruptions at five severities (Hendrycks and Dietterich 2019, arXiv 1903.12261)."""
+
+from collections.abc import Mapping, Sequence
+
+from raysl.data.sources.listing import folders_in
+from raysl.errors import ConfigError
+
+ALEXNET_ERRORS = {
+    "gaussian_noise": 88.6428,
+    "shot_noise": 89.4468,
+    "impulse_noise": 92.2640,
+    "defocus_blur": 81.9880,
+    "glass_blur": 82.6268,
+    "motion_blur": 78.5948,
+    "zoom_blur": 79.8360,
+    "snow": 86.6816,
+    "frost": 82.6572,
+    "fog": 81.9324,
+    "brightness": 56.4592,
+    "contrast": 85.3204,
+    "elastic_transform": 64.6056,
+    "pixelate": 71.7840,
+    "jpeg_compression": 60.6500,
+}
+"""Top-1 error of AlexNet in percent on each corruption, the mean over its severities, as the authors' code has them
+(hendrycks/robustness); four further corruptions of the dataset are for validation and are no part of the mean."""
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+def corrupted_folders(uri: str) -> dict[str, list[str]]:
+    """Folders of the five severities of each corruption, which lie in `uri` or in folders of kinds such as `blur/`.
+
+    Raises:
+        ConfigError: if a corruption or a severity is missing: the mean would be of something else.
+    """
+    root = uri.rstrip("/")
+    places = {name: f"{root}/{name}" for name in folders_in(root)}
+    for kind in [name for name in places if name not in ALEXNET_ERRORS]:
+        places |= {name: f"{root}/{kind}/{name}" for name in folders_in(places[kind]) if name in ALEXNET_ERRORS}
+    if missing := [name for name in ALEXNET_ERRORS if name not in places]:
+        raise ConfigError(
+            f"{len(missing)} of the {len(ALEXNET_ERRORS)} corruptions of ImageNet-C have no folder below {uri!r}, "
+            f"first {missing[0]!r}; unpack noise.tar, blur.tar, weather.tar and digital.tar there"
+        )
+    found = {}
+    for name in ALEXNET_ERRORS:
+        there = folders_in(places[name])
+        if lacking := [str(number) for number in SEVERITIES if str(number) not in there]:
+            raise ConfigError(f"{places[name]!r} has no folder {lacking[0]} of that severity; unpack ImageNet-C anew")
+        found[name] = [f"{places[name]}/{number}" for number in SEVERITIES]
+    return found
+
+
+def mean_corruption_error(errors: Mapping[str, Sequence[float]]) -> float:
+    """mCE in percent: the mean over corruptions of the errors' sum over severities, over that of AlexNet.
+
+    Args:
+        errors: top-1 errors in percent at each severity, by corruption.
+    """
+    shares = [sum(own) / len(own) / ALEXNET_ERRORS[name] for name, own in errors.items()]
+    return 100 * sum(shares) / len(shares)
