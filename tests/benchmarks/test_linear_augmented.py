@@ -217,6 +217,21 @@ def test_settings_of_the_run_that_trains_are_all_within_reach(digits: str, tmp_p
     assert (stepped.schedule, stepped.decay_at, stepped.nesterov) == ("steps", (Duration.parse("3ep"),), False)
 
 
+@pytest.mark.parametrize("decay_biases", [False, True])
+def test_biases_have_decay_where_it_is_asked_for(digits: str, tmp_path: Path, decay_biases: bool) -> None:
+    run = run_of(context_of(digits, tmp_path), weight_decay=0.01, decay_biases=decay_biases)
+    method: Any = TrainState.create(prepare(run).setup).method
+    groups = method.param_groups(run.optim)
+    scales = {name: own["weight_decay_scale"] for own in groups for name in _names(method, own)}
+    assert run.optim.weight_decay == 0.01
+    assert scales == {"classifier.weight": 1, "classifier.bias": float(decay_biases)}
+
+
+def _names(method: nn.Module, group: dict[str, Any]) -> list[str]:
+    names = {id(parameter): name for name, parameter in method.named_parameters()}
+    return [names[id(parameter)] for parameter in group["params"]]
+
+
 def test_a_supervised_checkpoint_gives_no_classifier_away(tmp_path: Path) -> None:
     uri = checkpoint(tmp_path, f"data.limit={NUM}", name="digits/supervised")
     run = run_of(context_of(uri, tmp_path))

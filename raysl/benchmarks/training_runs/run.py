@@ -77,6 +77,9 @@ class TrainingConfig(BenchmarkConfig):
     """Take the gradient where the momentum leads, if there is any."""
     weight_decay: Annotated[float, Within(0, 1000)] = 0.0
     """L2 penalty on the weights, those of normalisation and biases apart."""
+    decay_biases: bool = False
+    """Put the penalty on biases as well, as VISSL's linear evaluation and fine-tuning do (`regularize_bias`). Default:
+    not, as SimCLR. Scales and biases of normalisation have none in either case."""
     decay_at: tuple[Length, ...] = ()
     """Points of the run at which the learning rate is divided by ten: [30ep, 60ep]. Default: it goes down to 0 along
     half a cosine."""
@@ -169,6 +172,7 @@ def training_run(
             momentum=config.momentum,
             nesterov=config.nesterov and config.momentum > 0,
             weight_decay=config.weight_decay,
+            exclude_bias=False if config.decay_biases else None,
             schedule="steps" if config.decay_at else "cosine",
             decay_at=config.decay_at,
             warmup=config.warmup,
