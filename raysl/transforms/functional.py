@@ -91,6 +91,28 @@ def adjust_saturation(images: Tensor, factor: Tensor) -> Tensor:
     return images if images.shape[1] == 1 else _blend(images, _luma(images), factor)
 
 
+def shift_brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """Add `factor` - 1, `factor` [B] >= 0: 0 is black, 1 the image itself; TensorFlow's `adjust_brightness`."""
+    return images.add(_column(factor.double() - 1.0, images)).clamp_(0.0, 1.0)
+
+
+def adjust_channel_contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Move each channel away from its mean by `factor` [B] >= 0; TensorFlow's `adjust_contrast`."""
+    means = torch.cat([_mean(images[:, channel, None]) for channel in range(images.shape[1])], dim=1)  # [B, C, 1, 1]
+    return _blend(images, means, factor)
+
+
+def adjust_hsv_saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """Multiply the saturation of HSV by `factor` [B] >= 0, up to 1; hue and value stay. TensorFlow's
+    `adjust_saturation`."""
+    if images.shape[1] == 1:
+        return images
+    highest, lowest = images.amax(dim=1, keepdim=True), images.amin(dim=1, keepdim=True)
+    most = highest / (highest - lowest).clamp_min(1e-20)  # that makes the saturation 1
+    share = torch.minimum(_column(factor, images), most)
+    return highest.sub(share * (highest - images)).clamp_(0.0, 1.0)
+
+
 def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
     """Turn the hue by `factor` [B] in [-0.5, 0.5] turns, in exact HSV: colour = v - c + c * wave(hue)."""
     if images.shape[1] == 1:

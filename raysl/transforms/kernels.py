@@ -16,7 +16,19 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from raysl.transforms.programs import BLUR, BRIGHTNESS, CONTRAST, FLIP, GRAYSCALE, HUE, SATURATION, SOLARIZE
+from raysl.transforms.programs import (
+    BLUR,
+    BRIGHTNESS,
+    CHANNEL_CONTRAST,
+    CONTRAST,
+    FLIP,
+    GRAYSCALE,
+    HSV_SATURATION,
+    HUE,
+    SATURATION,
+    SHIFT,
+    SOLARIZE,
+)
 
 Pixels = NDArray[np.uint8]
 Planes = NDArray[np.float32]
@@ -82,6 +94,12 @@ def _steps(planes: Planes, spare: Planes, width: int, codes: NDArray[np.int64], 
             _blend(planes, _mean_luma(planes), first)
         elif code == SATURATION:
             _saturate(planes, first)
+        elif code == SHIFT:
+            _shift(planes, np.float32(first - 1.0))
+        elif code == CHANNEL_CONTRAST:
+            _blend_channels(planes, first)
+        elif code == HSV_SATURATION:
+            _saturate_hsv(planes, np.float32(first))
         elif code == HUE:
             _turn_hue(planes, np.float32(first * 6.0))
         elif code == BLUR:
@@ -167,6 +185,50 @@ def _saturate(planes: Planes, factor: float) -> None:
         planes[0, place] = min(max(planes[0, place] * share + grey, _ZERO), _ONE)
         planes[1, place] = min(max(planes[1, place] * share + grey, _ZERO), _ONE)
         planes[2, place] = min(max(planes[2, place] * share + grey, _ZERO), _ONE)
+
+
+@_compiled
+def _shift(planes: Planes, amount: np.float32) -> None:
+    for channel in range(3):
+        for place in range(planes.shape[1]):
+            planes[channel, place] = min(max(planes[channel, place] + amount, _ZERO), _ONE)
+
+
+@_compiled
+def _blend_channels(planes: Planes, factor: float) -> None:
+    """factor * planes + (1 - factor) * the mean of the plane, clamped."""
+    share = np.float32(factor)
+    for channel in range(3):
+        rest = np.float32(1.0 - factor) * _mean(planes[channel])
+        for place in range(planes.shape[1]):
+            planes[channel, place] = min(max(planes[channel, place] * share + rest, _ZERO), _ONE)
+
+
+@_compiled
+def _saturate_hsv(planes: Planes, factor: np.float32) -> None:
+    for place in range(planes.shape[1]):
+        red, green, blue = planes[0, place], planes[1, place], planes[2, place]
+        highest, lowest = max(max(red, green), blue), min(min(red, green), blue)
+        share = min(factor, highest / max(highest - lowest, _SMALL))
+        planes[0, place] = min(max(highest - share * (highest - red), _ZERO), _ONE)
+        planes[1, place] = min(max(highest - share * (highest - green), _ZERO), _ONE)
+        planes[2, place] = min(max(highest - share * (highest - blue), _ZERO), _ONE)
+
+
+@_compiled
+def _mean(plane: NDArray[np.float32]) -> np.float32:
+    num_pixels = plane.size
+    sums = np.zeros(_LANES, np.float32)
+    whole = num_pixels - num_pixels % _LANES
+    for start in range(0, whole, _LANES):
+        for lane in range(_LANES):
+            sums[lane] += plane[start + lane]
+    total = 0.0
+    for lane in range(_LANES):
+        total += sums[lane]
+    for place in range(whole, num_pixels):
+        total += plane[place]
+    return np.float32(total / num_pixels)
 
 
 @_compiled

@@ -1,7 +1,9 @@
 """Transforms that change colours and sharpness."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,8 +15,11 @@ from raysl.transforms.random import SampleRandom
 from raysl.transforms.transform import Masked, Transform, check_probability
 
 Range = float | tuple[float, float]
+Arithmetic = Literal["torchvision", "tensorflow"]
 
-KERNELS = {
+Operation = Callable[[Tensor, Tensor], Tensor]
+
+KERNELS: dict[str, Operation] = {
     "brightness": functional.adjust_brightness,
     "contrast": functional.adjust_contrast,
     "saturation": functional.adjust_saturation,
@@ -26,6 +31,12 @@ CODES = {
     "saturation": programs.SATURATION,
     "hue": programs.HUE,
 }
+TENSORFLOW: dict[str, tuple[Operation, int]] = {
+    "brightness": (functional.shift_brightness, programs.SHIFT),
+    "contrast": (functional.adjust_channel_contrast, programs.CHANNEL_CONTRAST),
+    "saturation": (functional.adjust_hsv_saturation, programs.HSV_SATURATION),
+}
+"""Operations of `arithmetic="tensorflow"` that are not those of torchvision."""
 IDENTITY = {"brightness": (1.0, 1.0), "contrast": (1.0, 1.0), "saturation": (1.0, 1.0), "hue": (0.0, 0.0)}
 
 
@@ -46,6 +57,10 @@ class ColorJitter(Transform):
     """As brightness."""
     hue: Range = 0.2
     """Range of the turn, in [-0.5, 0.5]; one number x means (-x, x)."""
+    arithmetic: Arithmetic = "torchvision"
+    """What a factor f does: torchvision multiplies brightness by f, and contrast and saturation are distances from the
+    mean grey and the pixel's grey; tensorflow adds f - 1, contrast is the distance from each channel's mean, and
+    saturation is that of HSV (BYOL, Grill et al. 2020, and its code)."""
 
     def __post_init__(self) -> None:
         check_probability(self.p)
@@ -73,28 +88,34 @@ class ColorJitter(Transform):
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         names = [name for name in KERNELS if name in params]
         factors = (params[name] for name in names)
-        return functional.change_where(params["mask"], images, partial(_jitter, names), params["order"], *factors)
+        kernels = KERNELS | {name: kernel for name, (kernel, _) in self._replaced().items()}
+        change = partial(_jitter, [(list(KERNELS).index(name), kernels[name]) for name in names])
+        return functional.change_where(params["mask"], images, change, params["order"], *factors)
 
     def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
         order = params["order"].numpy()  # [B, 4]
         factors = np.zeros((*order.shape, 2))
-        codes = np.zeros_like(order)
+        codes, code_of = np.zeros_like(order), CODES | {name: code for name, (_, code) in self._replaced().items()}
         for number, name in enumerate(KERNELS):
             if name in params:
                 here = (order == number) & params["mask"].numpy()[:, None]
-                codes[here] = CODES[name]
+                codes[here] = code_of[name]
                 factors[..., 0] += np.where(here, params[name].numpy()[:, None], 0.0)
         return codes, factors
 
+    def _replaced(self) -> dict[str, tuple[Operation, int]]:
+        """Operations and their codes that are not torchvision's, by name."""
+        return TENSORFLOW if self.arithmetic == "tensorflow" else {}
 
-def _jitter(names: list[str], images: Tensor, order: Tensor, *factors: Tensor) -> Tensor:
-    """Apply the named operations to each image in its `order` [B, 4] of the numbers of KERNELS."""
+
+def _jitter(operations: list[tuple[int, Operation]], images: Tensor, order: Tensor, *factors: Tensor) -> Tensor:
+    """Apply operations, by their numbers, to each image in its `order` [B, 4] of those numbers."""
     out = images.clone()
     for stage in range(order.shape[1]):
-        for name, factor in zip(names, factors, strict=True):
-            rows = (order[:, stage] == list(KERNELS).index(name)).nonzero().flatten()
+        for (number, operation), factor in zip(operations, factors, strict=True):
+            rows = (order[:, stage] == number).nonzero().flatten()
             on_device = rows.to(images.device, non_blocking=True)
-            changed = KERNELS[name](out.index_select(0, on_device), factor.index_select(0, rows))
+            changed = operation(out.index_select(0, on_device), factor.index_select(0, rows))
             out.index_copy_(0, on_device, changed)
     return out
 

@@ -10,7 +10,9 @@ Program = tuple[NDArray[np.int64], NDArray[np.float64]]
 """What `raysl.transforms.kernels` does to each image: operations [B, S] and their numbers [B, S, 2]."""
 
 NONE, FLIP, GRAYSCALE, SOLARIZE, BRIGHTNESS, CONTRAST, SATURATION, HUE, BLUR = range(9)
-"""Operations. Their two numbers: none, none, none, (threshold), (factor) four times, (standard deviation, radius)."""
+SHIFT, CHANNEL_CONTRAST, HSV_SATURATION = range(9, 12)
+"""Operations. Their two numbers: none, none, none, (threshold), (factor) four times, (standard deviation, radius),
+(factor) three times."""
 
 HAS_KERNELS = find_spec("numba") is not None
 """Without numba, which compiles them, the tensor operations of `raysl.transforms.functional` do the same."""

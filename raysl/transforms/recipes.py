@@ -11,7 +11,7 @@ from raysl.transforms.crop import RandomResizedCrop
 from raysl.transforms.functional import Interpolation
 from raysl.transforms.geometric import Affine, HorizontalFlip, VerticalFlip
 from raysl.transforms.masking import Mask
-from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
+from raysl.transforms.photometric import Arithmetic, ColorJitter, GaussianBlur, Grayscale, Solarize
 from raysl.transforms.transform import Transform
 from raysl.transforms.view import View
 from raysl.transforms.view_recipe import ViewRecipe
@@ -56,6 +56,9 @@ class Crops:
     """Colour jitter of brightness, contrast, saturation and hue at strength 1."""
     jitter_strength: Strength = 1.0
     """Factor of the colour jitter."""
+    jitter_arithmetic: Arithmetic = "torchvision"
+    """How the jitter changes brightness, contrast and saturation: as torchvision does, or as TensorFlow, which adds
+    to the brightness (`ColorJitter.arithmetic`)."""
     grayscale_p: Share = 0.2
     """Probability of dropping the colour."""
     grayscale_first: bool = False
@@ -106,7 +109,14 @@ class Crops:
     def _colors(self) -> list[tuple[float, Transform]]:
         """The transforms of colours in order, each with a number above 0 where it may act."""
         brightness, contrast, saturation, hue = (self.jitter_strength * amount for amount in self.jitter)
-        jitter = ColorJitter(p=self.jitter_p, brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
+        jitter = ColorJitter(
+            p=self.jitter_p,
+            brightness=brightness,
+            contrast=contrast,
+            saturation=saturation,
+            hue=hue,
+            arithmetic=self.jitter_arithmetic,
+        )
         colors: list[tuple[float, Transform]] = [
             (self.jitter_p * self.jitter_strength * any(self.jitter), jitter),
             (self.grayscale_p, Grayscale(p=self.grayscale_p)),

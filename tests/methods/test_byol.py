@@ -151,7 +151,7 @@ def test_views_networks_and_optimizer_are_the_papers() -> None:
     setup = Setup.of(config, 1_281_167, 1000)
     BYOL.check(setup)
     first, second = config.method.views.recipe().groups["global"]
-    jitter = ColorJitter(p=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1)
+    jitter = ColorJitter(p=0.8, brightness=0.4, contrast=0.4, saturation=0.2, hue=0.1, arithmetic="tensorflow")
     assert [view.transforms[1] for view in (first, second)] == [jitter, jitter]
     assert first.transforms[3:] == (GaussianBlur(p=1.0, sigma=(0.1, 2.0)),)
     assert second.transforms[3:] == (GaussianBlur(p=0.1, sigma=(0.1, 2.0)), Solarize(p=0.2))

@@ -22,6 +22,7 @@ COMPILED = [
     ColorJitter(p=1.0),
     ColorJitter(p=0.5, hue=0.0, contrast=(0.2, 3.0)),
     ColorJitter(p=1.0, brightness=0.0, contrast=0.0, saturation=0.0, hue=0.5),
+    ColorJitter(p=0.8, arithmetic="tensorflow"),
     GaussianBlur(p=0.7, sigma=(0.1, 2.0)),
     GaussianBlur(p=1.0, sigma=(0.01, 9.0), kernel_size=7),
     GaussianBlur(p=1.0, kernel_size=1),

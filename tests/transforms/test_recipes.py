@@ -47,7 +47,7 @@ def crop(size: int, low: float, high: float) -> Part:
 
 def jitter(p: float, brightness: Any, contrast: Any, saturation: Any, hue: Any) -> Part:
     settings = {"p": p, "brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
-    return "ColorJitter", settings
+    return "ColorJitter", settings | {"arithmetic": "torchvision"}
 
 
 def gray(p: float) -> Part:

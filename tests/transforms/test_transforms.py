@@ -1,5 +1,7 @@
 """What transforms and crops draw, and that they apply it."""
 
+import colorsys
+
 import numpy as np
 import pytest
 import torch
@@ -54,6 +56,39 @@ def test_color_jitter_applies_each_images_own_order(images: Tensor) -> None:
     assert 0 < params["mask"].sum() < 9
     assert len(params["order"].unique(dim=0)) > 4
     assert (ColorJitter(p=0.7).apply(images, params) - expected).abs().max() < 1e-5
+
+
+def tensorflow_brightness(image: Tensor, factor: float) -> Tensor:
+    return (image + factor - 1).clamp(0, 1)
+
+
+def tensorflow_contrast(image: Tensor, factor: float) -> Tensor:
+    return torch.stack([plane.mean() + factor * (plane - plane.mean()) for plane in image]).clamp(0, 1)
+
+
+def tensorflow_saturation(image: Tensor, factor: float) -> Tensor:
+    """Python's own HSV, pixel by pixel."""
+    changed = image.clone()
+    for row in range(image.shape[1]):
+        for column in range(image.shape[2]):
+            hue, saturation, value = colorsys.rgb_to_hsv(*image[:, row, column].tolist())
+            changed[:, row, column] = torch.tensor(colorsys.hsv_to_rgb(hue, min(1.0, saturation * factor), value))
+    return changed
+
+
+def test_jitter_by_tensorflows_arithmetic_is_its_definition_pixel_by_pixel(images: Tensor) -> None:
+    jitter = ColorJitter(p=0.7, brightness=0.4, contrast=0.4, saturation=0.9, hue=0.1, arithmetic="tensorflow")
+    params = jitter.draw(draws(9), (36, 44))
+    operations = [tensorflow_brightness, tensorflow_contrast, tensorflow_saturation, F.adjust_hue]
+    factors = [params[name] for name in ("brightness", "contrast", "saturation", "hue")]
+    expected = images.clone()
+    for row in range(9):
+        for number in params["order"][row].tolist() if params["mask"][row] else []:
+            expected[row] = operations[number](expected[row], factors[number][row].item())
+    assert 0 < params["mask"].sum() < 9
+    assert (jitter.apply(images, params) - expected).abs().max() < 1e-5
+    torchvision = ColorJitter(p=0.7, brightness=0.4, contrast=0.4, saturation=0.9, hue=0.1)
+    assert (torchvision.apply(images, params) - expected).abs().max() > 0.1
 
 
 def test_color_jitter_leaves_out_what_does_nothing() -> None:
