@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from raysl import dist
 from raysl.train import LocalReporter, fit
 from raysl.train.clipping import Over, clip_norm
+from tests.distributed import run_ranks
 from tests.optim.probe import Probe
 from tests.train.problem import batches, problem
 
@@ -73,3 +75,24 @@ def test_the_loop_clips_over_what_the_settings_say() -> None:
     lengths = [float(grad.norm()) for grad in seen[0].values()]
     assert max(lengths) == pytest.approx(1e-4, rel=1e-2)
     assert sum(length > 0.9e-4 for length in lengths) > 1  # each by itself
+
+
+def updated(over: Over) -> dict[str, Tensor]:
+    """Weights after 8 updates by clipped gradients, in float64."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        state, plan = problem("train.clip_grad=1e-2", f"train.clip_grad_over={over}", "data.lanes=4")
+        rows = [batch.map(lambda values: values.double() if values.is_floating_point() else values) for batch in
+                batches(plan)]  # fmt: skip
+        fit(state, dist.data_parallel(state.method), plan, rows, reporter=LocalReporter())
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return {name: value.detach().clone() for name, value in state.method.named_parameters()}
+
+
+def test_two_ranks_make_the_clipped_updates_of_one() -> None:
+    alone = updated("tensor")
+    for rank in run_ranks(2, updated, "tensor"):
+        for name, value in alone.items():
+            torch.testing.assert_close(rank[name], value, rtol=0, atol=1e-9, msg=name)
+    assert any(not torch.allclose(value, alone[name]) for name, value in updated("model").items())
