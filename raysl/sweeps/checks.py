@@ -10,12 +10,13 @@ import torch
 from raysl.benchmarks.benchmark import Needs
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.checkpoint import TrainState
-from raysl.config.dump import to_dict
+from raysl.config.dump import show, to_dict
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
 from raysl.screen import only_errors
+from raysl.sweeps.distributions import LISTS
 from raysl.sweeps.schema import COSTS, SweepConfig
 from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
 from raysl.sweeps.trial import ALONE, setting
@@ -23,6 +24,8 @@ from raysl.train.prepare import prepare
 
 log = logging.getLogger("raysl")
 
+MOST_COMBINATIONS = 10_000
+"""Combinations of values that are looked at to see whether a condition can hold."""
 MOST_STRUCTURES = 64
 """Combinations of components that are looked at before a sweep starts."""
 
@@ -38,6 +41,7 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
         ConfigError: with the configuration in front where there are several.
     """
     space = Space.of(sweep.space)
+    _check_conditions(bases, space)
     lacking: list[ConfigError] = []
     for name, base in bases.items():
         with named(name):
@@ -53,6 +57,58 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
         raise lacking[0]
     for missing in lacking:
         log.warning("%s; what departs from it comes last", missing)
+
+
+def warn_of(sweep: SweepConfig, epochs: int) -> None:
+    """Say plainly what a sweep will not do, and how few values a range has.
+
+    Args:
+        sweep: its settings.
+        epochs: of the longest trial.
+    """
+    if sweep.scheduler == "population" and sweep.interval >= epochs:
+        log.warning(
+            "interval=%d: no trial is longer than %d epochs, so nobody of the population is replaced; give fewer",
+            sweep.interval,
+            epochs,
+        )
+    elif sweep.scheduler in ("asha", "hyperband", "median") and sweep.grace_epochs >= epochs:
+        log.warning(
+            "grace_epochs=%d: no trial is longer than %d epochs, so %s stops nobody; give fewer, or scheduler=none",
+            sweep.grace_epochs,
+            epochs,
+            sweep.scheduler,
+        )
+    for key, own in Space.of(sweep.space).distributions.items():
+        if own.kind not in LISTS and own.num_values() < sweep.trials:
+            log.warning(
+                "space.%s: %s has %d distinct values for %d trials; equal draws are one trial",
+                key,
+                show({own.kind: own.values}),
+                own.num_values(),
+                sweep.trials,
+            )
+
+
+def _check_conditions(bases: Mapping[str, RunConfig], space: Space) -> None:
+    """Refuse settings whose condition nothing in the space or in a configuration ever meets.
+
+    Raises:
+        ConfigError: with the first one.
+    """
+    presents = {name: present_in(to_dict(base)) for name, base in bases.items()}
+    for key in space.never(presents.values(), MOST_COMBINATIONS):
+        when = space.distributions[key].when
+        for name in when:
+            if not space.draws(name) and all(present(name) is ABSENT for present in presents.values()):
+                raise ConfigError(f"space.{key}.when: there is no setting {name!r}; raysl config shows those there are")
+        fixed = [other for other in when if not space.draws(other)]
+        values = [f"{other} is {show(present(other))}" for other in fixed for present in presents.values()]
+        has = f"; {', '.join(dict.fromkeys(values))}" if values else ""
+        raise ConfigError(
+            f"space.{key}.when: {show(when)} never holds, so {key} is never drawn{has}; change the "
+            "condition, or take the entry out"
+        )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from decimal import Context, Decimal
 from typing import Any
 
 from raysl.config.dump import show
@@ -14,6 +15,8 @@ STEPPED = ("quniform", "qloguniform", "qrandint", "qlograndint")
 DISTRIBUTIONS = (*LISTS, *RANGES, *STEPPED)
 DIGITS = 4
 """Significant digits of a number that is drawn from a range."""
+MOST_COUNTED = 1000
+"""Values of a range that are counted one by one."""
 ROUNDING = 1e-9
 """Steps that an end may lie beside a multiple, where it is one but for rounding."""
 
@@ -64,6 +67,22 @@ class Distribution:
             return self.values
         return [self.rounded(value) for value in self.bounds]
 
+    def num_values(self, most: int = MOST_COUNTED) -> int:
+        """How many different values it can give; where there are more than `most`, at least so many."""
+        if self.kind in LISTS:
+            return len(self.values)
+        low, high = self.bounds
+        if self.is_whole or self.step is not None:
+            return round((high - low) / (self.step or 1)) + 1
+        if low <= 0 <= high:  # beside 0 there are numbers of any size
+            return most
+        found, digits = {self.rounded(low), self.rounded(high)}, Context(prec=DIGITS)
+        value = Decimal(low).next_plus(digits)
+        while value < Decimal(high) and len(found) < most:
+            found.add(self.rounded(float(value)))
+            value = value.next_plus(digits)
+        return len(found)
+
     def at(self, share: float) -> Any:
         """The value at a share in [0, 1) of its probability.
 
@@ -88,7 +107,7 @@ class Distribution:
         low, high = self.bounds
         if self.is_whole:
             step = int(self.step or 1)
-            return int(min(max(int(value) // step * step, low), high))
+            return int(min(max(math.floor(value) // step * step, low), high))
         if self.step is not None:
             return float(min(max(_multiple(round(value / self.step), self.step), low), high))
         return min(max(float(f"{value:.{DIGITS}g}"), float(low)), float(high))
@@ -126,7 +145,13 @@ def parse(key: str, given: Any) -> Distribution:
         _check_range(key, kind, values)
     elif repeated := [value for place, value in enumerate(values) if kind == "grid" and value in values[:place]]:
         raise ConfigError(f"space.{key}.grid: {show(repeated[0])} stands there twice; give each value once")
-    return Distribution(kind, values, _conditions(key, when))
+    own = Distribution(kind, values, _conditions(key, when))
+    if kind in ("uniform", "loguniform") and own.num_values() == 1:
+        raise ConfigError(
+            f"space.{key}.{kind}: {show(values)} has one distinct value, {show(own.at(0.5))}, since numbers are drawn "
+            f"with {DIGITS} significant digits; widen the range, or list the values, {{choice: {show(values)}}}"
+        )
+    return own
 
 
 def _check_range(key: str, kind: str, values: list[Any]) -> None:

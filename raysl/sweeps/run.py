@@ -28,7 +28,7 @@ from raysl.schedule import Duration
 from raysl.screen import logging_shown
 from raysl.signals import heeding
 from raysl.sweeps.board import Board
-from raysl.sweeps.checks import check_reported, check_trials, named
+from raysl.sweeps.checks import check_reported, check_trials, named, warn_of
 from raysl.sweeps.claim import claim
 from raysl.sweeps.entries import entries_of
 from raysl.sweeps.judging import Course
@@ -112,6 +112,7 @@ class SweepRun:
         if varied is None or varied.when:
             lengths += [start.train.epochs for start in self.bases.values()]
         epochs = max(lengths)
+        warn_of(sweep, epochs)
         self.replay = Replay(self._search(), judge_of(sweep, epochs), self._record, self._look)
         parts = len(interval_ends(sweep.interval, epochs)) if sweep.scheduler == "population" else 1
         is_sure = sweep.scheduler == "none" or sweep.seeds == 1

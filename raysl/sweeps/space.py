@@ -1,7 +1,7 @@
 """A search space: what varies, and which of it exists beside what."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ Draw = dict[str, Any]
 Present = Callable[[str], Any]
 """The value that a setting has where a draw has none, or `ABSENT`."""
 ABSENT = object()
+NOT_VARIED = ("name", "storage")
+"""Settings that the sweep itself gives each run."""
 COMPONENTS = ("method", "backbone", "data", "optim")
 """Settings whose value decides which others there are."""
 
@@ -33,6 +35,7 @@ class Space:
             ConfigError: if one is wrong, or its conditions can never be met.
         """
         given = {key: parse(key, value) for key, value in tree.items()}
+        _check_keys(given)
         plain_keys = {without_name(key): key for key in given}
         for key, distribution in given.items():
             for name, values in distribution.when.items():
@@ -84,15 +87,39 @@ class Space:
 
     def structures(self, present: Present) -> Iterator[Draw]:
         """Draws with each combination of what decides which other settings there are, one value of all else."""
-        deciding = {without_name(name) for own in self.distributions.values() for name in own.when} | set(COMPONENTS)
+        asked = self._asked()
+        deciding = asked.keys() | set(COMPONENTS)
         lists = {
-            key: own.values
+            key: own.values if own.kind in LISTS else [*own.examples(), *asked.get(without_name(key), [])]
             for key, own in self.distributions.items()
-            if own.kind in LISTS and (without_name(key) in deciding or key.endswith(".name"))
+            if without_name(key) in (deciding if own.kind in LISTS else asked) or key.endswith(".name")
         }
         for values in itertools.product(*lists.values()):
             chosen = dict(zip(lists, values, strict=True))
             yield self.settle(lambda key, own, chosen=chosen: chosen.get(key, own.examples()[0]), present)  # type: ignore[misc]
+
+    def never(self, presents: Iterable[Present], most: int) -> list[str]:
+        """Settings that exist beside nothing else that the space or a configuration has.
+
+        Args:
+            presents: of each configuration.
+            most: combinations that are looked at; where there are more, nothing is said.
+        """
+        left = dict.fromkeys(self.distributions)
+        for present in presents:
+            for place, draw in enumerate(self.structures(present)):
+                if place == most:
+                    return []
+                left = {key: None for key in left if key not in draw}
+        return list(left)
+
+    def _asked(self) -> dict[str, list[Any]]:
+        """The values that conditions are about, by setting without `.name`."""
+        asked: dict[str, list[Any]] = {}
+        for own in self.distributions.values():
+            for name, values in own.when.items():
+                asked.setdefault(without_name(name), []).extend(values)
+        return asked
 
 
 def is_component(key: str) -> bool:
@@ -112,13 +139,53 @@ def _value(draw: Draw, name: str, present: Present) -> Any:
     return present(name)
 
 
+def _check_keys(given: Mapping[str, Distribution]) -> None:
+    """Refuse settings that no draw can decide, and two entries that decide one.
+
+    Raises:
+        ConfigError: with the entry.
+    """
+    for key in given:
+        if key in NOT_VARIED:
+            raise ConfigError(f"space.{key}: the sweep gives each run its own {key}; take it out of the space")
+    for key, own in given.items():
+        for other in given:
+            if other != key and (_is_same(key, other) or _is_inside(key, own, other)):
+                raise ConfigError(f"space.{other}: space.{key} writes this setting as well; keep one of the two")
+
+
+def _is_same(key: str, other: str) -> bool:
+    return without_name(key) == without_name(other)
+
+
+def _is_inside(key: str, own: Distribution, other: str) -> bool:
+    """Whether a group that is a value of an entry has the setting of another entry in it."""
+    if not other.startswith(f"{key}.") or own.kind not in LISTS:
+        return False
+    name = other.removeprefix(f"{key}.")
+    return any(isinstance(value, Mapping) and present_in(value)(name) is not ABSENT for value in own.values)
+
+
 def _check_condition(key: str, name: str, values: list[Any], other: Distribution | None) -> None:
-    if other is None or other.kind not in LISTS:
+    if other is None:
         return
-    if unmet := [value for value in values if value not in other.values]:
+    if other.kind not in LISTS:
+        low, high = other.bounds
+        if unmet := [value for value in values if not other.is_whole or not _is_drawn(value, other)]:
+            drawn = f"a whole number from {low} to {high}" if other.is_whole else f"any number from {low} to {high}"
+            raise ConfigError(
+                f"space.{key}.when: {name} is drawn as {drawn}, and {show(unmet[0])} is not one to wait for; list its "
+                "values with choice"
+            )
+    elif unmet := [value for value in values if value not in other.values]:
         raise ConfigError(
             f"space.{key}.when: {name} is never {show(unmet[0])}; it is one of {', '.join(map(show, other.values))}"
         )
+
+
+def _is_drawn(value: Any, other: Distribution) -> bool:
+    low, high = other.bounds
+    return type(value) is int and low <= value <= high and other.rounded(value) == value
 
 
 def _in_order(given: Mapping[str, Distribution], plain_keys: Mapping[str, str]) -> list[str]:

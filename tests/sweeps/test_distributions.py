@@ -18,6 +18,8 @@ SHARES = [place / 1000 for place in range(1000)]
         ({"uniform": [-1, 2]}, -1, 2),
         ({"loguniform": [0.001, 1]}, 0.001, 1),
         ({"randint": [2, 7]}, 2, 6),
+        ({"randint": [-3, 4]}, -3, 3),
+        ({"qrandint": [-7, 8, 3]}, -6, 6),
         ({"lograndint": [1, 1000]}, 1, 999),
         ({"quniform": [0, 1, 0.25]}, 0, 1),
         ({"qloguniform": [0.1, 10, 0.1]}, 0.1, 10),
@@ -44,10 +46,35 @@ def test_draws_lie_in_the_range_and_come_to_both_ends(given: dict, low: float, h
 
 
 def test_every_whole_number_and_every_choice_is_as_likely() -> None:
-    for given, values in (({"randint": [0, 5]}, range(5)), ({"choice": ["a", "b", "c", "d"]}, "abcd")):
+    spaces = (
+        ({"randint": [0, 5]}, range(5)),
+        ({"randint": [-3, 2]}, range(-3, 2)),
+        ({"choice": ["a", "b", "c", "d"]}, "abcd"),
+    )
+    for given, values in spaces:
         counts = Counter(parse("key", given).at(share) for share in SHARES)
         assert set(counts) == set(values)
         assert max(counts.values()) - min(counts.values()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("given", "num"),
+    [
+        ({"uniform": [0.99991, 0.99996]}, 2),
+        ({"loguniform": [0.99, 0.999]}, 91),
+        ({"loguniform": [0.0009999, 0.001001]}, 3),
+        ({"uniform": [-0.10005, -0.1]}, 2),
+        ({"randint": [-3, 4]}, 7),
+        ({"quniform": [0.05, 0.5, 0.05]}, 10),
+        ({"choice": [1, 2, 3]}, 3),
+        ({"uniform": [0, 1]}, 1000),
+    ],
+)
+def test_the_values_of_a_range_are_counted(given: dict, num: int) -> None:
+    own = parse("key", given)
+    assert own.num_values() == num
+    if num < 1000:
+        assert len({own.at(place / 20_000) for place in range(20_000)}) == num
 
 
 def test_half_of_a_logarithmic_range_is_below_its_geometric_mean() -> None:
@@ -87,6 +114,11 @@ def test_domains_of_ray_tune_are_the_same_in_our_words(domain: object, given: di
         ({"quniform": [0, 1, 2]}, "a step above 0 that is not larger than the range"),
         ({"uniform": [0, float("inf")]}, "is no range"),
         ({"choice": [1], "when": 3}, "is no condition"),
+        (
+            {"uniform": [0.99991, 0.99994]},
+            "has one distinct value, 0.99991, since numbers are drawn with 4 significant",
+        ),
+        ({"loguniform": [0.1, 0.10004]}, "has one distinct value, 0.1, .*; widen the range, or list the values"),
     ],
 )
 def test_what_is_no_distribution_is_refused_with_what_to_write(given: object, message: str) -> None:

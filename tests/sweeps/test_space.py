@@ -60,11 +60,46 @@ def test_a_grid_has_all_combinations_and_the_same_draw_beside_each() -> None:
             {"a": {"choice": [1], "when": {"b": 1}}, "b": {"choice": [1], "when": {"a": 1}}},
             "a needs b needs a",
         ),
+        (
+            {"a": {"choice": [1], "when": {"b": 7}}, "b": {"randint": [0, 7]}},
+            "b is drawn as a whole number from 0 to 6, and 7 is not one to wait for; list its values with choice",
+        ),
+        ({"a": {"choice": [1], "when": {"b": 0.5}}, "b": {"uniform": [0, 1]}}, "b is drawn as any number from 0 to 1"),
+        ({"name": {"choice": ["a", "b"]}}, "space.name: the sweep gives each run its own name; take it out"),
+        ({"storage": {"choice": ["a", "b"]}}, "space.storage: the sweep gives each run its own storage"),
+        (
+            {"method": {"choice": ["moco"]}, "method.name": {"choice": ["simclr"]}},
+            "space.method.name: space.method writes this setting as well; keep one of the two",
+        ),
+        (
+            {"train.expect": {"choice": [{"loss": [0, 9]}]}, "train.expect.loss": {"choice": [[0, 1]]}},
+            "space.train.expect.loss: space.train.expect writes this setting as well",
+        ),
     ],
 )
-def test_conditions_that_cannot_be_met_are_refused(tree: dict, message: str) -> None:
+def test_what_no_draw_could_decide_is_refused(tree: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Space.of(tree)
+
+
+def test_a_condition_may_wait_for_a_whole_number_of_a_range() -> None:
+    space = Space.of({"a": {"choice": [1], "when": {"b": 3}}, "b": {"randint": [0, 7]}})
+    assert space.never([_nothing], 100) == []
+    draws = [space.at(0, turn, {}, _nothing) for turn in range(100)]
+    assert all(("a" in draw) == (draw["b"] == 3) for draw in draws)
+    assert any("a" in draw for draw in draws)
+
+
+def test_conditions_that_exclude_each_other_are_found() -> None:
+    space = Space.of(
+        {
+            "a": {"choice": [1, 2]},
+            "b": {"choice": [1], "when": {"a": 1}},
+            "c": {"choice": [1], "when": {"a": 2, "b": 1}},
+        }
+    )
+    assert space.never([_nothing], 100) == ["c"]
+    assert space.never([_nothing], 1) == [], "where not all combinations are looked at, nothing is said"
 
 
 def test_structures_are_the_combinations_that_decide_what_else_there_is() -> None:
