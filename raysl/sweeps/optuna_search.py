@@ -9,6 +9,7 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.hashing import hash_words
 from raysl.sweeps.distributions import Distribution
+from raysl.sweeps.draws import Draws
 from raysl.sweeps.record import Record
 from raysl.sweeps.schema import SweepConfig
 from raysl.sweeps.search import WAIT, IsKept, RandomSearch, Wait, trial_of
@@ -23,13 +24,20 @@ class OptunaSearch(RandomSearch):
     """The tree-structured Parzen estimator of Optuna, of all values of a trial together (Bergstra et al. 2011).
 
     Each draw is a pure function of the seed, its place and the ends of all trials before it but the last `ahead - 1`,
-    with a sampler and a study of its own, so nothing has to be kept from one to the next. Configurations are chosen as
-    settings are. Trials that a scheduler stopped count by the number that they had then.
+    with a sampler and a study of its own. Once made it is kept, whatever those trials come to in a later start.
+    Configurations are chosen as settings are. Trials that a scheduler stopped count by the number that they had then.
+
+    Args:
+        sweep, bases, seed: as of `RandomSearch`.
+        draws: those of earlier starts, and where new ones are kept; default: each is made anew.
     """
 
-    def __init__(self, sweep: SweepConfig, bases: Mapping[str, RunConfig], seed: int) -> None:
+    def __init__(
+        self, sweep: SweepConfig, bases: Mapping[str, RunConfig], seed: int, draws: Draws | None = None
+    ) -> None:
         super().__init__(sweep, bases, seed)
         _optuna()
+        self.draws = draws
         self.place = 0
         self.drawn: list[Trial] = []
 
@@ -42,14 +50,25 @@ class OptunaSearch(RandomSearch):
         if self.place >= self.sweep.trials:
             self.firsts = iter(())
             return super().next(records, is_kept)
+        kept = None if self.draws is None else self.draws.at(self.place)
+        trial = kept or self._drawn_now(records, is_kept)
+        if isinstance(trial, Trial):
+            self.place += 1
+            self.drawn.append(trial)
+        return trial
+
+    def _drawn_now(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait:
+        """A draw from what the trials before it came to, which is kept."""
         known = self.drawn[: max(0, self.place - self.sweep.ahead + 1)]
         by_name = {record.trial.name: index for index, record in enumerate(records)}
         ends = [by_name[trial.name] for trial in known]
         if any(is_kept(index) is None for index in ends):
             return WAIT
         trial = self._draw([records[index] for index in ends])
-        self.place += 1
-        self.drawn.append(trial)
+        if self.draws is not None:
+            self.draws.keep(
+                self.place, trial, {records[index].trial.name: self._values(records[index]) for index in ends}
+            )
         return trial
 
     def _draw(self, known: Sequence[Record]) -> Trial:
@@ -75,15 +94,21 @@ class OptunaSearch(RandomSearch):
         draw = self.space.settle(lambda key, own: _suggest(asked, key, own), present)
         return trial_of(draw, self.bases[name].seed, name)
 
-    def _frozen(self, record: Record) -> Any:
-        """A trial in Optuna's words; None of one that has no number."""
-        optuna = _optuna()
+    def _values(self, record: Record) -> list[float] | None:
+        """The numbers that a trial counts by; None of one that lacks one."""
         if record.verdict is None:
             values = [record.metric(objective) for objective in self.sweep.objectives]
         else:  # what it came to behind its verdict is chance: a trial that is fast trains on for longer
             is_told = self.sweep.objectives == (self.sweep.early,)
             values = [record.course.at(record.verdict.epoch) if is_told else None]
-        if None in values:
+        found = [value for value in values if value is not None]
+        return found if len(found) == len(values) else None
+
+    def _frozen(self, record: Record) -> Any:
+        """A trial in Optuna's words; None of one that has no number."""
+        optuna = _optuna()
+        values = self._values(record)
+        if values is None:
             return None
         params = {key: _inside(value) for key, value in record.trial.settings.items()}
         kinds = {key: _distribution(self.space.distributions[key]) for key in params if key in self.space.distributions}

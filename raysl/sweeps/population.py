@@ -16,6 +16,7 @@ from raysl.config.schema import RunConfig
 from raysl.hashing import hash_text, hash_words
 from raysl.leaderboard.entry import Objective
 from raysl.sweeps.distributions import LISTS, Distribution
+from raysl.sweeps.draws import Draws
 from raysl.sweeps.judging import Verdict
 from raysl.sweeps.record import Record
 from raysl.sweeps.schema import SweepConfig
@@ -48,22 +49,31 @@ class PopulationSearch:
         bases: what trials depart from: one configuration.
         seed: of what is drawn.
         fork: makes a new run go on from its parent's checkpoint; called before any run of its interval starts.
+        draws: members of later intervals as an earlier start chose them, and where new ones are kept; default: they are
+            chosen anew.
     """
 
     def __init__(
-        self, sweep: SweepConfig, bases: Mapping[str, RunConfig], seed: int, fork: Callable[[Trial], None]
+        self,
+        sweep: SweepConfig,
+        bases: Mapping[str, RunConfig],
+        seed: int,
+        fork: Callable[[Trial], None],
+        draws: Draws | None = None,
     ) -> None:
         self.sweep = sweep
         self.base = bases[ALONE]
         self.space = Space.of(sweep.space)
         self.seed = seed
         self.fork = fork
+        self.draws = draws
         self.ends = interval_ends(sweep.interval, self.base.train.epochs)
         present = present_in(to_dict(self.base))
-        draws = [self.space.at(seed, turn, {}, present) for turn in range(sweep.trials)]
-        self.members = [trial_of(draw, self.base.seed + place, ALONE) for place, draw in enumerate(draws)]
+        first = [self.space.at(seed, turn, {}, present) for turn in range(sweep.trials)]
+        self.members = [trial_of(draw, self.base.seed + place, ALONE) for place, draw in enumerate(first)]
         self.turn = 0
         self.replaced: dict[str, Verdict] = {}
+        self.has_all = False
 
     def num_trials(self) -> int:
         """Parts of runs, one a member and an interval."""
@@ -75,30 +85,48 @@ class PopulationSearch:
         if generation >= len(self.ends):
             return None
         if place == 0 and generation > 0:
-            keys = [(trial.name, self._until(generation - 1)) for trial in self.members]
-            ended = {(record.trial.name, record.trial.until): index for index, record in enumerate(records)}
-            if any(is_kept(ended[key]) is None for key in keys):
-                return WAIT
-            self.members = self._selected(generation, [records[ended[key]] for key in keys])
+            after = self._kept() or self._selected(generation, records, is_kept)
+            if isinstance(after, Wait):
+                return after
+            self._replace(after, self.ends[generation - 1])
         self.turn += 1
         return replace(self.members[place], until=self._until(generation))
+
+    def _kept(self) -> list[Trial]:
+        """The members of the next interval as an earlier start chose them; empty where none did."""
+        turns = range(self.turn, self.turn + len(self.members))
+        kept = [] if self.draws is None else [self.draws.at(turn) for turn in turns]
+        return [trial for trial in kept if trial is not None] if None not in kept else []
 
     def _until(self, generation: int) -> int | None:
         return self.ends[generation] if generation < len(self.ends) - 1 else None
 
-    def _selected(self, generation: int, records: Sequence[Record]) -> list[Trial]:
+    def _selected(self, generation: int, records: Sequence[Record], is_kept: IsKept) -> list[Trial] | Wait:
+        """The members of the next interval by what those of the last one came to."""
+        ended = {(record.trial.name, record.trial.until): index for index, record in enumerate(records)}
+        places = [ended[trial.name, self._until(generation - 1)] for trial in self.members]
+        if any(is_kept(place) is None for place in places):
+            return WAIT
         epoch = self.ends[generation - 1]
         members = [
-            Member(trial, None if record.failure else record.course.at(epoch))
-            for trial, record in zip(self.members, records, strict=True)
+            Member(trial, None if records[place].failure else records[place].course.at(epoch))
+            for trial, place in zip(self.members, places, strict=True)
         ]
         after = select(members, self.space, self.sweep, (self.seed, generation), epoch)
+        if self.draws is not None:
+            values = {member.trial.name: None if member.value is None else [member.value] for member in members}
+            for place, trial in enumerate(after):
+                self.draws.keep(self.turn + place, trial, values)
+        return after
+
+    def _replace(self, after: list[Trial], epoch: int) -> None:
+        """Go on with the members of the next interval."""
         for before, trial in zip(self.members, after, strict=True):
-            if trial is not before:
+            if trial.name != before.name:
                 self.fork(trial)
                 why = f"replaced at epoch {epoch} by {trial.name}, from the weights of {trial.parents[0].trial}"
                 self.replaced[before.name] = Verdict(float(epoch), why)
-        return after
+        self.members = after
 
 
 def interval_ends(interval: int, epochs: int) -> list[int]:

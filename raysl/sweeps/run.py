@@ -30,6 +30,7 @@ from raysl.signals import heeding
 from raysl.sweeps.board import Board
 from raysl.sweeps.checks import check_reported, check_trials, named, warn_of
 from raysl.sweeps.claim import claim
+from raysl.sweeps.draws import Draws
 from raysl.sweeps.entries import entries_of
 from raysl.sweeps.judging import Course
 from raysl.sweeps.listing import outdated
@@ -143,10 +144,12 @@ class SweepRun:
         return cls(base, starts or {ALONE: base}, found)
 
     def _search(self) -> Search:
+        draws = Draws(self.folder, Space.of(self.sweep.space), list(self.bases), lambda: self.is_acting)
         if self.sweep.scheduler == "population":
-            return PopulationSearch(self.sweep, self.bases, self.seed, self._fork)
-        kind = OptunaSearch if self.sweep.search == "optuna" else RandomSearch
-        return kind(self.sweep, self.bases, self.seed)
+            return PopulationSearch(self.sweep, self.bases, self.seed, self._fork, draws)
+        if self.sweep.search == "optuna":
+            return OptunaSearch(self.sweep, self.bases, self.seed, draws)
+        return RandomSearch(self.sweep, self.bases, self.seed)
 
     def _fork(self, trial: Trial) -> None:
         """Have the run of a trial begin with its parent's checkpoint; one that has is left as it is."""
