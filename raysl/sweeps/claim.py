@@ -1,14 +1,17 @@
 """Whose folder a sweep's is: it may grow, and it may not become another."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from raysl.config.dump import differences, dump_all, plain, show, unescape
+from raysl.config.dump import differences, dump_all, plain, show, write
 from raysl.config.files import read
+from raysl.config.load import stored_settings
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.redact import bare_tree, bare_uri, redact_tree, redact_uri
-from raysl.storage import Folder
+from raysl.storage import Folder, outlast
 from raysl.sweeps.load import dump_sweep
 from raysl.sweeps.schema import SweepConfig
 
@@ -21,6 +24,8 @@ MAY_GROW = (
 `settings` come to is compared by what trials depart from."""
 DECIDING = {"optuna": ("configs", "checkpoints", "metric", "mode"), "population": ("trials",)}
 """What of those makes all draws other ones, by search and scheduler."""
+FORMER: dict[str, Any] = {"variant": "stopping", "min_samples": 1}
+"""What the sweeps of earlier versions did, by the names of settings that those versions did not have."""
 
 
 def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> list[str]:
@@ -38,12 +43,9 @@ def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: Swee
     Raises:
         ConfigError: if another sweep has this name, with what differs.
     """
-    before = folder.read_if_there(SWEEP_FILE).decode()
+    tree = _stored(folder)
     grown: list[str] = []
-    if before:
-        tree = read(before, SWEEP_FILE)
-        if not isinstance(tree, dict) or "starts" not in tree:
-            raise ConfigError(f"{folder.uri_of(SWEEP_FILE)} is not of this raysl; give the sweep another name=")
+    if tree is not None:
         changes, grown = _changes(tree, bases, sweep)
         if changes:
             listed = "\n  ".join(changes)
@@ -52,9 +54,32 @@ def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: Swee
                 "back to those settings to go on with it"
             )
     starts = {redact_uri(name): base for name, base in bases.items()}
-    text = dump_sweep(sweep) + "\n# departs from:\n" + dump_all(starts, "starts")
+    lacking = [] if tree is None else [key for key in FORMER if key not in tree]
+    text = dump_sweep(sweep, lacking) + "\n# departs from:\n" + dump_all(starts, "starts")
     folder.write(SWEEP_FILE, text.encode())
     return grown
+
+
+def as_begun(folder: Folder, sweep: SweepConfig) -> SweepConfig:
+    """The settings of a sweep; one that an earlier version began has its former values where none are given."""
+    tree = _stored(folder)
+    defaults = SweepConfig()
+    left = [key for key in FORMER if getattr(sweep, key) == getattr(defaults, key)]
+    former = {key: FORMER[key] for key in left if tree is not None and key not in tree}
+    return replace(sweep, **former)
+
+
+def _stored(folder: Folder) -> dict[str, Any] | None:
+    """What `sweep.yaml` holds; None where there is none.
+
+    Raises:
+        ConfigError: if it is not what a sweep writes.
+    """
+    text = outlast(partial(folder.read_if_there, SWEEP_FILE)).decode()
+    tree = read(text, SWEEP_FILE) if text else None
+    if tree is not None and (not isinstance(tree, dict) or "starts" not in tree):
+        raise ConfigError(f"{folder.uri_of(SWEEP_FILE)} is not of this raysl; give the sweep another name=")
+    return tree
 
 
 def _changes(
@@ -68,7 +93,7 @@ def _changes(
     for key, value in now.items():
         if key in ("early_metric", "early_mode"):
             continue  # what they come to is compared below
-        then = tree.get(key)
+        then = tree.get(key, FORMER.get(key))
         if bare_tree(then) != bare_tree(value):
             may = key in MAY_GROW and key not in fixed
             (grown if may else changes).append(f"{key}: {show(then)} -> {show(value)}")
@@ -81,7 +106,7 @@ def _changes(
     starts = {bare_uri(name): start for name, start in tree["starts"].items()}
     for name, base in bases.items():
         if (start := starts.get(bare_uri(name))) is not None:
-            lines = differences(unescape(start), base)
+            lines = differences(stored_settings(write(start), SWEEP_FILE, base), base)
             epochs = start.get("train", {}).get("epochs", base.train.epochs)
             if epochs != base.train.epochs:
                 lines.append(f"train.epochs: {epochs} -> {base.train.epochs}")

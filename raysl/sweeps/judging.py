@@ -3,6 +3,9 @@
 Trials are judged in the order in which they were drawn, never in that in which results arrive: at an epoch, a trial is
 compared with those drawn before it. So a sweep that was killed, or that had another number of trials at a time, comes
 to the same end; trials train on while those before them are still to come to the epoch.
+
+A trial that failed is compared with nobody, as if it had not been drawn: a verdict that it caused before it failed is
+taken back, and the trial that was stopped goes on.
 """
 
 import math
@@ -25,6 +28,7 @@ class Course:
         reached: epochs that it has come to.
         has_ended: whether it has finished, or failed for good.
         length: epochs of the whole trial, at whose end nobody stops it any more.
+        has_failed: whether the newest start of it failed for good, and no later one has come further.
     """
 
     epochs: list[float] = field(default_factory=list)
@@ -32,6 +36,7 @@ class Course:
     reached: float = 0.0
     has_ended: bool = False
     length: float = math.inf
+    has_failed: bool = False
 
     def at(self, epoch: float) -> float | None:
         """The newest value at an epoch; None where there was none yet."""
@@ -44,7 +49,7 @@ class Course:
 
     def is_known(self, epoch: float) -> bool:
         """Whether nothing more can come of an epoch."""
-        return self.has_ended or self.reached >= epoch
+        return self.has_ended or self.has_failed or self.reached >= epoch
 
 
 @dataclass(frozen=True)
@@ -54,10 +59,12 @@ class Verdict:
     Args:
         epoch: at which it was judged.
         reason: in words.
+        is_pause: whether it waits there for trials that are drawn later, and may be promoted.
     """
 
     epoch: float
     reason: str
+    is_pause: bool = False
 
 
 Rungs = Callable[[int], list[float]]
@@ -81,28 +88,48 @@ class Rule:
 
 
 @dataclass
-class _Rung:
-    """What was judged at an epoch.
+class Group:
+    """Trials that are compared with each other.
 
     Args:
-        epoch: of all trials there.
-        num_judged: trials of the group that were, or that did not come so far; in the order in which they were drawn.
-        scores: of those that came so far, ascending.
+        rungs: epochs at which they are judged, ascending.
+        members: their places in the order in which all trials were drawn.
+        num_settled: how many of the first members are settled: nothing changes any more whether they are stopped.
+        seen: of the members after those that were judged, how far each had come.
+        num_known: of the rungs, so many are known of all members that were judged and not stopped.
+        settled, scores: of each rung, the scores of members that are settled, and of all, ascending.
     """
 
-    epoch: float
-    num_judged: int = 0
-    scores: list[Any] = field(default_factory=list)
+    rungs: list[float]
+    members: list[int] = field(default_factory=list)
+    num_settled: int = 0
+    seen: list[tuple[float, bool, bool]] = field(default_factory=list)
+    num_known: int = 0
+    settled: list[list[Any]] = field(default_factory=list)
+    scores: list[list[Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.settled = [[] for _ in self.rungs]
+        self.forget()
+
+    def forget(self) -> None:
+        """Take back what was said of members that are not settled."""
+        self.seen = []
+        self.num_known = len(self.rungs)
+        self.scores = [list(own) for own in self.settled]
 
 
 class Judge:
-    """Says which trials are stopped, and where. What it has said, it says again.
+    """Says which trials are stopped, and where, from what is known so far.
 
     Args:
         rule: that decides.
         rungs: when.
         objective: what is better.
         group: which trials are compared; default: all.
+
+    Attributes:
+        has_all: whether no further trial will be drawn.
     """
 
     def __init__(self, rule: Rule, rungs: Rungs, objective: Objective, group: Groups = lambda index: 0) -> None:
@@ -110,10 +137,11 @@ class Judge:
         self.rungs = rungs
         self.objective = objective
         self.group = group
-        self._stopped: dict[int, Verdict] = {}
+        self.has_all = False
+        self._verdicts: dict[int, Verdict] = {}
         self._places: list[tuple[int, int]] = []  # of each trial: its group, and its place there
-        self._members: dict[int, list[int]] = {}
-        self._rungs: dict[int, list[_Rung]] = {}
+        self._groups: dict[int, Group] = {}
+        self._scores: dict[tuple[int, float], Any] = {}
 
     def verdict(self, index: int, courses: Sequence[Course]) -> Verdict | None:
         """Why and where the trial of a place is stopped; None where it goes on, or where that is not known yet.
@@ -122,51 +150,100 @@ class Judge:
             index: place of the trial in the order of drawing.
             courses: of all trials that were drawn so far.
         """
-        self._advance(courses)
-        return self._stopped.get(index)
+        self.update(courses)
+        return self.now(index)
 
     def is_settled(self, index: int, courses: Sequence[Course]) -> bool:
         """Whether nothing that is still to come changes whether a trial is stopped."""
-        self._advance(courses)
-        group, place = self._places[index]
-        course = courses[index]
-        open_rungs = (own for own in self._rungs[group] if own.num_judged <= place and own.epoch <= course.reached)
-        return index in self._stopped or (course.has_ended and next(open_rungs, None) is None)
+        self.update(courses)
+        return self.is_final(index)
 
-    def _advance(self, courses: Sequence[Course]) -> None:
+    def now(self, index: int) -> Verdict | None:
+        """`verdict`, as of the last update."""
+        return self._verdicts.get(index)
+
+    def is_final(self, index: int) -> bool:
+        """`is_settled`, as of the last update."""
+        key, place = self._places[index]
+        return place < self._groups[key].num_settled
+
+    def until(self, index: int) -> float | None:
+        """Epoch to which a trial may train for now; None: to its end, or until it is stopped."""
+        return None
+
+    def update(self, courses: Sequence[Course]) -> None:
+        """Judge all trials by what is known now."""
         for index in range(len(self._places), len(courses)):
-            group = self.group(index)
-            members = self._members.setdefault(group, [])
-            self._rungs.setdefault(group, [_Rung(epoch) for epoch in self.rungs(index)])
-            self._places.append((group, len(members)))
-            members.append(index)
-        for group, rungs in self._rungs.items():
-            members = self._members[group]
-            for rung in rungs:
-                while rung.num_judged < len(members) and self._judge(members[rung.num_judged], rung, courses):
-                    rung.num_judged += 1
+            key = self.group(index)
+            group = self._groups.setdefault(key, Group(self.rungs(index)))
+            self._places.append((key, len(group.members)))
+            group.members.append(index)
+        for group in self._groups.values():
+            self._go_on(group, courses)
 
-    def _judge(self, index: int, rung: _Rung, courses: Sequence[Course]) -> bool:
-        """Judge a trial at an epoch, once that is known of it; all before it have been."""
-        earlier, own = self._stopped.get(index), courses[index]
-        if earlier is not None and earlier.epoch < rung.epoch:
-            return True
-        if not own.is_known(rung.epoch):
-            return False
-        if own.reached < rung.epoch:
-            return True
-        if own.at(rung.epoch) is not None and rung.epoch < own.length:
-            reason = self.rule.reason(rung.scores, own, rung.epoch, self.objective)
-            if reason is not None:
-                self._stopped[index] = Verdict(rung.epoch, reason)
-        score = self.rule.score(own, rung.epoch, self.objective)
-        if score is not None:
-            insort(rung.scores, score)
-        return True
+    def _go_on(self, group: Group, courses: Sequence[Course]) -> None:
+        """Judge the members of a group, from the first one on of which more is known than before."""
+        now = [_seen(courses[index]) for index in group.members[group.num_settled :]]
+        if now[: len(group.seen)] != group.seen:
+            group.forget()
+        for place in range(group.num_settled + len(group.seen), len(group.members)):
+            index = group.members[place]
+            is_settled = self._judge_all(index, courses[index], group, place == group.num_settled)
+            if is_settled:
+                group.num_settled += 1
+            else:
+                group.seen.append(_seen(courses[index]))
+
+    def _judge_all(self, index: int, own: Course, group: Group, is_first: bool) -> bool:
+        """Judge a trial at all epochs of which enough is known; whether it is settled.
+
+        Args:
+            index: of the trial.
+            own: of the trial.
+            group: of the trial, of which all members drawn before were judged.
+            is_first: whether those are settled.
+        """
+        num_there = sum(rung <= own.reached for rung in group.rungs)
+        num_judged, verdict = 0, None
+        while num_judged < min(num_there, group.num_known) and verdict is None:
+            verdict = self._judge(own, group.rungs[num_judged], group.scores[num_judged])
+            num_judged += 1
+        is_settled = is_first and (verdict is not None or (own.has_ended and num_there <= group.num_known))
+        if verdict is not None:
+            self._verdicts[index] = verdict
+        else:
+            self._verdicts.pop(index, None)
+            if not own.is_known(math.inf):
+                group.num_known = min(group.num_known, num_there)
+            if own.has_failed:
+                return is_settled
+        for place in range(num_judged):
+            score = self._score(index, own, group.rungs[place])
+            if score is not None:
+                insort(group.scores[place], score)
+                if is_settled:
+                    insort(group.settled[place], score)
+        return is_settled
+
+    def _judge(self, own: Course, epoch: float, before: list[Any]) -> Verdict | None:
+        if own.at(epoch) is None or epoch >= own.length:
+            return None
+        reason = self.rule.reason(before, own, epoch, self.objective)
+        return None if reason is None else Verdict(epoch, reason)
+
+    def _score(self, index: int, own: Course, epoch: float) -> Any:
+        if (index, epoch) not in self._scores:
+            self._scores[index, epoch] = self.rule.score(own, epoch, self.objective)
+        return self._scores[index, epoch]
+
+
+def _seen(course: Course) -> tuple[float, bool, bool]:
+    return course.reached, course.has_ended, course.has_failed
 
 
 def best_share(reduction: int) -> Rule:
-    """Successive halving: of those that came to a rung, one in `reduction` goes on (Li et al. 2020, algorithm 2)."""
+    """Successive halving by stopping: of the n trials that have come to a rung so far, itself counted, a trial goes on
+    where it is among the best n / `reduction`, rounded up; one that was stopped never goes on later."""
 
     def score(course: Course, epoch: float, objective: Objective) -> tuple[bool, float]:
         return objective.key(course.at(epoch))
@@ -186,19 +263,26 @@ def _average(course: Course, epoch: float, objective: Objective) -> float | None
     return statistics.fmean(values) if values else None
 
 
-def _is_below(averages: list[Any], own: Course, epoch: float, objective: Objective) -> str | None:
-    if not averages:
-        return None
-    median = (averages[(len(averages) - 1) // 2] + averages[len(averages) // 2]) / 2
-    best = min(_finite(own.until(epoch)), key=objective.key, default=math.nan)
-    if objective.key(best) <= objective.key(median):
-        return None
-    return f"{objective.metric} {best:.4g} at best until epoch {epoch:g}, and the others' averages have {median:.4g}"
+def median_rule(min_samples: int) -> Rule:
+    """The median stopping rule: a trial stops whose best so far is worse than the median of the others' averages
+    (Golovin et al. 2017, section 3.2.1), once so many others have an average."""
+
+    def reason(averages: list[Any], own: Course, epoch: float, objective: Objective) -> str | None:
+        if len(averages) < min_samples:
+            return None
+        median = (averages[(len(averages) - 1) // 2] + averages[len(averages) // 2]) / 2
+        best = min(_finite(own.until(epoch)), key=objective.key, default=math.nan)
+        if objective.key(best) <= objective.key(median):
+            return None
+        return (
+            f"{objective.metric} {best:.4g} at best until epoch {epoch:g}, and the others' averages have {median:.4g}"
+        )
+
+    return Rule(_average, reason)
 
 
-above_median = Rule(_average, _is_below)
-"""The median stopping rule: a trial stops whose best so far is worse than the median of the others' averages (Golovin
-et al. 2017, section 3.2.1)."""
+above_median = median_rule(1)
+"""`median_rule` that compares a trial with a single other one already."""
 
 
 def _finite(values: list[float]) -> list[float]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -95,9 +95,10 @@ def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[s
     return starts
 
 
-def dump_sweep(sweep: SweepConfig) -> str:
-    """The sweep as YAML; credentials are `***`."""
-    return write(redact_tree(dataclasses.asdict(sweep)))
+def dump_sweep(sweep: SweepConfig, without: Collection[str] = ()) -> str:
+    """The sweep as YAML, without some of its settings; credentials are `***`."""
+    tree = {key: value for key, value in dataclasses.asdict(sweep).items() if key not in without}
+    return write(redact_tree(tree))
 
 
 def dump_space(sweep: SweepConfig) -> str:
@@ -172,6 +173,15 @@ def check(sweep: SweepConfig) -> None:
         raise ConfigError("search=optuna draws every value; write choice in the place of grid, or search=random")
     if sweep.scheduler == "population":
         _check_population(sweep)
+    if sweep.variant == "promotion" and sweep.scheduler not in ("asha", "hyperband"):
+        raise ConfigError(
+            f"variant=promotion is one of asha and hyperband, and the scheduler is {sweep.scheduler}; leave it out"
+        )
+    if sweep.variant == "promotion" and sweep.search == "optuna":
+        raise ConfigError(
+            "search=optuna draws from what earlier trials came to, and one that waits may be promoted until the sweep "
+            "ends; set variant=stopping, or search=random"
+        )
 
 
 def _check_population(sweep: SweepConfig) -> None:

@@ -31,9 +31,9 @@ class Note:
     """What a trial leaves in its run's folder when it ends.
 
     Args:
-        status: finished, or failed for good; a trial that was asked to stop, or paused, has "paused".
+        status: finished, or failed for good; a trial that was asked to stop, paused, or is tried again, has "paused".
         until: epoch that it was to train to.
-        epoch: that it has trained to.
+        epoch: of its newest checkpoint; of a trial that failed, of its last line, to which its metrics belong.
         metrics: newest number of each name, measured ones among them.
         intervals, units: of those measured, by the same names.
         costs: seconds of all its starts, step_s, memory_gb, gpu_hours.
@@ -109,10 +109,35 @@ class Record:
         """Whether nothing of it is left to run."""
         return not self.is_running and (self.note is not None or self.failure is not None)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether its newest start failed for good; of one that was started again, until it has come further."""
+        if self.failure is not None:
+            return True
+        if self.note is not None or self.last is None or self.last.status != "failed":
+            return False
+        return not self.is_running or self.course.reached <= self.last.epoch
+
     def fail(self, reason: str) -> None:
         """Take note that it has failed for good."""
         self.failure = reason
         self.course.has_ended = True
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The newest number of each name; of a trial that was stopped, as it was at the epoch of its verdict."""
+        if self.verdict is not None:
+            return self.logged.newest(self.verdict.epoch)
+        return self.logged.newest() | (self.note.metrics if self.note is not None else {})
+
+    @property
+    def epoch(self) -> float | None:
+        """Epochs that it has come to; of a trial that was stopped, that of its verdict."""
+        if self.verdict is not None:
+            return self.verdict.epoch
+        if self.has_ended and self.note is not None:
+            return self.note.epoch
+        return self.logged.reached or None
 
     def metric(self, objective: Objective) -> float | None:
         """The number that it came to; None where it has none, or it failed."""

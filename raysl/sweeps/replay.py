@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from raysl.sweeps.judging import Course, Judge, Verdict
+from raysl.sweeps.promotion import Promotion
 from raysl.sweeps.record import Record
 from raysl.sweeps.search import Search, Wait
 from raysl.sweeps.trial import Trial
@@ -23,7 +24,9 @@ class Replay:
         look: brings one up to date.
     """
 
-    def __init__(self, search: Search, judge: Judge | None, make: Callable[[Trial], Record], look: Look) -> None:
+    def __init__(
+        self, search: Search, judge: Judge | Promotion | None, make: Callable[[Trial], Record], look: Look
+    ) -> None:
         self.search = search
         self.judge = judge
         self.make = make
@@ -31,23 +34,30 @@ class Replay:
         self.records: list[Record] = []
         self.courses: list[Course] = []
         self.is_drawn = False
-        self._left: list[int] = []  # places of trials that may still have to run
+        self._left: list[int] = []  # places of trials that may still have to run, or be judged otherwise
+        self._is_fresh = False  # whether all trials were judged by what is known
         self._by_key: dict[tuple[str, int | None], Record] = {}
 
     def next(self) -> Record | None:
         """A trial to be run now, the earliest drawn first; None where there is none, or, where `is_done`, will be."""
-        self._left = [place for place in self._left if not self._is_past(place)]
-        for place in self._left:
-            if self._is_open(place):
-                return self.records[place]
+        self.refresh()
+        if (record := self._first_open()) is not None:
+            return record
+        had_all = self.search.has_all
         while self.draw():
+            if self.judge is not None and self.records[-1].course.reached > 0:
+                self.judge.update(self.courses)
             if self._is_open(len(self.records) - 1):
                 return self.records[-1]
+        if self.search.has_all and not had_all:  # so that one that waited for others may have to go on
+            self.refresh()
+            return self._first_open()
         return None
 
     def draw(self) -> bool:
         """Draw one trial more; whether there is one that does not depend on what others have yet to come to."""
         while not self.is_drawn:
+            self._is_fresh = False
             trial = self.search.next(self.records, self.is_kept)
             if isinstance(trial, Wait):
                 return False
@@ -59,33 +69,71 @@ class Replay:
 
     def is_done(self) -> bool:
         """Whether nothing runs and nothing is left to run."""
+        self.refresh()
         return self.is_drawn and not any(self.records[place].is_running or self._is_open(place) for place in self._left)
+
+    def refresh(self) -> None:
+        """Judge all trials by what their records have now."""
+        if self.judge is not None:
+            for place in self._left:
+                self.records[place].course.has_failed = self.records[place].has_failed
+            self.judge.has_all = self.search.has_all
+            self.judge.update(self.courses)
+        for place in self._left:
+            self._tell(place)
+        self._left = [place for place in self._left if not self._is_past(place)]
+        self._is_fresh = True
+
+    def judged(self) -> list[Record]:
+        """All trials so far, each with its verdict."""
+        self.refresh()
+        for place in range(len(self.records)):
+            self._tell(place)
+        return self.records
 
     def verdict(self, index: int) -> Verdict | None:
         """Why and where a trial is stopped, if it is."""
-        record, judge = self.records[index], self._judge_of(index)
-        if judge is not None:
-            record.verdict = judge.verdict(index, self.courses)
-        else:
-            record.verdict = self.search.replaced.get(record.trial.name)
-        return record.verdict
+        self.refresh()
+        return self._tell(index)
 
     def verdict_of(self, record: Record) -> Verdict | None:
         """That of a record."""
         return self.verdict(self.records.index(record))
 
+    def until(self, record: Record) -> int | None:
+        """Epoch to which a trial trains when it is run now; None: to its end."""
+        if self.judge is None or record.trial.is_repeat:
+            return record.trial.until
+        self.refresh()
+        epoch = self.judge.until(self.records.index(record))
+        return None if epoch is None else int(epoch)
+
     def is_kept(self, index: int) -> bool | None:
         """Whether a trial came to its end and was not stopped; None where that is still open."""
-        record, judge = self.records[index], self._judge_of(index)
-        if self.verdict(index) is not None:
-            return False
-        if not record.has_ended or (judge is not None and not judge.is_settled(index, self.courses)):
+        if not self._is_fresh:
+            self.refresh()
+        record = self.records[index]
+        if not self._is_final(index):
             return None
-        return record.failure is None
+        if self._tell(index) is not None:
+            return False
+        return record.failure is None if record.has_ended else None
 
-    def _judge_of(self, index: int) -> Judge | None:
-        """Who stops a trial, if anybody does: further seeds of what came to its end are the last, and not judged."""
-        return None if self.records[index].trial.is_repeat else self.judge
+    def _tell(self, index: int) -> Verdict | None:
+        """The verdict of a trial, by the last refresh, which its record then has; further seeds have none."""
+        record = self.records[index]
+        if self.judge is None or record.trial.is_repeat:
+            record.verdict = self.search.replaced.get(record.trial.name)
+        else:
+            record.verdict = self.judge.now(index)
+        return record.verdict
+
+    def _is_final(self, index: int) -> bool:
+        """Whether the verdict of a trial, or that there is none, stays."""
+        return self.judge is None or self.records[index].trial.is_repeat or self.judge.is_final(index)
+
+    def _first_open(self) -> Record | None:
+        return next((self.records[place] for place in self._left if self._is_open(place)), None)
 
     def _is_new(self, trial: Trial) -> bool:
         """Take a trial that was drawn up with what its run's folder has, unless an equal one was drawn before."""
@@ -95,6 +143,8 @@ class Replay:
             return False
         record = self._by_key[key] = self.make(trial)
         self.look(record)
+        record.course.has_failed = record.has_failed
+        self._is_fresh = False
         self.records.append(record)
         if not trial.is_repeat:
             self.courses.append(record.course)
@@ -102,11 +152,11 @@ class Replay:
         return True
 
     def _is_past(self, index: int) -> bool:
-        """Whether a trial will never run any more in this process."""
+        """Whether nothing that is still to come changes anything of a trial."""
         record = self.records[index]
-        return not record.is_running and (record.has_ended or self.verdict(index) is not None)
+        return not record.is_running and (record.has_ended or record.verdict is not None) and self._is_final(index)
 
     def _is_open(self, index: int) -> bool:
         """Whether a trial is to be run: it has not ended, and nothing has stopped it."""
         record = self.records[index]
-        return not record.is_running and not record.has_ended and self.verdict(index) is None
+        return not record.is_running and not record.has_ended and self._tell(index) is None

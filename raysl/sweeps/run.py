@@ -29,7 +29,7 @@ from raysl.screen import logging_shown
 from raysl.signals import heeding
 from raysl.sweeps.board import Board
 from raysl.sweeps.checks import check_reported, check_trials, named, warn_of
-from raysl.sweeps.claim import claim
+from raysl.sweeps.claim import as_begun, claim
 from raysl.sweeps.draws import Draws
 from raysl.sweeps.entries import entries_of
 from raysl.sweeps.judging import Course
@@ -96,8 +96,8 @@ class SweepRun:
     """
 
     def __init__(self, base: RunConfig, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
-        self.sweep = sweep
         self.base = replace(base, storage=absolute(base.storage))
+        self.sweep = sweep = as_begun(RunFolder.of(self.base), sweep)
         self.bases = {name: _ready(start, sweep) for name, start in bases.items()}
         self.folder = RunFolder.of(self.base)
         self.seed = base.seed if sweep.seed is None else sweep.seed
@@ -274,9 +274,7 @@ class SweepRun:
 
     def leaderboard(self, state: State = "running") -> Leaderboard:
         """The leaderboard as things stand."""
-        for place in range(len(self.replay.records)):
-            self.replay.verdict(place)
-        entries = entries_of(self.replay.records, self.folder)
+        entries = entries_of(self.replay.judged(), self.folder)
         facts = SweepFacts(
             name=self.base.name,
             objectives=self.sweep.objectives,

@@ -9,6 +9,7 @@ from raysl.leaderboard.entry import Objective
 
 Mode = Literal["max", "min"]
 Scheduler = Literal["asha", "hyperband", "median", "population", "none"]
+Variant = Literal["stopping", "promotion"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +58,13 @@ class SweepConfig:
     """Epochs that every trial may train."""
     reduction: Annotated[int, Within(2, 1000)] = 3
     """asha and hyperband let one in so many trials go on at each rung."""
+    variant: Variant = "stopping"
+    """How asha and hyperband do so. stopping, as Ray Tune's: a trial trains on unless, when it comes to a rung, it is
+    behind the best n / `reduction`, rounded up, of the n that came until then; that is decided once. promotion
+    (algorithm 2 of the ASHA paper): a trial waits at its rung, and trains on as soon as it is among the best n /
+    `reduction`, rounded down, of all that have come there by then."""
+    min_samples: Count = 3
+    """Trials that `median` compares another one with at least; until there are as many, nobody is stopped."""
     interval: Count = 5
     """Epochs between two looks of `population`."""
     exploit: Annotated[float, Within(0, 0.5, above=True)] = 0.25

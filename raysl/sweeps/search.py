@@ -26,9 +26,11 @@ class Search(Protocol):
 
     Attributes:
         replaced: runs that others took the place of, and when, by their names.
+        has_all: whether all trials that a scheduler compares have been drawn.
     """
 
     replaced: dict[str, Verdict]
+    has_all: bool
 
     def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
         """The next trial; `WAIT` where it depends on what still runs, None after the last.
@@ -63,6 +65,7 @@ class RandomSearch:
         self.firsts = self._first_seeds()
         self.others: Iterator[Trial] | None = None
         self.replaced: dict[str, Verdict] = {}
+        self.has_all = False
 
     @property
     def num_turns(self) -> int:
@@ -77,6 +80,7 @@ class RandomSearch:
         """See `Search.next`."""
         if (first := next(self.firsts, None)) is not None:
             return first
+        self.has_all = True
         if self.others is None and self.sweep.seeds > 1:
             kept = [True for _ in records]
             if self.sweep.scheduler != "none":

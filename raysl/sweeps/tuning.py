@@ -23,6 +23,7 @@ from raysl.errors import StorageError
 from raysl.redact import redact
 from raysl.resources import TRIAL_CPUS
 from raysl.storage import outlast
+from raysl.sweeps.judging import Verdict
 from raysl.sweeps.record import Note, Record
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.run_trial import measure_checkpoint, run_trial
@@ -68,7 +69,9 @@ class Stage:
         self.running: dict[str, Record] = {}
         self.failures: dict[str, str] = {}
         self.earlier: dict[str, Note | None] = {}  # notes of starts before, by trial
-        self.ends_without: dict[str, int] = {}  # a result, by trial: one asked to stop for nothing starts again
+        self.begun: dict[str, tuple[float, float]] = {}  # when each trial started, and the epoch that it had come to
+        self.ends_without: dict[str, int] = {}  # progress, by trial: one asked to stop for nothing starts again
+        self.stopped: dict[str, Verdict] = {}
         self.is_ending = False
         self._looked = 0.0
 
@@ -82,8 +85,13 @@ class Stage:
             return None
         record = self.replay.next()
         if record is not None:
+            name = record.trial.name
+            if (before := self.stopped.pop(name, None)) is not None:
+                why = "it is promoted" if before.is_pause else "one that it was compared with has failed since"
+                log.info("%s goes on from epoch %g: %s", name, before.epoch, why)
             record.is_running, record.failure = True, None
-            self.earlier[record.trial.name] = record.last
+            self.earlier[name] = record.last
+            self.begun[name] = time.time(), record.course.reached
         return record
 
     def keep_trace(self, record: Record, trace: Path) -> None:
@@ -128,8 +136,12 @@ class Stage:
         name, is_new = record.trial.name, record.last != self.earlier.get(record.trial.name)
         if record.last is not None and record.last.status == "failed" and is_new and failure is None:
             record.fail(record.last.reason)
-        is_open = record.note is None and record.failure is None and self.replay.verdict_of(record) is None
-        if is_open and not self.is_ending:
+        verdict = self.replay.verdict_of(record)
+        if verdict is not None:
+            self.stopped[name] = verdict
+        is_open = record.note is None and record.failure is None and verdict is None
+        has_gained = name in self.begun and record.course.reached > self.begun[name][1]
+        if is_open and not has_gained and not self.is_ending:
             self.ends_without[name] = self.ends_without.get(name, 0) + 1
             if self.ends_without[name] > MOST_ENDS_WITHOUT:
                 record.fail("it ends again and again without having come to its end")
@@ -155,7 +167,7 @@ class _Walk(Searcher):
             "seed": trial.seed,
             "config": trial.config,
             "parents": [(parent.trial, parent.epoch) for parent in trial.parents],
-            "until": trial.until,
+            "until": self.stage.replay.until(record),
         }
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:

@@ -8,7 +8,16 @@ from collections.abc import Callable
 import pytest
 
 from raysl.leaderboard.entry import Objective
-from raysl.sweeps.judging import Course, Judge, Rule, above_median, best_share, bracket, halving_rungs
+from raysl.sweeps.judging import (
+    Course,
+    Judge,
+    Rule,
+    above_median,
+    best_share,
+    bracket,
+    halving_rungs,
+    median_rule,
+)
 
 LOSS = Objective("loss", "min")
 Compare = Callable[[list[Course], Course, float], bool]
@@ -81,6 +90,34 @@ def test_a_trial_is_looked_at_once_at_each_epoch_however_often_one_asks() -> Non
     for index in range(200):
         judge.verdict(index, courses)
     assert len(calls) == len(set(calls)) == 200 + sum(course.reached >= 3 for course in courses)
+
+
+def test_the_median_needs_three_others_before_it_stops_anybody() -> None:
+    courses = [Course([1.0], [float(loss)], reached=1.0, has_ended=True) for loss in range(6)]
+    for least, first in ((3, 3), (1, 1)):
+        judge = Judge(median_rule(least), lambda index: [1.0], LOSS)
+        assert [judge.verdict(index, courses) is None for index in range(6)] == [index < first for index in range(6)]
+
+
+def test_a_verdict_is_taken_back_when_the_trial_that_caused_it_fails() -> None:
+    courses = [Course([1.0], [loss], reached=1.0) for loss in (0.0, 5.0, 6.0)]
+    judge = Judge(best_share(3), lambda index: [1.0], LOSS)
+    assert [judge.verdict(index, courses) is None for index in range(3)] == [True, False, False]
+    assert not any(judge.is_settled(index, courses) for index in range(3))
+    courses[0].has_ended = courses[0].has_failed = True
+    assert [judge.verdict(index, courses) is None for index in range(3)] == [True, True, False]
+    assert [judge.is_settled(index, courses) for index in range(3)] == [True, False, False]
+    courses[1].has_ended = True
+    assert [judge.is_settled(index, courses) for index in range(3)] == [True, True, True]
+
+
+def test_a_trial_that_failed_behind_the_epoch_where_it_is_stopped_is_compared_with_there() -> None:
+    courses = [Course([1.0], [loss], reached=1.0, has_ended=True) for loss in (0.0, 1.0, 2.0)]
+    courses[1].has_failed = True
+    judge = Judge(best_share(2), lambda index: [1.0], LOSS)
+    verdicts = [judge.verdict(index, courses) for index in range(3)]
+    assert "is number 2 of 2 there" in str(verdicts[1])
+    assert "is number 3 of 3 there" in str(verdicts[2])
 
 
 def test_nobody_is_stopped_at_the_end_of_a_trial_that_is_shorter_than_others() -> None:

@@ -1,5 +1,6 @@
 """What a sweep's file may hold, and what is refused before anything starts."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,6 +70,8 @@ def test_a_space_and_its_overrides_load(tmp_path: Path) -> None:
         ("search: optuna\nspace: {optim.lr: {grid: [1, 2]}}", "write choice in the place of grid"),
         ("scheduler: population\nspace: {backbone.width: {choice: [8, 16]}}", "which those of optim and method can be"),
         ("scheduler: population\nseeds: 2\nspace: {optim.lr: {choice: [1, 2]}}", "a population is of two trials"),
+        ("variant: promotion\nscheduler: median\nspace: {optim.lr: {choice: [1, 2]}}", "one of asha and hyperband"),
+        ("variant: promotion\nsearch: optuna\nspace: {optim.lr: {choice: [1, 2]}}", "set variant=stopping, or search"),
         ("checkpoints: [a]\nconfigs: [moco]", "configs are trained and checkpoints are measured"),
     ],
 )
@@ -124,6 +127,10 @@ def test_ranking_by_the_online_knn_needs_labels(tmp_path: Path) -> None:
         ({"space": LR, "metric": "knn/top3", "scheduler": "none"}, "metric: nothing will report 'knn/top3'"),
         ({"space": LR, "metric": "lss", "mode": "min"}, "metric: nothing will report 'lss'; did you mean 'loss'"),
         ({"space": {"optim.lr": {"choice": [1], "when": {"methud": 3}}}}, "there is no setting 'methud'"),
+        (
+            {"space": {**LR, "train.epochs": {"choice": [2], "when": {"method.name": "moco"}}}},
+            "space.train.epochs.when: .* never holds, so train.epochs is never drawn; method.name is 'simclr'; change",
+        ),
         (
             {"space": {**LR, "method.hidden_dim": {"choice": [64, 128]}}, "scheduler": "population"},
             "space.method.hidden_dim: .* makes other tensors than the configuration has",
@@ -207,6 +214,57 @@ def test_what_would_make_all_draws_other_ones_may_not_change(tmp_path: Path, bef
     _claimed(tmp_path, **before)
     with pytest.raises(ConfigError, match="another sweep named 's'"):
         _claimed(tmp_path, **after)
+
+
+def test_a_condition_may_hold_for_one_of_several_configs(tmp_path: Path) -> None:
+    space = {"method.temperature": {"choice": [0.1], "when": {"method.name": "moco"}}}
+    varied = SweepConfig(configs=["digits/simclr", "digits/moco"], space=space, metric="loss", mode="min")
+    run = SweepRun.of(_base(tmp_path), varied)
+    while run.replay.draw():
+        pass
+    assert [len(record.trial.settings) for record in run.replay.records] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"grace_epochs": 9}, "grace_epochs=9: no trial is longer than 4 epochs, so asha stops nobody"),
+        ({"scheduler": "median", "grace_epochs": 4}, "grace_epochs=4: no trial is longer than 4 epochs, so median"),
+        ({"scheduler": "population", "interval": 4}, "interval=4: no trial is longer than 4 epochs, so nobody of the"),
+        (
+            {"space": {"optim.lr": {"uniform": [0.1, 0.1002]}}},
+            r"space.optim.lr: {uniform: \[0.1, 0.1002\]} has 3 distinct values for 8 trials",
+        ),
+    ],
+)
+def test_what_a_sweep_will_not_do_is_said_plainly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict, message: str
+) -> None:
+    SweepRun.of(_base(tmp_path), from_tree({"metric": "loss", "mode": "min", "space": LR, **settings}, ""))
+    assert re.search(message, caplog.text)
+    caplog.clear()
+    SweepRun.of(_base(tmp_path), from_tree({"metric": "loss", "mode": "min", "space": LR}, ""))
+    assert "stops nobody" not in caplog.text
+    assert "distinct values" not in caplog.text
+
+
+def test_a_sweep_that_an_earlier_version_began_goes_on_as_it_was_judged_then(tmp_path: Path) -> None:
+    tree = {"metric": "loss", "mode": "min", "scheduler": "median", "space": LR}
+    median = from_tree(tree, "")
+    first = SweepRun.of(_base(tmp_path), median)
+    assert first.sweep.min_samples == 3
+    first.folder.make()
+    claim(first.folder, "s", first.bases, first.sweep)
+    path = tmp_path / "runs" / "s" / "sweep.yaml"
+    older = "".join(line for line in path.read_text().splitlines(True) if not line.startswith(("variant", "min_samp")))
+    path.write_text(older)
+    for _ in range(2):
+        again = SweepRun.of(_base(tmp_path), median)
+        assert again.sweep.min_samples == 1, "which it was before there was such a setting"
+        assert claim(again.folder, "s", again.bases, again.sweep) == []
+    other = SweepRun.of(_base(tmp_path), replace(median, min_samples=5))
+    with pytest.raises(ConfigError, match="min_samples: 1 -> 5"):
+        claim(other.folder, "s", other.bases, other.sweep)
 
 
 def test_epochs_may_vary_and_each_trial_has_its_own(tmp_path: Path) -> None:

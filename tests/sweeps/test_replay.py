@@ -56,11 +56,26 @@ def _search(sweep: SweepConfig) -> Callable[[], Search]:
         SweepConfig(trials=12, space=SPACE, scheduler="median"),
         SweepConfig(trials=8, space=SPACE, scheduler="none", seeds=2),
         SweepConfig(trials=12, space=SPACE, scheduler="asha", seeds=3),
+        SweepConfig(trials=20, space=SPACE, scheduler="asha", variant="promotion"),
+        SweepConfig(trials=20, space=SPACE, scheduler="hyperband", variant="promotion"),
+        SweepConfig(trials=12, space=SPACE, scheduler="asha", variant="promotion", seeds=3),
         SweepConfig(trials=10, space=SPACE, scheduler="none", search="optuna"),
         SweepConfig(trials=16, space=SPACE, scheduler="asha", search="optuna", ahead=4),
         SweepConfig(trials=8, space=SPACE, scheduler="population", interval=2),
     ],
-    ids=["asha", "hyperband", "median", "seeds", "asha-seeds", "optuna", "optuna-asha", "population"],
+    ids=[
+        "asha",
+        "hyperband",
+        "median",
+        "seeds",
+        "asha-seeds",
+        "promotion",
+        "hyperband-promotion",
+        "promotion-seeds",
+        "optuna",
+        "optuna-asha",
+        "population",
+    ],
 )
 def test_the_table_depends_neither_on_the_order_of_results_nor_on_kills(sweep: SweepConfig) -> None:
     pytest.importorskip("optuna")
@@ -105,6 +120,58 @@ def test_a_trial_that_fails_is_passed_and_the_others_go_on() -> None:
     statuses = [status for _, status, *_ in tables[0]]
     assert statuses.count("failed") == 1
     assert "finished" in statuses
+
+
+class _Kept(RandomSearch):
+    """Draws some of a search's trials alone."""
+
+    def __init__(self, sweep: SweepConfig, names: set[str]) -> None:
+        super().__init__(sweep, BASES, 0)
+        self.firsts = (trial for trial in self._first_seeds() if trial.name in names)
+
+
+def _names(sweep: SweepConfig) -> list[str]:
+    search = RandomSearch(sweep, BASES, 0)
+    drawn = [search.next([], lambda index: None) for _ in range(search.num_trials())]
+    return [trial.name for trial in drawn if isinstance(trial, Trial)]
+
+
+@pytest.mark.parametrize("variant", ["stopping", "promotion"])
+def test_trials_that_lead_and_then_diverge_knock_out_nobody(variant: str) -> None:
+    space = {"optim.lr": {"grid": [0.9, 0.8, 0.7, 0.3, 0.2, 0.1]}}
+    sweep = SweepConfig(space=space, scheduler="asha", variant=variant)
+    fails = dict.fromkeys(_names(sweep)[:3], 2)
+    tables = []
+    for turn in range(12):
+        world = World(lambda trial, epoch: trial.settings["optim.lr"] * 100 - epoch, EPOCHS, fails)
+        chance = random.Random(turn) if turn % 2 else _Hasty(turn)
+        replay = go_through(world, _search(sweep), lambda: _judges(sweep), 1 + turn % 4, chance, kills=turn)
+        tables.append(ends(replay))
+    assert all(table == tables[0] for table in tables)
+    statuses = [status for _, status, *_ in tables[0]]
+    assert statuses == ["failed"] * 3 + ["finished"] + ["stopped"] * 2
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "hyperband", "median"])
+@pytest.mark.parametrize("variant", ["stopping", "promotion"])
+def test_what_fails_changes_nothing_for_those_that_do_not(scheduler: str, variant: str) -> None:
+    """Many fail at any epoch, some of them behind the epoch at which they are stopped."""
+    sweep = SweepConfig(trials=24, space=SPACE, scheduler=scheduler, variant=variant, min_samples=2)
+    draw = random.Random(3)
+    fails = {name: draw.randint(0, EPOCHS - 1) for name in _names(sweep) if draw.random() < 0.4}
+    tables = []
+    for turn in range(20):
+        world = World(_value, EPOCHS, fails)
+        chance = random.Random(turn) if turn % 2 else _Hasty(turn)
+        replay = go_through(world, _search(sweep), lambda: _judges(sweep), 1 + turn % 6, chance, kills=turn)
+        tables.append(ends(replay))
+    assert all(table == tables[0] for table in tables)
+    assert {status for _, status, *_ in tables[0]} == {"finished", "stopped", "failed"}
+    if variant == "stopping" and scheduler != "hyperband":  # whose brackets are dealt by place
+        sound = [row for row in tables[0] if row[1] != "failed"]
+        kept = _Kept(sweep, {name for name, *_ in sound})
+        alone = go_through(World(_value, EPOCHS, fails), lambda: kept, lambda: _judges(sweep), 1, random.Random(0))
+        assert ends(alone) == sound
 
 
 def test_optuna_is_told_the_number_that_a_stopped_trial_had_then_however_far_it_came() -> None:

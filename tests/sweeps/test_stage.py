@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from raysl.config.load import load_config
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Note, Record, measures_of
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.run import SweepRun
+from raysl.sweeps.schedulers import judge_of
 from raysl.sweeps.search import RandomSearch
 from raysl.sweeps.trial import ALONE, Trial
 from raysl.sweeps.tuning import MOST_ENDS_WITHOUT, Stage
@@ -40,6 +43,58 @@ def test_a_trial_that_ends_again_and_again_without_a_result_is_given_up(tmp_path
     second = stage.start()
     assert second is not None
     assert second is not first, "the others go on"
+
+
+def test_a_trial_that_gets_on_at_each_start_is_not_given_up(tmp_path: Path) -> None:
+    world = World(lambda trial, epoch: 1.0, 9)
+    replay = Replay(RandomSearch(_sweep(), {ALONE: BASE}, 0), None, world.make, world.look)
+    stage = Stage(replay, {ALONE: BASE}, RunFolder(str(tmp_path)), 1, lambda record: None)
+    for epoch in range(1, 9):
+        record = stage.start()
+        assert record is replay.records[0]
+        world.progress[record.trial.name] = epoch
+        stage.ended(record)
+        assert record.failure is None
+
+
+def test_a_trial_that_was_stopped_goes_on_when_the_one_before_it_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    world = World(lambda trial, epoch: -trial.settings["optim.lr"], 4)
+    sweep = _sweep(scheduler="asha")
+    replay = Replay(RandomSearch(sweep, {ALONE: BASE}, 0), judge_of(sweep, 4), world.make, world.look)
+    stage = Stage(replay, {ALONE: BASE}, RunFolder(str(tmp_path)), 2, lambda record: None)
+    first, second = stage.start(), stage.start()
+    assert first is not None
+    assert second is not None
+    world.progress = {first.trial.name: 1, second.trial.name: 1}
+    world.look(first)
+    stage.ended(second)
+    assert second.verdict is not None
+    assert stage.start() is None
+    stage.ended(first, "the loss is not finite")
+    assert stage.start() is second
+    assert f"{second.trial.name} goes on from epoch 1: one that it was compared with has failed since" in caplog.text
+    assert not stage.is_over()
+
+
+def test_a_trial_that_waits_to_be_promoted_trains_to_its_rung_alone(tmp_path: Path) -> None:
+    world = World(lambda trial, epoch: -trial.settings["optim.lr"], 4)
+    sweep = _sweep(scheduler="asha", variant="promotion", reduction=2)
+    replay = Replay(RandomSearch(sweep, {ALONE: BASE}, 0), judge_of(sweep, 4), world.make, world.look)
+    first = replay.next()
+    assert first is not None
+    assert replay.until(first) == 1
+    world.progress[first.trial.name] = 1
+    world.look(first)
+    second = replay.next()
+    assert second is not None
+    assert second is not first
+    world.progress[second.trial.name] = 1
+    world.look(second)
+    assert replay.next() is first
+    assert replay.until(first) == 2
 
 
 def test_a_trial_that_leaves_a_note_of_its_failure_is_not_tried_again_and_keeps_the_reason(tmp_path: Path) -> None:
