@@ -35,7 +35,6 @@ def entry_of(record: Record, index: int, folder: Folder) -> Entry:
     trial, verdict, logged = record.trial, record.verdict, record.logged
     until = math.inf if verdict is None else verdict.epoch
     note = record.note if record.note is not None and verdict is None else Note("paused", 0)
-    metrics = {**logged.newest(until), **note.metrics}
     return Entry(
         trial=trial.name,
         index=index,
@@ -44,14 +43,14 @@ def entry_of(record: Record, index: int, folder: Folder) -> Entry:
         settings=dict(trial.settings),
         seed=trial.seed,
         epochs=record.epochs,
-        epoch=_epoch(record),
-        metrics={name: value for name, value in metrics.items() if not math.isnan(value)},
+        epoch=record.epoch,
+        metrics={name: value for name, value in record.metrics.items() if not math.isnan(value)},
         intervals=note.intervals,
         units=note.units,
         course=_curves(logged, until),
         costs={} if record.last is None else record.last.costs,
         draws=record.draws,
-        reason=record.failure or (verdict.reason if verdict is not None else note.reason),
+        reason=verdict.reason if verdict is not None else record.failure or note.reason,
         parents=[(parent.trial, float(parent.epoch)) for parent in trial.parents],
         path=folder.uri_of(trial.name),
         checkpoint=None if record.last is None else record.last.checkpoint,
@@ -68,14 +67,6 @@ def _status(record: Record) -> Status:
     if record.failure is not None:
         return "failed"
     return "finished" if record.has_ended and record.trial.until is None else "waiting"
-
-
-def _epoch(record: Record) -> float | None:
-    if record.verdict is not None:
-        return record.verdict.epoch
-    if record.has_ended and record.note is not None:
-        return record.note.epoch
-    return record.logged.reached or None
 
 
 def _curves(logged: Logged, until: float) -> dict[str, list[tuple[float, float]]]:

@@ -71,19 +71,23 @@ class Progress:
             record: of the trial.
             concurrent: trials at a time.
         """
-        value = record.metric(self.objective)
-        number = "" if value is None else f": {self.objective.metric} {value:.4g}"
+        end, costs = self._end(record), {} if record.last is None else record.last.costs
+        value = costs.get(self.objective.metric, record.metrics.get(self.objective.metric))
+        number = "" if value is None or record.failure else f": {self.objective.metric} {value:.4g}"
         ended, total = self.num_ended, self.num_trials
         left = None
         if total > ended and self.parts == 1:
             left = hours_left(self.replay.records, total - ended, concurrent)
         rest = f"; about {duration(3600 * left)} left" if left else ""
         count = f"{ended} of {total}{' parts' * (self.parts > 1)}"
-        return f"{record.trial.name} {self._end(record)}{number} ({count}{rest})"
+        return f"{record.trial.name} {end}{number} ({count}{rest})"
 
     def _end(self, record: Record) -> str:
+        verdict = self.replay.verdict_of(record)
+        if verdict is not None:
+            return f"{'waits' if verdict.is_pause else 'stopped'} at epoch {verdict.epoch:g}"
         if record.failure:
             return "failed"
-        if self.replay.verdict_of(record):
-            return "stopped"
+        if not record.has_ended:
+            return f"is paused at epoch {record.epoch or 0:g}"
         return "ended" if record.trial.until is None else f"is at epoch {record.trial.until}"

@@ -20,7 +20,7 @@ from raysl.checkpoint_files import checkpoint_name
 from raysl.cluster import cluster_resources, connect
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, Stopped
+from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.resources import most_trials, worker_shape
@@ -38,7 +38,7 @@ from raysl.sweeps.load import dump_space, from_tree, load_starts, measured_start
 from raysl.sweeps.optuna_search import OptunaSearch
 from raysl.sweeps.population import PopulationSearch, interval_ends
 from raysl.sweeps.progress import Progress
-from raysl.sweeps.record import Record, look, measures_of
+from raysl.sweeps.record import Note, Record, look, measures_of
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.run_trial import failed_note
 from raysl.sweeps.schedulers import judge_of
@@ -76,6 +76,7 @@ def sweep(
 
     Raises:
         ConfigError: if a setting is wrong, or another sweep has this name.
+        RunFailed: if no trial came to its end.
         Stopped: if the process was asked to end; all that was trained is saved.
     """
     with heeding() as signals, logging_shown():
@@ -193,6 +194,9 @@ class SweepRun:
 
         Args:
             signals: of `raysl.signals.heeding`.
+
+        Raises:
+            RunFailed: if no trial came to its end; the leaderboard is written all the same.
         """
         self.is_acting = True
         self.folder.make()
@@ -202,7 +206,18 @@ class SweepRun:
             first = self._first_left()
             if first is not None:
                 self._run_rest(signals)
-            return self.board.write("done")
+            board = self.board.write("done")
+        self._check_finished(board)
+        return board
+
+    def _check_finished(self, board: Leaderboard) -> None:
+        """Fail where no trial came to its end, since the table then compares nothing."""
+        failed = [entry for entry in board.entries if entry.status == "failed"]
+        if failed and not any(entry.status == "finished" for entry in board.entries):
+            raise RunFailed(
+                f"no trial finished: {len(failed)} of {len(board.entries)} failed, the first one since: "
+                f"{failed[0].reason}; {board.path} has all reasons, and the same command tries them again"
+            )
 
     def _first_left(self) -> Record | None:
         """Whether anything is left to run; what has ended is told of."""
@@ -256,7 +271,7 @@ class SweepRun:
         log.info(self.progress.line(record, 1 if self.stage is None else self.stage.concurrent))
         if record.failure is not None:
             log.warning("%s is not tried again: %s; the others go on", record.trial.name, record.failure)
-            record.note = record.last = failed_note(record.trial.run_of(self.bases, self.folder.uri), record.failure)
+            record.note = record.last = self._failed_note(record)
         elif record.note is not None and not self.has_reported:
             self.has_reported = True
             wanted = self.sweep.objectives if record.trial.until is None else [self.sweep.early]
@@ -265,6 +280,12 @@ class SweepRun:
             except ConfigError as error:
                 self._end(error)
         self.board.write_now_and_then(force=True)
+
+    def _failed_note(self, record: Record) -> Note:
+        name, config = record.trial.name, record.trial.run_of(self.bases, self.folder.uri)
+        begun = None if self.stage is None else self.stage.begun.get(name, (None,))[0]
+        earlier = None if self.stage is None else self.stage.earlier.get(name)
+        return failed_note(config, record.failure or "", begun, earlier)
 
     def _end(self, problem: ConfigError) -> None:
         """Have the trials save and stop, for what is wrong with the sweep."""

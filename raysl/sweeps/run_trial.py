@@ -44,6 +44,10 @@ def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None 
         raise  # it may work again: the trial is tried again
     except ConfigError as error:
         note = _note(config, folder, "failed", config.train.epochs, begun, earlier, reason=str(error))
+    except Exception as error:
+        # it may do better when it is tried again, and then counts the time that this start took
+        _note(config, folder, "paused", config.train.epochs, begun, earlier, reason=str(error)).write(folder)
+        raise
     else:
         is_whole = result.report is not None or not config.benchmarks
         status = "finished" if until is None or (until >= config.train.epochs and is_whole) else "paused"
@@ -122,7 +126,7 @@ def _note(
     return Note(
         status=status,
         until=until,
-        epoch=_epoch(lines, newest),
+        epoch=lines[-1].get("epoch", 0.0) if status == "failed" and lines else _epoch(lines, newest),
         metrics={name: value for name, value in metrics.items() if name not in ("step", "epoch")},
         intervals=intervals,
         units=units,
@@ -164,11 +168,19 @@ def _name(score: Score) -> str:
     return f"{score.benchmark}/{score.metric}"
 
 
-def failed_note(config: RunConfig, reason: str) -> Note:
-    """Keep why a trial failed for good, with what its run has logged and measured all the same."""
+def failed_note(config: RunConfig, reason: str, begun: float | None = None, earlier: Note | None = None) -> Note:
+    """Keep why a trial failed for good, with what its run has logged and measured all the same, and what it cost.
+
+    Args:
+        config: of its run.
+        reason: why it failed.
+        begun: when its newest start began, in seconds since 1970; default: now, and `earlier` is read.
+        earlier: note of the starts before that one.
+    """
     folder = RunFolder.of(config)
-    earlier = Note.read(folder)
-    note = _note(config, folder, "failed", config.train.epochs, time.time(), earlier, reason=reason)
+    if begun is None:
+        begun, earlier = time.time(), Note.read(folder)
+    note = _note(config, folder, "failed", config.train.epochs, begun, earlier, reason=reason)
     measured = json.loads(outlast(partial(folder.read_if_there, "report.json")) or b"{}").get("metrics", {})
     note = replace(note, metrics={**note.metrics, **measured})
     note.write(folder)

@@ -1,17 +1,25 @@
 """What the leaderboard tells of a run: what it has logged, up to where it was judged."""
 
+import itertools
 import json
 import math
+import time
 from pathlib import Path
 
+import pytest
+
+from raysl.config.load import load_config
+from raysl.errors import RunFailed
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import MOST_POINTS
 from raysl.storage import Folder
+from raysl.sweeps import run_trial
 from raysl.sweeps.entries import entry_of
 from raysl.sweeps.judging import Verdict
 from raysl.sweeps.logged import Logged
 from raysl.sweeps.record import Note, Record, look
-from raysl.sweeps.trial import Trial
+from raysl.sweeps.run_trial import failed_note
+from raysl.sweeps.trial import ALONE, Trial
 
 LOSS = Objective("loss", "min")
 LINES = [
@@ -59,6 +67,60 @@ def test_of_a_run_that_was_stopped_nothing_is_told_that_came_later(tmp_path: Pat
     assert (told.status, told.epoch, told.reason) == ("stopped", 1.0, "behind the others at epoch 1")
     assert told.metrics == {"loss": 2.0, "step_s": 0.5, "knn_top1": 40.0}
     assert told.course["seconds"] == [(1.0, 4.0)]
+
+
+def test_of_a_run_that_was_stopped_and_failed_later_its_verdict_is_told(tmp_path: Path) -> None:
+    record = _record(tmp_path)
+    record.verdict, record.failure = Verdict(1.0, "behind the others at epoch 1"), "it is out of memory"
+    told = entry_of(record, 0, Folder(str(tmp_path)))
+    assert (told.status, told.reason) == ("stopped", "behind the others at epoch 1")
+
+
+def test_a_failed_run_has_its_last_numbers_with_their_epoch_and_all_that_it_cost(tmp_path: Path) -> None:
+    base = load_config("quickstart", [f"storage={tmp_path}", "train.epochs=4"])
+    record = _record(tmp_path, 4)
+    config = record.trial.run_of({ALONE: base}, str(tmp_path))
+    earlier = Note("paused", 4, costs={"seconds": 50.0}, started=1.0)
+    record.note = record.last = failed_note(config, "it is out of memory", time.time() - 100, earlier)
+    record.failure = record.note.reason
+    told = entry_of(record, 0, Folder(str(tmp_path)))
+    assert (told.status, told.epoch, told.metrics["knn_top1"]) == ("failed", 2.0, 60.0)
+    assert told.costs["seconds"] == pytest.approx(150, abs=5)
+    assert told.started == 1.0
+    assert Note.read(Folder(told.path)) == record.note
+
+
+def test_a_start_that_fails_and_is_tried_again_counts_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config("quickstart", [f"storage={tmp_path}", "name=s", "train.epochs=4"])
+
+    def broken(config: object, until: object) -> object:
+        raise RunFailed("the loss is not finite")
+
+    monkeypatch.setattr(run_trial, "_trained", broken)
+    clock = itertools.count(1000.0, 10.0)
+    monkeypatch.setattr(run_trial.time, "time", lambda: next(clock))
+    for seconds in (10.0, 20.0):
+        with pytest.raises(RunFailed):
+            run_trial.run_trial(config, {})
+        note = Note.read(Folder(str(tmp_path / "s")))
+        assert note is not None
+        assert (note.status, note.costs["seconds"], note.reason) == ("paused", seconds, "the loss is not finite")
+
+
+def test_a_run_that_failed_before_counts_again_when_it_has_come_further(tmp_path: Path) -> None:
+    record = _record(tmp_path, 4)
+    assert not record.has_failed
+    record.last = Note("failed", 4, 1.5)
+    record.course.reached = 1.0
+    assert record.has_failed
+    record.is_running = True
+    assert record.has_failed
+    record.course.reached = 2.0
+    assert not record.has_failed
+    record.is_running, record.note = False, Note("finished", 4, 4.0)
+    assert not record.has_failed
+    record.failure = "it fails again"
+    assert record.has_failed
 
 
 def test_a_part_of_a_run_knows_nothing_of_what_its_run_logged_behind_it(tmp_path: Path) -> None:

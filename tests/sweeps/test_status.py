@@ -14,6 +14,7 @@ from raysl.sweeps import estimate
 from raysl.sweeps.estimate import hours_left
 from raysl.sweeps.listing import outdated, summary, trial_lines
 from raysl.sweeps.load import from_tree
+from raysl.sweeps.logged import Logged
 from raysl.sweeps.record import Note, Record, measures_of
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.status import status_of, watch
@@ -134,12 +135,49 @@ def test_each_end_says_what_came_of_it_and_what_is_left() -> None:
     assert run.progress.line(first, 3) == f"{first.trial.name} ended: loss 1.25 (1 of 4; about 30 min left)"
     first.failure = "it is out of memory"
     assert run.progress.line(first, 3).startswith(f"{first.trial.name} failed (1 of 4")
+    run, _ = _progress()
+    first = run.replay.next()
+    assert first is not None
+    first.logged = Logged([{"step": 8, "epoch": 1.0, "loss": 2.5}])
+    first.last = Note("paused", 4, 1.0, {"loss": 2.5})
+    assert run.progress.line(first, 3) == f"{first.trial.name} is paused at epoch 1: loss 2.5 (0 of 4)"
     run, _ = _progress(scheduler="population", interval=2)
     first = run.replay.next()
     assert first is not None
     first.note = first.last = Note("paused", 2, 2.0, {"loss": 1.25}, costs={"seconds": 1800.0})
     assert run.progress.line(first, 3) == f"{first.trial.name} is at epoch 2: loss 1.25 (1 of 8 parts)"
     assert run.progress.outlook({}, 1) == "7 parts of runs to run, 1 at a time; about 3 h 30 min for what is left"
+
+
+@pytest.mark.parametrize(("variant", "verb"), [("stopping", "stopped"), ("promotion", "waits")])
+def test_the_log_and_the_table_have_the_number_at_which_a_trial_was_stopped(variant: str, verb: str) -> None:
+    run, _ = _progress(scheduler="asha", variant=variant, reduction=2)
+    lines = [{"step": 8 * epoch, "epoch": float(epoch), "loss": 2.0 / epoch} for epoch in (1, 2, 3)]
+    for factor in (1, 2):
+        assert run.replay.draw()
+        record = run.replay.records[-1]
+        record.logged = Logged([{**line, "loss": factor * line["loss"]} for line in lines])
+        record.course.epochs, record.course.values = [1.0, 2.0, 3.0], [factor * line["loss"] for line in lines]
+        record.course.reached = 3.0
+    record.last = Note("paused", 4, 3.0, record.logged.newest())
+    entry = run.leaderboard().entries[1]
+    assert (entry.status, entry.epoch, entry.metrics["loss"]) == ("stopped", 1.0, 4.0)
+    assert run.progress.line(record, 1).startswith(f"{record.trial.name} {verb} at epoch 1: loss 4 (")
+
+
+def test_a_sweep_in_which_nothing_finished_has_failed(tmp_path: Path) -> None:
+    run, _ = _progress()
+    run.folder = RunFolder(str(tmp_path))
+    for _ in range(4):
+        assert run.replay.draw()
+        run.replay.records[-1].fail("the loss is not finite")
+    with pytest.raises(
+        RunFailed, match="no trial finished: 4 of 4 failed, the first one since: the loss is not finite"
+    ):
+        run._check_finished(run.leaderboard())
+    run.replay.records[2].failure = None
+    run.replay.records[2].note = Note("finished", 4, 4.0, {"loss": 1.0})
+    run._check_finished(run.leaderboard())
 
 
 def test_a_start_does_not_fail_where_the_settings_that_trials_depart_from_cannot_train(
