@@ -164,8 +164,8 @@ def look(record: Record, folder: Folder, judged_by: Objective, measures: Mapping
     note = None if record.is_running else Note.read(folder)
     record.note = note if note is not None and _is_of_now(note, record, measures) else None
     record.last = note or record.last
-    if note is not None and record.note is not None:
-        course.reached = max(course.reached, min(note.epoch, record.epochs))
+    if record.last is not None and record.last.status != "failed":  # which may have logged nothing since
+        course.reached = max(course.reached, min(record.last.epoch, record.epochs))
     course.has_ended = record.has_ended
 
 

@@ -108,6 +108,7 @@ class SweepRun:
         self.board = Board(self.folder, self.leaderboard)
         self.stage: Stage | None = None
         self.problem: ConfigError | None = None
+        self.has_warned = False
         self.has_reported = len(bases) > 1  # what some configurations report, others need not
         varied = Space.of(sweep.space).distributions.get(EPOCHS)
         lengths = [] if varied is None else [int(value) for value in varied.examples()]
@@ -269,6 +270,14 @@ class SweepRun:
             self.board.write_now_and_then()
             return
         log.info(self.progress.line(record, 1 if self.stage is None else self.stage.concurrent))
+        if record.verdict is not None and not record.course.values and not self.has_warned:
+            self.has_warned = True
+            log.warning(
+                "%s has logged no %s by epoch %g, so there is nothing to compare; log more often, train.log_every=1ep",
+                record.trial.name,
+                self.sweep.early.metric,
+                record.verdict.epoch,
+            )
         if record.failure is not None:
             log.warning("%s is not tried again: %s; the others go on", record.trial.name, record.failure)
             record.note = record.last = self._failed_note(record)

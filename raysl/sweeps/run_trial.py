@@ -51,7 +51,7 @@ def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None 
     else:
         is_whole = result.report is not None or not config.benchmarks
         status = "finished" if until is None or (until >= config.train.epochs and is_whole) else "paused"
-        note = _note(config, folder, status, config.train.epochs, begun, earlier, result)
+        note = _note(config, folder, status, config.train.epochs, begun, earlier, result, done=until)
     note.write(folder)
     varied = {**settings, "seed": config.seed}
     write_hparams(folder, varied, note.metrics, round(note.epoch))
@@ -110,6 +110,7 @@ def _note(
     earlier: Note | None,
     result: Result | None = None,
     reason: str = "",
+    done: int | None = None,
 ) -> Note:
     lines = parse_metrics(outlast(partial(folder.read_if_there, METRICS_FILE)))
     metrics: dict[str, float] = {}
@@ -126,7 +127,7 @@ def _note(
     return Note(
         status=status,
         until=until,
-        epoch=lines[-1].get("epoch", 0.0) if status == "failed" and lines else _epoch(lines, newest),
+        epoch=_epoch(lines, newest, status, done),
         metrics={name: value for name, value in metrics.items() if name not in ("step", "epoch")},
         intervals=intervals,
         units=units,
@@ -139,8 +140,19 @@ def _note(
     )
 
 
-def _epoch(lines: Sequence[dict[str, float]], newest: Any) -> float:
-    """Epochs of the newest checkpoint; lines tell how many steps have how many."""
+def _epoch(lines: Sequence[dict[str, float]], newest: Any, status: str, done: int | None) -> float:
+    """Epochs of the newest checkpoint, of a run that failed those of its last line.
+
+    Args:
+        lines: that it logged, which tell how many steps have how many epochs.
+        newest: its newest checkpoint.
+        status: of its note.
+        done: whole epochs that it has trained, where that is known.
+    """
+    if done is not None:
+        return float(done)
+    if status == "failed" and lines:
+        return lines[-1].get("epoch", 0.0)
     if newest.name is None or not lines:
         return 0.0
     per_step = next((line["epoch"] / line["step"] for line in reversed(lines) if line.get("epoch")), 0.0)

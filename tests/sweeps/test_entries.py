@@ -5,6 +5,7 @@ import json
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -105,6 +106,19 @@ def test_a_start_that_fails_and_is_tried_again_counts_its_time(tmp_path: Path, m
         note = Note.read(Folder(str(tmp_path / "s")))
         assert note is not None
         assert (note.status, note.costs["seconds"], note.reason) == ("paused", seconds, "the loss is not finite")
+
+
+def test_a_part_of_a_run_that_logged_nothing_has_come_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = load_config("quickstart", [f"storage={tmp_path}", "train.epochs=4"])
+    record = _record(tmp_path, 4, [])
+    assert record.course.reached == 0
+    monkeypatch.setattr(run_trial, "_trained", lambda config, until: SimpleNamespace(report=None))
+    run_trial.run_trial(record.trial.run_of({ALONE: base}, str(tmp_path)), {}, until=1)
+    look(record, Folder(str(tmp_path / record.trial.name)), LOSS, {})
+    assert record.last is not None
+    assert (record.last.status, record.last.epoch, record.course.reached) == ("paused", 1.0, 1.0)
 
 
 def test_a_run_that_failed_before_counts_again_when_it_has_come_further(tmp_path: Path) -> None:
