@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -104,6 +105,15 @@ class Split(ABC):
                 no listing has told it.
         """
         return joined_digest([split.written(ask) for split in self.inner])
+
+    def state(self) -> dict[str, Any]:
+        """All that tells these images from others, in the types of JSON: what is measured of them is kept with it."""
+        parts = {"content": dict(self.content()), "written": self.written()}
+        return {"fingerprint": self.fingerprint, **{name: part for name, part in parts.items() if part}}
+
+    def readers(self) -> tuple[type["Split"], ...]:
+        """The classes that read these images: its own, and those of `inner`."""
+        return (type(self), *(kind for split in self.inner for kind in split.readers()))
 
     def labels_of(self, index: Int64s) -> Int64s:
         """Labels alone, as in `Rows`. A split that has them at hand overrides this, which reads the images too."""

@@ -101,7 +101,14 @@ def compare(reports: Sequence[RunReport]) -> Comparison:
     if not reports:
         raise ValueError("there is no report to compare")
     reports = [redacted(report) for report in reports]
-    return Comparison(reports, _names(reports), _rows(reports), _settings([report.config for report in reports]))
+    settings = _settings([report.config for report in reports]) | _other_images(reports)
+    return Comparison(reports, _names(reports), _rows(reports), settings)
+
+
+def _other_images(reports: Sequence[RunReport]) -> dict[str, list[str | None]]:
+    """A line beside the settings where the images that were measured on have changed from one report to the next."""
+    digests = [report.measured_on or None for report in reports]
+    return {"images, as they were measured on": digests} if len({digest for digest in digests if digest}) > 1 else {}
 
 
 def _names(reports: Sequence[RunReport]) -> list[str]:

@@ -160,6 +160,8 @@ class RunReport:
     """URI of the last checkpoint."""
     step: int = 0
     """Updates of the weights at that checkpoint; 0 where it is not known."""
+    measured_on: str = ""
+    """A digest of the training and test images that the benchmarks had; empty where it is not known."""
     command: str = ""
     """What was typed to start the run."""
     finished: str = ""

@@ -10,6 +10,7 @@ from typing import Literal
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.fitting import benchmark_class
 from raysl.benchmarks.suite.results import digest_of
+from raysl.components import resolve
 from raysl.config.dump import plain
 from raysl.config.schema import RunConfig
 from raysl.leaderboard.entry import Objective
@@ -184,7 +185,8 @@ def _logged(folder: Folder, until: int) -> Logged:
 
 def measures_of(config: RunConfig) -> dict[str, list[str]]:
     """Digests of the settings and of the code of what a run measures, by the names of its benchmarks."""
+    backbone = resolve("backbone", config.backbone.name)
     return {
-        name: [digest_of(plain(settings)), code_of(benchmark_class(settings))]
+        name: [digest_of(plain(settings)), code_of(benchmark_class(settings), backbone)]
         for name, settings in config.benchmarks.items()
     }

@@ -165,3 +165,69 @@ def test_unlabelled_images_get_a_report_that_says_what_was_left_out(tmp_path: Pa
     assert stamps(tmp_path / "run") == before
     with pytest.raises(ConfigError, match="nothing can be measured: the images of 'image_folder' have no labels"):
         benchmark(str(tmp_path / "run"))
+
+
+@pytest.fixture
+def on_files(tmp_path: Path) -> RunConfig:
+    """A run with a checkpoint, on images that are files."""
+    images = folder_of(tmp_path / "images", cat=12, dog=12)
+    words = ["data=image_folder", f"data.path={images}", "train.batch_size=6", "train.epochs=1"]
+    config = load_config("quickstart", [*SMALL, *words, f"storage={tmp_path}", "name=run"])
+    save(config, 2)
+    return config
+
+
+@pytest.mark.usefixtures("on_files")
+def test_replaced_images_of_equal_size_are_measured_again_and_older_numbers_leave_the_report(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    benchmark(str(run), ["knn", "geometry"])
+    assert names_in(run / "report.json") == {"knn", "geometry"}
+    before = json.loads((run / "report.json").read_text())["measured_on"]
+    caplog.clear()
+    benchmark(str(run), ["knn"])
+    assert "knn was measured before; --again measures it anew" in caplog.messages
+    image = tmp_path / "images" / "val" / "cat" / "1.png"
+    written, size = image.stat().st_mtime_ns, image.stat().st_size
+    image.write_bytes(png(201))
+    os.utime(image, ns=(written, written + 10**9))
+    assert image.stat().st_size == size
+    benchmark(str(run), ["knn"])
+    assert "knn is measured again: other test images: files were modified" in caplog.messages
+    left_out = "geometry is not shown: since it was measured there are other test images: files were modified"
+    assert left_out in caplog.messages
+    assert names_in(run / "report.json") == {"knn"}
+    assert json.loads((run / "report.json").read_text())["measured_on"] != before
+    benchmark(str(run), ["geometry"])
+    assert names_in(run / "report.json") == {"knn", "geometry"}
+
+
+@pytest.mark.usefixtures("on_files")
+def test_a_number_of_other_code_has_a_mark_beside_newer_ones(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    benchmark(str(run), ["geometry"])
+    (file,) = run.rglob("geometry.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"code": "older"}))
+    report = benchmark(str(run), ["knn"])
+    notes = {score.benchmark: score.note for score in report.scores}
+    assert "measured by other code" in notes["geometry"]
+    assert "measured by other code" not in notes["knn"]
+    assert "measured by other code" in (run / "report.html").read_text()
+
+
+@pytest.mark.usefixtures("on_files")
+def test_again_computes_features_anew_and_they_go_when_they_were_used(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    features = next(run.glob("checkpoint_*"))
+    features = run / "benchmarks" / features.name / "features"
+    benchmark(str(run), ["knn"], keep_features=True)
+    first = {path: path.stat().st_mtime_ns for path in features.rglob("*.parquet")}
+    assert first
+    benchmark(str(run), ["knn"])
+    assert {path: path.stat().st_mtime_ns for path in features.rglob("*.parquet")} == first, "nothing was measured"
+    benchmark(str(run), ["knn"], again=True, keep_features=True)
+    second = {path: path.stat().st_mtime_ns for path in features.rglob("*.parquet")}
+    assert all(second[path] > first[path] for path in first)
+    benchmark(str(run), ["geometry"])
+    assert not features.exists()

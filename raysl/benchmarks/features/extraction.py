@@ -17,6 +17,7 @@ from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read_rows
 from raysl.benchmarks.features.store import About, Dtype, Rows, Store, part_rows_for
 from raysl.benchmarks.features.stored import Features, StoredSet
+from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_data
 from raysl.checkpoint import load_checkpoint
 from raysl.checkpoint_files import BACKBONE_FILE
@@ -158,7 +159,9 @@ def extract_to(
     part_rows = part_rows_for(split.num_samples, cluster_resources().cpus)
     stores: dict[tuple[str, str], Store] = {}
     for (name, stage), folder in folders.items():
-        about = About(_basis(wanted.weights[name], stage, split, data), split.num_samples, part_rows, wanted.dtype)
+        code = code_of(type(wanted.networks[name]), *split.readers())
+        basis = _basis(wanted.weights[name], stage, split, data, code)
+        about = About(basis, split.num_samples, part_rows, wanted.dtype)
         stores[name, stage] = Store.begin(folder, about)
     for rows in {store.about.part_rows for store in stores.values()}:  # a store that was begun has parts of its own
         own = {key: store for key, store in stores.items() if store.about.part_rows == rows}
@@ -181,13 +184,15 @@ def extract_to(
     return stores
 
 
-def _basis(weights: str, stage: str, split: Split, data: DataConfig) -> dict[str, Any]:
+def _basis(weights: str, stage: str, split: Split, data: DataConfig, code: str) -> dict[str, Any]:
     """All that features are a function of; another release of raysl may make others."""
     return {
         "raysl": raysl.__version__,
         "weights": weights,
         "stage": stage,
         "images": split.fingerprint,
+        **{name: part for name, part in split.state().items() if name != "fingerprint"},
+        "code": code,
         "background": None if split.background is None else list(split.background),
         **{name: getattr(data, name) for name in ("image_size", "eval_resize", "eval_interpolation", "channels")},
         "mean": list(data.mean),

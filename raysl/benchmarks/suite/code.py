@@ -1,54 +1,136 @@
-"""A digest of a benchmark's code: a result of other code is measured again."""
+"""A digest of the code behind a number: a result of other code is measured again.
+
+Followed are the imports of the benchmark's module, of what computes features, and of the classes that the settings name
+(backbone, source), through all of raysl but for `_NO_MATTER`.
+"""
 
 import ast
 import hashlib
-import importlib
 import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
+from pathlib import Path
 
-_ROOMS = ("raysl.benchmarks.", "raysl.nn.", "raysl.losses")
-"""Modules that may change a number. Those that only move numbers about are left out."""
-_NO_MATTER = ("raysl.benchmarks.benchmark", "raysl.benchmarks.suite", "raysl.benchmarks.features", "raysl.nn.backbones")
+import raysl
+from raysl.components import ALIASES
+
+EVERY = ("raysl.benchmarks.benchmark", "raysl.benchmarks.features.embedding", "raysl.nn.pixels")
+"""Modules that every number goes through: what a benchmark is handed, and how images become features."""
+_BY_NAME = {"raysl.optim.build": "optimizer"}
+"""Modules that take classes by names in the settings, with the slot of these: all that raysl has there count."""
+_NO_MATTER = (
+    *("raysl.addresses", "raysl.arguments", "raysl.assignments", "raysl.cache", "raysl.checkpoint", "raysl.cli"),
+    *("raysl.cluster", "raysl.components", "raysl.config", "raysl.data.ingest", "raysl.environment", "raysl.errors"),
+    *("raysl.family", "raysl.listing", "raysl.memory", "raysl.process", "raysl.reads", "raysl.redact"),
+    *("raysl.report", "raysl.resources", "raysl.screen", "raysl.signals", "raysl.storage", "raysl.waiting"),
+    *("raysl.benchmarks.suite", "raysl.train.folder", "raysl.train.expected", "raysl.train.fork", "raysl.train.meter"),
+    *("raysl.train.history", "raysl.train.reporter", "raysl.train.ray_reporter", "raysl.train.callbacks.progress"),
+    *("raysl.train.callbacks.tensorboard", "raysl.train.callbacks.metrics_log"),
+)
+"""Packages and modules that only move, store, check or tell numbers; settings are compared as such."""
+
+
+def code_of(kind: type[object], *others: type[object]) -> str:
+    """Twelve hexadecimal digits of the code that a benchmark's numbers come from.
+
+    Comments, docstrings and layout do not count. Of files that are not raysl's, those of the classes themselves count
+    and not what they import. Empty where there is no source.
+
+    Args:
+        kind: class of the benchmark.
+        others: classes of what it is measured on, which no import leads to: the backbone's, those of the images.
+    """
+    return _digest((kind, *others))
 
 
 @cache
-def code_of(kind: type[object]) -> str:
-    """Twelve hexadecimal digits of the code of a class's module and of what that imports of benchmarks and networks.
-
-    Comments, docstrings and layout do not count. The backbone does not either: its weights are told apart by their own
-    digest. Empty where there is no source.
-    """
-    found: dict[str, str] = {}
+def _digest(kinds: tuple[type[object], ...]) -> str:
+    own = {f"{place} {kind.__qualname__}": kind for place, kind in enumerate(kinds) if not _is_ours(kind)}
     try:
-        inspect.getsource(importlib.import_module(kind.__module__))
+        digests = {name: _own(kind) for name, kind in own.items()}
     except (OSError, TypeError):  # typed into a notebook
         return ""
-    _collect(importlib.import_module(kind.__module__), found)
-    found["own"] = found.pop(kind.__module__)  # a user's file has another name wherever it lies
-    whole = "\n".join(f"{name} {found[name]}" for name in sorted(found))
+    starts = [kind.__module__ for kind in kinds if _is_ours(kind)]
+    starts += [name for found in digests.values() for name in found.imports]
+    digests |= closure((*starts, *EVERY))
+    whole = "\n".join(f"{name} {digests[name].digest}" for name in sorted(digests))
     return hashlib.sha256(whole.encode()).hexdigest()[:12]
 
 
-def _collect(module: ModuleType, found: dict[str, str]) -> None:
-    if module.__name__ in found:
-        return
-    tree = ast.parse(inspect.getsource(module))
-    _drop_docstrings(tree)
-    found[module.__name__] = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
-    for name in _imported(tree):
-        if name.startswith(_ROOMS) and not name.startswith(_NO_MATTER):
-            _collect(importlib.import_module(name), found)
+@dataclass(frozen=True)
+class Module:
+    """The code of a module.
+
+    Args:
+        digest: of its syntax tree without docstrings.
+        imports: modules of raysl that it imports when it runs.
+    """
+
+    digest: str
+    imports: tuple[str, ...]
+
+    @classmethod
+    def of(cls, source: str) -> "Module":
+        """That of a text of Python."""
+        tree = ast.parse(source)
+        imports = tuple(dict.fromkeys(_imported(tree)))
+        _drop_docstrings(tree)
+        return cls(hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imports)
 
 
-def _imported(tree: ast.Module) -> list[str]:
-    names: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names.append(node.module)
-        elif isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-    return names
+def closure(names: tuple[str, ...]) -> dict[str, Module]:
+    """Modules of raysl and all that they import, by their names; those of `_NO_MATTER` are left out."""
+    found: dict[str, Module] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found and not _does_not_matter(name) and (module := _module(name)) is not None:
+            found[name] = module
+            waiting += module.imports
+            waiting += [place.partition(":")[0] for place in ALIASES.get(_BY_NAME.get(name, ""), {}).values()]
+    return found
+
+
+def _does_not_matter(name: str) -> bool:
+    return any(name == part or name.startswith((f"{part}.", f"{part}_")) for part in _NO_MATTER)
+
+
+def _is_ours(kind: type[object]) -> bool:
+    return kind.__module__.startswith("raysl.") and _file(kind.__module__) is not None
+
+
+def _own(kind: type[object]) -> Module:
+    """Of a user's file, whatever it is called and wherever it lies."""
+    source = inspect.getmodule(kind)
+    if source is None:
+        raise OSError(f"{kind} has no module")
+    return Module.of(inspect.getsource(source))
+
+
+@cache
+def _module(name: str) -> Module | None:
+    """None for a name that is no module, as one that a module imports from another."""
+    file = _file(name)
+    return None if file is None else Module.of(file.read_text())
+
+
+def _file(name: str) -> Path | None:
+    base = Path(raysl.__file__).parent.parent.joinpath(*name.split("."))
+    files = (base.with_suffix(".py"), base / "__init__.py")
+    return next((file for file in files if file.is_file()), None)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    """Names of raysl that a tree imports, of which some are no modules; imports for the type checker do not count."""
+    if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("raysl"):
+        yield str(node.module)
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    elif isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names if alias.name.startswith("raysl"))
+    is_for_types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    for child in node.orelse if isinstance(node, ast.If) and is_for_types else ast.iter_child_nodes(node):
+        yield from _imported(child)
 
 
 def _drop_docstrings(tree: ast.Module) -> None:

@@ -48,8 +48,9 @@ def benchmark(
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
         config: the settings of a run that was trained, as they are in use, whose benchmarks may be left out where the
             images do not allow them.
-        again: measure anew what was measured before.
-        keep_features: leave the features on disk for the next call, in `features/` beside the results.
+        again: measure anew what was measured before, by features that are computed anew.
+        keep_features: leave the features on disk for the next call, in `features/` beside the results; not those of a
+            call beside which another one is at work on the checkpoint.
         beside: write the report beside the results, of the newest checkpoint too, as of a run that goes on saving.
         out: folder for results and report in place of the run's.
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -68,6 +69,7 @@ class MeasuredImages:
         self.test = test
         self._others: dict[str, MeasuredImages] = {}
         self._resizes: dict[Interpolation, MeasuredImages] = {}
+        self._states: dict[str, dict[str, Any]] = {}
 
     @classmethod
     def of(cls, data: DataConfig) -> "MeasuredImages":
@@ -88,6 +90,12 @@ class MeasuredImages:
     def splits(self) -> dict[str, Split]:
         """Those that there are, by their names."""
         return {"train": self.train} | ({} if self.test is None else {"test": self.test})
+
+    def state(self, name: str) -> dict[str, Any]:
+        """See `Split.state`, of `train` or `test`; looked up once."""
+        if name not in self._states:
+            self._states[name] = self.splits[name].state()
+        return self._states[name]
 
     def lacks(self, needs: Needs) -> str:
         """Why a benchmark with these needs cannot be measured; empty where it can."""
@@ -138,11 +146,15 @@ class MeasuredImages:
         Raises:
             ConfigError: if those cannot be found or read.
         """
-        if config.data is None:
+        return self.with_data(config.data)
+
+    def with_data(self, data: str | Mapping[str, Any] | None) -> "MeasuredImages":
+        """The images of such settings of a benchmark; see `for_`."""
+        if data is None:
             return self
-        key = json.dumps(config.data, sort_keys=True)
+        key = json.dumps(data, sort_keys=True)
         if key not in self._others:
-            self._others[key] = MeasuredImages.of(other_data(self.data, config.data))
+            self._others[key] = MeasuredImages.of(other_data(self.data, data))
         return self._others[key]
 
     def resized(self, interpolation: Interpolation) -> "MeasuredImages":
@@ -152,6 +164,7 @@ class MeasuredImages:
         if interpolation not in self._resizes:
             data = replace(self.data, eval_interpolation=interpolation)
             self._resizes[interpolation] = MeasuredImages(data, self.train, self.test)
+            self._resizes[interpolation]._states = self._states
         return self._resizes[interpolation]
 
     def fit(self, wanted: Mapping[str, BenchmarkConfig], in_run: bool = True) -> Fitting:

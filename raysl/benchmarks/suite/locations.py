@@ -1,23 +1,30 @@
 """What lies at the places that a benchmark's settings name: changed files make another result."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from pyarrow import fs
 
 from raysl.addresses import info_of, telling
 from raysl.config.locations import location_fields, places_in
+from raysl.data.sources.versions import version_at
 
 
 def content_of(config: Any) -> dict[str, str]:
     """A digest of each file or folder that a setting of type `Location` names, by the name of the setting.
 
-    Names, sizes and times of change of all files are looked at, and none of them is read. What is not there has none:
-    the benchmark says so itself.
+    Names, sizes and versions (times of change, or ETags) of all files are looked at, and none of them is read. What is
+    not there has none: the benchmark says so itself.
     """
+    return digests_of({name: getattr(config, name) for name in location_fields(config)})
+
+
+def digests_of(places: Mapping[str, Any]) -> dict[str, str]:
+    """The same for settings that hold places, by their names."""
     found: dict[str, str] = {}
-    for name in location_fields(config):
-        digests = [_digest(place) for place in places_in(getattr(config, name))]
+    for name, value in places.items():
+        digests = [_digest(place) for place in places_in(value)]
         found |= {name: " ".join(digests)} if any(digests) else {}
     return found
 
@@ -29,5 +36,9 @@ def _digest(uri: str) -> str:
     with telling("read", uri):
         is_folder = info.type == fs.FileType.Directory
         files = system.get_file_info(fs.FileSelector(info.path, recursive=True)) if is_folder else [info]
-    lines = sorted(f"{file.path.removeprefix(info.path)} {file.size} {file.mtime_ns}" for file in files if file.is_file)
+        lines = sorted(
+            f"{file.path.removeprefix(info.path)} {file.size} {version_at(system, file)}"
+            for file in files
+            if file.is_file
+        )
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]

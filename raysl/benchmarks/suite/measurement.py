@@ -12,12 +12,13 @@ from raysl.benchmarks.metric import Metric, interval_of_difference
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.page import Page
 from raysl.benchmarks.suite.predictions import predictions
-from raysl.benchmarks.suite.results import Basis, Result, Results, label_of
+from raysl.benchmarks.suite.results import OTHER_CODE, Basis, Result, Results, label_of
 from raysl.benchmarks.suite.side_by_side import Measured, Task, measure, measure_all
-from raysl.benchmarks.suite.tasks import FEATURES_FOLDER, WORK_FOLDER, Tasks
+from raysl.benchmarks.suite.tasks import Tasks
+from raysl.benchmarks.suite.workplace import workplace
 from raysl.checkpoint import Checkpoint
 from raysl.config.schema import BenchmarkConfig, RunConfig
-from raysl.errors import RunFailed, Stopped
+from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.redact import redact_uri
 from raysl.report.contents import Score, flat_metrics
 from raysl.report.summary import score_html, score_table
@@ -116,8 +117,6 @@ class Measurement:
             for key, config in fitting.settings.items()
         }
         self.bases = {key: Basis.of(loaded, config, fitting.images[key]) for key, config in fitting.settings.items()}
-        names = {key: name for key, (name, _) in self.labels.items()}
-        self.tasks = Tasks(loaded, fitting, images, names, results)
         self.kept = outlast(self.results.load)
 
     @property
@@ -135,23 +134,32 @@ class Measurement:
         """
         lacking = list(self.bases) if again else self.lacking
         self._tell(lacking)
-        if again:
-            outlast(lambda: self.results.folder.remove_folder(WORK_FOLDER))
-        failures: dict[str, str] = {}
-        tasks: list[Task] = []
-        if lacking:
-            tasks = list(self.tasks.of(lacking))
-            self._measure(tasks, failures)
-        results = self._shown()
         page = Page(self.loaded, self.images, self.run_folder, self.home)
+        results, failures = self._shown(), dict[str, str]()
         notes = page.notes(list(self.fitting.asked), self.fitting.left_out, failures)
         if lacking or page.differs(results, notes):
-            enter("writing the report")
-            page.write(results, notes, facts, *self.tasks.shown(tasks))
-        if not failures and not keep_features:
-            outlast(lambda: self.results.folder.remove_folder(FEATURES_FOLDER))
+            with workplace(self.results.folder) as place:
+                if again:
+                    place.begin_anew()
+                names = {key: name for key, (name, _) in self.labels.items()}
+                made = Tasks(self.loaded, self.fitting, self.images, names, place)
+                tasks = list(made.of(lacking))
+                self._measure(tasks, failures)
+                self._look_again(failures)
+                results = self._shown(are_told=True)
+                notes = page.notes(list(self.fitting.asked), self.fitting.left_out, failures)
+                enter("writing the report")
+                page.write(results, notes, facts, *made.shown(tasks))
+                if not failures and not keep_features:
+                    place.forget_features()
         scores = [score for result in results for score in result.scores]
         return Report(flat_metrics(scores), page.uri, scores, failures, self.loaded.uri)
+
+    def _look_again(self, failures: Mapping[str, str]) -> None:
+        """Take up what other commands have measured of the checkpoint in the meantime."""
+        self.kept = outlast(self.results.load)
+        for name in failures:
+            self.kept.pop(name, None)
 
     def _has(self, key: str) -> bool:
         name, _ = self.labels[key]
@@ -164,7 +172,7 @@ class Measurement:
             if key not in lacking:
                 log.info("%s was measured before; --again measures it anew", name)
             elif name in self.kept and (changes := basis.changes_from(self.kept[name].basis)):
-                log.info("%s is measured again: another %s", name, ", ".join(changes))
+                log.info("%s is measured again: %s", name, ", ".join(changes))
 
     def _measure(self, tasks: list[Task], failures: dict[str, str]) -> None:
         """Measure all, and keep each result as soon as all its sides are there."""
@@ -215,8 +223,12 @@ class Measurement:
             log.warning("%s: %s", name, note)
         log.info("%s is measured and kept, in %s", name, duration(seconds))
 
-    def _shown(self) -> list[Result]:
-        """Results of this checkpoint on these images: first those that were asked for now, then all others."""
+    def _shown(self, are_told: bool = False) -> list[Result]:
+        """Results of this checkpoint on these images: first those that were asked for now, then all others.
+
+        Args:
+            are_told: whether those that are left out are logged.
+        """
         if not self.bases:
             return []
         asked = {self.labels[key][0]: basis for key, basis in self.bases.items()}
@@ -225,12 +237,23 @@ class Measurement:
         for name in names:
             if name not in self.kept:
                 continue
-            basis = self.kept[name].basis
-            if basis == asked[name] if name in asked else basis.is_of(self.loaded, self.images):
-                results.append(self.kept[name])
-            else:
-                log.warning("%s was measured on other images or weights; it is not shown", name)
+            result = self.kept[name]
+            changes = asked[name].changes_from(result.basis) if name in asked else self._changes_since(result)
+            if not changes:
+                results.append(result)
+            elif name not in asked and changes == [OTHER_CODE]:
+                results.append(replace(result, scores=[_of_other_code(score) for score in result.scores]))
+            elif are_told:
+                log.warning("%s is not shown: since it was measured there are %s", name, ", ".join(changes))
         return results
+
+    def _changes_since(self, result: Result) -> list[str]:
+        """What has changed since a result was kept that nobody asks for now."""
+        try:
+            now = result.basis.now(self.loaded, self.images)
+        except ConfigError as error:
+            return [f"images that cannot be looked at again ({error})"]
+        return now.changes_from(result.basis)
 
 
 def _own(config: RunConfig, key: str, wanted: BenchmarkConfig) -> BenchmarkConfig | None:
@@ -276,6 +299,11 @@ def _score(key: str, metric: Metric, rivals: Mapping[str, Mapping[str, Metric]])
         is_lower_better=metric.is_lower_better,
         note=metric.note,
     )
+
+
+def _of_other_code(score: Score) -> Score:
+    """A score with the mark that it may not be what the code of now would measure."""
+    return replace(score, note="; ".join(filter(None, (score.note, "measured by other code than this raysl's"))))
 
 
 def _named(score: Score, name: str, special: str) -> Score:

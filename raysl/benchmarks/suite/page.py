@@ -1,5 +1,7 @@
 """The report of a checkpoint: written anew where it differs from what lies there."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -63,7 +65,9 @@ class Page:
         """Whether what lies there shows something else, or nothing does."""
         scores = [score for result in results for score in result.scores]
         before = self.before
-        return before is None or flat_metrics(before.scores) != flat_metrics(scores) or before.notes != notes
+        if before is None or flat_metrics(before.scores) != flat_metrics(scores) or before.notes != notes:
+            return True
+        return [redact(score.note) for score in scores] != [score.note for score in before.scores]
 
     def write(
         self, results: Sequence[Result], notes: list[str], facts: dict[str, Any], shown: Split, features: FeatureSet
@@ -88,4 +92,6 @@ class Page:
         retrieved = {name: figures[name]["retrieved"] for name in own if "retrieved" in figures.get(name, {})}
         report = assemble(self.loaded, self.images, pictured, self.run, facts, retrieved)
         scores = [score for result in results for score in result.scores]
-        upload(replace(report, scores=scores, notes=notes, figures=figures), self.home)
+        states = [self.images.state(name) for name in self.images.splits]
+        digest = hashlib.sha256(json.dumps(states, sort_keys=True).encode()).hexdigest()[:12]
+        upload(replace(report, scores=scores, notes=notes, figures=figures, measured_on=digest), self.home)

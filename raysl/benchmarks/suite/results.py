@@ -9,16 +9,17 @@ import json
 import logging
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.fitting import MeasuredImages, benchmark_class
-from raysl.benchmarks.suite.locations import content_of
+from raysl.benchmarks.suite.locations import content_of, digests_of
 from raysl.checkpoint import Checkpoint
 from raysl.checkpoint_files import BACKBONE_FILE
+from raysl.components import ALIASES, only_own_components, resolve
 from raysl.config.dump import plain as plain_settings
 from raysl.config.schema import BenchmarkConfig
 from raysl.report.contents import Score, parse_score, plain
@@ -30,6 +31,7 @@ FORMAT = 2
 MOST_SHOWN = 40
 """Characters of a setting in the title of a number; its result has all of it."""
 RESULTS_FOLDER = "benchmarks"
+OTHER_CODE = "other code"
 _NO_SETTINGS_OF_THE_MEASURE = ("name", "required")
 
 
@@ -47,6 +49,8 @@ class Basis:
         seed: of all that is random.
         code: digest of the benchmark's code, see `raysl.benchmarks.suite.code`.
         places: digests of what its settings name besides the images, see `raysl.benchmarks.suite.locations`.
+        content, written: what is known of the training and test images beside their fingerprints, see `Split.content`
+            and `Split.written`.
     """
 
     step: int
@@ -58,6 +62,8 @@ class Basis:
     seed: int
     code: str
     places: dict[str, str] = field(default_factory=dict)
+    content: dict[str, dict[str, str]] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, loaded: Checkpoint, config: BenchmarkConfig, images: MeasuredImages) -> "Basis":
@@ -65,29 +71,80 @@ class Basis:
         settings = plain_settings(config)
         del settings["required"]
         kind = benchmark_class(config)
-        is_own = kind.needs(config).own_images
+        measured = None if kind.needs(config).own_images else images
         return cls(
             step=loaded.meta["step"],
             weights=weights_of(loaded),
             settings=plain(settings),
-            train="" if is_own else images.train.fingerprint,
-            test="" if is_own or images.test is None else images.test.fingerprint,
+            **_images_of(measured),
             image=plain({name: getattr(images.data, name) for name in _OF_AN_IMAGE}),
             seed=loaded.config.seed,
-            code=code_of(kind),
+            code=_code_of(kind, loaded, measured),
             places=content_of(config),
         )
 
-    def is_of(self, loaded: Checkpoint, images: MeasuredImages) -> bool:
-        """Whether a result may stand on the page of a checkpoint and of images: those, or images of its own."""
-        has_own = not self.train or self.settings.get("data") is not None
-        test = "" if images.test is None else images.test.fingerprint
-        is_same = (self.train, self.test) == (images.train.fingerprint, test)
-        return (self.step, self.weights) == (loaded.meta["step"], weights_of(loaded)) and (has_own or is_same)
+    def now(self, loaded: Checkpoint, images: MeasuredImages) -> "Basis":
+        """The same measurement as it would be made now, without its settings being read anew.
+
+        Args:
+            loaded: the checkpoint.
+            images: those of the report.
+
+        Raises:
+            ConfigError: if images that the settings name cannot be looked at, or are of a source that is not raysl's.
+        """
+        with only_own_components(f"the result of {self.settings['name']}"):
+            measured = images.with_data(self.settings.get("data")) if self.train else None
+        is_ours = self.settings["name"] in ALIASES["benchmark"]
+        return replace(
+            self,
+            step=loaded.meta["step"],
+            weights=weights_of(loaded),
+            **_images_of(measured),
+            places=digests_of({name: self.settings.get(name) for name in self.places}),
+            code=_code_of(resolve("benchmark", self.settings["name"]), loaded, measured) if is_ours else self.code,
+        )
+
+    def data_changes_from(self, other: "Basis") -> list[str]:
+        """In words, what differs in weights, images and files; empty where a number of the one may stand beside the
+        other's."""
+        found = []
+        if (self.step, self.weights) != (other.step, other.weights):
+            found.append("other weights")
+        for name, words in (("train", "training images"), ("test", "test images")):
+            if getattr(self, name) != getattr(other, name):
+                found.append(f"other {words}")
+                continue
+            now, before = self.content.get(name, {}), other.content.get(name, {})
+            if differing := [what for what in {**now, **before} if now.get(what) != before.get(what)]:
+                found.append(f"other {words}: {' and '.join(differing)} changed")
+            elif self.written.get(name) != other.written.get(name):
+                found.append(f"other {words}: files were modified")
+        if names := [
+            name for name in {**self.places, **other.places} if self.places.get(name) != other.places.get(name)
+        ]:
+            found.append(f"other files at {' and '.join(names)}")
+        return found
 
     def changes_from(self, other: "Basis") -> list[str]:
-        """Names of what differs, for messages."""
-        return [field.name for field in fields(Basis) if getattr(self, field.name) != getattr(other, field.name)]
+        """In words, all that differs."""
+        words = {"settings": "other settings", "image": "other sizes or colours", "seed": "another seed"}
+        rest = [text for name, text in words.items() if getattr(self, name) != getattr(other, name)]
+        return self.data_changes_from(other) + rest + ([OTHER_CODE] if self.code != other.code else [])
+
+
+def _images_of(images: MeasuredImages | None) -> dict[str, Any]:
+    """Fields of a basis that tell of the images; None: the benchmark has images of its own."""
+    states = {} if images is None else {name: images.state(name) for name in images.splits}
+    prints = {name: states.get(name, {}).get("fingerprint", "") for name in ("train", "test")}
+    return prints | {
+        part: {name: state[part] for name, state in states.items() if part in state} for part in ("content", "written")
+    }
+
+
+def _code_of(kind: type[object], loaded: Checkpoint, images: MeasuredImages | None) -> str:
+    splits = () if images is None else images.splits.values()
+    return code_of(kind, type(loaded.backbone), *(reader for split in splits for reader in split.readers()))
 
 
 _OF_AN_IMAGE = ("image_size", "eval_resize", "mean", "std", "channels", "background")
@@ -158,8 +215,11 @@ class Results:
         }
         text = json.dumps(plain(content), indent=1, allow_nan=False) + "\n"
         outlast(self.folder.make)
+        file = f"{_safe(result.name)}.predictions.parquet"
         if predictions:
-            outlast(partial(self.folder.write, f"{_safe(result.name)}.predictions.parquet", predictions))
+            outlast(partial(self.folder.write, file, predictions))
+        else:  # those of an earlier result are not of this one
+            outlast(partial(self.folder.remove, file))
         outlast(partial(self.folder.write, f"{_safe(result.name)}.json", text.encode()))
 
 
@@ -174,7 +234,7 @@ def _parse(file: bytes) -> Result | None:
         content = json.loads(file)
         if content["format"] != FORMAT:
             return None
-        basis = Basis(**{field.name: content[field.name] for field in fields(Basis)})
+        basis = Basis(**{own.name: content[own.name] for own in fields(Basis) if own.name in content})
         scores = [parse_score(score) for score in content["scores"]]
         return Result(content["benchmark"], basis, scores, content["figures"], content["seconds"])
     except (ValueError, KeyError, TypeError, AttributeError):

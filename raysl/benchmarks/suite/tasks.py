@@ -11,16 +11,15 @@ from raysl.benchmarks.features.stored import StoredSet
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.results import weights_of
 from raysl.benchmarks.suite.side_by_side import Task
+from raysl.benchmarks.suite.workplace import Workplace
 from raysl.checkpoint import Checkpoint
 from raysl.data.source import Split
 from raysl.data.sources.subset import even_share
 from raysl.nn.pixels import RawPixels
-from raysl.storage import Folder
 from raysl.waiting import enter
 
 MOST_SHOWN = 5000
 """Images that the pictures of a report are chosen from where no benchmark has the features of all of them."""
-FEATURES_FOLDER, WORK_FOLDER = "features", "work"
 
 
 class Tasks:
@@ -31,17 +30,17 @@ class Tasks:
         fitting: the benchmarks, as their images allow them.
         images: those that the report shows.
         names: of the results, by the keys of the benchmarks.
-        folder: of the results, in which features and trainings are kept.
+        place: where features and trainings are kept.
     """
 
     def __init__(
-        self, loaded: Checkpoint, fitting: Fitting, images: MeasuredImages, names: Mapping[str, str], folder: Folder
+        self, loaded: Checkpoint, fitting: Fitting, images: MeasuredImages, names: Mapping[str, str], place: Workplace
     ) -> None:
         self.loaded = loaded
         self.fitting = fitting
         self.images = images
         self.names = names
-        self.folder = folder
+        self.place = place
 
     @cached_property
     def networks(self) -> dict[Side, nn.Module]:
@@ -89,12 +88,11 @@ class Tasks:
             weights={side: PIXELS if side == PIXELS else f"{side} {digest}" for side in sides},
             stages=stages,
         )
-        folder = self.folder.child(FEATURES_FOLDER)
-        if images.train is not self.images.train:
-            folder = folder.child(split.fingerprint.replace("/", "-")[:40] or "other")
+        others = split.fingerprint.replace("/", "-")[:40] or "other"
+        parts = [others] if images.train is not self.images.train else []
         if images.data.eval_interpolation != self.images.data.eval_interpolation:
-            folder = folder.child(images.data.eval_interpolation)
-        return feature_sets(wanted, split, images.data, folder.child(name))
+            parts.append(images.data.eval_interpolation)
+        return feature_sets(wanted, split, images.data, self.place.features("_".join([*parts, name])))
 
     def _context(self, key: str, side: Side) -> Context:
         images = self.fitting.images[key]
@@ -108,7 +106,7 @@ class Tasks:
             test=None,
             num_classes=images.num_classes,
             seed=self.loaded.config.seed,
-            folder=self.folder.child(WORK_FOLDER).child(f"{self.names[key]}.{side}"),
+            folder=self.place.work.child(f"{self.names[key]}.{side}"),
         )
 
     def shown(self, tasks: list[Task]) -> tuple[Split, FeatureSet]:
@@ -121,5 +119,5 @@ class Tasks:
                 return split, task.test.load((FEATURES,))
         split = even_share(split, MOST_SHOWN)
         wanted = Wanted({"trained": self.loaded.backbone}, {"trained": f"trained {weights_of(self.loaded)}"})
-        folder = self.folder.child(FEATURES_FOLDER).child("shown")
-        return split, feature_sets(wanted, split, self.images.data, folder)["trained"].load((FEATURES,))
+        sets = feature_sets(wanted, split, self.images.data, self.place.features("shown"))
+        return split, sets["trained"].load((FEATURES,))

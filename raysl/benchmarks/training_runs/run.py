@@ -16,6 +16,7 @@ from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.training_runs.held_out_scores import HeldOutScores
 from raysl.benchmarks.training_runs.probe import Probe
 from raysl.checkpoint_files import BACKBONE_FILE
+from raysl.components import resolve
 from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
@@ -191,7 +192,7 @@ def training_run(
     run = apply_overrides(run, [*made_for(run), *config.settings])
     if layer_decay is not None and run.optim.layer_decay is None:  # the settings name another optimizer
         run = replace(run, optim=replace(run.optim, layer_decay=layer_decay))
-    return replace(run, name=f"{_word(config.name)}_{_digest(context, run, config.eval_every)}")
+    return replace(run, name=f"{_word(config.name)}_{_digest(context, run, config)}")
 
 
 def _word(name: str) -> str:
@@ -199,11 +200,14 @@ def _word(name: str) -> str:
     return re.sub(r"\W+", "-", name.rpartition(":")[2])
 
 
-def _digest(context: Context, run: RunConfig, every: Duration) -> str:
+def _digest(context: Context, run: RunConfig, config: TrainingConfig) -> str:
     """Of all that the result of a run depends on."""
     files = context.checkpoint.meta.get("files", {})
-    images = [context.images[split].fingerprint for split in ("train", "test")]
-    basis = [_lasting(run), run.train.epochs, str(every), images, files.get(BACKBONE_FILE), code_of(HeldOutScores)]
+    images = [context.images[split].state() for split in ("train", "test")]
+    readers = [reader for split in context.images.values() for reader in split.readers()]
+    others = (type(context.network), HeldOutScores, resolve("optimizer", run.optim.name), *readers)
+    code = code_of(resolve("benchmark", config.name), *others)
+    basis = [_lasting(run), run.train.epochs, str(config.eval_every), images, files.get(BACKBONE_FILE), code]
     return hashlib.sha256(json.dumps(bare_tree(basis), sort_keys=True).encode()).hexdigest()[:8]
 
 
