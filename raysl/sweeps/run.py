@@ -173,7 +173,7 @@ class SweepRun:
 
     def measures(self, trial: Trial) -> dict[str, list[str]]:
         """Digests of the settings and of the code of what a trial measures, by benchmark."""
-        if not any(key.startswith("benchmarks") for key in trial.settings):
+        if not any(key.startswith("benchmarks") or key in ("backbone", "backbone.name") for key in trial.settings):
             return self._measures[trial.config]
         if trial.name not in self._measures:
             self._measures[trial.name] = measures_of(trial.run_of(self.bases, self.folder.uri))

@@ -182,6 +182,7 @@ def test_replaced_images_of_equal_size_are_measured_again_and_older_numbers_leav
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "run"
+    caplog.set_level("INFO", "raysl")
     benchmark(str(run), ["knn", "geometry"])
     assert names_in(run / "report.json") == {"knn", "geometry"}
     before = json.loads((run / "report.json").read_text())["measured_on"]

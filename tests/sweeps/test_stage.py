@@ -2,6 +2,9 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 import pytest
 
@@ -130,8 +133,13 @@ def test_what_is_to_stop_is_asked_to_by_a_note_in_its_folder(tmp_path: Path) -> 
     assert told == [None, None]
 
 
-def test_trials_that_measure_otherwise_are_asked_for_their_own_measurements(tmp_path: Path) -> None:
-    sweep = _sweep(space={"benchmarks.knn.k": {"grid": [[5], [20]]}}, metric="knn/top1", benchmarks=["knn"], trials=1)
+@pytest.mark.parametrize(
+    ("setting", "values"), [("benchmarks.knn.k", [[5], [20]]), ("backbone", ["resnet", "alexnet"])]
+)
+def test_trials_that_measure_otherwise_are_asked_for_their_own_measurements(
+    setting: str, values: list[Any], tmp_path: Path
+) -> None:
+    sweep = _sweep(space={setting: {"grid": values}}, metric="knn/top1", benchmarks=["knn"], trials=1)
     base = load_config("quickstart", [f"storage={tmp_path}", "name=s", "train.epochs=4"])
     run = SweepRun.of(base, sweep)
     trials = [run.replay.search.next([], lambda index: None) for _ in range(2)]

@@ -157,7 +157,7 @@ def _is_newer(info: fs.FileInfo, shard: Shard) -> bool:
 
 
 def _loaded(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex | None:
-    """The stored index; None where it is of other settings or of a shard of another size."""
+    """The stored index; None where it is of other settings, or of a shard of another size or a later time."""
     uri, name = _beside(shard, folder)
     system, root = open_uri(uri)
     try:
@@ -165,6 +165,8 @@ def _loaded(shard: Shard, label_key: str | None, folder: str | None) -> ShardInd
         if "num_left_out" not in stored:  # of an earlier version, which knew fewer endings
             return None
         if str(stored["label_key"]) != (label_key or "") or int(stored["num_bytes"]) != (shard.num_bytes or -1):
+            return None
+        if "mtime_ns" in stored and shard.mtime_ns is not None and int(stored["mtime_ns"]) > shard.mtime_ns:
             return None
         offsets, sizes, labels, keys = (stored[name] for name in ("offsets", "sizes", "labels", "keys"))
         return ShardIndex(offsets, sizes, labels, keys, int(stored["num_left_out"]), str(stored["left_out"]))
@@ -174,7 +176,13 @@ def _loaded(shard: Shard, label_key: str | None, folder: str | None) -> ShardInd
 
 def _write(index: ShardIndex, shard: Shard, label_key: str | None, folder: str | None) -> bool:
     content = io.BytesIO()
-    np.savez(content, **vars(index), label_key=np.array(label_key or ""), num_bytes=np.array(shard.num_bytes or -1))
+    np.savez(
+        content,
+        **vars(index),
+        label_key=np.array(label_key or ""),
+        num_bytes=np.array(shard.num_bytes or -1),
+        mtime_ns=np.array(shard.mtime_ns or 0),
+    )
     uri, name = _beside(shard, folder)
     target = Folder(uri)
     try:

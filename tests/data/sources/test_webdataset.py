@@ -167,6 +167,14 @@ def test_other_labels_have_another_fingerprint(tmp_path: Path) -> None:
 # the index
 
 
+def test_a_shard_that_is_replaced_by_an_older_one_of_the_same_size_is_looked_through_again(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar", {"1.png": png(1), "1.cls": b"1"})
+    assert all_rows(source_of(path).required("train")).labels.tolist() == [1]
+    write(tmp_path / "a.tar", {"1.png": png(1), "1.cls": b"2"})
+    os.utime(tmp_path / "a.tar", (1, 1))
+    assert all_rows(source_of(path).required("train")).labels.tolist() == [2]
+
+
 def test_a_shard_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a.tar", samples(range(3)))
     first = source_of(tmp_path).required("train")
