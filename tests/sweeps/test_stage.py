@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-import pytest
-
 from raysl.config.load import load_config
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Note, Record, measures_of
