@@ -260,8 +260,23 @@ def test_positions_are_resized_as_an_image(new: tuple[int, int]) -> None:
     for channel, axis in ((1, 0), (2, 1)):
         expected = (middle[axis] + 0.5) * 6 / new[axis] - 0.5
         assert found[(*middle, channel)].item() == pytest.approx(expected, abs=0.1)
-    bicubic = F.interpolate(places.view(1, 6, 6, 3).movedim(3, 1), size=new, mode="bicubic", antialias=True)
-    torch.testing.assert_close(found, bicubic[0].movedim(0, 2))
+    image = places.view(1, 6, 6, 3).movedim(3, 1)
+    plain = resize_positions(places, (6, 6), new, "plain").view(*new, 3)
+    for ours, is_smooth in ((found, True), (plain, False)):
+        bicubic = F.interpolate(image, size=new, mode="bicubic", antialias=is_smooth)
+        torch.testing.assert_close(ours, bicubic[0].movedim(0, 2))
+
+
+def test_positions_are_resized_as_in_dino() -> None:
+    """Its code asks for a grid of 6.1 patches, of which it gets 6."""
+    row = torch.arange(14.0).expand(14, 14)
+    found = resize_positions(row.reshape(1, 196, 1), (14, 14), (6, 6), "dino").view(6, 6)
+    assert torch.allclose(found[2, 1:5], (torch.arange(1.0, 5.0) + 0.5) * 14 / 6.1 - 0.5, atol=0.2)
+    plain = resize_positions(row.reshape(1, 196, 1), (14, 14), (6, 6), "plain").view(6, 6)
+    assert (plain - found)[0, 5] > 0.15  # the last patch lies a tenth of one further in
+    network, other = small(), small(position_resize="dino")
+    assert not torch.allclose(network(images_of(8, 8)), other(images_of(8, 8)), atol=1e-6)
+    assert torch.equal(network(images_of()), other(images_of()))
 
 
 def test_images_of_other_sizes_get_interpolated_positions() -> None:

@@ -1,8 +1,13 @@
 """Position embeddings of patches: fixed ones, and any on a grid of another size."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+Resize = Literal["antialias", "plain", "dino"]
+"""See `resize_positions`."""
 
 
 def sincos_positions(height: int, width: int, dim: int, num_prefix: int = 1) -> Tensor:
@@ -31,20 +36,29 @@ def sincos_positions(height: int, width: int, dim: int, num_prefix: int = 1) -> 
     return F.pad(places, (0, 0, num_prefix, 0)).float()
 
 
-def resize_positions(places: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
-    """Embeddings of patch places on another grid [1, h'*w', D], bicubic with antialiasing, in at least fp32.
+def resize_positions(
+    places: Tensor, old: tuple[int, int], new: tuple[int, int], resize: Resize = "antialias"
+) -> Tensor:
+    """Embeddings of patch places on another grid [1, h'*w', D], bicubic, in at least fp32.
 
-    This is what timm does, and DINOv2 with registers; DINO has no antialiasing. On its own grid nothing changes.
+    On its own grid nothing changes.
 
     Args:
         places: [1, h*w, D], row by row.
         old: their grid (h, w).
         new: the grid (h', w') that they are for.
+        resize: "antialias" as timm, and DINOv2 with registers; "plain" without, as MSN; "dino" without, and as if the
+            new grid were a tenth of a patch longer, as DINO, iBOT and DINOv2.
     """
     if old == new:
         return places
     with torch.autocast(places.device.type, enabled=False):
         wide = places.to(torch.promote_types(places.dtype, torch.float32))
         image = wide.view(1, *old, -1).permute(0, 3, 1, 2)  # [1, D, h, w]
-        resized = F.interpolate(image, size=new, mode="bicubic", antialias=True, align_corners=False)
+        if resize == "dino":
+            factors = [(side + 0.1) / own for side, own in zip(new, old, strict=True)]
+            resized = F.interpolate(image, scale_factor=factors, mode="bicubic", align_corners=False)
+        else:
+            is_smooth = resize == "antialias"
+            resized = F.interpolate(image, size=new, mode="bicubic", antialias=is_smooth, align_corners=False)
     return resized.flatten(2).transpose(1, 2).to(places.dtype)

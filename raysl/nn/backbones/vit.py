@@ -15,7 +15,7 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import TokenBackbone, uncovered
 from raysl.nn.backbones.init import Init, init_vit
-from raysl.nn.backbones.positions import resize_positions, sincos_positions
+from raysl.nn.backbones.positions import Resize, resize_positions, sincos_positions
 
 SIZES: dict[str, tuple[int, int, int]] = {
     "nano": (96, 4, 3),
@@ -71,6 +71,9 @@ class ViT(TokenBackbone):
         Follows the size of the method's views unless it is given."""
         position: Literal["learned", "sincos"] = "learned"
         """Position embeddings: weights, or fixed sines and cosines as in MAE."""
+        position_resize: Resize = "antialias"
+        """How they are resized for images of other sizes, bicubically: with antialiasing, as in timm; plainly without, as
+        in MSN; or as in DINO, iBOT and DINOv2, without, and as if the new grid were a tenth of a patch longer."""
         num_registers: Annotated[int, Within(0, 1024)] = 0
         """Tokens beside the class token that stand for no patch."""
         mask_token: bool = False
@@ -224,7 +227,8 @@ class ViT(TokenBackbone):
         if self.mask_token is not None:
             first = first + 0 * self.mask_token  # a gradient in steps without a mask too: DDP waits for one
         prefix = [first] if self.reg_token is None else [first, self.reg_token]
-        patches = patches + resize_positions(self.pos_embed[:, 1:], self.native_grid, grid)
+        places = resize_positions(self.pos_embed[:, 1:], self.native_grid, grid, self.config.position_resize)
+        patches = patches + places
         return torch.cat([*(token.expand(len(images), -1, -1) for token in prefix), patches], dim=1)
 
     def _masked(self, patches: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
