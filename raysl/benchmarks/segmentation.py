@@ -65,12 +65,14 @@ class Segmentation(Benchmark):
         layout: Literal["voc", "ade20k"] = "voc"
         """Layout of its folders, and with it the classes: 21 of VOC, or 150 of ADE20K."""
         train_set: str | None = None
-        """Training images: a list in `ImageSets/Segmentation`, or a folder in `images`. Default: train, or training."""
+        """Training images: a list in `ImageSets/Segmentation`, or a folder in `images`. Default: train, or training.
+        `trainaug` are the 10,582 images of VOC with the masks of SBD (Hariharan et al. 2011): the list of that name, or
+        else the lists `train` and `aug` that MMSegmentation writes, with the masks in `SegmentationClassAug`."""
         test_set: str | None = None
         """Test images likewise. Default: val, or validation."""
         masks: str | None = None
-        """Folder of the masks. Default: SegmentationClass, or annotations/{set}; the 10,582 images of VOC with the
-        masks of SBD have train_set=trainaug masks=SegmentationClassAug."""
+        """Folder of the masks, also of the test images. Default: SegmentationClass, of trainaug SegmentationClassAug,
+        or annotations/{set}."""
         limit: Count | None = None
         """Use only so many images of each set, an even share; default: all."""
         stages: tuple[str, ...] = ()
@@ -83,6 +85,12 @@ class Segmentation(Benchmark):
         crop: Side | None = None
         """Side in pixels of training crops and of the windows that are slid over test images, two thirds of it from one
         to the next. Default: 512 or short_side, rounded down to a multiple of the patch."""
+        max_class_share: Annotated[float, Within(0, 1, above=True)] = 0.75
+        """A training crop in which one class has as large a share of the pixels is drawn again, ten times at most;
+        `cat_max_ratio` of MMSegmentation. 1 takes every crop."""
+        distort: bool = True
+        """Change brightness, contrast, saturation and hue of training crops; `PhotoMetricDistortion` of
+        MMSegmentation."""
         iterations: Count = 40_000
         """Updates of the head."""
         batch_size: Count = 16
@@ -154,7 +162,7 @@ class Segmentation(Benchmark):
         train, test = (_split(self.config, is_train) for is_train in (True, False))
         crop = self._crop(context)
         course = self._course(train)
-        make = partial(_crop_of, train, self.config.short_side, crop)
+        make = partial(_crop_of, train, self.config, crop)
         collate = partial(_collate, data=context.data)
 
         def batches(plan: TrainPlan) -> DenseBatches[Crop]:
@@ -208,7 +216,9 @@ class Segmentation(Benchmark):
             checkpoint_every=config.checkpoint_every,
             num_samples=len(train),
             num_classes=len(train.classes),
-            fingerprint=f"{train.fingerprint}-{config.short_side}-{config.crop}",
+            fingerprint=(
+                f"{train.fingerprint}-{config.short_side}-{config.crop}-{config.max_class_share:g}-{config.distort}"
+            ),
         )
 
     def _predicted(
@@ -236,9 +246,10 @@ def _split(config: Segmentation.Config, is_train: bool) -> MaskSplit:
     return mask_split(config.layout, Folder(config.path), is_train, chosen, config.masks).part(config.limit)
 
 
-def _crop_of(split: MaskSplit, short_side: int, crop: int, place: int, random: SampleRandom) -> Crop:
+def _crop_of(split: MaskSplit, config: Segmentation.Config, crop: int, place: int, random: SampleRandom) -> Crop:
     """The training crop of an image, see `training_crop`."""
-    return training_crop(*split.sample(place), short_side, crop, random)
+    image, mask = split.sample(place)
+    return training_crop(image, mask, config.short_side, crop, random, config.max_class_share, config.distort)
 
 
 def _collate(samples: Sequence[Crop], places: Tensor, data: DataConfig) -> Batch:

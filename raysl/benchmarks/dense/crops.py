@@ -7,11 +7,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from raysl.benchmarks.dense.masks import IGNORE
-from raysl.transforms.functional import resize
+from raysl.transforms.functional import adjust_hue, resize
 from raysl.transforms.random import SampleRandom
 
 SCALES = (0.5, 2.0)
 """Random factors of an image's size in training, as in DINOv2's settings of its segmentation."""
+ATTEMPTS = 10
+"""Times that a square is drawn again in which one class has too large a share."""
+BRIGHTNESS, FACTORS, HUE = 32.0, (0.5, 1.5), 36
+"""Largest change of brightness in 255ths; factors of contrast and saturation; largest turn of the hue in degrees."""
 
 
 def resized_short(height: int, width: int, side: int) -> tuple[int, int]:
@@ -21,9 +25,15 @@ def resized_short(height: int, width: int, side: int) -> tuple[int, int]:
 
 
 def training_crop(
-    image: Tensor, mask: Tensor, short_side: int, crop: int, random: SampleRandom
+    image: Tensor,
+    mask: Tensor,
+    short_side: int,
+    crop: int,
+    random: SampleRandom,
+    max_class_share: float = 1.0,
+    distort: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A random square of an image at a random scale, mirrored by half.
+    """A random square of an image at a random scale, mirrored by half; as MMSegmentation's training pipeline.
 
     Args:
         image: uint8 [3, H, W].
@@ -31,6 +41,9 @@ def training_crop(
         short_side: of the image at scale 1, in pixels.
         crop: side of the square, in pixels.
         random: of this sample, one row.
+        max_class_share: squares in which one class has as large a share of the pixels that count are drawn again, ten
+            times at most (`cat_max_ratio` there). 1 takes the first.
+        distort: whether brightness, contrast, saturation and hue change, see `photometric_distortion`.
 
     Returns:
         The crop uint8 [3, crop, crop]; its mask, IGNORE beyond the image; and what of it is image, bool, both
@@ -40,14 +53,66 @@ def training_crop(
     height, width = resized_short(image.shape[1], image.shape[2], max(1, round(short_side * scale)))
     image = resize(image, height, width)
     mask = F.interpolate(mask[None, None], size=(height, width), mode="nearest-exact")[0, 0]
-    top = int(random.integers(0, max(0, height - crop) + 1)[0])
-    left = int(random.integers(0, max(0, width - crop) + 1)[0])
+    top, left = _corner(mask, crop, random, max_class_share)
     image, mask = image[:, top : top + crop, left : left + crop], mask[top : top + crop, left : left + crop]
     if random.bernoulli(0.5)[0]:
         image, mask = image.flip(2), mask.flip(1)
+    if distort:
+        image = photometric_distortion(image, random)
     missing = (0, crop - mask.shape[1], 0, crop - mask.shape[0])
     is_image = F.pad(torch.ones_like(mask, dtype=torch.bool), missing, value=False)
     return F.pad(image, missing), F.pad(mask, missing, value=IGNORE), is_image
+
+
+def _corner(mask: Tensor, crop: int, random: SampleRandom, max_class_share: float) -> tuple[int, int]:
+    """Top and left of the square, see `training_crop`."""
+    height, width = mask.shape
+    top = left = 0
+    for _ in range(ATTEMPTS + 1 if max_class_share < 1 else 1):
+        top = int(random.integers(0, max(0, height - crop) + 1)[0])
+        left = int(random.integers(0, max(0, width - crop) + 1)[0])
+        counts = torch.bincount(mask[top : top + crop, left : left + crop].flatten().long(), minlength=IGNORE)[:IGNORE]
+        if int(counts.count_nonzero()) > 1 and int(counts.max()) < max_class_share * int(counts.sum()):
+            break
+    return top, left
+
+
+def photometric_distortion(image: Tensor, random: SampleRandom) -> Tensor:
+    """Change brightness, contrast, saturation and hue of an image uint8 [3, H, W], each by half.
+
+    The distortion of SSD (Liu et al. 2016, arXiv 1512.02325) with the ranges of MMSegmentation's
+    `PhotoMetricDistortion`: up to 32 of 255 are added; values are multiplied by 0.5 to 1.5, before or behind the two
+    changes of colour; saturation, of HSV, is multiplied by 0.5 to 1.5; hue is turned by up to 36 degrees. Values are
+    kept between 0 and 255 behind each. Nothing is rounded but the result, where the other rounds in between.
+
+    Args:
+        image: uint8 [3, H, W].
+        random: of this sample, one row.
+    """
+    does = [bool(random.bernoulli(0.5)[0]) for _ in range(4)]
+    is_contrast_first = bool(random.bernoulli(0.5)[0])
+    shift = float(random.uniform(-BRIGHTNESS, BRIGHTNESS)[0])
+    contrast, saturation = (float(random.uniform(*FACTORS)[0]) for _ in range(2))
+    turn = int(random.integers(-HUE, HUE)[0]) / 360
+    x = image.float() / 255
+    if does[0]:
+        x = (x + shift / 255).clamp(0, 1)
+    if does[1] and is_contrast_first:
+        x = (x * contrast).clamp(0, 1)
+    if does[2]:
+        x = _saturated(x, saturation)
+    if does[3]:
+        x = adjust_hue(x[None], torch.tensor([turn]))[0]
+    if does[1] and not is_contrast_first:
+        x = (x * contrast).clamp(0, 1)
+    return (255 * x).round().byte()
+
+
+def _saturated(image: Tensor, factor: float) -> Tensor:
+    """The saturation of HSV times a factor, at most 1, of colours in [0, 1] [3, H, W]; the value stays."""
+    value, least = image.amax(dim=0, keepdim=True), image.amin(dim=0, keepdim=True)
+    most = value / (value - least).clamp_min(1e-12)  # the factor that makes the least channel 0
+    return value - (value - image) * most.clamp_max(factor)
 
 
 def windows(side: int, crop: int, stride: int) -> Iterator[int]:

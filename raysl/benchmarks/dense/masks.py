@@ -22,6 +22,9 @@ IGNORE = 255
 """What a pixel that does not count has, in memory and in VOC's files."""
 UNKNOWN = 254
 LISTS = "ImageSets/Segmentation"
+AUGMENTED, MASKS_OF_AUGMENTED = "trainaug", "SegmentationClassAug"
+"""The list of VOC's training images and those that SBD has masks of (Hariharan et al. 2011), and the folder of their
+masks, by the names that the field has for them."""
 ADE_CLASSES = 150
 VOC_CLASSES = (
     *("background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
@@ -114,19 +117,25 @@ def mask_split(
         folder: with `JPEGImages` and so on in it, or with `images` and `annotations`.
         is_train: which of the two, where `chosen` does not say.
         chosen: set of images. Default: `train` and `val` of VOC, `training` and `validation` of ADE20K.
-        masks: folder of the masks inside. Default: `SegmentationClass`, or `annotations/{set}`.
+        masks: folder of the masks inside. Default: `SegmentationClass`, of the set `trainaug` `SegmentationClassAug`,
+            or `annotations/{set}`.
 
     Raises:
         ConfigError: if a file or folder that it needs is not there.
     """
     if layout == "voc":
-        return _voc(folder, chosen or ("train" if is_train else "val"), masks or "SegmentationClass")
+        return _voc(folder, chosen or ("train" if is_train else "val"), masks)
     return _ade(folder, chosen or ("training" if is_train else "validation"), masks)
 
 
-def _voc(folder: Folder, chosen: str, masks: str) -> MaskSplit:
+def _voc(folder: Folder, chosen: str, masks: str | None) -> MaskSplit:
     listed = f"{LISTS}/{chosen}.txt"
-    names = lines_of(folder, listed)
+    masks = masks or (MASKS_OF_AUGMENTED if chosen == AUGMENTED else "SegmentationClass")
+    if chosen == AUGMENTED and not folder.exists(listed) and folder.exists(f"{LISTS}/aug.txt"):
+        listed = f"{LISTS}/aug.txt"
+        names = [*lines_of(folder, f"{LISTS}/train.txt"), *lines_of(folder, listed)]
+    else:
+        names = lines_of(folder, listed)
     return MaskSplit(
         Files.of(folder.uri_of("JPEGImages"), [f"{name}.jpg" for name in names], listed),
         Files.of(folder.uri_of(masks), [f"{name}.png" for name in names], listed),

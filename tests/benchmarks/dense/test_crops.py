@@ -1,11 +1,14 @@
 """Training crops and windows."""
 
+import colorsys
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from raysl.benchmarks.dense.crops import resized_short, slid, training_crop, windows
+from raysl.benchmarks.dense.crops import _corner, photometric_distortion, resized_short, slid, training_crop, windows
 from raysl.benchmarks.dense.masks import IGNORE
 from raysl.transforms.random import SampleRandom
 
@@ -43,6 +46,98 @@ def test_a_crop_is_a_function_of_sample_and_epoch() -> None:
     first, again, other = (training_crop(image, mask, 32, 24, random_of(5, epoch))[0] for epoch in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def shares(mask: Tensor, max_class_share: float) -> list[float]:
+    """Of the class with the most pixels in each of 60 squares, counted one by one."""
+    found = []
+    for place in range(60):
+        top, left = _corner(mask, 32, random_of(place), max_class_share)
+        own = mask[top : top + 32, left : left + 32].flatten().tolist()
+        counts = [sum(value == label for value in own) for label in (0, 1)]
+        found.append(max(counts) / sum(counts))
+    return found
+
+
+def test_crops_of_one_class_are_drawn_again() -> None:
+    mask = torch.zeros(64, 64, dtype=torch.uint8)
+    mask[20:44, 20:44] = 1
+    mask[:2] = IGNORE
+    assert sum(share >= 0.75 for share in shares(mask, 1.0)) > 5
+    assert max(shares(mask, 0.75)) < 0.75
+
+
+def test_where_no_square_is_better_the_last_one_is_taken() -> None:
+    assert shares(torch.ones(64, 64, dtype=torch.uint8), 0.75) == [1.0] * 60
+    image, mask = halves()
+    one = mask.clone().fill_(1)
+    assert (training_crop(image, one, 32, 24, random_of(0), 0.75)[1] != 0).all()
+
+
+class Fixed(SampleRandom):
+    """Says what is to be drawn, in order."""
+
+    def __init__(self, does: list[bool], uniforms: list[float], turn: int) -> None:
+        super().__init__(0, 0, np.array([0]), 0)
+        self.does, self.uniforms_left, self.turn = does, uniforms, turn
+
+    def bernoulli(self, p: float) -> Any:
+        assert p == 0.5
+        return np.array([self.does.pop(0)])
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> Any:
+        value = self.uniforms_left.pop(0)
+        assert low <= value <= high
+        return np.array([value])
+
+    def integers(self, low: Any, high: Any) -> Any:
+        assert low <= self.turn < high
+        return np.array([self.turn])
+
+
+def slow_distortion(
+    image: Tensor, does: list[bool], shift: float, contrast: float, saturation: float, turn: int
+) -> Tensor:
+    """One pixel after another, by Python's own HSV."""
+    out = torch.empty_like(image)
+    brighter, contrasted, saturated, turned, is_first = does
+    for row in range(image.shape[1]):
+        for column in range(image.shape[2]):
+            color = [value / 255 for value in image[:, row, column].tolist()]
+            if brighter:
+                color = [min(max(value + shift / 255, 0), 1) for value in color]
+            if contrasted and is_first:
+                color = [min(value * contrast, 1) for value in color]
+            hue, grey, value = colorsys.rgb_to_hsv(*color)
+            grey = min(grey * saturation, 1) if saturated else grey
+            color = list(colorsys.hsv_to_rgb((hue + turn / 360) % 1 if turned else hue, grey, value))
+            if contrasted and not is_first:
+                color = [min(value * contrast, 1) for value in color]
+            out[:, row, column] = torch.tensor([round(255 * value) for value in color])
+    return out
+
+
+@pytest.mark.parametrize("number", range(32))
+def test_the_distortion_is_that_of_a_slow_loop(number: int) -> None:
+    does = [bool(number >> bit & 1) for bit in range(5)]
+    image = torch.randint(0, 256, (3, 6, 5), generator=torch.Generator().manual_seed(number)).byte()
+    image[:, 0] = image[:1, 0]  # greys
+    drawn = (-32.0 + 2 * number, 0.5 + number / 32, 1.5 - number / 32)
+    found = photometric_distortion(image, Fixed(list(does), list(drawn), number - 16))
+    slow = slow_distortion(image, does, *drawn, number - 16)
+    assert (found.int() - slow.int()).abs().max() <= 1
+    assert (found != slow).float().mean() < 0.1  # where float32 rounds a half the other way
+
+
+def test_crops_are_distorted_where_it_is_asked_for() -> None:
+    image = torch.randint(0, 256, (3, 40, 60), generator=torch.Generator().manual_seed(0)).byte()
+    mask = halves()[1]
+    plain, other = (
+        [training_crop(image, mask, 32, 24, random_of(place), distort=distort) for place in range(20)]
+        for distort in (False, True)
+    )
+    assert all(torch.equal(one[1], two[1]) for one, two in zip(plain, other, strict=True))
+    assert 10 < sum(not torch.equal(one[0], two[0]) for one, two in zip(plain, other, strict=True)) <= 20
 
 
 def test_a_scene_smaller_than_the_crop_is_filled_up_with_what_does_not_count() -> None:

@@ -57,6 +57,22 @@ def test_voc_has_its_21_classes_by_the_places_in_the_palette(tmp_path: Path) -> 
     assert mask_split("voc", Folder(str(tmp_path)), is_train=False).images.names[0] == "2007_000100.jpg"
 
 
+def test_trainaug_goes_by_its_name(tmp_path: Path) -> None:
+    folder = voc(tmp_path)
+    for number in (0, 1, 2, 3, 50, 51):
+        pixels, classes, _ = scene(number)
+        put(tmp_path / f"JPEGImages/2007_{number:06d}.jpg", jpeg(pixels))
+        put(tmp_path / f"SegmentationClassAug/2007_{number:06d}.png", palette_png(classes))
+    put(tmp_path / "ImageSets/Segmentation/aug.txt", "2007_000050\n2007_000051\n")  # as MMSegmentation writes it
+    parts = mask_split("voc", folder, is_train=True, chosen="trainaug")
+    assert [name[-7:-4] for name in parts.masks.names] == ["000", "001", "002", "003", "050", "051"]
+    assert parts.masks.uri.endswith("/SegmentationClassAug")
+    put(tmp_path / "ImageSets/Segmentation/trainaug.txt", "2007_000051\n2007_000003\n")
+    listed = mask_split("voc", folder, is_train=True, chosen="trainaug")
+    assert listed.images.names == ("2007_000051.jpg", "2007_000003.jpg")
+    assert mask_split("voc", folder, is_train=False).masks.uri.endswith("/SegmentationClass")
+
+
 def test_ade_counts_its_150_classes_from_1_and_ignores_0(tmp_path: Path) -> None:
     split = mask_split("ade20k", ade(tmp_path, names=True), is_train=True)
     assert (len(split), len(split.classes), split.classes[:2]) == (3, 150, ("name1", "name2"))

@@ -35,7 +35,7 @@ def test_a_head_learns_classes_by_their_colours(tmp_path: Path, overrides: tuple
     voc(tmp_path / "data", num=8)
     given = context(tmp_path / "run", *overrides)
     before = {name: value.clone() for name, value in given.network.state_dict().items()}
-    found = Segmentation(config(tmp_path / "data", iterations=60)).measure_on(given, CPU)
+    found = Segmentation(config(tmp_path / "data", iterations=60, distort=False)).measure_on(given, CPU)
     metrics = by_name(metrics_of(found))
     assert list(metrics) == Segmentation.metrics(config(tmp_path), 0)
     assert metrics["miou"].value > least  # of 4 classes; the background alone has less than 20
@@ -138,7 +138,7 @@ def test_stages_go_side_by_side_and_the_loss_is_that_of_the_pixels(tmp_path: Pat
     from tests.benchmarks.dense.test_crops import random_of
 
     train = _split(settings, is_train=True)
-    samples = [_crop_of(train, 32, 32, place, random_of(place)) for place in range(3)]
+    samples = [_crop_of(train, Segmentation.Config(short_side=32), 32, place, random_of(place)) for place in range(3)]
     batch = _collate(samples, torch.arange(3), given.data)
     out = method(batch, Step(0, 1, 1))
     shares = method.scores(batch.views["image"][:, 0]).log_softmax(dim=1).detach()
