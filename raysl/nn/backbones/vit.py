@@ -72,8 +72,8 @@ class ViT(TokenBackbone):
         position: Literal["learned", "sincos"] = "learned"
         """Position embeddings: weights, or fixed sines and cosines as in MAE."""
         position_resize: Resize = "antialias"
-        """How they are resized for images of other sizes, bicubically: with antialiasing, as in timm; plainly without, as
-        in MSN; or as in DINO, iBOT and DINOv2, without, and as if the new grid were a tenth of a patch longer."""
+        """How they are resized for images of other sizes, bicubically: with antialiasing, as in timm; plainly without,
+        as in MSN; or as in DINO, iBOT and DINOv2, without, and as if the new grid were a tenth of a patch longer."""
         num_registers: Annotated[int, Within(0, 1024)] = 0
         """Tokens beside the class token that stand for no patch."""
         mask_token: bool = False
