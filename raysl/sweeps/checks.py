@@ -103,7 +103,8 @@ def _check_conditions(bases: Mapping[str, RunConfig], space: Space) -> None:
             if not space.draws(name) and all(present(name) is ABSENT for present in presents.values()):
                 raise ConfigError(f"space.{key}.when: there is no setting {name!r}; raysl config shows those there are")
         fixed = [other for other in when if not space.draws(other)]
-        values = [f"{other} is {show(present(other))}" for other in fixed for present in presents.values()]
+        found = [(other, present(other)) for other in fixed for present in presents.values()]
+        values = [f"{other} is {show(value)}" for other, value in found if value is not ABSENT]
         has = f"; {', '.join(dict.fromkeys(values))}" if values else ""
         raise ConfigError(
             f"space.{key}.when: {show(when)} never holds, so {key} is never drawn{has}; change the "

@@ -37,20 +37,17 @@ class Draws:
         self.space = space
         self.configs = {redact_uri(name): name for name in configs}
         self.may_write = may_write
+        self._known: dict[int, Trial | None] = {}  # each place is read once, however often a search that waits asks
 
     def at(self, place: int) -> Trial | None:
         """The trial that was drawn at a place; None where none was, or where it cannot be read."""
-        text = outlast(partial(self.folder.read_if_there, _name(place)))
-        try:
-            tree = json.loads(text)["trial"]
-            settings = {key: self._value(key, value) for key, value in tree["settings"].items()}
-            parents = tuple(ParentTrial(name, epoch) for name, epoch in tree["parents"])
-            return Trial(settings, tree["seed"], self.configs[tree["config"]], parents)
-        except (ValueError, KeyError, TypeError, StopIteration):
-            return None
+        if place not in self._known:
+            self._known[place] = self._read(place)
+        return self._known[place]
 
     def keep(self, place: int, trial: Trial, drawn_from: DrawnFrom) -> None:
         """Write a draw, and what it was drawn from, before its trial starts."""
+        self._known[place] = trial
         if not self.may_write():
             return
         tree = {
@@ -62,6 +59,16 @@ class Draws:
         text = json.dumps({"trial": tree, "drawn_from": dict(drawn_from)}, indent=1) + "\n"
         self.folder.make()
         outlast(partial(self.folder.write, _name(place), text.encode()))
+
+    def _read(self, place: int) -> Trial | None:
+        text = outlast(partial(self.folder.read_if_there, _name(place)))
+        try:
+            tree = json.loads(text)["trial"]
+            settings = {key: self._value(key, value) for key, value in tree["settings"].items()}
+            parents = tuple(ParentTrial(name, epoch) for name, epoch in tree["parents"])
+            return Trial(settings, tree["seed"], self.configs[tree["config"]], parents)
+        except (ValueError, KeyError, TypeError, StopIteration):
+            return None
 
     def _value(self, key: str, stored: Any) -> Any:
         own = self.space.distributions[key]

@@ -77,17 +77,29 @@ def test_a_trial_is_read_as_it_was_kept_and_its_credentials_are_not(tmp_path: Pa
         "optim.lr": {"uniform": [0.1, 1.0]},
         "method.sizes": {"choice": [[1, 2], [3]]},
     }
-    draws = Draws(Folder(str(tmp_path)), Space.of(space), [ALONE, "digits/moco"])
+
+    def read() -> Draws:
+        return Draws(Folder(str(tmp_path)), Space.of(space), [ALONE, "digits/moco"])
+
     settings = {"data.path": "s3://KEY:SECRET@bucket/b", "optim.lr": 0.1234, "method.sizes": [1, 2]}
     trial = Trial(settings, 3, "digits/moco", (ParentTrial("trial_1", 2),))
-    draws.keep(0, trial, {"trial_1": [0.5], "trial_2": None})
+    read().keep(0, trial, {"trial_1": [0.5], "trial_2": None})
     text = (tmp_path / "draws" / "draw_000000.json").read_text()
     assert "SECRET" not in text
     assert json.loads(text)["drawn_from"] == {"trial_1": [0.5], "trial_2": None}
-    assert draws.at(0) == trial
-    assert draws.at(1) is None
+    assert read().at(0) == trial
+    assert read().at(1) is None
     (tmp_path / "draws" / "draw_000000.json").write_text("{")
-    assert draws.at(0) is None, "it is drawn again"
+    assert read().at(0) is None, "it is drawn again"
+
+
+def test_a_search_that_waits_reads_a_draw_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draws, trial = _draws(tmp_path), Trial({"optim.lr": 0.1}, 0)
+    assert draws.at(0) is None
+    monkeypatch.setattr(Folder, "read_if_there", lambda self, name: pytest.fail(f"{name} is read again"))
+    assert draws.at(0) is None
+    draws.keep(0, trial, {})
+    assert draws.at(0) == trial
 
 
 def test_where_nothing_is_to_be_run_no_draw_is_kept(tmp_path: Path) -> None:
