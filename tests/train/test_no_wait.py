@@ -94,7 +94,10 @@ def test_the_watch_sees_what_would_wait(reads: list[str]) -> None:
         assert reads
 
 
-@pytest.mark.parametrize("words", [("optim=sgd", "train.accumulate=2", "train.clip_grad_value=1.0"), ("optim=lars",)])
+@pytest.mark.parametrize(
+    "words",
+    [("optim=sgd", "train.accumulate=2", "train.clip_grad_value=1.0"), ("optim=lars", "train.clip_grad_over=tensor")],
+)
 def test_a_step_reads_nothing_but_the_flag_of_the_step_before(
     words: tuple[str, ...], reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
