@@ -1,5 +1,6 @@
 """A stored run without a setting of a later version is read with what it did."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,17 @@ def test_a_resume_with_the_new_default_is_refused_with_the_former_value(older: s
     overrides = ["method.temperature=0.7", "method.views.blur_p=0.3", "train.sync_bn=false"]
     same = load_config("quickstart", overrides)
     assert differences(stored_settings(older, "run.yaml", same), same) == []
+
+
+def test_an_older_run_starts_again_from_its_own_file(older: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(older)
+    assert load_config(path) == load_dumped(older)
+    longer: Any = load_config(path, ["train.epochs=77", "method.temperature=0.2"])
+    assert (longer.train.epochs, longer.train.sync_bn, longer.method.temperature) == (77, False, 0.2)
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("base: quickstart\nmethod: {hidden_dim: 64}\n")
+    assert load_config(recipe).train.sync_bn, "what a recipe does not say has the default of today"
 
 
 def test_settings_that_a_stored_run_has_stay(monkeypatch: pytest.MonkeyPatch) -> None:

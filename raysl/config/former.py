@@ -36,6 +36,7 @@ FORMER: dict[Keys, Any] = {
 ("method", "ressl", "teacher_bn") and ("benchmarks", "knn", "k"); that of a shared setting is its place in the tree, as
 in ("train", "sync_bn"). Add an entry with each new setting whose default is not what runs did before it."""
 
+_OF_A_RUN = {"name", "storage", "seed", "method", "backbone", "data", "optim", "train", "benchmarks", "callbacks"}
 _SINGLE = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
 _SEVERAL = {"benchmarks": "benchmark", "callbacks": "callback"}
 
@@ -54,6 +55,11 @@ def with_former(tree: dict[str, Any], former: Mapping[Keys, Any] | None = None) 
                 former_value = find(tree, value.keys) if isinstance(value, ValueOf) else value
                 tree = put(tree, place, former_value)
     return tree
+
+
+def is_stored(tree: Mapping[str, Any]) -> bool:
+    """Whether a file holds all settings of a run, as a stored `run.yaml` does, and not the departures of a recipe."""
+    return set(tree) >= _OF_A_RUN
 
 
 def _places(tree: dict[str, Any], keys: Keys) -> list[Keys]:

@@ -17,7 +17,7 @@ from raysl.config.build import from_dict, node_of
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import filled, find, put, settings_in
 from raysl.config.files import base_names, expanded, files_of, packaged_folder, read
-from raysl.config.former import with_former
+from raysl.config.former import is_stored, with_former
 from raysl.config.layers import Layers, parse_overrides
 from raysl.config.locations import with_places
 from raysl.config.ranges import is_location
@@ -34,7 +34,8 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     """The configuration of a packaged name (`simclr`, `data/cifar10`) or a YAML file, with settings changed.
 
     Args:
-        name_or_path: a packaged name, or a path that ends in .yaml. Its `base:` files lie below it.
+        name_or_path: a packaged name, or a path that ends in .yaml. Its `base:` files lie below it. The `run.yaml` of
+            an older run has the values that the run had of settings that came later (`raysl.config.former`).
         overrides: `key=value` with a dotted key and a YAML value: `optim.lr=1e-3`, `train.expect={top1: [0.6, 1]}`.
             `method=byol` picks a component, `benchmarks=[knn]` keeps only those named, `benchmarks=[]` none, likewise
             `callbacks`, and `base=data/cifar10` lays another configuration between the file and the other overrides. A
@@ -55,7 +56,8 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
         files += [file for file in files_of(base) if file.path not in {f.path for f in files}]
     layers, num_ours = Layers(), 0
     for file in files:  # a run does not inherit another's name
-        layers.lay({k: v for k, v in file.values.items() if k != "name" or file.path == main}, file.path.parent)
+        values = with_former(file.values) if is_stored(file.values) else file.values
+        layers.lay({k: v for k, v in values.items() if k != "name" or file.path == main}, file.path.parent)
         if file.path.is_relative_to(packaged_folder()):  # what raysl's own files replace is no news to anybody
             num_ours = len(layers.replaced)
     layers.lay(parse_overrides(selections), Path.cwd())
