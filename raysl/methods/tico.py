@@ -40,7 +40,7 @@ class TiCo(Method):
 
         name: str = "tico"
         rho: Amount = 8.0
-        """Weight of the covariance contrast; 20 in lightly."""
+        """Weight of the covariance contrast, that of lightly's loss."""
         beta: Momentum = 0.9
         """Share of the covariance of former batches that a batch keeps."""
         momentum: Momentum = 0.99

@@ -1,4 +1,4 @@
-"""`python -m tests.published` writes the departures into docs/recipes.md; with names it prints our facts of recipes."""
+"""`python -m tests.published` writes the tables of departures into docs/recipes.md; with names it prints our facts."""
 
 import sys
 

@@ -1,11 +1,13 @@
-"""The files of published facts: reading them, comparing them with a recipe, and their departures as a table."""
+"""The files of published facts: reading them, comparing them with a recipe, and their departures as tables."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from raysl.config.files import config_names, read_file
+from raysl.config.files import config_names, packaged_folder, read_file
 from tests.published.initial import Drawn
 from tests.published.measure import REQUIRED, measured
 from tests.published.recipe import IMAGES, Recipe
@@ -120,8 +122,20 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def in_words() -> str:
+    """What else the headers of the recipes tell of, in Markdown."""
+    rows = ["| recipe | what else differs |", "|---|---|"]
+    for name in recipes():
+        header = (packaged_folder() / f"{name}.yaml").read_text(encoding="utf-8").partition("\n# Differs: ")[2]
+        lines = header.splitlines()
+        more = takewhile(lambda line: line.startswith("# ") and not re.match(r"# [A-Z]\w+: ", line), lines[1:])
+        if lines:
+            rows.append(f"| {name} | " + " ".join([lines[0], *(line[2:] for line in more)]) + " |")
+    return "\n".join(rows) + "\n"
+
+
 def with_table(page: str) -> str:
-    """The page with the table between its marks.
+    """The page with the tables between its marks.
 
     Raises:
         ValueError: if it has no marks.
@@ -130,7 +144,7 @@ def with_table(page: str) -> str:
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"the page has no {BEGIN} ... {END}")
-    return f"{head}{BEGIN}\n\n{table()}\n{END}{tail}"
+    return f"{head}{BEGIN}\n\n{table()}\n{in_words()}\n{END}{tail}"
 
 
 def _is_number(value: Any) -> bool:
