@@ -15,7 +15,7 @@ from raysl.benchmarks.dense.detector import Detector
 from raysl.benchmarks.dense.pictures import Picture, Seeing
 from raysl.benchmarks.dense.schedules import SCHEDULES, optim_of
 from raysl.benchmarks.dense.stream import DenseBatches
-from raysl.benchmarks.dense.training import Course, forget, trained
+from raysl.benchmarks.dense.training import Course, forget, trained, version_of
 from raysl.config.ranges import Count, Every, Interpolation, Length, Location, NotEmpty, Side, Within
 from raysl.config.schema import BenchmarkConfig
 from raysl.data.order import rank_share
@@ -228,6 +228,7 @@ class Detection(Benchmark):
             num_samples=len(train),
             num_classes=len(train.classes),
             fingerprint=f"{train.fingerprint}-{config.short_sides}-{config.long_side}",
+            version=version_of(self),
         )
 
 

@@ -17,7 +17,7 @@ from raysl.benchmarks.dense.masks import MaskSplit, mask_split
 from raysl.benchmarks.dense.overlap import Overlap
 from raysl.benchmarks.dense.segmenter import IMAGES, MASK, Segmenter
 from raysl.benchmarks.dense.stream import DenseBatches
-from raysl.benchmarks.dense.training import Course, forget, trained
+from raysl.benchmarks.dense.training import Course, forget, trained, version_of
 from raysl.config.ranges import Count, Every, Interpolation, Length, Location, Side, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.batch import Batch
@@ -219,6 +219,7 @@ class Segmentation(Benchmark):
             fingerprint=(
                 f"{train.fingerprint}-{config.short_side}-{config.crop}-{config.max_class_share:g}-{config.distort}"
             ),
+            version=version_of(self),
         )
 
     def _predicted(

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,8 +10,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from raysl import dist
-from raysl.benchmarks.benchmark import Context
+from raysl.benchmarks.benchmark import Benchmark, Context
 from raysl.benchmarks.dense.keeper import Keeper
+from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.suite.locations import content_of
 from raysl.checkpoint import TrainState
 from raysl.config.dump import plain
 from raysl.config.schema import MethodConfig, OptimConfig, RunConfig, TrainConfig
@@ -44,6 +47,7 @@ class Course:
         clip_grad: largest norm of the gradient, or None.
         checkpoint_every: how often a checkpoint is saved.
         num_samples, num_classes, fingerprint: of the training images.
+        version: see `version_of`.
     """
 
     method: type[Method]
@@ -57,6 +61,7 @@ class Course:
     num_samples: int
     num_classes: int
     fingerprint: str
+    version: str
 
     def config(self, context: Context) -> RunConfig:
         """The course as settings of a run, on the measured one's backbone and normalisation."""
@@ -79,13 +84,20 @@ class Course:
         )
 
 
+def version_of(benchmark: Benchmark) -> str:
+    """A digest of a benchmark's code, and of the files that its settings name: a training of others is not gone on
+    with."""
+    basis = [code_of(type(benchmark)), content_of(benchmark.config)]
+    return hashlib.sha256(json.dumps(basis, sort_keys=True).encode()).hexdigest()[:12]
+
+
 def trained(
     course: Course, context: Context, device: torch.device, batches: Callable[[TrainPlan], BatchStream]
 ) -> Method:
     """Train as one of the ranks that are there, from the newest checkpoint of the same training on where there is one.
 
-    Checkpoints lie in `context.folder`, below a name that settings, images, weights and seed make: those of another
-    training are not taken for this one's. `forget` deletes them when all is measured.
+    Checkpoints lie in `context.folder`, below a name that settings, images, code, weights and seed make: those of
+    another training are not taken for this one's. `forget` deletes them when all is measured.
 
     Args:
         course: what is trained and how.
@@ -149,6 +161,7 @@ def _name(course: Course, context: Context, network: Backbone) -> str:
     config = course.config(context)
     known = {key: value for key, value in plain(config).items() if key in ("seed", "method", "backbone", "optim")}
     known |= {"iterations": course.iterations, "batch": course.batch_size, "precision": course.precision}
+    known |= {"version": course.version, "network": code_of(type(network))}
     known |= {"images": course.fingerprint, "normalisation": plain((config.data.mean, config.data.std))}
     digest = hashlib.sha256(repr(known).encode())
     for name, values in network.state_dict().items():

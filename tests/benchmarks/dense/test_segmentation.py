@@ -1,5 +1,6 @@
 """The linear segmentation end to end on generated scenes."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,22 @@ def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkey
     parts = Segmentation(settings).measure_on(given, CPU)
     assert steps == [0, 1, 2, 3, 4, 5, 4, 5]
     assert parts == whole
+
+
+def test_a_training_on_files_that_were_replaced_or_of_other_code_is_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    voc(tmp_path / "data")
+    settings, given = config(tmp_path / "data"), context(tmp_path / "run")
+    before = training._name(*course_of(settings, given))
+    assert training._name(*course_of(settings, given)) == before
+    mask = next((tmp_path / "data" / "SegmentationClass").iterdir())
+    written = mask.stat().st_mtime_ns + 10**9
+    os.utime(mask, ns=(written, written))
+    replaced = training._name(*course_of(settings, given))
+    assert replaced != before
+    monkeypatch.setattr(training, "code_of", lambda kind: f"another {kind.__name__}")
+    assert training._name(*course_of(settings, given)) not in (before, replaced)
 
 
 def test_stages_that_are_no_maps_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
