@@ -59,3 +59,15 @@ def test_special_settings_are_named_as_they_are_written() -> None:
     assert set(special.split(", ")) == {"epochs=5", "views.flip=0.0"}
     _, special = label_of("linear_augmented", replace(own, stages=(StageHead(stage="res3"),)), own)
     assert special == "stages=[{'stage': 'res3', 'pool': {'kind': 'av…"
+
+
+def test_a_result_that_kept_no_digests_of_its_images_is_of_an_older_raysl_and_not_of_other_images() -> None:
+    now = replace(BASIS, content={"train": {"labels": "1"}}, written={"train": "2", "test": "3"})
+    assert now.changes_from(BASIS) == [
+        "digests of the training images, which the older result lacks",
+        "digests of the test images, which the older result lacks",
+    ]
+    relabelled = replace(now, content={"train": {"labels": "2"}})
+    assert relabelled.changes_from(now) == ["other training images: labels changed"]
+    assert replace(now, written={"train": "2"}).changes_from(now) == ["other test images: files were modified"]
+    assert BASIS.changes_from(BASIS) == []

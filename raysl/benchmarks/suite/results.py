@@ -21,7 +21,7 @@ from raysl.checkpoint import Checkpoint
 from raysl.checkpoint_files import BACKBONE_FILE
 from raysl.components import ALIASES, only_own_components, resolve
 from raysl.config.dump import plain as plain_settings
-from raysl.config.schema import BenchmarkConfig
+from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.report.contents import Score, parse_score, plain
 from raysl.storage import Folder, outlast
 
@@ -77,7 +77,7 @@ class Basis:
             weights=weights_of(loaded),
             settings=plain(settings),
             **_images_of(measured),
-            image=plain({name: getattr(images.data, name) for name in _OF_AN_IMAGE}),
+            image=image_settings(images.data),
             seed=loaded.config.seed,
             code=_code_of(kind, loaded, measured),
             places=content_of(config),
@@ -116,7 +116,10 @@ class Basis:
                 found.append(f"other {words}")
                 continue
             now, before = self.content.get(name, {}), other.content.get(name, {})
-            if differing := [what for what in {**now, **before} if now.get(what) != before.get(what)]:
+            differing = [what for what in {**now, **before} if now.get(what) != before.get(what)]
+            if not before and name not in other.written and (now or name in self.written):
+                found.append(f"digests of the {words}, which the older result lacks")
+            elif differing:
                 found.append(f"other {words}: {' and '.join(differing)} changed")
             elif self.written.get(name) != other.written.get(name):
                 found.append(f"other {words}: files were modified")
@@ -148,6 +151,12 @@ def _code_of(kind: type[object], loaded: Checkpoint, images: MeasuredImages | No
 
 
 _OF_AN_IMAGE = ("image_size", "eval_resize", "mean", "std", "channels", "background")
+
+
+def image_settings(data: DataConfig) -> dict[str, Any]:
+    """What a backbone is shown of an image: size, normalisation and so on, in the types of JSON."""
+    settings: dict[str, Any] = plain({name: getattr(data, name) for name in _OF_AN_IMAGE})
+    return settings
 
 
 def weights_of(loaded: Checkpoint) -> str:

@@ -9,7 +9,7 @@ from raysl.benchmarks.benchmark import FEATURES, PIXELS, Context, FeatureSet, Si
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.features.stored import StoredSet
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
-from raysl.benchmarks.suite.results import weights_of
+from raysl.benchmarks.suite.results import digest_of, image_settings, weights_of
 from raysl.benchmarks.suite.side_by_side import Task
 from raysl.benchmarks.suite.workplace import Workplace
 from raysl.checkpoint import Checkpoint
@@ -88,11 +88,14 @@ class Tasks:
             weights={side: PIXELS if side == PIXELS else f"{side} {digest}" for side in sides},
             stages=stages,
         )
-        others = split.fingerprint.replace("/", "-")[:40] or "other"
-        parts = [others] if images.train is not self.images.train else []
-        if images.data.eval_interpolation != self.images.data.eval_interpolation:
-            parts.append(images.data.eval_interpolation)
-        return feature_sets(wanted, split, images.data, self.place.features("_".join([*parts, name])))
+        return feature_sets(wanted, split, images.data, self.place.features(self._folder_name(images, name)))
+
+    def _folder_name(self, images: MeasuredImages, name: str) -> str:
+        """That of a folder of features; other images than the report's, or the same in other sizes, have their own."""
+        if images is self.images:
+            return name
+        seen = [images.state(name), image_settings(images.data), images.data.eval_interpolation]
+        return f"{digest_of(seen)}_{name}"
 
     def _context(self, key: str, side: Side) -> Context:
         images = self.fitting.images[key]
