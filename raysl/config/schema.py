@@ -114,8 +114,8 @@ class DataConfig(ComponentConfig):
     """Share of the training images that may turn out to be broken before the run stops;
     up to there they are replaced."""
     changed: Literal["refuse", "accept"] = field(default="refuse", metadata=MAY_CHANGE)
-    """What a resume does when the training images are not those that the run began with: refuse, or go on with them at
-    the beginning of the epoch that it was in."""
+    """What a resume does when the training images are not those that the run began with: refuse, or go on with them, at
+    the same step, or at the beginning of its epoch where epochs have another length now."""
     buffer_gb: Annotated[float, Within(0.001, 1e6)] | None = field(default=None, metadata=MAY_CHANGE)
     """Memory that views may fill in Ray's object store before the data tasks wait; default: Ray's own share of it."""
     prefetch: Annotated[int, Within(1, 1000)] = field(default=2, metadata=MAY_CHANGE)

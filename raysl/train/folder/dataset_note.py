@@ -1,9 +1,9 @@
 """The dataset that a run began with: noted in its folder, and compared at every start.
 
 The order of samples, and with it what a resume goes on with, is a function of the dataset's fingerprint. So a run over
-another one, or over other labels, sizes or bytes as far as these are known, is refused, or goes on at the beginning of
-the epoch that it was in where `data.changed=accept` says so. Files that were only written again, as by a copy, are told
-of. What an older note does not have is not compared.
+another one, or over other labels, sizes or bytes as far as these are known, is refused, or goes on where
+`data.changed=accept` says so: at the same step, or at the beginning of its epoch where epochs have another length now.
+Files that were only written again, as by a copy, make a warning. What an older note does not have is not compared.
 """
 
 import json
@@ -81,8 +81,8 @@ def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found:
         found: the run's newest whole checkpoint.
 
     Returns:
-        The checkpoint to go on from: `found`, or the same at the beginning of its epoch where a changed dataset was
-        accepted.
+        The checkpoint to go on from: `found`, or the same at the beginning of its epoch where a changed dataset with
+        epochs of another length was accepted.
 
     Raises:
         ConfigError: if the dataset changed and `data.changed` is `refuse`; the message lists what.
