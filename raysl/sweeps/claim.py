@@ -1,5 +1,6 @@
 """Whose folder a sweep's is: it may grow, and it may not become another."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,8 @@ from raysl.redact import bare_tree, bare_uri, redact_tree, redact_uri
 from raysl.storage import Folder, outlast
 from raysl.sweeps.load import dump_sweep
 from raysl.sweeps.schema import SweepConfig
+
+log = logging.getLogger("raysl")
 
 SWEEP_FILE = "sweep.yaml"
 MAY_GROW = (
@@ -61,11 +64,18 @@ def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: Swee
 
 
 def as_begun(folder: Folder, sweep: SweepConfig) -> SweepConfig:
-    """The settings of a sweep; one that an earlier version began has its former values where none are given."""
+    """The settings of a sweep; one that an earlier version began has its former values in the place of defaults."""
     tree = _stored(folder)
+    if tree is None:
+        return sweep
     defaults = SweepConfig()
-    left = [key for key in FORMER if getattr(sweep, key) == getattr(defaults, key)]
-    former = {key: FORMER[key] for key in left if tree is not None and key not in tree}
+    former = {
+        key: value
+        for key, value in FORMER.items()
+        if key not in tree and getattr(sweep, key) == getattr(defaults, key) != value
+    }
+    if "min_samples" in former and sweep.scheduler == "median":
+        log.info("min_samples=%d, as this sweep began before raysl had that setting", former["min_samples"])
     return replace(sweep, **former)
 
 
