@@ -135,7 +135,7 @@ class Measurement:
         lacking = list(self.bases) if again else self.lacking
         self._tell(lacking)
         page = Page(self.loaded, self.images, self.run_folder, self.home)
-        results, failures = self._shown(), dict[str, str]()
+        results, failures = [] if lacking else self._shown(), dict[str, str]()
         notes = page.notes(list(self.fitting.asked), self.fitting.left_out, failures)
         if lacking or page.differs(results, notes):
             with workplace(self.results.folder) as place:
