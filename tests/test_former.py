@@ -58,6 +58,8 @@ def test_an_older_run_starts_again_from_its_own_file(older: str, tmp_path: Path)
     assert load_config(path) == load_dumped(older)
     longer: Any = load_config(path, ["train.epochs=77", "method.temperature=0.2"])
     assert (longer.train.epochs, longer.train.sync_bn, longer.method.temperature) == (77, False, 0.2)
+    views: Any = load_config(path, ["views=imagenet"]).method.views
+    assert (views.flip, views.affine_p) == (0.5, 0.0), "its views are those of a preset, which gives way to another one"
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("base: quickstart\nmethod: {hidden_dim: 64}\n")
     assert load_config(recipe).train.sync_bn, "what a recipe does not say has the default of today"

@@ -57,6 +57,8 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     layers, num_ours = Layers(), 0
     for file in files:  # a run does not inherit another's name
         values = with_former(file.values) if is_stored(file.values) else file.values
+        if is_stored(values) and "views" in changes:
+            values = without_preset(values)
         layers.lay({k: v for k, v in values.items() if k != "name" or file.path == main}, file.path.parent)
         if file.path.is_relative_to(packaged_folder()):  # what raysl's own files replace is no news to anybody
             num_ours = len(layers.replaced)
