@@ -49,11 +49,11 @@ def with_former(tree: dict[str, Any], former: Mapping[Keys, Any] | None = None) 
         former: values by place. Default: `FORMER`.
     """
     for keys, value in (FORMER if former is None else former).items():
-        for place in _places(tree, keys):
-            above = find(tree, place[:-1])
-            if isinstance(above, dict) and place[-1] not in above:
+        for path in _paths(tree, keys):
+            above = find(tree, path[:-1])
+            if isinstance(above, dict) and path[-1] not in above:
                 former_value = find(tree, value.keys) if isinstance(value, ValueOf) else value
-                tree = put(tree, place, former_value)
+                tree = put(tree, path, former_value)
     return tree
 
 
@@ -62,8 +62,8 @@ def is_stored(tree: Mapping[str, Any]) -> bool:
     return set(tree) >= _OF_A_RUN
 
 
-def _places(tree: dict[str, Any], keys: Keys) -> list[Keys]:
-    """Where a setting of the table lies in this tree: nowhere, if the tree has no such component."""
+def _paths(tree: dict[str, Any], keys: Keys) -> list[Keys]:
+    """Keys in this tree of a setting of the table; none if the tree has no such component."""
     node, *rest = keys
     if node in _SINGLE and rest[0] in ALIASES[_SINGLE[node]]:
         return [(node, *rest[1:])] if _is(find(tree, (node, "name")), _SINGLE[node], rest[0]) else []

@@ -26,11 +26,11 @@ def linked(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:
     for keys, default in _view_sides(tree):
         views, images = find(tree, keys), find(tree, IMAGES)
         if views is None and images is None:
-            own = _own_size(tree)
+            source_size = _source_size(tree)
             if _is_size(size):
                 tree = put(put(tree, keys, size), IMAGES, size)
-            elif own != _usual_size() or not _is_size(default):
-                tree = put(tree, keys, own)
+            elif source_size != _usual_size() or not _is_size(default):
+                tree = put(tree, keys, source_size)
             else:
                 tree = put(tree, IMAGES, default)
         elif views is None and _is_size(images):
@@ -77,7 +77,7 @@ def side_of(tree: dict[str, Any]) -> Any:
     """Side of the views in plain settings, or of the images where the method marks none; the default where neither is
     given."""
     places = [*(keys for keys, _ in _view_sides(tree)), IMAGES]
-    return next((size for keys in places if (size := find(tree, keys)) is not None), _own_size(tree))
+    return next((size for keys in places if (size := find(tree, keys)) is not None), _source_size(tree))
 
 
 def made_for(config: RunConfig) -> list[str]:
@@ -106,14 +106,14 @@ def _view_sides(tree: dict[str, Any]) -> Iterator[tuple[Keys, Any]]:
 
 
 def _followers(tree: dict[str, Any]) -> Iterator[tuple[Keys, Setting, WithViews | OfViews]]:
-    """The other sizes that follow the side of the views: those of the method that something is seen of, and the
-    backbone's."""
-    found = list(settings_in(MethodConfig, tree.get("method"), ("method",)))
-    for keys, setting in found:
+    """The other sizes that follow the side of the views: those of the method, unless it makes no views of that size,
+    and the backbone's."""
+    settings = list(settings_in(MethodConfig, tree.get("method"), ("method",)))
+    for keys, setting in settings:
         for mark in marks_of(setting.kind):
             if isinstance(mark, WithViews):
                 num = next(
-                    (find(tree, place, one.default) for place, one in found if place == (*keys[:-1], mark.num)), 1
+                    (find(tree, other, one.default) for other, one in settings if other == (*keys[:-1], mark.num)), 1
                 )
                 yield from [(keys, setting, mark)] if num else []
     for keys, setting in _backbone(tree):
@@ -143,7 +143,7 @@ def _patch_size(tree: dict[str, Any]) -> int:
     return given if type(given) is int and given > 0 else 1
 
 
-def _own_size(tree: dict[str, Any]) -> Any:
+def _source_size(tree: dict[str, Any]) -> Any:
     """Side of the images where nobody gives it: that of the source."""
     return dict(settings_in(DataConfig, tree.get("data"), ("data",)))[IMAGES].default
 

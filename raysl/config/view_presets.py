@@ -13,6 +13,15 @@ from raysl.config.fields import Setting, find, put, settings_in
 from raysl.config.schema import MethodConfig, ViewPreset
 from raysl.errors import ConfigError
 
+_NO_OPERATIONS: dict[str, Any] = {"solarize_p": 0.0, "second_solarize_p": 0.0, "photometric_p": 0.0, "policy": None}
+_NO_COLOURS: dict[str, Any] = {
+    "jitter_p": 0.0,
+    "grayscale_p": 0.0,
+    "blur_p": 0.0,
+    "second_blur_p": 0.0,
+    "local_blur_p": 0.0,
+    **_NO_OPERATIONS,
+}
 PRESETS: dict[ViewPreset, dict[str, Any]] = {
     # ImageNet's numbers are those of the papers, which are the defaults of the methods.
     "imagenet": {},
@@ -20,8 +29,8 @@ PRESETS: dict[ViewPreset, dict[str, Any]] = {
     # learned a policy on CIFAR-10 (arXiv 1805.09501), which only methods with a policy take. Crops and colours stay the
     # method's, on which recipes for CIFAR-10 differ.
     "cifar": {"blur_p": 0.0, "second_blur_p": 0.0, "local_blur_p": 0.0, "policy": "cifar10"},
-    # Ours, for grey digits of 8x8 pixels: a mirrored digit is none, there is no colour, a blur leaves nothing, and less
-    # than half of a digit may be another one; writing is turned, moved, stretched and slanted instead.
+    # Ours, for grey digits of 8x8 pixels: they may not be mirrored and have no colours, a blur would leave nothing, and
+    # less than half of a digit may look like another one; writing is turned, moved, stretched and slanted instead.
     "digits": {
         "min_scale": 0.5,
         "flip": 0.0,
@@ -30,18 +39,10 @@ PRESETS: dict[ViewPreset, dict[str, Any]] = {
         "translate": 0.1,
         "scale": [0.85, 1.15],
         "shear": 15.0,
-        "jitter_p": 0.0,
-        "grayscale_p": 0.0,
-        "blur_p": 0.0,
-        "second_blur_p": 0.0,
-        "local_blur_p": 0.0,
-        "solarize_p": 0.0,
-        "second_solarize_p": 0.0,
-        "photometric_p": 0.0,
-        "policy": None,
+        **_NO_COLOURS,
     },
-    # Ours, for scanned or photographed pages: mirrored text is none, a crop keeps some lines, a scanner turns a page by
-    # a few degrees, the tint is that of paper and lamp, and inverted pages are rare.
+    # Ours, for scanned or photographed pages: text may not be mirrored, a crop keeps some lines, a scanner turns a page
+    # by a few degrees, the tint is that of paper and lamp, and inverted pages are rare.
     "document": {
         "min_scale": 0.3,
         "flip": 0.0,
@@ -52,22 +53,16 @@ PRESETS: dict[ViewPreset, dict[str, Any]] = {
         "shear": 2.0,
         "jitter": [0.4, 0.4, 0.2, 0.02],
         "jitter_strength": 1.0,
-        "solarize_p": 0.0,
-        "second_solarize_p": 0.0,
-        "photometric_p": 0.0,
-        "policy": None,
+        **_NO_OPERATIONS,
     },
     # Crops, brightness and contrast without hue and saturation, which tell plants from soil, as SSL4EO-S12 has them
-    # (arXiv 2211.07044, its code for MoCo); seen from above nothing is upside down; inverted light is of no sensor.
+    # (arXiv 2211.07044, its code for MoCo); images from above may be flipped; no sensor inverts light.
     "satellite": {
         "min_scale": 0.2,
         "vertical_flip": 0.5,
         "jitter": [0.4, 0.4, 0.0, 0.0],
         "jitter_strength": 1.0,
-        "solarize_p": 0.0,
-        "second_solarize_p": 0.0,
-        "photometric_p": 0.0,
-        "policy": None,
+        **_NO_OPERATIONS,
     },
     # MoCo-CXR (arXiv 2010.05352) for X-rays, which goes for slices and other grey images too: turns by 10 degrees and
     # mirror images alone, as a finding may be a few pixels that a blur removes, and grey has no colours. It does not
@@ -76,15 +71,7 @@ PRESETS: dict[ViewPreset, dict[str, Any]] = {
         "min_scale": 0.5,
         "affine_p": 1.0,
         "degrees": 10.0,
-        "jitter_p": 0.0,
-        "grayscale_p": 0.0,
-        "blur_p": 0.0,
-        "second_blur_p": 0.0,
-        "local_blur_p": 0.0,
-        "solarize_p": 0.0,
-        "second_solarize_p": 0.0,
-        "photometric_p": 0.0,
-        "policy": None,
+        **_NO_COLOURS,
     },
 }
 """Values by preset and field."""
@@ -134,10 +121,10 @@ def _views(tree: dict[str, Any]) -> Iterator[tuple[Keys, Setting]]:
     A field of the same name that holds something else, such as the places of a tile (`jitter` of Jigsaw), is left out,
     and so are the fields of small views where a recipe makes none.
     """
-    found = list(settings_in(MethodConfig, tree.get("method"), ("method",)))
-    num_local = next((find(tree, keys, one.default) for keys, one in found if one.name == "num_local"), None)
+    settings = list(settings_in(MethodConfig, tree.get("method"), ("method",)))
+    num_local = next((find(tree, keys, one.default) for keys, one in settings if one.name == "num_local"), None)
     shapes = {name: isinstance(value, list) for preset in PRESETS.values() for name, value in preset.items()}
-    for keys, setting in found:
+    for keys, setting in settings:
         is_list = isinstance(plain(setting.default), list)
         if keys[:-1] != ("method", "views") or is_list != shapes.get(setting.name, is_list):
             continue

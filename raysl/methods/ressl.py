@@ -119,7 +119,7 @@ class ReSSL(Method):
         strong, weak = batch.views["global"], batch.views["weak"][:, 0]  # [B, V, C, H, W], [B, C, H, W]
         h = self.backbone(strong.flatten(0, 1))  # [B*V, H]
         z = F.normalize(at_least_fp32(self.projector(h).unflatten(0, strong.shape[:2])), dim=-1)  # [B, V, D]
-        z_teacher = F.normalize(at_least_fp32(self._taught(weak, batch)), dim=-1)  # [B, D], without gradients
+        z_teacher = F.normalize(at_least_fp32(self._projected(weak, batch)), dim=-1)  # [B, D], without gradients
         with torch.autocast(z.device.type, enabled=False):
             keys = self.queue.keys.to(z.dtype)  # [Q, D]
             student, teacher = z @ keys.T, (z_teacher @ keys.T)[:, None]  # [B, V, Q], [B, 1, Q]
@@ -135,7 +135,7 @@ class ReSSL(Method):
         self.teacher.update(self._student(), self.config.momentum)
         self.queue.push(dist.all_gather(carry["z"]))
 
-    def _taught(self, images: Tensor, batch: Batch) -> Tensor:
+    def _projected(self, images: Tensor, batch: Batch) -> Tensor:
         """The teacher's projections of this rank's images [B, D]."""
         if self.config.teacher_bn == "shuffle":
             return in_shuffled_order(self.teacher, images, batch, "ressl.shuffle")

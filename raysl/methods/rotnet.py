@@ -69,7 +69,7 @@ class RotNet(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse an affine map that turns images by more than what sets the four turns apart, and images upside down.
+        """Refuse an affine map that turns images by more than what sets the four turns apart, and vertical flips.
 
         Raises:
             ConfigError: with the value and what to set instead.
@@ -83,8 +83,8 @@ class RotNet(Method):
 
         if views.vertical_flip > 0:
             raise ConfigError(
-                f"method.views.vertical_flip is {views.vertical_flip:g}; RotNet tells how images were turned, and "
-                "where nothing is upside down there is nothing to tell: set it to 0, or take another method"
+                f"method.views.vertical_flip is {views.vertical_flip:g}; RotNet predicts how an image was turned, "
+                "and a flipped one looks like a turned one: set it to 0, or take another method"
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:

@@ -1,4 +1,4 @@
-"""Batch normalisation of each worker's rows that tells nothing of whose views lie together."""
+"""Shuffled batch normalisation: statistics of a worker's rows whose images are drawn from all workers."""
 
 import torch
 from torch import Tensor, nn
@@ -9,22 +9,22 @@ from raysl.data.batch import Batch
 
 @torch.no_grad()
 def in_shuffled_order(network: nn.Module, images: Tensor, batch: Batch, slot: str) -> Tensor:
-    """What a network gives for images, each normalised with other ones than those of its rank (MoCo, arXiv 1911.05722,
+    """Outputs for this rank's images, each normalised together with images of all ranks (MoCo, arXiv 1911.05722,
     section 3.3, "Shuffling BN").
 
-    All ranks' images change places, pass through the network, and go back.
+    The images of all ranks are shuffled among them, pass through the network, and the outputs are put back in order.
 
     Args:
         network: a teacher, whose outputs need no gradients.
         images: [B, ...] of this rank.
-        batch: whose step the order is drawn for.
-        slot: what the draw is for; another one has another order.
+        batch: of the step; the order is a function of the seed, the step and `slot`.
+        slot: name of the draw.
 
     Returns:
         Outputs [B, ...] of this rank's images.
     """
-    everyone, own = dist.all_gather(images), dist.own_rows(images)  # [N, ...], [B]
+    everyone, local_rows = dist.all_gather(images), dist.own_rows(images)  # [N, ...], [B]
     drawn = batch.shared(slot).permutation(len(everyone))[0]
-    order = torch.from_numpy(drawn).to(images.device, non_blocking=True)  # [N], who is at a place
-    outputs: Tensor = network(everyone[order[own]])
-    return dist.all_gather(outputs)[torch.argsort(order)[own]]
+    order = torch.from_numpy(drawn).to(images.device, non_blocking=True)  # [N], the image at each position
+    outputs: Tensor = network(everyone[order[local_rows]])
+    return dist.all_gather(outputs)[torch.argsort(order)[local_rows]]

@@ -27,7 +27,7 @@ def split_groups(method: "Method", optim: OptimConfig, keep: Iterable[nn.Paramet
     The latter, which get no layer-wise scaling either, are `keep`, what `method.backbone.no_decay` names and, as
     `optim.exclude_norm`, `optim.exclude_bias` or `optim.exclude_norm_and_bias` for both say, parameters of one
     dimension or none: scales and shifts of normalisation, biases. Tokens that `optim.decay_tokens` names, wherever they
-    are, decay for all that. Empty groups are left out.
+    are, decay nevertheless. Empty groups are left out.
 
     Raises:
         ValueError: if the backbone names a parameter that it does not have.

@@ -23,8 +23,8 @@ def clip_norm(model: nn.Module, largest: float, over: Over = "model") -> None:
     if over == "tensor":
         _clip_each([parameter.grad for parameter in model.parameters() if parameter.grad is not None], largest)
         return
-    own = list(model.parameters(recurse=False))
-    parts = [own, *(list(child.parameters()) for child in model.children())]
+    of_no_child = list(model.parameters(recurse=False))
+    parts = [of_no_child, *(list(child.parameters()) for child in model.children())]
     for part in [list(model.parameters())] if over == "model" else parts:
         nn.utils.clip_grad_norm_(part, largest)
 

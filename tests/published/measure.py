@@ -245,7 +245,7 @@ def _view(view: View) -> dict[str, Any]:
     if isinstance(crop, RandomResizedCrop):
         facts |= {"scale": list(crop.scale), "ratio": list(crop.ratio), "interpolation": crop.interpolation}
     else:
-        facts["crop"] = _told(crop)
+        facts["crop"] = _fields(crop)
     facts["order"] = [type(transform).__name__ for transform in chain]
     for transform in chain:
         if isinstance(transform, HorizontalFlip):
@@ -261,14 +261,14 @@ def _view(view: View) -> dict[str, Any]:
         elif isinstance(transform, Solarize):
             facts["solarize"] = plain([transform.p, transform.threshold])
         else:
-            facts[type(transform).__name__] = _told(transform)
+            facts[type(transform).__name__] = _fields(transform)
     for name, part in (("tiles", view.tiles), ("mask", view.mask)):
         if part is not None:
-            facts[name] = _told(part)
+            facts[name] = _fields(part)
     return facts
 
 
-def _told(part: Any) -> Any:
+def _fields(part: Any) -> Any:
     assert is_dataclass(part)
     assert not isinstance(part, type)
     fields = {key: value.tolist() if isinstance(value, Tensor) else value for key, value in asdict(part).items()}

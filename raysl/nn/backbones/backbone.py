@@ -100,7 +100,7 @@ class Backbone(nn.Module, ABC):
 
     @classmethod
     def advice(cls, config: Any, side: int) -> str | None:
-        """What to set for square images of so many pixels a side, where other settings are made for such images."""
+        """The settings that suit square images of this side in pixels better; None where there are none."""
         return None
 
     @property
@@ -220,7 +220,7 @@ def _listed(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def uncovered(side: int, patch_size: int) -> str | None:
-    """What to say of images of so many pixels a side that patches do not cover exactly; None of others."""
+    """The problem with images of this side in pixels, and sizes that fit; None where patches cover them exactly."""
     if side % patch_size == 0:
         return None
     low = side - side % patch_size

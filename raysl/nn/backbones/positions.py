@@ -56,7 +56,7 @@ def resize_positions(
         wide = places.to(torch.promote_types(places.dtype, torch.float32))
         image = wide.view(1, *old, -1).permute(0, 3, 1, 2)  # [1, D, h, w]
         if resize == "dino":
-            factors = [(side + 0.1) / own for side, own in zip(new, old, strict=True)]
+            factors = [(new_side + 0.1) / old_side for new_side, old_side in zip(new, old, strict=True)]
             resized = F.interpolate(image, scale_factor=factors, mode="bicubic", align_corners=False)
         else:
             is_smooth = resize == "antialias"
