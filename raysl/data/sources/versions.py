@@ -12,7 +12,7 @@ from raysl.addresses import telling
 from raysl.reads import REMOTE_READS, retrying
 
 MOST_ASKED = 10_000
-"""Files that a storage without modification times is asked for; of more of them the version is unknown."""
+"""Files that a remote storage is asked for one by one; of more of them the version is unknown."""
 _TAGS = (
     *("ETag", "etag", "blob_id", "sha256", "Last-Modified", "last_modified", "LastModified", "updated", "mtime"),
     "created",
@@ -56,7 +56,7 @@ def digest_of(versions: Iterable[str | int | None]) -> str:
 def _versions_in(system: fs.FileSystem, paths: Sequence[str]) -> list[str | None]:
     if _is_local(system):
         return [_local(path) for path in paths]
-    if _has_tags(system) and len(paths) > MOST_ASKED:
+    if len(paths) > MOST_ASKED:
         return [None] * len(paths)
     with telling("read", paths[0]):
         if not _has_tags(system):

@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
 from raysl.data.given import GivenImages
 from raysl.data.ingest.ingest import ingest
 from raysl.data.source import Split
+from raysl.data.sources import versions
 from raysl.data.sources.concat import Concat
 from raysl.data.sources.file_list import FileList
 from raysl.data.sources.image_folder import ImageFolder
@@ -236,6 +238,17 @@ def test_a_storage_without_times_is_asked_for_its_tags() -> None:
         assert seen(ImageFolder(_tagged()).required("train"))[2] != before[2]
     finally:
         memory.rm("/tagged", recursive=True)
+
+
+def test_a_remote_storage_is_not_asked_for_each_of_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("1.png", "2.png"):
+        (tmp_path / name).write_bytes(png(1))
+    monkeypatch.setattr(versions, "MOST_ASKED", 1)
+    remote = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    assert versions.versions_of([(remote, "1.png")]) == [str((tmp_path / "1.png").stat().st_mtime_ns)]
+    assert versions.versions_of([(remote, "1.png"), (remote, "2.png")]) == [None, None]
+    local = [(fs.LocalFileSystem(), str(tmp_path / name)) for name in ("1.png", "2.png")]
+    assert None not in versions.versions_of(local)
 
 
 def _tagged() -> ImageFolder.Config:
