@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from raysl.addresses import join
 from raysl.data.sources.listing import folders_in
 from raysl.errors import ConfigError
 
@@ -33,22 +34,22 @@ def corrupted_folders(uri: str) -> dict[str, list[str]]:
     Raises:
         ConfigError: if a corruption or a severity is missing: the mean would be of something else.
     """
-    root = uri.rstrip("/")
-    places = {name: f"{root}/{name}" for name in folders_in(root)}
-    for kind in [name for name in places if name not in ALEXNET_ERRORS]:
-        places |= {name: f"{root}/{kind}/{name}" for name in folders_in(places[kind]) if name in ALEXNET_ERRORS}
-    if missing := [name for name in ALEXNET_ERRORS if name not in places]:
+    folders = {name: join(uri, name) for name in folders_in(uri)}
+    for kind in [name for name in folders if name not in ALEXNET_ERRORS]:
+        inside = folders_in(folders[kind])
+        folders |= {name: join(folders[kind], name) for name in inside if name in ALEXNET_ERRORS}
+    if missing := [name for name in ALEXNET_ERRORS if name not in folders]:
         raise ConfigError(
             f"{len(missing)} of the {len(ALEXNET_ERRORS)} corruptions of ImageNet-C have no folder below {uri!r}, "
             f"first {missing[0]!r}; unpack noise.tar, blur.tar, weather.tar and digital.tar there"
         )
-    found = {}
+    by_severity = {}
     for name in ALEXNET_ERRORS:
-        there = folders_in(places[name])
-        if lacking := [str(number) for number in SEVERITIES if str(number) not in there]:
-            raise ConfigError(f"{places[name]!r} has no folder {lacking[0]} of that severity; unpack ImageNet-C anew")
-        found[name] = [f"{places[name]}/{number}" for number in SEVERITIES]
-    return found
+        inside = folders_in(folders[name])
+        if missing := [str(number) for number in SEVERITIES if str(number) not in inside]:
+            raise ConfigError(f"{folders[name]!r} has no folder {missing[0]} of that severity; unpack ImageNet-C anew")
+        by_severity[name] = [join(folders[name], str(number)) for number in SEVERITIES]
+    return by_severity
 
 
 def mean_corruption_error(errors: Mapping[str, Sequence[float]]) -> float:

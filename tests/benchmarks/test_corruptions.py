@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl.benchmarks import robustness
+from raysl.addresses import split_query
+from raysl.benchmarks import corruptions, robustness
 from raysl.benchmarks.benchmark import Context, Labelled, by_name
 from raysl.benchmarks.corruptions import ALEXNET_ERRORS, corrupted_folders, mean_corruption_error
 from raysl.benchmarks.robustness import Robustness
@@ -78,3 +79,13 @@ def test_sets_without_it_have_no_such_number(tmp_path: Path) -> None:
     config = replace(Robustness.Config(), imagenet_v2=str(tmp_path))
     assert Robustness.metrics(config, 4) == ["test_top1", "imagenet_v2_top1"]
     assert torch.tensor(list(ALEXNET_ERRORS.values())).mean().item() == pytest.approx(78.8, abs=0.1)
+
+
+def test_the_query_of_a_uri_stays_at_the_end_of_each_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def inside(uri: str) -> list[str]:
+        base, query = split_query(uri)
+        assert query == "?region=eu-west-1"
+        return list("12345") if base.rpartition("/")[2] in ALEXNET_ERRORS else list(ALEXNET_ERRORS)
+
+    monkeypatch.setattr(corruptions, "folders_in", inside)
+    assert corrupted_folders("s3://bucket/c?region=eu-west-1")["snow"][4] == "s3://bucket/c/snow/5?region=eu-west-1"
