@@ -36,14 +36,14 @@ def references(rows: Sequence[Choice], metric: str) -> list[Reference]:
         rows: of the leaderboard.
         metric: name of a number.
     """
-    found = []
+    measured = []
     for rival in ("pixels", "untrained"):
         for name in (metric, MEASURED_AS.get(metric, metric)):
             values = [value for row in rows if (value := row.value(f"{name}/{rival}")) is not None]
             if values:
-                found.append(Reference(rival, name, math.fsum(values) / len(values), min(values), max(values)))
+                measured.append(Reference(rival, name, math.fsum(values) / len(values), min(values), max(values)))
                 break
-    return found
+    return measured
 
 
 def gains(row: Choice, metric: str, unit: str = "", is_lower_better: bool = False) -> dict[str, Gain]:
@@ -52,15 +52,15 @@ def gains(row: Choice, metric: str, unit: str = "", is_lower_better: bool = Fals
     The interval is the number's: of several seeds that of their mean, of one seed, whose rival has one over the same
     test images, as much wider as two of them are.
     """
-    found: dict[str, Gain] = {}
-    for own in references([row], metric):
-        number = row.numbers.get(own.metric) or row.numbers.get(metric)
+    by_rival: dict[str, Gain] = {}
+    for reference in references([row], metric):
+        number = row.numbers.get(reference.metric) or row.numbers.get(metric)
         if number is None:
             continue
-        change, wider = number.mean - own.mean, math.sqrt(2) if number.n == 1 else 1.0
+        change, wider = number.mean - reference.mean, math.sqrt(2) if number.n == 1 else 1.0
         ends = None if number.interval is None else [change + wider * (end - number.mean) for end in number.interval]
-        found[own.rival] = Gain(change, None if ends is None else (ends[0], ends[1]), is_lower_better, unit)
-    return {rival: found[rival] for rival in RIVALS if rival in found}
+        by_rival[reference.rival] = Gain(change, None if ends is None else (ends[0], ends[1]), is_lower_better, unit)
+    return {rival: by_rival[rival] for rival in RIVALS if rival in by_rival}
 
 
 def verdict(board: Leaderboard) -> str:
@@ -69,9 +69,9 @@ def verdict(board: Leaderboard) -> str:
         return ""
     row, objective = board.choices[0], board.facts.objectives[0]
     units = {name: unit for entry in board.entries for name, unit in entry.units.items()}
-    name = next((own.metric for own in references([row], objective.metric)), objective.metric)
-    found = gains(row, objective.metric, units.get(name, ""), objective.mode == "min")
-    if not found:
+    name = next((one.metric for one in references([row], objective.metric)), objective.metric)
+    by_rival = gains(row, objective.metric, units.get(name, ""), objective.mode == "min")
+    if not by_rival:
         return ""
     measured = "" if name == objective.metric else f", by {name}"
-    return f"The best by {objective.metric} is {sentence(found)}{measured}."
+    return f"The best by {objective.metric} is {sentence(by_rival)}{measured}."

@@ -89,14 +89,15 @@ def verdict(score: Score) -> str:
 
     Empty where it has no rival.
     """
-    gains = {rival: found for rival in RIVALS if (found := gain(score, rival)) is not None}
+    gains = {rival: difference for rival in RIVALS if (difference := gain(score, rival)) is not None}
     return f"{score.benchmark}/{score.metric}: {sentence(gains)}." if gains else ""
 
 
 def sentence(gains: Mapping[str, Gain]) -> str:
     """The gains over rivals, by their keys, as one part of a sentence."""
-    is_mixed = len(gains) > 1 and sum(found.tone == "better" for found in gains.values()) == 1
-    return (", but " if is_mixed else " and ").join(found.words(RIVALS[rival]) for rival, found in gains.items())
+    is_mixed = len(gains) > 1 and sum(difference.tone == "better" for difference in gains.values()) == 1
+    parts = [difference.words(RIVALS[rival]) for rival, difference in gains.items()]
+    return (", but " if is_mixed else " and ").join(parts)
 
 
 def verdicts(scores: Sequence[Score]) -> dict[str, str]:
@@ -110,7 +111,7 @@ def verdicts(scores: Sequence[Score]) -> dict[str, str]:
         if score.unit == "%" or (score.is_headline and (score.unit or score.interval is not None)):
             first.setdefault(score.benchmark, score)
     order = dict.fromkeys(score.benchmark for score in scores)
-    return {name: told for name in order if name in first and (told := verdict(first[name]))}
+    return {name: text for name in order if name in first and (text := verdict(first[name]))}
 
 
 def signed(value: float, unit: str = "%") -> str:
@@ -119,13 +120,13 @@ def signed(value: float, unit: str = "%") -> str:
 
 
 def remarks(scores: Sequence[Score]) -> list[str]:
-    """What a command prints below the table: a line on each verdict, and on each note, which is told once."""
+    """What a command prints below the table: a line on each verdict, and the notes on each benchmark, each once."""
     lines = [f"verdict     {sentence}" for sentence in verdicts(scores).values()]
     names = dict.fromkeys(score.benchmark for score in scores)
-    return lines + [f"note        {name}: {told}" for name in names if (told := "; ".join(notes(scores, name)))]
+    return lines + [f"note        {name}: {text}" for name in names if (text := "; ".join(notes(scores, name)))]
 
 
 def notes(scores: Sequence[Score], benchmark: str) -> list[str]:
     """The notes on the numbers of a benchmark, each once."""
-    own = [score for score in scores if score.benchmark == benchmark]
-    return list(dict.fromkeys(note for score in own for note in score.note.split("; ") if note))
+    noted = [score for score in scores if score.benchmark == benchmark]
+    return list(dict.fromkeys(note for score in noted for note in score.note.split("; ") if note))

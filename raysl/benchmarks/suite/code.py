@@ -46,13 +46,13 @@ def code_of(kind: type[object], *others: type[object]) -> str:
 
 @cache
 def _digest(kinds: tuple[type[object], ...]) -> str:
-    own = {f"{place} {kind.__qualname__}": kind for place, kind in enumerate(kinds) if not _is_ours(kind)}
+    others = {f"{number} {kind.__qualname__}": kind for number, kind in enumerate(kinds) if not _is_ours(kind)}
     try:
-        digests = {name: _own(kind) for name, kind in own.items()}
+        digests = {name: _own(kind) for name, kind in others.items()}
     except (OSError, TypeError):  # typed into a notebook
         return ""
     starts = [kind.__module__ for kind in kinds if _is_ours(kind)]
-    starts += [name for found in digests.values() for name in found.imports]
+    starts += [name for module in digests.values() for name in module.imports]
     digests |= closure((*starts, *EVERY))
     whole = "\n".join(f"{name} {digests[name].digest}" for name in sorted(digests))
     return hashlib.sha256(whole.encode()).hexdigest()[:12]
@@ -81,15 +81,15 @@ class Module:
 
 def closure(names: tuple[str, ...]) -> dict[str, Module]:
     """Modules of raysl and all that they import, by their names; those of `_NO_MATTER` are left out."""
-    found: dict[str, Module] = {}
+    modules: dict[str, Module] = {}
     waiting = list(names)
     while waiting:
         name = waiting.pop()
-        if name not in found and not _does_not_matter(name) and (module := _module(name)) is not None:
-            found[name] = module
+        if name not in modules and not _does_not_matter(name) and (module := _module(name)) is not None:
+            modules[name] = module
             waiting += module.imports
-            waiting += [place.partition(":")[0] for place in ALIASES.get(_BY_NAME.get(name, ""), {}).values()]
-    return found
+            waiting += [path.partition(":")[0] for path in ALIASES.get(_BY_NAME.get(name, ""), {}).values()]
+    return modules
 
 
 def _does_not_matter(name: str) -> bool:

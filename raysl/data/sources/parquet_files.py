@@ -55,8 +55,8 @@ def found_files(uri: str) -> Files:
         return Files({info.path.rpartition("/")[2]: info.path}, (), _known(system, {info.path: info.mtime_ns}, {}))
     if info.type != fs.FileType.Directory:
         raise ConfigError(f"no file or folder {uri!r}; give data.path= a Parquet file or a folder of them")
-    found = {file.path: file for file in listing(uri).files}
-    sizes = {path: file.size for path, file in found.items()}
+    files = {file.path: file for file in listing(uri).files}
+    sizes = {path: file.size for path, file in files.items()}
     check_finished(system, {f"{info.path}/{path}": -1 if size is None else size for path, size in sizes.items()})
     parquet = sorted(path for path in sizes if path.endswith(".parquet"))
     check_names(parquet, uri)
@@ -69,8 +69,8 @@ def found_files(uri: str) -> Files:
         f"{len(others):,} Parquet files in {uri!r} are not used, as the {MANIFEST_FILE} of the ingest there does not "
         f"list them: {listed(others)}; move them away",
     )
-    mtimes = {inner: found[path].mtime_ns for path, inner in kept.items()}
-    return Files(kept, notes if others else (), _known(system, mtimes, _hashes(info.path, found, counted)))
+    mtimes = {inner: files[path].mtime_ns for path, inner in kept.items()}
+    return Files(kept, notes if others else (), _known(system, mtimes, _hashes(info.path, files, counted)))
 
 
 def _known(
@@ -85,13 +85,13 @@ def _known(
     """
     asked = [path for path, mtime in mtimes.items() if mtime is None]
     versions = dict(zip(asked, versions_of([(system, path) for path in asked]), strict=True))
-    found = {}
+    known = {}
     for path, mtime in mtimes.items():
-        sha256, told = hashes.get(path, ("", None))
-        is_as_told = bool(sha256) and mtime is not None and told is not None and mtime <= told
+        sha256, noted = hashes.get(path, ("", None))
+        is_as_noted = bool(sha256) and mtime is not None and noted is not None and mtime <= noted
         written = versions.get(path) if mtime is None else str(mtime)
-        found[path] = Known(sha256, "" if is_as_told else written or "")
-    return found
+        known[path] = Known(sha256, "" if is_as_noted else written or "")
+    return known
 
 
 def _hashes(

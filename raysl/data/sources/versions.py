@@ -20,24 +20,24 @@ _TAGS = (
 """What file systems of fsspec call the version of a file, the most exact first."""
 
 
-def versions_of(places: Sequence[tuple[fs.FileSystem, str]]) -> list[str | None]:
+def versions_of(files: Sequence[tuple[fs.FileSystem, str]]) -> list[str | None]:
     """The version of each file; None where the storage tells none, or the file is not there.
 
     Args:
-        places: file systems, and paths in them.
+        files: file systems, and paths in them.
 
     Raises:
         ConfigError: if a storage cannot be read.
     """
     by_system: dict[int, list[int]] = {}
-    for number, (system, _) in enumerate(places):
+    for number, (system, _) in enumerate(files):
         by_system.setdefault(id(system) if not _is_local(system) else 0, []).append(number)
-    found: list[str | None] = [None] * len(places)
+    versions: list[str | None] = [None] * len(files)
     for numbers in by_system.values():
-        system, paths = places[numbers[0]][0], [places[number][1] for number in numbers]
+        system, paths = files[numbers[0]][0], [files[number][1] for number in numbers]
         for number, version in zip(numbers, _versions_in(system, paths), strict=True):
-            found[number] = version
-    return found
+            versions[number] = version
+    return versions
 
 
 def version_at(system: fs.FileSystem, info: fs.FileInfo) -> str | None:
