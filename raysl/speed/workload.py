@@ -57,7 +57,9 @@ class Workload:
         return RunConfig(
             name=name,
             storage=str(storage),
-            method=SimCLR.Config(hidden_dim=self.hidden_dim, views=self.views),
+            method=SimCLR.Config(
+                hidden_dim=self.hidden_dim, projector_norm=False, output_norm="none", views=self.views
+            ),
             backbone=self.backbone,
             data=Synthetic.Config(image_size=self.image_size, num_train=batch_size * num_steps),
             optim=SGD.Config(lr=self.lr, lr_scaling="none", schedule="constant", warmup=Duration(0, "st")),

@@ -73,7 +73,7 @@ def test_images_are_read_and_features_kept_by_how_images_are_resized() -> None:
     plain = read_rows(split, rows, replace(bilinear, image_size=8)).views["image"]  # the digits as they are
     for data, mode in ((bilinear, InterpolationMode.BILINEAR), (bicubic, InterpolationMode.BICUBIC)):
         assert torch.equal(read_rows(split, rows, data).views["image"], vision.resize(plain, [20, 20], mode))
-    kept = [_basis("weights", "", split, data) for data in (bilinear, bicubic)]
+    kept = [_basis("weights", "", split, data, "code") for data in (bilinear, bicubic)]
     assert {name for name in kept[0] if kept[0][name] != kept[1][name]} == {"eval_interpolation"}
 
 

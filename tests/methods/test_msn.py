@@ -185,7 +185,7 @@ def test_settings_and_views_are_the_papers() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["method.views.size=18", "data.image_size=18"], r"views of 18 pixels .* set method\.views\.size=16 or 20"),
+        (["method.views.size=18", "data.image_size=18"], r"views of 18 pixels .* set data\.image_size=16 or 20"),
         (["method.views.local_size=3"], r"views of 3 pixels .* set method\.views\.local_size=4,"),
         (["method.views.num=1"], r"method\.views\.num is 1; .* set it to 2"),
         (["method.mask_ratio=0.99"], "drops all 16 patches"),

@@ -41,8 +41,9 @@ def test_every_shape_makes_a_network_that_trains_as_a_whole(alias: str, shape: s
     assert features.shape == (2, network.feature_dim)
     features.sum().backward()
     assert [name for name, parameter in network.named_parameters() if parameter.grad is None] == []
-    *_, last = network.stage_widths.values()
-    assert last == network.feature_dim
+    *_, last = network.stage_widths
+    own = network.feature_stages or (last,)
+    assert sum(network.stage_widths[name] for name in own) == network.feature_dim
 
 
 def test_every_backbone_has_shapes_and_a_row_in_the_docs() -> None:

@@ -8,7 +8,7 @@ from raysl.components import ALIASES, resolve
 from raysl.config.optim_schema import OptimConfig
 from raysl.config.schema import TrainConfig
 
-PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text().partition("<!-- departures")[0]
 NOTED = set(re.findall(r"(?<![\w.])(?:optim\.)?([a-z_]+)", " ".join(re.findall(r"`([^`\n]+)`", PAGE))))
 
 

@@ -21,6 +21,7 @@ from raysl.components import ALIASES, resolve
 from raysl.config.fields import group_of, settings_of
 from raysl.config.load import load_config, load_dumped
 from raysl.config.schema import RunConfig, is_may_change
+from raysl.config.view_presets import PRESETS
 from raysl.errors import ConfigError, RunFailed
 from raysl.methods.setup import Setup
 from raysl.resources import Resources, worker_shape
@@ -33,6 +34,7 @@ from raysl.train.folder.run_folder import RunFolder
 from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.worker import _callbacks, max_corrupt
+from raysl.transforms.recipes import Crops
 from tests.train.runs import SMALL, finish, start
 
 STEP = 12  # in the second of 5 epochs of 8 steps
@@ -72,10 +74,14 @@ def knn_every(run: Second) -> list[str]:
     return [str(callback.every) for callback in callbacks if isinstance(callback, OnlineKNN)]
 
 
+CROPS = {field.name for field in dataclasses.fields(Crops)}
+DIGITS = [f"method.views.{name}={value}" for name, value in PRESETS["digits"].items() if name in CROPS]
+"""The numbers that the preset of the quickstart gives."""
 CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
     # setting: words of the second start, what uses it, what comes of it
     "name": (["name=other"], lambda run: run.folder.uri.rpartition("/")[2], "other"),
     "storage": (["storage={tmp}/moved"], lambda run: run.folder.uri.split("/")[-2], "moved"),
+    "views": (["views=null", *DIGITS], lambda run: run.config.views, None),
     "benchmarks": (
         ["benchmarks.knn.k=[3]", "benchmarks=[knn]"],
         lambda run: [(name, node.k) for name, node in measured(run).items()],

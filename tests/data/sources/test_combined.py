@@ -224,6 +224,7 @@ def test_settings_of_inner_sources_are_checked(words: str, message: str) -> None
 CHANGED = {
     "image_size": 8,
     "eval_resize": 999,
+    "eval_interpolation": "bicubic",
     "mean": (0.1, 0.1, 0.1),
     "std": (0.1, 0.1, 0.1),
     "channels": "bgr",
