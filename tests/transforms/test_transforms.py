@@ -1,6 +1,7 @@
 """What transforms and crops draw, and that they apply it."""
 
 import colorsys
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -45,15 +46,23 @@ def test_color_jitter_draws_torchvision_ranges() -> None:
     assert torch.equal(params["order"].sort(dim=1).values, torch.arange(4).expand(NUM, 4))
 
 
-def test_color_jitter_applies_each_images_own_order(images: Tensor) -> None:
-    params = ColorJitter(p=0.7).draw(draws(9), (36, 44))
-    operations = [F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue]
+def jittered(
+    images: Tensor, params: dict[str, Tensor], operations: Sequence[Callable[[Tensor, float], Tensor]]
+) -> Tensor:
+    """Each of 9 images by itself, one operation after another."""
     factors = [params[name] for name in ("brightness", "contrast", "saturation", "hue")]
     expected = images.clone()
     for row in range(9):
         for number in params["order"][row].tolist() if params["mask"][row] else []:
             expected[row] = operations[number](expected[row], factors[number][row].item())
     assert 0 < params["mask"].sum() < 9
+    return expected
+
+
+def test_color_jitter_applies_each_images_own_order(images: Tensor) -> None:
+    params = ColorJitter(p=0.7).draw(draws(9), (36, 44))
+    operations = [F.adjust_brightness, F.adjust_contrast, F.adjust_saturation, F.adjust_hue]
+    expected = jittered(images, params, operations)
     assert len(params["order"].unique(dim=0)) > 4
     assert (ColorJitter(p=0.7).apply(images, params) - expected).abs().max() < 1e-5
 
@@ -80,12 +89,7 @@ def test_jitter_by_tensorflows_arithmetic_is_its_definition_pixel_by_pixel(image
     jitter = ColorJitter(p=0.7, brightness=0.4, contrast=0.4, saturation=0.9, hue=0.1, arithmetic="tensorflow")
     params = jitter.draw(draws(9), (36, 44))
     operations = [tensorflow_brightness, tensorflow_contrast, tensorflow_saturation, F.adjust_hue]
-    factors = [params[name] for name in ("brightness", "contrast", "saturation", "hue")]
-    expected = images.clone()
-    for row in range(9):
-        for number in params["order"][row].tolist() if params["mask"][row] else []:
-            expected[row] = operations[number](expected[row], factors[number][row].item())
-    assert 0 < params["mask"].sum() < 9
+    expected = jittered(images, params, operations)
     assert (jitter.apply(images, params) - expected).abs().max() < 1e-5
     torchvision = ColorJitter(p=0.7, brightness=0.4, contrast=0.4, saturation=0.9, hue=0.1)
     assert (torchvision.apply(images, params) - expected).abs().max() > 0.1
