@@ -281,10 +281,6 @@ def median_rule(min_samples: int) -> Rule:
     return Rule(_average, reason)
 
 
-above_median = median_rule(1)
-"""`median_rule` that compares a trial with a single other one already."""
-
-
 def _finite(values: list[float]) -> list[float]:
     return [value for value in values if math.isfinite(value)]
 

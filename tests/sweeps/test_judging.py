@@ -12,7 +12,6 @@ from raysl.sweeps.judging import (
     Course,
     Judge,
     Rule,
-    above_median,
     best_share,
     bracket,
     halving_rungs,
@@ -61,7 +60,7 @@ def _by_hand(courses: list[Course], rungs: list[float], is_stopped: Compare) -> 
     return stopped
 
 
-@pytest.mark.parametrize(("rule", "is_stopped"), [(best_share(3), _halved), (above_median, _below)])
+@pytest.mark.parametrize(("rule", "is_stopped"), [(best_share(3), _halved), (median_rule(1), _below)])
 @pytest.mark.parametrize("seed", range(5))
 def test_trials_are_compared_with_all_that_came_so_far_before_them(rule: Rule, is_stopped: Compare, seed: int) -> None:
     courses, rungs = _courses(40, 9, seed), halving_rungs(1, 3, 9)
