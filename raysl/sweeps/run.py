@@ -32,6 +32,7 @@ from raysl.sweeps.checks import check_reported, check_trials, named, warn_of
 from raysl.sweeps.claim import as_begun, claim
 from raysl.sweeps.draws import Draws
 from raysl.sweeps.entries import entries_of
+from raysl.sweeps.images import TrainedImages
 from raysl.sweeps.judging import Course
 from raysl.sweeps.listing import outdated
 from raysl.sweeps.load import dump_space, from_tree, load_starts, measured_starts
@@ -75,7 +76,7 @@ def sweep(
             `name` and `storage`, where they are not those of the configuration.
 
     Raises:
-        ConfigError: if a setting is wrong, or another sweep has this name.
+        ConfigError: if a setting is wrong, another sweep has this name, or its trials ended on other images.
         RunFailed: if no trial came to its end.
         Stopped: if the process was asked to end; all that was trained is saved.
     """
@@ -116,7 +117,8 @@ class SweepRun:
             lengths += [start.train.epochs for start in self.bases.values()]
         epochs = max(lengths)
         warn_of(sweep, epochs)
-        self.replay = Replay(self._search(), judge_of(sweep, epochs), self._record, self._look)
+        self._epochs = epochs
+        self.replay = self._new_replay()
         parts = len(interval_ends(sweep.interval, epochs)) if sweep.scheduler == "population" else 1
         is_sure = sweep.scheduler == "none" or sweep.seeds == 1
         is_exact = parts > 1 or (is_sure and not Space.of(sweep.space).is_random)
@@ -144,6 +146,9 @@ class SweepRun:
         if starts is None:
             starts = measured_starts(found) if found.checkpoints else load_starts(found)
         return cls(base, starts or {ALONE: base}, found)
+
+    def _new_replay(self) -> Replay:
+        return Replay(self._search(), judge_of(self.sweep, self._epochs), self._record, self._look)
 
     def _search(self) -> Search:
         draws = Draws(self.folder, Space.of(self.sweep.space), list(self.bases), lambda: self.is_acting)
@@ -197,13 +202,15 @@ class SweepRun:
             signals: of `raysl.signals.heeding`.
 
         Raises:
+            ConfigError: if another sweep has this name, or trials have ended on other images.
             RunFailed: if no trial came to its end; the leaderboard is written all the same.
         """
-        self.is_acting = True
         self.folder.make()
         with self.folder.locked():
             for line in claim(self.folder, self.base.name, self.bases, self.sweep):
                 log.info("the sweep grows: %s", line)
+            self._check_images()
+            self.is_acting = True
             first = self._first_left()
             if first is not None:
                 self._run_rest(signals)
@@ -219,6 +226,16 @@ class SweepRun:
                 f"no trial finished: {len(failed)} of {len(board.entries)} failed, the first one since: "
                 f"{failed[0].reason}; {board.path} has all reasons, and the same command tries them again"
             )
+
+    def _check_images(self) -> None:
+        """Refuse to go on where trials have ended on other images: also those behind the first one that is left, which
+        a walk of its own finds, of which nothing is kept."""
+        images = TrainedImages(self.folder, self.trained)
+        if images.may_differ:
+            ahead = self._new_replay()
+            while ahead.draw():
+                pass
+            images.check(self.base.name, ahead.judged())
 
     def _first_left(self) -> Record | None:
         """Whether anything is left to run; what has ended is told of."""

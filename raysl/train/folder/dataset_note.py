@@ -19,6 +19,7 @@ from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.source import Split
 from raysl.errors import ConfigError
+from raysl.storage import Folder
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.folder.run_folder import METRICS_FILE, RunFolder
 from raysl.train.plan import TrainPlan
@@ -54,6 +55,12 @@ class DatasetNote:
         content, written = dict(train.content()), train.written(ask=False)
         return cls(train.fingerprint, train.num_samples, len(train.classes), epoch_len, content, written)
 
+    @classmethod
+    def read(cls, folder: Folder) -> "DatasetNote | None":
+        """The note in a run's folder; None where there is none."""
+        content = folder.read_if_there(DATASET_FILE)
+        return cls(**json.loads(content)) if content else None
+
     def changes(self, before: "DatasetNote") -> list[str]:
         """In words, what is different from an earlier note; empty where nothing is."""
         names = {"num_samples": "training images", "num_classes": "classes", "epoch_len": "steps in an epoch"}
@@ -87,8 +94,7 @@ def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found:
     Raises:
         ConfigError: if the dataset changed and `data.changed` is `refuse`; the message lists what.
     """
-    content = folder.read_if_there(DATASET_FILE)
-    before = DatasetNote(**json.loads(content)) if content else None
+    before = DatasetNote.read(folder)
     changes = now.changes(before) if before is not None and found.name is not None else []
     if changes and config.data.changed == "refuse":
         listed = "\n  ".join(changes)

@@ -1,0 +1,126 @@
+"""Whether trials that have ended were trained on the images that there are now: else their numbers compare nothing.
+
+A trial that goes on is refused by its own run where its images have changed. One that has ended is not started again,
+and its numbers would stand beside those of new trials that were trained on others.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from raysl.components import resolve
+from raysl.config.schema import DataConfig, RunConfig
+from raysl.errors import ConfigError, StorageError
+from raysl.storage import Folder, outlast
+from raysl.sweeps.record import Record
+from raysl.sweeps.trial import Trial
+from raysl.train.folder.dataset_note import DatasetNote
+
+log = logging.getLogger("raysl")
+
+
+class TrainedImages:
+    """The training images that the runs of a sweep have noted, and those that there are now.
+
+    A run that noted nothing is passed over, and one whose trial has data settings of its own, since there may be as
+    many datasets as trials.
+
+    Args:
+        folder: of the sweep.
+        bases: what its trials depart from that are trained, by name.
+    """
+
+    def __init__(self, folder: Folder, bases: Mapping[str, RunConfig]) -> None:
+        self.folder = folder
+        self.bases = bases
+        self.noted: dict[str, DatasetNote] = {}
+        for name in outlast(folder.names):
+            if name.startswith("trial_") and (note := outlast(partial(DatasetNote.read, folder.child(name)))):
+                self.noted[name] = note
+        self._now: list[tuple[DataConfig, DatasetNote | None]] = []
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether a run has noted other images than any that the sweep trains on now."""
+        if not self.noted:
+            return False
+        known = [now for base in self.bases.values() if (now := self._now_of(base.data)) is not None]
+        return any(
+            all(_changes(now, before) or now.is_rewritten_since(before) for now in known)
+            for before in self.noted.values()
+        )
+
+    def check(self, name: str, records: Iterable[Record]) -> None:
+        """Refuse to go on where trials have ended on other images, unless `data.changed` is `accept`.
+
+        Args:
+            name: of the sweep.
+            records: its trials.
+
+        Raises:
+            ConfigError: with how many trials ended on others, and what has changed.
+        """
+        refused: dict[str, list[str]] = {}
+        accepted: dict[str, list[str]] = {}
+        num_rewritten = 0
+        for trial in _ended(records):
+            config = trial.run_of(self.bases, self.folder.uri) if trial.config in self.bases else None
+            before = self.noted.get(trial.name)
+            has_own_data = any(key.split(".")[0] == "data" for key in trial.settings)
+            if config is None or before is None or has_own_data or (now := self._now_of(config.data)) is None:
+                continue
+            if changes := _changes(now, before):
+                lines = [f"{trial.config}: {line}" if trial.config else line for line in changes]
+                (accepted if config.data.changed == "accept" else refused)[trial.name] = lines
+            else:
+                num_rewritten += now.is_rewritten_since(before)
+        if refused:
+            listed = "\n  ".join(_lines(refused))
+            raise ConfigError(
+                f"{_trials(len(refused))} of the sweep {name!r} ended on other training images than there are now:\n"
+                f"  {listed}\nbring back the old ones, give this sweep another name=, or set data.changed=accept to "
+                "have new trials beside them all the same"
+            )
+        if accepted:
+            told = f"{_trials(len(accepted))} ended on other training images than there are now"
+            log.warning("%s (%s); their numbers stay, as data.changed=accept says", told, "; ".join(_lines(accepted)))
+        if num_rewritten:
+            log.warning(
+                "files of the training images were written again, as by a copy, since %s ended on them; names, sizes "
+                "and labels are the same, so their numbers stay",
+                _trials(num_rewritten),
+            )
+
+    def _now_of(self, data: DataConfig) -> DatasetNote | None:
+        """The training images of settings, looked up once; None where they are not there any more."""
+        for known, note in self._now:
+            if known == data:
+                return note
+        try:
+            note = DatasetNote.of(resolve("source", data.name)(data).required("train"), epoch_len=0)
+        except StorageError:
+            raise  # it may work again
+        except ConfigError:
+            note = None  # a run that needs them says so
+        self._now.append((data, note))
+        return note
+
+
+def _changes(now: DatasetNote, before: DatasetNote) -> list[str]:
+    """What has changed but for the length of epochs, which is that of a trial's batches too."""
+    return replace(now, epoch_len=before.epoch_len).changes(before)
+
+
+def _ended(records: Iterable[Record]) -> list[Trial]:
+    """Trials that have ended or were stopped, each run once."""
+    ended = {record.trial.name: record.trial for record in records if record.has_ended or record.verdict is not None}
+    return list(ended.values())
+
+
+def _lines(changes: Mapping[str, list[str]]) -> list[str]:
+    return list(dict.fromkeys(line for lines in changes.values() for line in lines))
+
+
+def _trials(num: int) -> str:
+    return f"{num} trial{'s' * (num != 1)}"
