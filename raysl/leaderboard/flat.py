@@ -12,18 +12,23 @@ COSTS = ("seconds", "gpu_hours", "step_s", "memory_gb")
 """What a run takes, as far as it is known."""
 ENDS = (*COSTS, *COLLAPSE, "path")
 """What a row ends with."""
+OVER_CLASSES = ("mean_per_class", "macro_f1")
+"""Beginnings of the names of means over classes, which stand behind the accuracies over all images."""
 PARTS = ("deviation", "low", "high")
 """What stands beside a number under `metric: deviation` and so on, where there is any."""
 
 
 def measured(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[str]:
-    """Names of what benchmarks measured beside the objectives, shares in % first: without untrained networks and raw
-    pixels."""
+    """Names of what benchmarks measured beside the objectives, shares in % first and means over classes behind the
+    others of their benchmark: without untrained networks and raw pixels."""
     units = {name: unit for row in rows for run in row.runs for name, unit in run.units.items()}
     found = {name for row in rows for name in row.numbers if name.count("/") == 1}
-    return sorted(
-        found - {objective.metric for objective in objectives}, key=lambda name: (units.get(name) != "%", name)
-    )
+
+    def key(name: str) -> tuple[bool, str, bool, str]:
+        benchmark, _, metric = name.partition("/")
+        return units.get(name) != "%", benchmark, metric.startswith(OVER_CLASSES), metric
+
+    return sorted(found - {objective.metric for objective in objectives}, key=key)
 
 
 def varied(rows: Sequence[Choice]) -> list[str]:

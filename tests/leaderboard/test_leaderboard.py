@@ -233,3 +233,12 @@ def test_intervals_of_shares_end_where_shares_do() -> None:
     (row,) = board(runs).choices
     low, high = row.numbers["knn_top1"].interval or (0.0, 0.0)
     assert (round(low, 1), high) == (37.3, 100.0)
+
+
+def test_accuracies_over_all_images_stand_before_means_over_classes_and_those_before_other_numbers() -> None:
+    names = ["knn/macro_f1", "knn/mean_per_class", "knn/top1", "linear/macro_f1", "linear/top1", "geometry/rankme"]
+    metrics, units = dict.fromkeys(names, 50.0), {name: "%" for name in names if name != "geometry/rankme"}
+    row = board([entry(0, 80.0, metrics={"knn_top1": 80.0, **metrics}, units=units)]).rows[0]
+    assert [name for name in row if name in names] == [
+        "knn/top1", "knn/macro_f1", "knn/mean_per_class", "linear/top1", "linear/macro_f1", "geometry/rankme"
+    ]  # fmt: skip
