@@ -139,12 +139,13 @@ def test_trials_that_have_not_ended_are_left_to_their_runs(file: Path) -> None:
         _sweep(file).run(None)
 
 
-def test_trials_with_data_settings_of_their_own_are_passed_over(file: Path) -> None:
+def test_trials_with_data_settings_of_their_own_are_passed_over(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     tree = {"space": {"data.limit": {"grid": [2, 3]}}}
     run = _sweep(file, **tree)
     _end(run, _records(run))
     table(file, [1, 2, 0])
     _finished(_sweep(file, **tree))
+    assert _told(caplog) == []
 
 
 def _two(file: Path, *names: str) -> SweepRun:
