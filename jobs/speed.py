@@ -1,9 +1,12 @@
-"""Measure raysl's speed as a Ray job: `ray job submit -- python jobs/speed.py step --json step.json`."""
+"""Measure the speed of raysl as a Ray job: `ray job submit --working-dir . -- python jobs/speed.py step`."""
 
 import sys
+from pathlib import Path
 
-from raysl.cli import main
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from perf.cli import app
+from raysl.cli import run_app
 
 if __name__ == "__main__":
-    sys.argv.insert(1, "speed")
-    main()
+    run_app(app, "jobs/speed.py")

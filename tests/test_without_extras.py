@@ -72,4 +72,5 @@ def test_the_command_line_has_its_help_and_its_settings() -> None:
     assert "pretrain" in run_child(main, "--help")
     assert "temperature" in run_child(main, "config", "simclr")
     assert "simclr" in run_child(main, "list", "methods")
-    assert "--repeats" in run_child(main, "speed", "step", "--help")
+    perf = REFUSE + "from perf.cli import app\nfrom raysl.cli import run_app\nrun_app(app, 'perf')"
+    assert "--repeats" in run_child(perf, "step", "--help")

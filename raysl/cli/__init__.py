@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from raysl.cli import report, speed
+from raysl.cli import report
 from raysl.cli.arguments import DEFAULT_CONFIG, split_arguments
 from raysl.cli.benchmark import run_benchmark, run_cluster, run_extract
 from raysl.cli.convert import run_convert
@@ -45,17 +45,29 @@ app.command("convert")(run_convert)
 app.command("sweep")(run_sweep)
 app.command("list")(list_names)
 app.command("doctor")(run_doctor)
-app.add_typer(speed.app, name="speed")
 app.add_typer(report.app, name="report")
 
 
+@app.command("speed", hidden=True, context_settings={"ignore_unknown_options": True})
+def name_new_command(words: list[str]) -> None:
+    """Say where the former `raysl speed` is found: it is no part of the installed package any more."""
+    raise ConfigError(
+        f"raysl speed has moved out of the package; in a checkout of raysl run `python -m perf {' '.join(words)}`"
+    )
+
+
 def main() -> None:
-    """Run the command line.
+    """Run the command line."""
+    run_app(app, "raysl")
+
+
+def run_app(app: typer.Typer, name: str) -> None:
+    """Run one of our command lines, with an error as one line, and end the process.
 
     Exit code 0: done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
     """
     try:
-        code = app(prog_name="raysl", standalone_mode=False)
+        code = app(prog_name=name, standalone_mode=False)
     except Stopped as stopped:  # which has been shown
         hurry(stopped.code)
         sys.exit(stopped.code)

@@ -1,0 +1,132 @@
+"""kNN and linear classification as `python -m perf benchmark` times them: by raysl, scikit-learn, faiss, a plain loop.
+
+All contenders get the same features, scale them as they need it, and answer with a class for each test row.
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from perf.sizes import Sizes
+from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.knn import KNN
+from raysl.benchmarks.linear import Linear
+from raysl.benchmarks.logistic import Logistic
+from raysl.benchmarks.neighbours import nearest_rows
+
+Classifiers = dict[str, Callable[[], Tensor]]
+"""Each gives the classes int64 [M] of the test rows."""
+
+K, TEMPERATURE = 20, 0.07
+PLAIN_ROWS = 1000
+"""Queries of a plain loop at once; more or less are slower."""
+
+
+def made_features(sizes: Sizes) -> tuple[FeatureSet, FeatureSet]:
+    """Training and test features: overlapping classes, of which a linear classifier gets some 84 % right.
+
+    Each class is a Gaussian of its own mean; a few directions have most of the variance, as in features of networks.
+    """
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.arange(1, sizes.dim + 1).rsqrt()
+    turn = torch.linalg.qr(torch.randn(sizes.dim, sizes.dim, generator=generator))[0]
+    means = torch.randn(sizes.classes, sizes.dim, generator=generator) * 2.7 / sizes.dim**0.5
+
+    def made(num: int) -> FeatureSet:
+        labels = torch.randint(sizes.classes, (num,), generator=generator)
+        rows = means[labels] + torch.randn(num, sizes.dim, generator=generator)
+        return FeatureSet((rows * spread) @ turn.T + 1, labels)
+
+    return made(sizes.keys), made(sizes.queries)
+
+
+def knn_contenders(sizes: Sizes) -> Classifiers:
+    """The vote of the 20 nearest keys by cosine."""
+    from sklearn.neighbors import KNeighborsClassifier
+
+    train, test = made_features(sizes)
+    k = min(K, sizes.keys)
+
+    def ours() -> Tensor:
+        found = KNN(KNN.Config(k=(k,))).run(train, test, sizes.classes, 0).predicted
+        assert found is not None
+        return found
+
+    def vote(cosines: Tensor, rows: Tensor) -> Tensor:
+        weights = (cosines / TEMPERATURE).exp()
+        return torch.zeros(len(rows), sizes.classes).scatter_add_(1, train.labels[rows], weights).argmax(dim=1)
+
+    def plain() -> Tensor:
+        keys = F.normalize(train.features, dim=1).T
+        parts = torch.split(F.normalize(test.features, dim=1), PLAIN_ROWS)
+        return torch.cat([vote(*(part @ keys).topk(k, dim=1)) for part in parts])
+
+    def by_scikit_learn() -> Tensor:
+        model = KNeighborsClassifier(k, algorithm="brute", weights=lambda d: np.exp((1 - d**2 / 2) / TEMPERATURE))
+        model.fit(F.normalize(train.features, dim=1).numpy(), train.labels.numpy())
+        return torch.from_numpy(model.predict(F.normalize(test.features, dim=1).numpy()))
+
+    found = {"raysl": ours, "scikit-learn": by_scikit_learn, "plain": plain}
+    if find_spec("faiss"):
+        import faiss
+
+        def by_faiss() -> Tensor:
+            index = faiss.IndexFlatIP(sizes.dim)
+            index.add(F.normalize(train.features, dim=1).numpy())
+            cosines, rows = index.search(F.normalize(test.features, dim=1).numpy(), k)
+            return vote(torch.from_numpy(cosines), torch.from_numpy(rows))
+
+        found["faiss"] = by_faiss
+    return found
+
+
+def linear_contenders(sizes: Sizes) -> Classifiers:
+    """`linear` with its 13 learning rates, of ten and of three epochs; `logistic` and scikit-learn with one C; and
+    scikit-learn with the best of 13 on held-out rows, as many as `linear` holds out. All standardized."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import train_test_split
+    from sklearn.preprocessing import StandardScaler
+
+    train, test = made_features(sizes)
+
+    def ours(probe: Linear | Logistic) -> Callable[[], Tensor]:
+        def run() -> Tensor:
+            scores = probe.run(train, test, sizes.classes, 0).scores
+            assert scores is not None
+            return scores.argmax(dim=1)
+
+        return run
+
+    scaler = StandardScaler().fit(train.features.numpy())
+    rows, labels = scaler.transform(train.features.numpy()), train.labels.numpy()
+    queries = scaler.transform(test.features.numpy())
+
+    def by_scikit_learn() -> Tensor:
+        return torch.from_numpy(LogisticRegression(max_iter=1000).fit(rows, labels).predict(queries))
+
+    def best_by_scikit_learn() -> Tensor:
+        kept, held, kept_labels, held_labels = train_test_split(rows, labels, test_size=0.1, random_state=0)
+        models = [
+            LogisticRegression(C=cost, max_iter=1000)
+            for cost in np.logspace(-6, 0, len(Linear.Config().learning_rates))
+        ]
+        shares = [model.fit(kept, kept_labels).score(held, held_labels) for model in models]
+        return torch.from_numpy(models[int(np.argmax(shares))].fit(rows, labels).predict(queries))
+
+    return {
+        "raysl": ours(Linear(Linear.Config())),
+        "raysl, 3 epochs": ours(Linear(Linear.Config(epochs=3, min_updates=0))),
+        "scikit-learn": by_scikit_learn,
+        "logistic": ours(Logistic(Logistic.Config(costs=(1.0,)))),
+        "scikit-learn, 13 C": best_by_scikit_learn,
+    }
+
+
+def search(keys: Tensor, queries: Tensor) -> None:
+    """raysl's nearest neighbours, of which nothing is kept."""
+    for _ in nearest_rows(keys, queries, K, backend="auto"):
+        pass

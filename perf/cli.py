@@ -1,0 +1,193 @@
+"""`python -m perf`: how fast raysl is on this machine."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from raysl.cli.arguments import Verbose, set_up
+from raysl.errors import ConfigError
+
+Numbers = dict[str, Any]
+
+app = typer.Typer(help="Measure how fast raysl is on this machine.", no_args_is_help=True)
+
+JsonFile = Annotated[
+    Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers there too.", show_default=False)
+]
+
+
+@app.command("step")
+def run_step(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps that a turn times.")] = 3,
+    verbose: Verbose = False,
+) -> None:
+    """Compare raysl's loop, alone and on Ray Train, with a bare torch loop on the same CPUs."""
+    set_up(verbose)
+    from perf.step import measure_step, step_table
+
+    _tell(json_file, lambda: measure_step(repeats=repeats, steps=steps), step_table)
+
+
+@app.command("options")
+def run_options(
+    json_file: JsonFile = None,
+    model: Annotated[str, typer.Option(help="resnet50 (SimCLR) or vit_s (DINO with crops).")] = "resnet50",
+    only: Annotated[
+        list[str] | None, typer.Option(help="A combination such as 'bf16 compile plain'; again for more.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each combination.")] = 3,
+    batch_size: Annotated[int, typer.Option(min=4, help="Images in a step.")] = 8,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of each process; default: one a CPU.")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Compare steps in fp32 and bf16, channels last, compiled, recomputed and accumulated with plain ones."""
+    set_up(verbose)
+    from perf.options import measure_options, options_table
+
+    _tell(
+        json_file,
+        lambda: measure_options(model, only, repeats=repeats, batch_size=batch_size, threads=threads),
+        options_table,
+    )
+
+
+@app.command("start")
+def run_start(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Starts.")] = 3,
+    verbose: Verbose = False,
+) -> None:
+    """Time from `raysl pretrain` to its first training step, and say where the seconds go."""
+    set_up(verbose)
+    from perf.start import measure_start, start_table
+
+    _tell(json_file, lambda: measure_start(repeats=repeats), start_table)
+
+
+@app.command("recovery")
+def run_recovery(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Runs that lose their worker, then their driver.")] = 3,
+    verbose: Verbose = False,
+) -> None:
+    """Time what a run loses when its training worker is killed, and when its driver is. Linux only."""
+    set_up(verbose)
+    from perf.recovery import measure_recovery, recovery_table
+
+    _tell(json_file, lambda: measure_recovery(repeats=repeats), recovery_table)
+
+
+@app.command("pipeline")
+def run_pipeline(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds that a turn measures.")] = 3.0,
+    size: Annotated[int | None, typer.Option(help="Side of the views, 32 or 224; default: both.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of each contender; default: one a CPU.")] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Compare the way from encoded images to views with torchvision's and lightly's, on the same CPUs."""
+    set_up(verbose)
+    from perf.pictures import STORED
+    from perf.pipeline import measure_pipeline, pipeline_table
+
+    if size is not None and size not in STORED:
+        raise ConfigError(f"--size {size}: there are pictures for {' and '.join(map(str, STORED))}")
+    sizes = tuple(STORED) if size is None else (size,)
+    _tell(
+        json_file,
+        lambda: measure_pipeline(sizes=sizes, repeats=repeats, seconds=seconds, threads=threads),
+        pipeline_table,
+    )
+
+
+@app.command("loss")
+def run_loss(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A case such as nt_xent; may be given several times.")
+    ] = None,
+    memory: Annotated[bool, typer.Option(help="Measure memory too, in processes of their own.")] = True,
+    verbose: Verbose = False,
+) -> None:
+    """Compare the losses, Sinkhorn-Knopp, k-means and a teacher's update with lightly's, faiss and plain forms."""
+    set_up(verbose)
+    from perf.loss import check_names, loss_table, measure_loss
+
+    names = check_names(only or [])
+    _tell(json_file, lambda: measure_loss(names, repeats=repeats, with_memory=memory), loss_table)
+
+
+@app.command("benchmark")
+def run_benchmark(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 3,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A case such as knn; may be given several times.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="About a tenth of everything.")] = False,
+    size: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="A size such as keys=100000; again for more.")
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Compare kNN, linear probes, SVMs and extraction with scikit-learn, faiss and plain forms; memory beside."""
+    set_up(verbose)
+    from perf.benchmark import benchmark_table, check_names, measure_benchmark
+    from perf.sizes import QUICK, Sizes, with_words
+
+    names, sizes = check_names(only or []), with_words(QUICK if quick else Sizes(), size or [])
+    _tell(json_file, lambda: measure_benchmark(names, repeats=repeats, sizes=sizes), benchmark_table)
+
+
+@app.command("order")
+def run_order(
+    json_file: JsonFile = None,
+    rows: Annotated[int, typer.Option(min=1, help="Images of the simulated dataset.")] = 1_000_000_000,
+    world: Annotated[int, typer.Option(min=1, help="Simulated workers.")] = 1024,
+    verbose: Verbose = False,
+) -> None:
+    """Simulate the sample order of a large run: memory of a process, seconds to its first batch."""
+    set_up(verbose)
+    from perf.order import OrderTask, measure_order, order_table
+
+    task = OrderTask(rows=rows, world=world, lanes=world, batch_size=32 * world)
+    if rows < task.batch_size:
+        raise ConfigError(f"--rows {rows} do not fill a batch of {task.batch_size} (32 for each of {world} workers)")
+    _tell(json_file, lambda: measure_order(task, ranks=sorted({0, world // 2, world - 1})), order_table)
+
+
+@app.command("sweep")
+def run_sweep(
+    json_file: JsonFile = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 3,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A case such as overhead; may be given several times.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=2, help="Trials of a sweep that is compared with bare runs.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="Trials of a few steps alone.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare trials with bare runs, count trials an hour, and time the start of a sweep of a thousand."""
+    set_up(verbose)
+    from perf.sweep import SweepSizes, check_names, measure_sweep, sweep_table
+
+    names, sizes = check_names(only or []), SweepSizes.of_machine(trials, is_quick=quick)
+    _tell(json_file, lambda: measure_sweep(names, repeats=repeats, sizes=sizes), sweep_table)
+
+
+def _tell(
+    json_file: Path | None, measure: Callable[[], dict[str, Any]], table: Callable[[dict[str, Any]], str]
+) -> None:
+    """Measure, once it is known that the numbers can be written; write and show them."""
+    from perf.numbers import check_writable, write
+
+    check_writable(json_file)
+    numbers = measure()
+    write(json_file, numbers)
+    typer.echo(table(numbers))

@@ -1,0 +1,150 @@
+"""What the driver of a sweep takes until its first trial starts, and for its leaderboard, by the number of trials.
+
+Nothing is trained. Each number is measured in a process of its own: a sweep of which nothing is there yet, and one of
+which all trials but the last have ended, whose runs' folders were filled beforehand. Ray and Ray Tune start as they do
+in any sweep; the first trial that Tune asks for is noted, and then there are no more.
+"""
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+
+from perf.own_processes import started
+from raysl.errors import RunFailed
+from raysl.hashing import hash_words
+from raysl.memory import most_resident
+from raysl.signals import heeding
+from raysl.sweeps.load import from_tree
+from raysl.sweeps.record import Note, Record, measures_of
+from raysl.sweeps.replay import Replay
+from raysl.sweeps.run import SweepRun
+from raysl.sweeps.trial import Trial
+from raysl.train.folder.run_folder import METRICS_FILE
+
+SPACE = {"optim.lr": {"loguniform": [0.02, 0.5]}, "method.temperature": {"uniform": [0.1, 1.0]}}
+LINES = 60
+"""Lines that each run has logged."""
+NUMBERS = ("lr", "loss", "contrastive_top1", "embedding_std", "effective_rank", "images_per_s", "step_s", "data_wait")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManyTrials:
+    """A sweep to simulate.
+
+    Args:
+        storage: a local folder.
+        num: trials.
+        ended: whether all but the last have ended before.
+        with_ray: whether Ray and Ray Tune are started, to the first trial that Tune asks for.
+    """
+
+    storage: str
+    num: int
+    ended: bool = False
+    with_ray: bool = True
+
+    def sweep(self) -> SweepRun:
+        """As `raysl sweep` makes it of its file."""
+        tree = {"trials": self.num, "scheduler": "asha", "metric": "knn_top1", "grace_epochs": 5, "space": SPACE}
+        own = {"name": f"sweep-{self.num}-{self.ended}", "storage": self.storage}
+        return SweepRun.of("quickstart", from_tree(tree, ""), settings=own)
+
+
+def measure_driver(task: ManyTrials) -> dict[str, float]:
+    """What the driver takes, in a process of its own.
+
+    Returns:
+        `start_s` from the call to the first trial that Tune is given, `plan_s` of it before Ray is started, `memory_mb`
+        (the most resident) by then; of trials that have ended before `board_s` of writing the leaderboard's files, and
+        `board_memory_mb` by then. `cpu_s` and `board_cpu_s` are seconds of the processor that the driver alone took.
+
+    Raises:
+        RunFailed: if the process fails.
+    """
+    return started("perf.many_trials", [json.dumps(asdict(task))], f"the start of {task.num} trials")
+
+
+def fill(task: ManyTrials) -> None:
+    """Have all trials but the last ended: with what each run logged, and the note of its end."""
+    run = task.sweep()
+    for place in range(task.num - 1):
+        trial = run.replay.search.next((), lambda index: None)
+        if not isinstance(trial, Trial):
+            raise RunFailed(f"the space of the simulated sweep has {place} trials and not {task.num}")
+        _write_end(run, trial, place)
+
+
+def _write_end(run: SweepRun, trial: Trial, place: int) -> None:
+    base = run.bases[trial.config]
+    folder = run.folder.child(trial.name)
+    folder.make()
+    skill = hash_words(7, place) / 2**64
+    lines = []
+    for number in range(1, LINES + 1):
+        done = number / LINES
+        line = {"step": 22 * number, "epoch": round(done * base.train.epochs, 4)}
+        line |= {name: round((1 + at) * (1 - done * skill), 9) for at, name in enumerate(NUMBERS)}
+        lines.append(line | {"knn_top1": 100 * skill * done})
+    folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
+    Note(
+        status="finished",
+        until=base.train.epochs,
+        epoch=base.train.epochs,
+        metrics={"knn_top1": 100 * skill, "knn/top1": 100 * skill, "low_shot/top1": 80 * skill},
+        costs={"seconds": 60.0, "step_s": 0.05, "memory_gb": 1.2},
+        measures=measures_of(base),
+        checkpoint=folder.uri_of("checkpoint_1760"),
+        started=1000.0 + place,
+        ended=1060.0 + place,
+    ).write(folder)
+
+
+class _First(Replay):
+    """The trials of a sweep up to the first one that Tune is given.
+
+    Args:
+        whole: the sweep's.
+        with_ray: whether Tune is to ask; else the sweep is over when its driver has asked.
+    """
+
+    def __init__(self, whole: Replay, with_ray: bool) -> None:
+        super().__init__(whole.search, whole.judge, whole.make, whole.look)
+        self.num_asks = 1 + with_ray
+        self.asked: list[float] = []
+        self.memory_mb = 0.0
+        self.cpu_s = 0.0
+
+    def next(self) -> Record | None:
+        """See `Replay.next`; has none where Tune asks, once it is noted when that would have got it."""
+        record = super().next()
+        self.asked.append(time.perf_counter())
+        self.memory_mb, self.cpu_s = most_resident() / 2**20, time.process_time()
+        if record is None:
+            raise RunFailed("no trial is left of the sweep whose start is measured")
+        return None if self.is_done() else record
+
+    def is_done(self) -> bool:
+        """See `Replay.is_done`: so Tune ends."""
+        return len(self.asked) >= self.num_asks
+
+
+def simulate(task: ManyTrials) -> dict[str, float]:
+    """The numbers of `measure_driver`, measured in this process."""
+    begun, cpu_begun = time.perf_counter(), time.process_time()
+    run = task.sweep()
+    run.replay = run.progress.replay = first = _First(run.replay, task.with_ray)
+    with heeding() as signals:
+        run.run(signals)
+    numbers = {"plan_s": first.asked[0] - begun, "start_s": first.asked[-1] - begun, "cpu_s": first.cpu_s - cpu_begun}
+    numbers["memory_mb"] = first.memory_mb
+    if task.ended:
+        begun, cpu_begun = time.perf_counter(), time.process_time()
+        run.board.write("done")
+        numbers |= {"board_s": time.perf_counter() - begun, "board_cpu_s": time.process_time() - cpu_begun}
+        numbers["board_memory_mb"] = most_resident() / 2**20
+    return numbers
+
+
+if __name__ == "__main__":
+    print(json.dumps(simulate(ManyTrials(**json.loads(sys.argv[1])))))

@@ -1,0 +1,180 @@
+"""`python -m perf pipeline`: how fast encoded images become SimCLR's two views, beside what its users have otherwise.
+
+Six programs read the same JPEG files and make normalised float batches of them. All are alive at once and take turns
+on the same CPUs, in an order that changes from repeat to repeat, so that slow spells of the machine meet all of them
+alike. A turn first takes what a program has made ahead while it waited.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from perf.numbers import machine, medians, ratios, rotated, verdict
+from perf.pictures import STORED, write_pictures
+from perf.processes import Child, Lineup, RayRun
+from perf.streams import StreamTask, parts_of_local, raysl_ray
+from perf.turns import Starter
+from raysl.cluster import connect
+from raysl.errors import RunFailed
+
+log = logging.getLogger("raysl")
+
+BATCH = {32: 256, 224: 32}
+PICTURES = {32: 8192, 224: 256}
+GOALS = {32: {"d/best": 5.0, "e/d": 0.85}, 224: {"d/best": 2.5, "e/d": 0.85}}
+OTHERS = "abc"
+ON_RAY = "e"
+WARMUP_S = 2.0  # for what was made ahead between turns
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A data path of `perf.streams`."""
+
+    title: str
+    program: str
+
+
+CONTENDERS = {
+    "a": Contender("DataLoader, torchvision v2 on PIL", "vision_pil"),
+    "b": Contender("DataLoader, torchvision v2 on tensors", "vision_tensor"),
+    "c": Contender("DataLoader, lightly", "lightly"),
+    "d": Contender("raysl in one process", "raysl_local"),
+    "e": Contender("raysl on Ray Data and Ray Train", "raysl_ray"),
+    "f": Contender("decoding alone", "decode"),
+}
+
+
+def measure_pipeline(
+    names: str = "abcdef",
+    *,
+    sizes: Sequence[int] = (32, 224),
+    repeats: int = 5,
+    seconds: float = 3.0,
+    threads: int | None = None,
+) -> dict[str, Any]:
+    """Images a second of each contender, at each size of the views.
+
+    Args:
+        names: keys of `CONTENDERS`.
+        sizes: sides of the views in pixels, keys of `perf.pictures.STORED`.
+        repeats: turns of each.
+        seconds: that a turn measures.
+        threads: of each contender; default: one a CPU.
+
+    Returns:
+        `{"32": {"a": images/s, ...}, "224": {...}}`, and under the same sizes `ratios`, `repeats`, `parts` (of d, in
+        microseconds an image), `longest_s` (longest wait for a batch), `memory_gb` (at the first and the last turn);
+        and `environment`.
+
+    Raises:
+        RunFailed: if a contender fails.
+    """
+    threads = threads or os.cpu_count() or 1
+    found: dict[str, Any] = {"environment": machine() | {"threads": threads, "seconds": seconds, "batch": BATCH}}
+    details: dict[str, dict[str, Any]] = {key: {} for key in ("ratios", "repeats", "parts", "longest_s", "memory_gb")}
+    for size in sizes:
+        with _ready(names, size, threads) as (lineup, task):
+            turns = [_repeat(lineup, names, repeat, seconds, repeat == repeats - 1) for repeat in range(repeats)]
+            if "d" in names:
+                details["parts"][str(size)] = parts_of_local(task, num_batches=8)
+        speeds = [{name: turn[name]["images_per_s"] for name in names} for turn in turns]
+        found[str(size)] = medians(speeds)
+        best = [max((turn[name] for name in OTHERS if name in turn), default=0.0) for turn in speeds]
+        with_best = [turn | ({"best": value} if value else {}) for turn, value in zip(speeds, best, strict=True)]
+        details["ratios"][str(size)] = ratios(with_best, GOALS[size])
+        details["repeats"][str(size)] = speeds
+        details["longest_s"][str(size)] = {name: max(turn[name]["longest_s"] for turn in turns) for name in names}
+        details["memory_gb"][str(size)] = {
+            name: [turns[0][name]["memory_gb"], turns[-1][name]["memory_gb"]] for name in names
+        }
+    return found | details
+
+
+def pipeline_table(numbers: dict[str, Any]) -> str:
+    """What `measure_pipeline` gave, for people."""
+    lines = []
+    for size, parts in GOALS.items():
+        key = str(size)
+        if key not in numbers:
+            continue
+        stored = "x".join(map(str, reversed(STORED[size])))
+        head = f"{size} px from {stored} JPEG"
+        lines.append(f"{head:<41}{'images/s':>10}{'longest wait':>14}{'memory, first to last':>24}")
+        for name, speed in numbers[key].items():
+            memory = " to ".join(f"{value:.2f}" for value in numbers["memory_gb"][key][name])
+            wait = f"{1000 * numbers['longest_s'][key][name]:.0f} ms"
+            lines.append(f"{name}  {CONTENDERS[name].title:<38}{speed:>10,.0f}{wait:>14}{memory + ' GB':>24}")
+        for ratio, goal in parts.items():
+            if ratio in numbers["ratios"][key]:
+                value = numbers["ratios"][key][ratio]
+                label = ratio.replace("best", "best of a-c")
+                lines.append(f"{label} {value:.2f}  goal at least {goal}: {verdict(value >= goal)}")
+        if key in numbers["parts"]:
+            spent = ", ".join(f"{name} {value:.0f}" for name, value in numbers["parts"][key].items())
+            lines.append(f"an image in d on one thread, microseconds: {spent}")
+        lines.append("")
+    return "\n".join(lines).rstrip()
+
+
+class _Lineup(Lineup[StreamTask]):
+    """The contenders, each waiting for its turn."""
+
+    def run(self, name: str, seconds: float, is_last: bool) -> dict[str, float]:
+        """Have a contender run a turn; what it says of it."""
+        line = self.starter.lines[name][0]
+        try:
+            line.send({"warmup_s": WARMUP_S, "seconds": seconds, "is_last": is_last})
+            return line.receive()
+        except (EOFError, OSError) as error:
+            self.running[name].end()
+            self.running[name].check()  # says more of what went wrong
+            raise RunFailed(f"contender {name} ended before its time") from error
+
+
+@contextmanager
+def _ready(names: str, size: int, threads: int) -> Iterator[tuple[_Lineup, StreamTask]]:
+    """Start the contenders one by one; the one on Ray first, whose niceness the others take over."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raysl_speed_")))
+        file = folder / "pictures.parquet"
+        write_pictures(file, size, PICTURES[size])
+        if ON_RAY in names and not ray.is_initialized():
+            connect()
+            stack.callback(ray.shutdown)
+        starter = Starter(folder)
+        lineup = _Lineup(starter)
+        stack.callback(lineup.end)
+        stack.enter_context(starter)
+        task = StreamTask(
+            name="",
+            socket=starter.path,
+            folder=str(folder),
+            file=str(file),
+            size=size,
+            batch_size=BATCH[size],
+            threads=threads,
+        )
+        for name in sorted(names, key=lambda name: name != ON_RAY):
+            contender = CONTENDERS[name]
+            log.info("starting %s: %s, %d px", name, contender.title, size)
+            child = partial(Child, contender.program, module="perf.streams")
+            start = partial(RayRun, program=raysl_ray) if name == ON_RAY else child
+            task = replace(task, name=name, niceness=max(task.niceness, lineup.add(start, replace(task, name=name))))
+            lineup.run(name, 0.0, is_last=False)
+        yield lineup, task
+
+
+def _repeat(lineup: _Lineup, names: str, repeat: int, seconds: float, is_last: bool) -> dict[str, dict[str, float]]:
+    turns = {name: lineup.run(name, seconds, is_last) for name in rotated(names, repeat)}
+    shown = "  ".join(f"{name} {turns[name]['images_per_s']:,.0f}" for name in names)
+    log.info("repeat %d, images/s: %s", repeat + 1, shown)
+    return turns

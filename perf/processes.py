@@ -1,0 +1,165 @@
+"""Starting contenders: as child processes, and as runs of Ray Train."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from perf.contenders import fit_on_ray
+from perf.turns import Starter
+from raysl.errors import RunFailed
+
+END_S = 30.0  # a contender has so long to end after its last turn
+
+
+class Task(Protocol):
+    """What is started needs to know of a contender."""
+
+    @property
+    def name(self) -> str:
+        """Of the contender."""
+
+    @property
+    def folder(self) -> str:
+        """For what it writes."""
+
+    @property
+    def world(self) -> int:
+        """Its processes."""
+
+    def to_json(self) -> str:
+        """As one argument of a command line."""
+
+
+T = TypeVar("T", bound=Task)
+
+
+class Running(Protocol):
+    """A contender that has been started."""
+
+    def check(self) -> None:
+        """Raise RunFailed, with what it said last, if it has ended with an error."""
+
+    def end(self) -> None:
+        """Wait until it has ended by itself, and make it end if it does not. Connections must be closed by then."""
+
+
+class Child:
+    """One process, or several under torchrun."""
+
+    def __init__(self, program: str, task: Task, module: str = "perf.contenders") -> None:
+        self.task = task
+        self.log = Path(task.folder) / f"{task.name}.log"
+        command = [sys.executable, "-m", module, program, task.to_json()]
+        if task.world > 1:
+            torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={task.world}", "-m"]
+            command = [sys.executable, "-m", *torchrun, *command[2:]]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+    def check(self) -> None:
+        """See `Running.check`."""
+        if self.process.poll():
+            said = "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
+            raise RunFailed(f"contender {self.task.name} ended with code {self.process.returncode}:\n{said}")
+
+    def end(self) -> None:
+        """See `Running.end`."""
+        try:
+            self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+            self.process.wait()
+
+
+class RayRun:
+    """A run of Ray Train on this machine, driven by a thread."""
+
+    def __init__(self, task: Task, program: Callable[[dict[str, Any]], None] = fit_on_ray) -> None:
+        import ray
+        from ray.train import RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+
+        self.task = task
+        self.error: Exception | None = None
+        self.trainer = TorchTrainer(
+            program,
+            train_loop_config={"task": task},
+            scaling_config=ScalingConfig(
+                num_workers=task.world,
+                resources_per_worker={"CPU": 0, "memory": 1 << 20},  # a fraction of a CPU would cost Ray Data a whole
+                label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},
+            ),
+            run_config=RunConfig(name=task.name, storage_path=task.folder),
+        )
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def check(self) -> None:
+        """See `Running.check`."""
+        if self.error is not None:
+            raise RunFailed(f"contender {self.task.name} failed: {self.error}") from self.error
+
+    def end(self) -> None:
+        """See `Running.end`."""
+        self.thread.join(END_S)
+
+    def _run(self) -> None:
+        try:
+            self.trainer.fit()
+        except Exception as error:  # noqa: BLE001 - whatever it is, `check` passes it on
+            self.error = error
+
+
+class Lineup(Generic[T]):
+    """The contenders, each waiting for its turn."""
+
+    def __init__(self, starter: Starter) -> None:
+        self.starter = starter
+        self.running: dict[str, Running] = {}
+
+    def add(self, start: Callable[[T], Running], task: T) -> int:
+        """Start one and wait until it is ready; its niceness."""
+        running = self.running[task.name] = start(task)
+        hellos = self.starter.wait_for(task.name, task.world, running.check)
+        niceness: list[int] = [hello["niceness"] for hello in hellos]
+        return max(niceness)
+
+    def end(self) -> None:
+        """Wait for the end of all."""
+        for running in self.running.values():
+            running.end()
+
+
+def idle_cpus(seconds: float) -> float | None:
+    """CPUs in use by this process and all below it over the next seconds; None where the system does not tell."""
+    before = _cpu_seconds()
+    start = time.perf_counter()
+    time.sleep(seconds)
+    after = _cpu_seconds()
+    if before is None or after is None:
+        return None
+    return (after - before) / (time.perf_counter() - start)
+
+
+def _cpu_seconds() -> float | None:
+    """CPU time that the living processes of this one's tree have used."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            values = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        pid = int(path.parent.name)
+        parents[pid], ticks[pid] = int(values[1]), int(values[11]) + int(values[12])
+    if os.getpid() not in parents:
+        return None
+    ours = {os.getpid()}
+    while found := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= found
+    return sum(ticks[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")

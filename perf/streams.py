@@ -1,0 +1,289 @@
+"""The data paths that are compared, as they run in their own processes: two SimCLR views of each encoded image.
+
+* `vision_pil`, `vision_tensor`: a torch DataLoader with torchvision's transforms v2, image by image
+* `lightly`: a torch DataLoader with lightly's SimCLRTransform
+* `raysl_local`: raysl in one process, with threads
+* `raysl_ray`: raysl's Ray Data tasks feeding a worker of Ray Train
+* `decode`: decoding alone, the floor under all of them
+
+Each is an endless stream of batches; all use as many processes or threads as the others.
+"""
+
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from perf.pictures import read_pictures
+from perf.turns import join
+from raysl.config.schema import DataConfig
+from raysl.data.decode.decode import decode
+from raysl.data.order import Order
+from raysl.data.sources.parquet import Parquet
+from raysl.data.stream.loader import Loader, LocalBatches
+from raysl.memory import keep_freed_memory, most_resident
+from raysl.transforms.photometric import blur_kernel_size
+from raysl.transforms.recipes import Crops
+from raysl.transforms.view_recipe import evaluation_recipe
+
+MEAN, STD = DataConfig.mean, DataConfig.std
+BUFFER_BYTES = 512 << 20  # what may wait in Ray's object store between turns: used up in a part of the warm-up
+FOREVER = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamTask:
+    """What a contender's process needs to know.
+
+    Args:
+        name: of the contender.
+        socket: where turns are given.
+        folder: for what it writes.
+        file: of the encoded images.
+        size: side of the views, in pixels.
+        batch_size: images in a batch.
+        threads: processes or threads that work at the same time.
+        niceness: of the process.
+    """
+
+    name: str
+    socket: str
+    folder: str
+    file: str
+    size: int
+    batch_size: int
+    threads: int
+    niceness: int = 0
+    world: int = 1
+
+    def to_json(self) -> str:
+        """As one argument of a command line."""
+        return json.dumps(asdict(self))
+
+    def serve(self, stream: Iterator[Any]) -> None:
+        """Take batches from the stream whenever it is this contender's turn, some seconds' worth without measuring."""
+        line = join(self.socket, self.name)
+        is_last = False
+        while not is_last:
+            turn = line.receive()
+            is_last = turn["is_last"]
+            next(stream)
+            _waits(stream, turn["warmup_s"])
+            start = time.perf_counter()
+            waits = _waits(stream, turn["seconds"])
+            line.send(
+                {
+                    "images_per_s": len(waits) * self.batch_size / (time.perf_counter() - start),
+                    "longest_s": max(waits),
+                    "memory_gb": most_resident() / 1e9,
+                }
+            )
+
+
+def _waits(stream: Iterator[Any], seconds: float) -> list[float]:
+    """Seconds that each batch took, over so many seconds and at least one batch."""
+    waits: list[float] = []
+    start = before = time.perf_counter()
+    while not waits or before - start < seconds:
+        next(stream)
+        now = time.perf_counter()
+        waits.append(now - before)
+        before = now
+    return waits
+
+
+class PerImage(Dataset[Any]):
+    """Encoded images that are decoded and augmented one by one."""
+
+    def __init__(
+        self, images: Sequence[bytes], decoder: Callable[[bytes], Any], transform: Callable[[Any], Any]
+    ) -> None:
+        self.images = images
+        self.decoder = decoder
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return FOREVER
+
+    def __getitem__(self, place: int) -> Any:
+        return self.transform(self.decoder(self.images[place % len(self.images)]))
+
+
+def vision_pil(task: StreamTask) -> Iterator[Any]:
+    """torchvision v2 on PIL images."""
+    return _loaded(task, _open, _twice(_vision_simclr(task.size)))
+
+
+def vision_tensor(task: StreamTask) -> Iterator[Any]:
+    """torchvision v2 on uint8 tensors."""
+    return _loaded(task, decode, _twice(_vision_simclr(task.size)))
+
+
+def lightly(task: StreamTask) -> Iterator[Any]:
+    """lightly's SimCLR views, with its defaults."""
+    from lightly.transforms import SimCLRTransform
+
+    normal = {"mean": list(MEAN), "std": list(STD)}
+    return _loaded(task, _open, SimCLRTransform(input_size=task.size, normalize=normal))
+
+
+def raysl_local(task: StreamTask) -> Iterator[Any]:
+    """raysl in one process."""
+    return LocalBatches(_loader(task), threads=task.threads).from_step(0)
+
+
+def raysl_ray(settings: dict[str, Any]) -> None:
+    """raysl on Ray; Ray Train calls it in its worker."""
+    from raysl.data.stream.pipeline import RayBatches
+    from raysl.resources import TASK_CPUS
+
+    task: StreamTask = settings["task"]
+    _prepare_process(task)
+    stream = RayBatches(
+        loader=_loader(task),
+        total_steps=FOREVER,
+        rank=0,
+        world=1,
+        device=torch.device("cpu"),
+        share=lambda value: value,
+        task_cpus=TASK_CPUS,
+        prefetch=2,
+        buffer_bytes=BUFFER_BYTES,
+    )
+    task.serve(stream.from_step(0))
+
+
+def decode_alone(task: StreamTask) -> Iterator[Any]:
+    """Decoding, in threads, and nothing else."""
+    images = read_pictures(Path(task.file))
+    steps = itertools.count()
+
+    def batch(step: int) -> list[Tensor]:
+        first = step * task.batch_size
+        return [decode(images[(first + place) % len(images)]) for place in range(task.batch_size)]
+
+    with ThreadPoolExecutor(task.threads) as pool:
+        while True:
+            yield from pool.map(batch, itertools.islice(steps, 4 * task.threads))
+
+
+STREAMS: dict[str, Callable[[StreamTask], Iterator[Any]]] = {
+    "vision_pil": vision_pil,
+    "vision_tensor": vision_tensor,
+    "lightly": lightly,
+    "raysl_local": raysl_local,
+    "decode": decode_alone,
+}
+
+
+def parts_of_local(task: StreamTask, num_batches: int) -> dict[str, float]:
+    """Microseconds that an image spends in each part of `raysl_local`, on one thread."""
+    from raysl.data.decode.images import read_images
+    from raysl.transforms.functional import normalize
+
+    loader = _loader(task)
+    spent = dict.fromkeys(("order", "read and decode", "crop", "augment", "normalise"), 0.0)
+    for step in range(-2, num_batches):
+        if step == 0:
+            spent = dict.fromkeys(spent, 0.0)
+        moments = [time.perf_counter()]
+        index = loader.order.batch(step + 2)
+        moments.append(time.perf_counter())
+        pictures = read_images(loader.split, index).pictures[0]
+        moments.append(time.perf_counter())
+        crops = loader.recipe.crop(pictures.images, index, 0, 0)
+        moments.append(time.perf_counter())
+        views = loader.recipe.augment(crops, index, 0, 0)
+        moments.append(time.perf_counter())
+        for view in views.views.values():
+            normalize(view, MEAN, STD)
+        moments.append(time.perf_counter())
+        for name, (before, after) in zip(spent, itertools.pairwise(moments), strict=True):
+            spent[name] += after - before
+    return {name: 1e6 * seconds / (num_batches * task.batch_size) for name, seconds in spent.items()}
+
+
+def _loader(task: StreamTask) -> Loader:
+    split = Parquet(Parquet.Config(train=task.file, image_size=task.size)).required("train")
+    return Loader(
+        split=split,
+        recipe=Crops(size=task.size).recipe(),
+        order=Order(
+            seed=0,
+            fingerprint=split.fingerprint,
+            unit_sizes=split.unit_sizes,
+            batch_size=task.batch_size,
+            lanes=min(64, task.batch_size),
+            window=2048,
+            is_exact=True,
+        ),
+        mean=MEAN,
+        std=STD,
+        augment_in_task=True,
+        plain_recipe=evaluation_recipe(task.size),
+    )
+
+
+def _loaded(task: StreamTask, decoder: Callable[[bytes], Any], transform: Callable[[Any], Any]) -> Iterator[Any]:
+    images = PerImage(read_pictures(Path(task.file)), decoder, transform)
+    return iter(DataLoader(images, batch_size=task.batch_size, num_workers=task.threads))
+
+
+def _open(data: bytes) -> Any:
+    import io
+
+    from PIL import Image
+
+    return Image.open(io.BytesIO(data)).convert("RGB")
+
+
+def _twice(transform: Callable[[Any], Tensor]) -> Callable[[Any], Tensor]:
+    return lambda image: torch.stack([transform(image), transform(image)])
+
+
+def _vision_simclr(size: int) -> Callable[[Any], Tensor]:
+    """SimCLR's views (appendix A) by torchvision v2."""
+    from torchvision.transforms import v2
+
+    compose: Callable[[Any], Tensor] = v2.Compose(
+        [
+            v2.RandomResizedCrop(size, antialias=True),
+            v2.RandomHorizontalFlip(),
+            v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8),
+            v2.RandomGrayscale(0.2),
+            v2.RandomApply([v2.GaussianBlur(blur_kernel_size(size), (0.1, 2.0))], 0.5),
+            v2.ToImage(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+    return compose
+
+
+def _prepare_process(task: StreamTask) -> None:
+    """Niceness, threads and memory allocator alike for all."""
+    os.nice(max(0, task.niceness - os.nice(0)))
+    torch.set_num_threads(1)
+    keep_freed_memory()
+
+
+def main() -> None:
+    """`python -m perf.streams NAME TASK`."""
+    program, text = sys.argv[1:]
+    task = StreamTask(**json.loads(text))
+    _prepare_process(task)
+    task.serve(STREAMS[program](task))
+
+
+if __name__ == "__main__":
+    main()

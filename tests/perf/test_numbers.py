@@ -1,0 +1,52 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from perf.numbers import check_writable, medians, ratios, rotated, seconds_line, verdict, write
+from raysl.errors import ConfigError
+
+REPEATS = [{"a": 10.0, "b": 9.0}, {"a": 100.0, "b": 50.0}, {"a": 20.0, "b": 20.0}]
+
+
+def test_a_median_is_taken_of_each_number() -> None:
+    assert medians(REPEATS) == {"a": 20.0, "b": 20.0}
+    assert medians(REPEATS[:2]) == {"a": 55.0, "b": 29.5}
+
+
+def test_a_ratio_is_taken_inside_each_repeat_before_the_median() -> None:
+    assert ratios(REPEATS, ["b/a"]) == {"b/a": 0.9}  # of .9, .5 and 1; the medians alone would give 1
+
+
+def test_a_ratio_with_a_side_that_was_not_measured_is_left_out() -> None:
+    assert list(ratios(REPEATS, ["b/a", "c/a", "b/d"])) == ["b/a"]
+
+
+def test_every_contender_comes_first_and_last_as_repeats_go_on() -> None:
+    orders = ["".join(rotated("abc", repeat)) for repeat in range(6)]
+    assert orders == ["abc", "acb", "cab", "cba", "bca", "bac"]
+    for place in (0, -1):
+        assert {order[place] for order in orders} == set("abc")
+
+
+@pytest.mark.parametrize(("is_met", "word"), [(True, "ok"), (False, "short")])
+def test_a_verdict_is_one_word(is_met: bool, word: str) -> None:
+    assert verdict(is_met) == word
+
+
+def test_a_line_has_the_median_the_span_and_the_verdict() -> None:
+    assert seconds_line("total  ", [9.0, 21.04, 12.5], 15.0) == "total    12.50 s (9.0 to 21.0)  goal under 15 s: ok"
+    assert seconds_line("total  ", [15.0], 15.0).endswith(" 15.00 s (15.0 to 15.0)  goal under 15 s: short")
+
+
+def test_a_file_that_cannot_be_written_is_refused_beforehand(tmp_path: Path) -> None:
+    check_writable(None)
+    check_writable(tmp_path / "numbers.json")
+    for path in (tmp_path, tmp_path / "missing" / "numbers.json"):
+        with pytest.raises(ConfigError, match="--json"):
+            check_writable(path)
+
+
+def test_numbers_are_written_as_json(tmp_path: Path) -> None:
+    write(tmp_path / "numbers.json", {"step": {"a": 1.5}})
+    assert json.loads((tmp_path / "numbers.json").read_text()) == {"step": {"a": 1.5}}

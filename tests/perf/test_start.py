@@ -1,0 +1,30 @@
+import pytest
+
+from perf.start import measure_start, start_table
+from raysl.errors import RunFailed
+
+
+def test_a_start_that_fails_is_reported_with_what_it_said() -> None:
+    with pytest.raises(RunFailed, match=r"(?s)pretrain no-such-config.*ended with code 2.*error: "):
+        measure_start("no-such-config", repeats=1)
+
+
+def test_the_table_adds_the_goal_to_the_total() -> None:
+    repeats = [{"total": 9.0, "imports": 3.0, "ray": 6.0}, {"total": 21.0, "imports": 5.0, "ray": 16.0}]
+    table = start_table({"start": {"total": 15.0, "imports": 4.0, "ray": 11.0}, "repeats": repeats})
+    assert [line.split()[:2] for line in table.splitlines()] == [
+        ["imports", "4.00"],
+        ["ray", "11.00"],
+        ["total", "15.00"],
+    ]
+    assert table.endswith("(9.0 to 21.0)  goal under 15 s: short")
+
+
+@pytest.mark.slow
+def test_the_parts_of_a_start_add_up() -> None:
+    overrides = ("data.limit=64", "train.batch_size=32", "optim.warmup=0ep")
+    numbers = measure_start(overrides=overrides, repeats=1)
+    parts = dict(numbers["start"])
+    total = parts.pop("total")
+    assert {"imports", "ray", "workers", "method", "first step"} <= set(parts)
+    assert total == pytest.approx(sum(parts.values()), abs=0.1)
