@@ -23,7 +23,7 @@ from perf.numbers import machine, medians, ratios, rotated, verdict
 from perf.own_processes import memory_of, started
 from perf.sizes import Sizes
 from raysl.errors import ConfigError
-from raysl.memory import keep_freed_memory
+from raysl.process.memory import keep_freed_memory
 
 log = logging.getLogger("raysl")
 

@@ -24,14 +24,14 @@ from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read
 from raysl.benchmarks.features.extraction import Wanted, extract_to
 from raysl.benchmarks.parallel import run_jobs
 from raysl.benchmarks.svm import SVM
-from raysl.cluster import cluster_resources, connect, disconnect
+from raysl.cluster.connection import cluster_resources, connect, disconnect
 from raysl.config.schema import DataConfig
 from raysl.data.source import Split
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.synthetic import Synthetic
-from raysl.memory import most_resident, resident
 from raysl.nn.backbones.resnet import ResNet
-from raysl.storage import Folder
+from raysl.process.memory import most_resident, resident
+from raysl.storage.folder import Folder
 
 SIDE = 224
 SMALL_SIDE = 8

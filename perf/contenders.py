@@ -20,16 +20,16 @@ from torch import Tensor, nn
 
 from perf.turns import Gate
 from perf.workload import Workload, setup_of
-from raysl import dist
-from raysl.checkpoint import TrainState
+from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.losses import nt_xent
-from raysl.memory import keep_freed_memory
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.resnet import ResNet
+from raysl.process.memory import keep_freed_memory
 from raysl.train.callbacks.callback import Callback
 from raysl.train.loop import fit
 from raysl.train.reporter import LocalReporter, Reporter
+from raysl.train.state import TrainState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 Contenders of one case take turns in this process, on the same numbers, so that slow spells of the machine meet all of
 them alike. Memory is that of processes of their own: the most that each has resident, less what it has when its numbers
-are made. Freed memory is kept while time is taken, as in a training worker (`raysl.memory`): nobody pays for pages.
+are made. Freed memory is kept while time is taken, as in a training worker (`raysl.process.memory`): nobody pays for
+pages.
 """
 
 import json
@@ -19,7 +20,7 @@ import torch
 from perf.loss_cases import CASES, Case, Contenders, Sizes
 from perf.numbers import machine, medians, ratios, rotated, verdict
 from raysl.errors import ConfigError, RunFailed
-from raysl.memory import keep_freed_memory, most_resident, resident
+from raysl.process.memory import keep_freed_memory, most_resident, resident
 
 log = logging.getLogger("raysl")
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from perf.own_processes import started
 from raysl.errors import RunFailed
 from raysl.hashing import hash_words
-from raysl.memory import most_resident
-from raysl.signals import heeding
+from raysl.process.memory import most_resident
+from raysl.process.signals import heeding
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Note, Record, measures_of
 from raysl.sweeps.replay import Replay

@@ -28,16 +28,16 @@ from perf.numbers import machine, medians, rotated
 from perf.pictures import write_pictures
 from perf.processes import Child, Lineup
 from perf.turns import LAST_TURN, Gate, Starter, Turn
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
-from raysl.memory import keep_freed_memory
 from raysl.methods.place import prepare_device
+from raysl.process.memory import keep_freed_memory
 from raysl.train.loop import fit
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.reporter import LocalReporter
+from raysl.train.state import TrainState
 
 log = logging.getLogger("raysl")
 

@@ -18,7 +18,7 @@ from perf.numbers import verdict
 from raysl.data.order import Order
 from raysl.data.split import runs
 from raysl.errors import RunFailed
-from raysl.memory import most_resident
+from raysl.process.memory import most_resident
 
 GOAL_MB, GOAL_S = 100.0, 1.0
 NUM_BATCHES = 50

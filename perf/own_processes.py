@@ -15,7 +15,7 @@ import torch
 from perf.classifiers import knn_contenders, search
 from perf.sizes import Sizes
 from raysl.errors import RunFailed
-from raysl.memory import unmapped
+from raysl.process.memory import unmapped
 
 WATCH_S = 0.002
 

@@ -22,7 +22,7 @@ from perf.pictures import STORED, write_pictures
 from perf.processes import Child, Lineup, RayRun
 from perf.streams import StreamTask, parts_of_local, raysl_ray
 from perf.turns import Starter
-from raysl.cluster import connect
+from raysl.cluster.connection import connect
 from raysl.errors import RunFailed
 
 log = logging.getLogger("raysl")

@@ -154,7 +154,7 @@ class _Lineup(Lineup[Task]):
 def _connect(stack: ExitStack) -> None:
     import ray
 
-    from raysl.cluster import connect
+    from raysl.cluster.connection import connect
 
     if not ray.is_initialized():
         connect()

@@ -31,7 +31,7 @@ from raysl.data.decode.decode import decode
 from raysl.data.order import Order
 from raysl.data.sources.parquet import Parquet
 from raysl.data.stream.loader import Loader, LocalBatches
-from raysl.memory import keep_freed_memory, most_resident
+from raysl.process.memory import keep_freed_memory, most_resident
 from raysl.transforms.photometric import blur_kernel_size
 from raysl.transforms.recipes import Crops
 from raysl.transforms.view_recipe import evaluation_recipe
@@ -144,8 +144,8 @@ def raysl_local(task: StreamTask) -> Iterator[Any]:
 
 def raysl_ray(settings: dict[str, Any]) -> None:
     """raysl on Ray; Ray Train calls it in its worker."""
+    from raysl.cluster.resources import TASK_CPUS
     from raysl.data.stream.pipeline import RayBatches
-    from raysl.resources import TASK_CPUS
 
     task: StreamTask = settings["task"]
     _prepare_process(task)

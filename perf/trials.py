@@ -12,7 +12,7 @@ from statistics import median
 from perf.commands import command_s
 from perf.own_processes import started
 from raysl.config.load import load_config
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.sweeps.record import Note
 
 

@@ -2,18 +2,21 @@
 
 import importlib
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
+from raysl.former_modules import FormerModules
 from raysl.redact import Redacted
 
 __version__ = "0.1.0"
 
 logging.getLogger("raysl").addFilter(Redacted())  # in every process, workers included
+sys.meta_path.append(FormerModules())
 
 _HOME = {
     "load_config": "raysl.config.load",
     "pretrain": "raysl.train.pretrain",
-    "load_backbone": "raysl.checkpoint",
+    "load_backbone": "raysl.checkpoint.backbone",
     "load_history": "raysl.train.history",
     "extract": "raysl.benchmarks.features.extraction",
     "benchmark": "raysl.benchmarks.suite.evaluate",
@@ -21,7 +24,7 @@ _HOME = {
     "sweep": "raysl.sweeps.run",
     "views": "raysl.train.views",
     "convert": "raysl.weights.convert",
-    "setup": "raysl.process",
+    "setup": "raysl.train.process",
     "Predictor": "raysl.predictor",
 }
 _MODULES = ("methods", "losses", "transforms", "nn", "tune")
@@ -32,13 +35,13 @@ if TYPE_CHECKING:
     from raysl.benchmarks.features.extraction import extract as extract
     from raysl.benchmarks.suite.evaluate import benchmark as benchmark
     from raysl.benchmarks.suite.several import compare as compare
-    from raysl.checkpoint import load_backbone as load_backbone
+    from raysl.checkpoint.backbone import load_backbone as load_backbone
     from raysl.config.load import load_config as load_config
     from raysl.predictor import Predictor as Predictor
-    from raysl.process import setup as setup
     from raysl.sweeps.run import sweep as sweep
     from raysl.train.history import load_history as load_history
     from raysl.train.pretrain import pretrain as pretrain
+    from raysl.train.process import setup as setup
     from raysl.train.views import views as views
     from raysl.weights.convert import convert as convert
 

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.arguments import text_or_path
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.features.stored import Features, read_features
 from raysl.benchmarks.knn import knn_probabilities
 from raysl.benchmarks.neighbours import nearest_rows
 from raysl.benchmarks.suite.settings import load_data
-from raysl.checkpoint import Checkpoint, TrainState, load_checkpoint
-from raysl.checkpoint_files import META_FILE, STATE_FILE, local_copy
+from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
+from raysl.checkpoint.files import META_FILE, STATE_FILE, local_copy
 from raysl.components import resolve
+from raysl.config.arguments import text_or_path
 from raysl.data.decode.background import color_of
 from raysl.data.decode.corrupt import CorruptImage
 from raysl.data.given import given_device, given_list, given_split, told_unusable
@@ -27,6 +27,7 @@ from raysl.data.source import Split
 from raysl.data.split import seen_on
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
+from raysl.train.state import TrainState, setup_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -191,7 +192,7 @@ class Predictor:
         return scores.softmax(dim=1).cpu()
 
     def _load_method(self) -> Method:
-        state = TrainState.create(self.checkpoint.setup, self.device, is_new=False)
+        state = TrainState.create(setup_of(self.checkpoint), self.device, is_new=False)
         with local_copy(self.checkpoint.uri, [META_FILE, STATE_FILE]) as folder:
             state.load(folder)
         if state.average is not None and state.config.train.ema_export:

@@ -12,17 +12,17 @@ from typing import Any, ClassVar
 
 from ray.tune import PlacementGroupFactory, Trainable
 
-from raysl.addresses import absolute
-from raysl.arguments import run_config
-from raysl.checkpoint_files import PREFIX, checkpoint_name, checkpoint_names, newest_whole
-from raysl.cluster import cluster_resources, connect, share_cluster
+from raysl.checkpoint.files import PREFIX, checkpoint_name, checkpoint_names, newest_whole
+from raysl.cluster.connection import cluster_resources, connect, share_cluster
+from raysl.cluster.resources import TRIAL_CPUS, worker_shape
+from raysl.config.arguments import run_config
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, StorageError
 from raysl.redact import bare_tree, redact_uri
 from raysl.report.contents import plain
-from raysl.resources import TRIAL_CPUS, worker_shape
-from raysl.storage import outlast
+from raysl.storage.addresses import absolute
+from raysl.storage.folder import outlast
 from raysl.sweeps.trial import setting, trial_name
 from raysl.train.callbacks.hparams import write_hparams
 from raysl.train.callbacks.metrics_log import parse_metrics

@@ -27,5 +27,5 @@ def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
     register()
     faults = Faults(tmp_path)
     monkeypatch.setenv(VARIABLE, str(faults.folder))
-    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("raysl.storage.reads.FIRST_WAIT_S", 0.0)
     return faults

@@ -17,7 +17,6 @@ import ray
 from PIL import Image
 
 from raysl import cli
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.decode.images import read_images
 from raysl.data.sources.image_folder import ImageFolder
@@ -26,6 +25,7 @@ from raysl.methods.simclr import SimCLR
 from raysl.optim.build import lr_at, peak_lr
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.plan import TrainPlan
+from raysl.train.state import TrainState
 
 SMALL = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
 CHATTY = """

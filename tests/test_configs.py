@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from raysl.checkpoint import TrainState
 from raysl.components import Classes
 from raysl.config.files import config_names, packaged_folder
 from raysl.config.load import load_config
@@ -13,6 +12,7 @@ from raysl.data.batch import Batch
 from raysl.methods.setup import Setup
 from raysl.sweeps.load import load_starts, load_sweep
 from raysl.train.prepare import checked_views
+from raysl.train.state import TrainState
 from raysl.transforms import normalize
 from tests.methods.properties import TINY
 

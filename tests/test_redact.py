@@ -14,8 +14,7 @@ import pytest
 from aiohttp import ClientResponseError
 
 from raysl import cli
-from raysl.addresses import open_uri
-from raysl.checkpoint import TrainState, load_checkpoint
+from raysl.checkpoint.backbone import load_checkpoint
 from raysl.config.docs import annotate
 from raysl.config.dump import differences, dump
 from raysl.config.load import load_config, load_dumped
@@ -24,12 +23,14 @@ from raysl.data.decode.images import read_images
 from raysl.data.sources.file_list import FileList
 from raysl.errors import ConfigError, RunFailed
 from raysl.methods.setup import Setup
-from raysl.reads import read_file
 from raysl.redact import redact, redact_uri, without_hidden
 from raysl.report.page import write_report
+from raysl.storage.addresses import open_uri
+from raysl.storage.reads import read_file
 from raysl.sweeps.load import dump_sweep
 from raysl.sweeps.schema import SweepConfig
 from raysl.train.folder.run_folder import RunFolder
+from raysl.train.state import TrainState
 from tests.data.samples import png
 from tests.report.run import example
 
@@ -195,7 +196,7 @@ class Guarded(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def website(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("raysl.storage.reads.FIRST_WAIT_S", 0.0)
     monkeypatch.setattr(Guarded, "files", {"/list.txt": b"a.png 0\nb.png 1\n", "/a.png": png(1), "/b.png": b"broken"})
     server = HTTPServer(("127.0.0.1", 0), Guarded)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)

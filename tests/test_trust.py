@@ -9,13 +9,14 @@ import torch
 
 import raysl
 from raysl import cli
-from raysl.checkpoint import TrainState, load_backbone, load_checkpoint
+from raysl.checkpoint.backbone import load_backbone, load_checkpoint
 from raysl.config.dump import to_dict, write
 from raysl.config.files import read
 from raysl.config.load import load_config, load_dumped
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.train.folder.run_folder import RunFolder
+from raysl.train.state import TrainState, untrained_backbone
 
 SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
 MINE = """
@@ -107,7 +108,7 @@ def test_code_that_is_trusted_is_imported(saved: Path, mine: str, mark: Path) ->
     assert type(backbone).__name__ == "Net"
     assert mark.read_text() == "imported "
     assert backbone(torch.zeros(1, 3, 16, 16)).shape == (1, backbone.feature_dim)
-    assert load_checkpoint(str(saved), trust_code=True).untrained().feature_dim == backbone.feature_dim
+    assert untrained_backbone(load_checkpoint(str(saved), trust_code=True)).feature_dim == backbone.feature_dim
     with pytest.raises(ConfigError, match="trust_code=True"):
         load_backbone(str(saved))  # though it is imported by now
 

@@ -13,16 +13,15 @@ import pytest
 import ray
 
 import raysl
-from raysl.checkpoint import TrainState
-from raysl.checkpoint_files import checkpoint_name
-from raysl.checkpoint_tensors import load_tensors
-from raysl.cluster import cluster_resources, share_cluster
+from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.tensors import load_tensors
+from raysl.cluster.connection import cluster_resources, share_cluster
+from raysl.cluster.resources import Resources, worker_shape
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.methods.method import StepOutput
-from raysl.resources import Resources, worker_shape
 from raysl.schedule import Step
 from raysl.sweeps.trial import trial_name
 from raysl.train import LocalReporter, fit
@@ -34,6 +33,7 @@ from raysl.train.folder.run_folder import RunFolder, note_event
 from raysl.train.history import frame
 from raysl.train.prepare import prepare
 from raysl.train.pretrain import Result
+from raysl.train.state import TrainState
 from raysl.tune import Pointer, RunTrainable, settings_of, trainable
 from tests.train.runs import SMALL, assert_same
 

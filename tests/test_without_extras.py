@@ -17,7 +17,8 @@ import raysl, raysl.methods, raysl.losses, raysl.transforms, raysl.nn
 from raysl.methods.setup import Setup
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.knn import KNN
-from raysl.checkpoint import TrainState, load_backbone
+from raysl.checkpoint.backbone import load_backbone
+from raysl.train.state import TrainState
 from raysl.components import ALIASES, resolve
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.data.order import Order

@@ -17,10 +17,10 @@ from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
 if TYPE_CHECKING:
-    from raysl.checkpoint import Checkpoint
+    from raysl.checkpoint.backbone import Checkpoint
     from raysl.config.schema import DataConfig
     from raysl.data.source import Split
-    from raysl.storage import Folder
+    from raysl.storage.folder import Folder
 
 FEATURES = ""
 """Name of what a network's `forward` gives, among its stages."""

@@ -6,22 +6,22 @@ from typing import Annotated
 
 import torch
 
-from raysl.addresses import join
-from raysl.assignments import Assignments
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.extraction import Wanted, extract_to
 from raysl.benchmarks.features.stored import Features
 from raysl.benchmarks.suite.results import weights_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_data
-from raysl.checkpoint import load_checkpoint
+from raysl.checkpoint.backbone import load_checkpoint
 from raysl.components import resolve
 from raysl.config.build import node_of
 from raysl.config.layers import parse_overrides
 from raysl.config.ranges import Count, Seed, Width, Within
+from raysl.data.assignments import Assignments
 from raysl.errors import ConfigError
 from raysl.methods.clusters import feature_clusters
 from raysl.redact import redact_uri
-from raysl.storage import Folder
+from raysl.storage.addresses import join
+from raysl.storage.folder import Folder
 
 
 @dataclass(frozen=True, kw_only=True)

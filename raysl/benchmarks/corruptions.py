@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from raysl.addresses import join
 from raysl.data.sources.listing import folders_in
 from raysl.errors import ConfigError
+from raysl.storage.addresses import join
 
 ALEXNET_ERRORS = {
     "gaussian_noise": 88.6428,

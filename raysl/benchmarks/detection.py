@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Metric, Needs
 from raysl.benchmarks.dense.average_precision import THRESHOLDS, Detected, precisions_by_class
 from raysl.benchmarks.dense.boxes import BoxSplit, coco_boxes, voc_boxes
@@ -21,7 +21,7 @@ from raysl.config.schema import BenchmarkConfig
 from raysl.data.order import rank_share
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import TokenBackbone
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.train.plan import TrainPlan
 
 STRIDE = 32

@@ -10,7 +10,7 @@ from raysl.errors import ConfigError
 from raysl.nn.stage_heads import StageHead
 
 if TYPE_CHECKING:
-    from raysl.checkpoint import Checkpoint
+    from raysl.checkpoint.backbone import Checkpoint
 
 TITLE = "Linear probe, augmented"
 
@@ -50,7 +50,7 @@ class LinearAugmented(TrainingBenchmark):
     @classmethod
     def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
         """See `Benchmark.check`; the stages have to be there."""
-        info = checkpoint.setup.backbone
+        info = checkpoint.backbone.info(checkpoint.config.backbone)
         if unknown := [head.stage for head in config.stages if head.stage not in info.stages]:
             there = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
             backbone = checkpoint.config.backbone.name

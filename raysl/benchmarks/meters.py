@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Needs
 from raysl.benchmarks.dense.crops import resized_short, slid, training_crop
 from raysl.benchmarks.dense.maps import chosen_stages
@@ -25,14 +25,14 @@ from raysl.data.order import rank_share
 from raysl.errors import ConfigError
 from raysl.optim.adamw import AdamW
 from raysl.schedule import Duration
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.train.plan import TrainPlan
 from raysl.transforms.channels import network_input
 from raysl.transforms.functional import resize
 from raysl.transforms.random import SampleRandom
 
 if TYPE_CHECKING:
-    from raysl.checkpoint import Checkpoint
+    from raysl.checkpoint.backbone import Checkpoint
 
 Crop = tuple[Tensor, Tensor, Tensor]
 

@@ -18,7 +18,7 @@ from raysl.data.sources.listing import listing
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 BORDER = 2
 """Pixels of red around the images of ObjectNet, which are to be cut off (Barbu et al. 2019, readme of the dataset)."""

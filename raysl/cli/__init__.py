@@ -21,8 +21,8 @@ from raysl.cli.names import list_names, show_config
 from raysl.cli.pretrain import run_pretrain
 from raysl.cli.sweep import run_sweep
 from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.process.signals import hurry
 from raysl.redact import redact
-from raysl.signals import hurry
 
 __all__ = ["DEFAULT_CONFIG", "app", "main", "split_arguments"]
 

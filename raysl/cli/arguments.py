@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysl.errors import ConfigError
-from raysl.screen import set_up_logging
+from raysl.process.screen import set_up_logging
 
 if TYPE_CHECKING:
     from raysl.config.schema import RunConfig

@@ -10,9 +10,9 @@ import typer
 
 from raysl.cli.arguments import Checkpoint, TrustCode, Verbose, set_up
 from raysl.errors import ConfigError
+from raysl.process.signals import heeding
+from raysl.process.waiting import process_start, waiting
 from raysl.redact import redact_uri
-from raysl.signals import heeding
-from raysl.waiting import process_start, waiting
 
 if TYPE_CHECKING:
     from raysl.benchmarks.suite.evaluate import Report

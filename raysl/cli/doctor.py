@@ -10,7 +10,7 @@ def run_doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the environment and its problems as JSON.")] = False,
 ) -> None:
     """Say what is likely to go wrong on this machine; with --env, versions, devices, memory, the git revision."""
-    from raysl.environment import environment, environment_json, environment_text, problems
+    from raysl.process.environment import environment, environment_json, environment_text, problems
 
     found = environment()
     if as_json:

@@ -54,7 +54,7 @@ def run_ingest(
 
     if check:
         from raysl.data.ingest.inspect import inspect
-        from raysl.storage import Folder
+        from raysl.storage.folder import Folder
 
         found = inspect(data, on_ray)
         typer.echo(redact(found.table()))
@@ -77,8 +77,8 @@ def run_ingest(
 def _verify(out: str | None, check: bool, arguments: list[str] | None) -> None:
     if out is None or check or arguments:
         raise ConfigError("--verify compares the files of a finished ingest; give --out its folder, and nothing else")
-    from raysl.addresses import absolute
     from raysl.data.ingest.ingest import verify
+    from raysl.storage.addresses import absolute
 
     damaged = verify(out)
     for name, problem in damaged.items():

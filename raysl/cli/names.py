@@ -34,7 +34,7 @@ def list_names(
     ] = False,
 ) -> None:
     """List what a setting can name, with its class and what it is."""
-    from raysl.listing import KINDS, described, names_of
+    from raysl.cli.listing import KINDS, described, names_of
 
     if kind not in KINDS:
         near = difflib.get_close_matches(kind, KINDS, n=1)

@@ -3,8 +3,8 @@
 import typer
 
 from raysl.cli.arguments import Arguments, LowResource, Verbose, load_run, set_up
-from raysl.signals import heeding
-from raysl.waiting import process_start, waiting
+from raysl.process.signals import heeding
+from raysl.process.waiting import process_start, waiting
 
 
 def run_pretrain(

@@ -50,7 +50,7 @@ def run_sweep(
         _list(run)
         return
     from raysl.leaderboard.references import verdict
-    from raysl.signals import heeding
+    from raysl.process.signals import heeding
 
     with heeding() as signals:
         board = run.run(signals)
@@ -89,7 +89,7 @@ def _list(run: "SweepRun") -> None:
 
 
 def _show(name: str, overrides: list[str], is_watched: bool) -> None:
-    from raysl.addresses import join
+    from raysl.storage.addresses import join
     from raysl.sweeps.status import Status, status_of, watch
 
     storage = DEFAULT_STORAGE

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from raysl.arguments import text_or_path, words
 from raysl.components import ALIASES, only_own_components
+from raysl.config.arguments import text_or_path, words
 from raysl.config.build import from_dict, node_of
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import filled, find, put, settings_in

@@ -47,7 +47,9 @@ def make_absolute(config: Any, is_place: Callable[[str, str], bool]) -> None:
     """
     for name in location_fields(config):
         if (value := getattr(config, name)) is not None:
-            from raysl.addresses import absolute  # pyarrow, which no configuration without places should wait for
+            from raysl.storage.addresses import (
+                absolute,  # pyarrow, which no configuration without places should wait for
+            )
 
             def changed(text: str, name: str = name) -> str:
                 return absolute(text) if is_place(name, text) else text

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.addresses import open_uri
 from raysl.data.sources.files import read_if_there
 from raysl.data.sources.versions import digest_of, versions_of
 from raysl.data.split import Encoded, Rows, Split, runs
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
+from raysl.storage.addresses import open_uri
 
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of Pillow's, which a PNG file keeps as they are
 DEEP = ("I", "F")  # which a TIFF file does

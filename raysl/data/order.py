@@ -22,8 +22,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from raysl.cache import RecentlyUsed
 from raysl.hashing import Int64s, hash_text, hash_words, permutation
+from raysl.storage.cache import RecentlyUsed
 
 CACHE_BYTES = 1 << 26  # of permutations that a process keeps
 _SAMPLES, _UNITS, _WINDOW = 1, 2, 3  # what a permutation is for; part of its key

@@ -3,14 +3,14 @@
 import re
 from dataclasses import dataclass
 
-from raysl.addresses import cut
 from raysl.config.dump import write
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.redact import redact_uri
-from raysl.storage import Folder
+from raysl.storage.addresses import cut
+from raysl.storage.folder import Folder
 
 NUM_BEST = 3
 """Rows whose configurations are written, and whose neighbours are shown."""

@@ -14,7 +14,7 @@ from raysl.report.leaderboard.axes import Axis
 from raysl.report.leaderboard.importance import Importance, importance
 from raysl.report.leaderboard.neighbours import neighbours_of
 from raysl.report.leaderboard.page import Extras, page
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 log = logging.getLogger("raysl")
 

@@ -7,12 +7,12 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raysl.addresses import absolute, cut, join
 from raysl.leaderboard.choice import Choice, choices, pareto, ranked
 from raysl.leaderboard.entry import Entry, SweepFacts
 from raysl.leaderboard.flat import csv_text, flat_rows, text_table, told
 from raysl.redact import redact, redact_tree, redact_uri
-from raysl.storage import Folder
+from raysl.storage.addresses import absolute, cut, join
+from raysl.storage.folder import Folder
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,7 +1,8 @@
 """Losses: pure functions, tensors in, a scalar out; never below fp32 inside, float64 in stays float64.
 
-Where a loss compares this rank's rows with "the batch", the batch is an argument, gathered by `raysl.dist.all_gather`.
-None reads a number from its tensors or picks by a mask, so that nobody has to wait for a GPU.
+Where a loss compares this rank's rows with "the batch", the batch is an argument, gathered by
+`raysl.distributed.all_gather`. None reads a number from its tensors or picks by a mask, so that nobody has to wait for
+a GPU.
 """
 
 from raysl.losses.classification import one_hot, smoothed, soft_binary_cross_entropy, soft_cross_entropy, top_share

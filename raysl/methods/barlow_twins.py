@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Amount, Positive, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch

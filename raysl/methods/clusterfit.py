@@ -15,10 +15,10 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
-from raysl.assignments import read_assignments
+from raysl import distributed as dist
 from raysl.config.ranges import Count, Location, Width, Within
 from raysl.config.schema import MethodConfig
+from raysl.data.assignments import read_assignments
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.hashing import hash_words

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Positive, Share, Within
 from raysl.config.schema import MethodConfig
 from raysl.config.sizes import setting_of

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Length, Momentum, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Count, Width, Within
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Count, NotEmpty, Place, Temperature, Width, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch

@@ -11,7 +11,7 @@ from typing import Annotated, cast
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Factors, Length, Rising, Share, Temperature, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch

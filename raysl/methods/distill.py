@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl import dist
-from raysl.checkpoint import Checkpoint, load_tensors
-from raysl.checkpoint_files import STATE_FILE, local_copy, newest
+from raysl import distributed as dist
+from raysl.checkpoint.backbone import Checkpoint
+from raysl.checkpoint.files import STATE_FILE, local_copy, newest
+from raysl.checkpoint.tensors import load_tensors
 from raysl.config.ranges import Location, Share, Temperature, Width
 from raysl.config.schema import MethodConfig
 from raysl.config.sizes import setting_of

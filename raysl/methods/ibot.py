@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Amount, Factors, Length, Momentum, Rising, Share, Temperature
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch

@@ -10,7 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch

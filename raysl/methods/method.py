@@ -32,9 +32,9 @@ class Method(nn.Module, ABC):
     """A self-supervised method: its views, its networks, its loss.
 
     A subclass nests a frozen `Config` with the paper's defaults, whose `views` is a recipe. Its loss is the mean over
-    this rank's images and takes what the paper calls "the batch" from `raysl.dist`; the loop and DDP then give the
-    gradient of one process holding the whole batch. State that must survive a restart is a parameter or a buffer made
-    in `__init__`; it is written in `after_update` and `before_epoch` alone, alike on every rank.
+    this rank's images and takes what the paper calls "the batch" from `raysl.distributed`; the loop and DDP then give
+    the gradient of one process holding the whole batch. State that must survive a restart is a parameter or a buffer
+    made in `__init__`; it is written in `after_update` and `before_epoch` alone, alike on every rank.
     """
 
     Config: ClassVar[type[MethodConfig]]

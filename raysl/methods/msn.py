@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Amount, Count, Momentum, Share, Temperature, Width, Within
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Count, Temperature, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch

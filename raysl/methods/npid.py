@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Count, Momentum, Temperature, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch

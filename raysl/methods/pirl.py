@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Area, Count, Share, Within, WithViews
 from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, nce_log_norm

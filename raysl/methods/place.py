@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError
 from raysl.methods.method import Method

@@ -69,7 +69,7 @@ class Setup:
         Raises:
             ConfigError: if the plan or the backbone cannot be made of these settings.
         """
-        from raysl import dist
+        from raysl import distributed as dist
         from raysl.train.plan import TrainPlan
         from raysl.train.reference import for_workers
 

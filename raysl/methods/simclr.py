@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Temperature, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from torch import nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Side, Within
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import NotEmpty, Width
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch

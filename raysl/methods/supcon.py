@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import sup_con

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Amount, Share, Width, Within
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch

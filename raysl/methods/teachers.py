@@ -1,6 +1,6 @@
 """A trained network that a method learns from: how it is read, on the driver and on each worker."""
 
-from raysl.checkpoint import Checkpoint, load_checkpoint
+from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 

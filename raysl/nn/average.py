@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.schedule import Duration, Step
 
 

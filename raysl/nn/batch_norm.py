@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from raysl import dist
+from raysl import distributed as dist
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.losses.precision import at_least_fp32
 
 

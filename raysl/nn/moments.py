@@ -7,7 +7,7 @@ rows there are. Nothing is read back from the device.
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 
 
 def centred(z: Tensor) -> tuple[Tensor, Tensor]:

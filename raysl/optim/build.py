@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.components import resolve
 from raysl.config.schema import OptimConfig
 from raysl.optim.course import lr_at as lr_at

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.suite.fitting import MeasuredImages
-from raysl.checkpoint import Checkpoint
+from raysl.checkpoint.backbone import Checkpoint
 from raysl.components import resolve
 from raysl.config.docs import describe
 from raysl.config.dump import to_dict
@@ -28,8 +28,9 @@ from raysl.data.source import Split
 from raysl.hashing import permutation
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
 from raysl.report.page import FILES, write_report
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
 from raysl.train.folder.lineage import parents_of
+from raysl.train.state import setup_of
 from raysl.transforms.view_recipe import evaluation_recipe
 
 log = logging.getLogger("raysl")
@@ -212,7 +213,7 @@ def _spread_queries(labels: np.ndarray) -> np.ndarray:
 
 
 def _views(loaded: Checkpoint, train: Split) -> ViewSample:
-    recipe = resolve("method", loaded.config.method.name).views(loaded.setup)
+    recipe = resolve("method", loaded.config.method.name).views(setup_of(loaded))
     index = permutation(train.num_samples, 2)[:NUM_VIEWED]
     images = read_images(train, index).pictures[0].images
     views = recipe(images, index, loaded.config.seed, 0)

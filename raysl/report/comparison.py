@@ -9,14 +9,14 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
-from raysl.addresses import cut
 from raysl.config.dump import leaves, write_inline
 from raysl.config.schema import DataConfig, RunConfig, TrainConfig, is_may_change
 from raysl.report.contents import RunReport, Score, plain
 from raysl.report.page import redacted
 from raysl.report.summary import bounds, number
 from raysl.report.tables import RIVALS, as_csv, latex_table, latex_text, with_unit
-from raysl.storage import Folder, outlast
+from raysl.storage.addresses import cut
+from raysl.storage.folder import Folder, outlast
 
 FORMAT_VERSION = 1
 COMPARED = ("benchmarks",)

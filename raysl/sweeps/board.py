@@ -9,7 +9,7 @@ from raysl.errors import ConfigError
 from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import LeaderboardFiles
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
 
 log = logging.getLogger("raysl")
 

@@ -9,18 +9,18 @@ import torch
 
 from raysl.benchmarks.benchmark import Needs
 from raysl.benchmarks.suite.fitting import MeasuredImages
-from raysl.checkpoint import TrainState
 from raysl.config.dump import show, to_dict
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
-from raysl.screen import only_errors
+from raysl.process.screen import only_errors
 from raysl.sweeps.distributions import LISTS
 from raysl.sweeps.schema import COSTS, SweepConfig
 from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
 from raysl.sweeps.trial import ALONE, setting
 from raysl.train.prepare import prepare
+from raysl.train.state import TrainState
 
 log = logging.getLogger("raysl")
 

@@ -12,7 +12,7 @@ from raysl.config.load import stored_settings
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.redact import bare_tree, bare_uri, redact_tree, redact_uri
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.load import dump_sweep
 from raysl.sweeps.schema import SweepConfig
 

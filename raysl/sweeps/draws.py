@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from raysl.redact import redact_tree, redact_uri
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.distributions import LISTS
 from raysl.sweeps.space import Space
 from raysl.sweeps.trial import ParentTrial, Trial

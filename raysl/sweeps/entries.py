@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from raysl.leaderboard.entry import Entry, Status
 from raysl.leaderboard.leaderboard import MOST_POINTS, thinned
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.sweeps.logged import Logged
 from raysl.sweeps.record import Note, Record
 

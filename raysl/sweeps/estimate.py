@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from raysl.checkpoint import TrainState
-from raysl.cluster import gpus_of
+from raysl.cluster.connection import gpus_of
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.methods.method import Method, StepOutput
+from raysl.process.screen import only_errors
 from raysl.schedule import Step
-from raysl.screen import only_errors
 from raysl.sweeps.record import Record
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.loop import fit
 from raysl.train.prepare import prepare
 from raysl.train.reporter import LocalReporter
+from raysl.train.state import TrainState
 
 log = logging.getLogger("raysl")
 

@@ -12,7 +12,7 @@ from functools import partial
 from raysl.components import resolve
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.errors import ConfigError, StorageError
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.record import Record
 from raysl.sweeps.trial import Trial
 from raysl.train.folder.dataset_note import DatasetNote

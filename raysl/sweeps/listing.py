@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.flat import shown
-from raysl.screen import duration
+from raysl.process.screen import duration
 from raysl.sweeps.record import Record
 from raysl.sweeps.trial import Trial
 

@@ -7,9 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from raysl.addresses import absolute
-from raysl.arguments import text_or_path, words
-from raysl.checkpoint import load_checkpoint
+from raysl.checkpoint.backbone import load_checkpoint
+from raysl.config.arguments import text_or_path, words
 from raysl.config.dump import show, write
 from raysl.config.files import config_names, find, read, read_file
 from raysl.config.load import apply_overrides, load_config
@@ -17,6 +16,7 @@ from raysl.config.schema import RunConfig
 from raysl.config.values import convert
 from raysl.errors import ConfigError
 from raysl.redact import redact_tree, redact_uri
+from raysl.storage.addresses import absolute
 from raysl.sweeps.distributions import parse
 from raysl.sweeps.schema import SweepConfig, is_measured
 from raysl.sweeps.space import Space, is_component

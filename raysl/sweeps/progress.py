@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from raysl.config.schema import RunConfig
 from raysl.leaderboard.entry import Objective
-from raysl.screen import duration
+from raysl.process.screen import duration
 from raysl.sweeps.estimate import hours_ahead, hours_left
 from raysl.sweeps.listing import time_left
 from raysl.sweeps.record import Record

@@ -14,19 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from raysl.addresses import absolute
-from raysl.arguments import instance, run_config
-from raysl.checkpoint_files import checkpoint_name
-from raysl.cluster import cluster_resources, connect
+from raysl.checkpoint.files import checkpoint_name
+from raysl.cluster.connection import cluster_resources, connect
+from raysl.cluster.resources import most_trials, worker_shape
+from raysl.config.arguments import instance, run_config
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.resources import most_trials, worker_shape
+from raysl.process.screen import logging_shown
+from raysl.process.signals import heeding
 from raysl.schedule import Duration
-from raysl.screen import logging_shown
-from raysl.signals import heeding
+from raysl.storage.addresses import absolute
 from raysl.sweeps.board import Board
 from raysl.sweeps.checks import check_reported, check_trials, named, warn_of
 from raysl.sweeps.claim import as_begun, claim
@@ -199,7 +199,7 @@ class SweepRun:
         """Run what is left.
 
         Args:
-            signals: of `raysl.signals.heeding`.
+            signals: of `raysl.process.signals.heeding`.
 
         Raises:
             ConfigError: if another sweep has this name, or trials have ended on other images.

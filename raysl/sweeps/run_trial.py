@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from raysl.benchmarks.suite.evaluate import Report, benchmark
-from raysl.checkpoint_files import newest_whole
-from raysl.cluster import gpus_of
+from raysl.checkpoint.files import newest_whole
+from raysl.cluster.connection import gpus_of
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, Stopped, StorageError
 from raysl.report.contents import Score
-from raysl.storage import outlast
+from raysl.storage.folder import outlast
 from raysl.sweeps.record import Note, measures_of
 from raysl.train.callbacks.hparams import write_hparams
 from raysl.train.callbacks.metrics_log import parse_metrics

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from raysl.errors import ConfigError
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.screen import duration
-from raysl.storage import Folder
+from raysl.process.screen import duration
+from raysl.storage.folder import Folder
 from raysl.sweeps.claim import SWEEP_FILE
 from raysl.train.folder.run_folder import RunFolder
 

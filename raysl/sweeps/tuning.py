@@ -17,12 +17,12 @@ from ray.tune import ProgressReporter, Tuner
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 
-from raysl.cluster import share_cluster
+from raysl.cluster.connection import share_cluster
+from raysl.cluster.resources import TRIAL_CPUS
 from raysl.config.schema import RunConfig
 from raysl.errors import StorageError
 from raysl.redact import redact
-from raysl.resources import TRIAL_CPUS
-from raysl.storage import outlast
+from raysl.storage.folder import outlast
 from raysl.sweeps.judging import Verdict
 from raysl.sweeps.record import Note, Record
 from raysl.sweeps.replay import Replay
@@ -38,7 +38,7 @@ MOST_ENDS_WITHOUT = 2
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # runs have logs of their own
     "RAY_AIR_NEW_OUTPUT": "0",  # whose box of settings nobody can switch off
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are heeded by raysl.signals
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are heeded by raysl.process.signals
 }
 
 

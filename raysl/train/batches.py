@@ -9,8 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from raysl import dist
-from raysl.checkpoint import TrainState
+from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.data.order import Order, rank_share
 from raysl.data.source import Split
@@ -18,6 +17,7 @@ from raysl.data.sources.subset import Subset, even_share
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.errors import ConfigError
 from raysl.train.plan import TrainPlan
+from raysl.train.state import TrainState
 from raysl.transforms.view_recipe import ViewRecipe
 
 log = logging.getLogger("raysl")

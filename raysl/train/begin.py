@@ -7,16 +7,16 @@ from pathlib import Path
 
 import torch
 
-from raysl.checkpoint import TrainState, check_resumable
-from raysl.checkpoint_files import STATE_FILE, Found, checkpoint_name, local_copy, read_meta, upload
-from raysl.checkpoint_tensors import load_tensors
-from raysl.checkpoint_weights import told
+from raysl.checkpoint.files import STATE_FILE, Found, checkpoint_name, local_copy, read_meta, upload
+from raysl.checkpoint.tensors import load_tensors
+from raysl.checkpoint.weights import told
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
-from raysl.storage import outlast
+from raysl.storage.folder import outlast
 from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.prepare import Prepared
+from raysl.train.state import TrainState, check_resumable
 
 log = logging.getLogger("raysl")
 

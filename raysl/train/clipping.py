@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 
 Over = Literal["model", "part", "tensor"]
 """Whose norm is clipped, see `train.clip_grad_over`."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from raysl.checkpoint_files import Found
+from raysl.checkpoint.files import Found
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.optim.build import lr_at, peak_lr

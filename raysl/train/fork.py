@@ -15,10 +15,7 @@ from typing import Any
 
 import torch
 
-from raysl.addresses import absolute, split_query
-from raysl.arguments import run_config
-from raysl.checkpoint import TrainState, check_resumable
-from raysl.checkpoint_files import (
+from raysl.checkpoint.files import (
     META_FILE,
     PREFIX,
     SETTINGS_FILE,
@@ -31,8 +28,9 @@ from raysl.checkpoint_files import (
     upload,
     verify,
 )
-from raysl.checkpoint_tensors import load_tensors, save_tensors
-from raysl.checkpoint_weights import misfits
+from raysl.checkpoint.tensors import load_tensors, save_tensors
+from raysl.checkpoint.weights import misfits
+from raysl.config.arguments import run_config
 from raysl.config.build import node_of
 from raysl.config.dump import dump
 from raysl.config.load import stored_tree
@@ -42,13 +40,15 @@ from raysl.data.order import epoch_length
 from raysl.errors import ConfigError
 from raysl.optim.build import build_optimizer
 from raysl.redact import redact_uri
-from raysl.storage import Folder, outlast
+from raysl.storage.addresses import absolute, split_query
+from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
 from raysl.train.folder.lineage import Parent, parents_of, write_parents
 from raysl.train.folder.run_folder import METRICS_FILE, RunFolder
 from raysl.train.follow import events_of
 from raysl.train.prepare import Prepared, prepare
+from raysl.train.state import TrainState, check_resumable
 
 log = logging.getLogger("raysl")
 

@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from raysl.addresses import absolute
-from raysl.arguments import text_or_path
+from raysl.config.arguments import text_or_path
 from raysl.errors import ConfigError
+from raysl.storage.addresses import absolute
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.folder.run_folder import METRICS_FILE, RunFolder
 

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from raysl import dist
-from raysl.checkpoint import TrainState
+from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.hashing import step_seed
 from raysl.methods.method import StepOutput
@@ -24,6 +23,7 @@ from raysl.train.late import NonFiniteLoss as NonFiniteLoss
 from raysl.train.meter import Meter
 from raysl.train.plan import TrainPlan
 from raysl.train.reporter import Reporter
+from raysl.train.state import TrainState
 
 
 def fit(

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
-from raysl import dist
-from raysl.memory import most_resident
+from raysl import distributed as dist
+from raysl.process.memory import most_resident
 
 WARM_UP = 3  # first steps of a start, which compile, allocate and fill queues: they are not timed
 

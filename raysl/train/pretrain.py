@@ -19,21 +19,21 @@ import ray.train
 from ray.train import FailureConfig, ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from raysl.addresses import absolute, join
-from raysl.arguments import run_config
 from raysl.benchmarks.suite.evaluate import Report, benchmark
-from raysl.checkpoint_files import SETTINGS_FILE, Found, newest_whole
-from raysl.checkpoint_kept import Kept
-from raysl.cluster import cluster_resources, connect, disconnect
+from raysl.checkpoint.files import SETTINGS_FILE, Found, Kept, newest_whole
+from raysl.cluster.connection import cluster_resources, connect, disconnect
+from raysl.cluster.resources import worker_shape
+from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.errors import Stopped as Stopped
+from raysl.process.signals import Signals, heeding
+from raysl.process.waiting import Waiting, waiting
 from raysl.redact import redact, redact_uri
 from raysl.report.summary import score_table
 from raysl.report.verdict import remarks
-from raysl.resources import worker_shape
-from raysl.signals import Signals, heeding
-from raysl.storage import outlast
+from raysl.storage.addresses import absolute, join
+from raysl.storage.folder import outlast
 from raysl.train.begin import begin
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
@@ -46,7 +46,6 @@ from raysl.train.prepare import Prepared, prepare
 from raysl.train.stopping import how_to_go_on, stopping
 from raysl.train.trainer import Trainer
 from raysl.train.worker import Job, Outcome, max_corrupt, train_worker
-from raysl.waiting import Waiting, waiting
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,10 +9,9 @@ from typing import Any
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
 
-from raysl import dist
-from raysl.checkpoint import STATE_FILE
-from raysl.checkpoint_files import KEPT_FILE, META_FILE, checkpoint_name, newest_whole, sweep
-from raysl.storage import Folder, outlast
+from raysl import distributed as dist
+from raysl.checkpoint.files import KEPT_FILE, META_FILE, STATE_FILE, checkpoint_name, newest_whole, sweep
+from raysl.storage.folder import Folder, outlast
 from raysl.train.folder.disk import Disk
 from raysl.train.folder.lock_files import Lock
 from raysl.train.folder.run_folder import (

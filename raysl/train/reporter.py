@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from raysl import dist
-from raysl.checkpoint_files import checkpoint_name, checkpoint_names, newest_whole, remove_old, write_local
-from raysl.storage import Folder
+from raysl import distributed as dist
+from raysl.checkpoint.files import checkpoint_name, checkpoint_names, newest_whole, remove_old, write_local
+from raysl.storage.folder import Folder
 
 log = logging.getLogger("raysl")
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from raysl.errors import ConfigError, StorageError
-from raysl.signals import Signals
-from raysl.storage import outlast
+from raysl.process.signals import Signals
+from raysl.storage.folder import outlast
 from raysl.train.folder.run_folder import STARTUP_FILE, STOP_FILE, RunFolder
 
 log = logging.getLogger("raysl")

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl import dist
-from raysl.arguments import run_config
+from raysl import distributed as dist
 from raysl.components import Classes
+from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
 from raysl.data.decode.background import color_of

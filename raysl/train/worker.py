@@ -13,16 +13,14 @@ import ray.util
 import torch
 from ray.train.collective import broadcast_from_rank_zero
 
-from raysl import dist
-from raysl.checkpoint import TrainState
+from raysl import distributed as dist
 from raysl.config.schema import RunConfig
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.pipeline import RayBatches
 from raysl.errors import ConfigError, RunFailed, StorageError
-from raysl.memory import keep_freed_memory
 from raysl.methods.place import prepare_device
 from raysl.methods.setup import Setup
-from raysl.process import repeat_kernels
+from raysl.process.memory import keep_freed_memory
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.collapse_watch import CollapseWatch
 from raysl.train.callbacks.corrupt_images import CorruptImages
@@ -41,8 +39,10 @@ from raysl.train.folder.run_folder import PROBE_FILE, STOP_FILE, RunFolder, note
 from raysl.train.loop import fit
 from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared
+from raysl.train.process import repeat_kernels
 from raysl.train.ray_reporter import RayReporter, local_logs
 from raysl.train.reference import told_for_workers
+from raysl.train.state import TrainState
 
 
 @dataclass(frozen=True)

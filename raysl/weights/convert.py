@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from raysl.addresses import absolute, cut
-from raysl.arguments import instance, words
-from raysl.checkpoint import load_checkpoint
-from raysl.checkpoint_files import META_FILE
+from raysl.checkpoint.backbone import load_checkpoint
+from raysl.checkpoint.files import META_FILE
 from raysl.components import resolve
+from raysl.config.arguments import instance, words
 from raysl.config.build import from_dict
 from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
@@ -21,7 +20,8 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.vit import SIZES
 from raysl.redact import redact_uri
-from raysl.storage import Folder
+from raysl.storage.addresses import absolute, cut
+from raysl.storage.folder import Folder
 from raysl.weights.exports import EXPORTS
 from raysl.weights.files import draft, is_checkpoint, local_file, read_tree
 from raysl.weights.fill import Table, check_filled, fill, renamed

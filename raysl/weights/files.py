@@ -17,10 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from raysl.addresses import absolute, cut, info_of
-from raysl.checkpoint_files import META_FILE, local_copy
+from raysl.checkpoint.files import META_FILE, local_copy
 from raysl.errors import ConfigError
-from raysl.storage import Folder
+from raysl.storage.addresses import absolute, cut, info_of
+from raysl.storage.folder import Folder
 
 TRUST = "If you trust the file, say trust_code=True, on the command line --trust-code"
 _BROKEN = (

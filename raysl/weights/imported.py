@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import save as to_safetensors
 
 import raysl
-from raysl.checkpoint_files import BACKBONE_FILE, SETTINGS_FILE, checkpoint_name, seal, upload
+from raysl.checkpoint.files import BACKBONE_FILE, SETTINGS_FILE, checkpoint_name, seal, upload
 from raysl.config.dump import dump
 from raysl.config.schema import MethodConfig, RunConfig
 from raysl.data.batch import Batch, DataInfo
@@ -19,7 +19,7 @@ from raysl.methods.method import Method, StepOutput
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.schedule import Step
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 NAME = f"{__name__}:Imported"

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from raysl.arguments import words
+from raysl.config.arguments import words
 from raysl.errors import ConfigError
 
 ANCHORS = {

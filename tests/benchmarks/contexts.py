@@ -10,7 +10,7 @@ from raysl.components import resolve
 from raysl.config.schema import DataConfig
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.vit import ViT
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 
 def context_of(

@@ -8,15 +8,15 @@ import torch
 from torch.nn import functional as F
 
 from raysl import cli
-from raysl.assignments import read_assignments
 from raysl.benchmarks.clusters import cluster_images
 from raysl.benchmarks.features.extraction import extract
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
+from raysl.data.assignments import read_assignments
 from raysl.errors import ConfigError
 from raysl.methods.clusterfit import ClusterFit
 from raysl.methods.setup import Setup
 from raysl.train.prepare import prepare
+from raysl.train.state import TrainState
 
 WORDS = ("backbone.num_stages=1", "backbone.width=4", "data.limit=70", "benchmarks=[]")
 

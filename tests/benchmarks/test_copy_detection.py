@@ -17,7 +17,7 @@ from raysl.benchmarks.instance_retrieval.regions import gem
 from raysl.benchmarks.instance_retrieval.whitening import Moments
 from raysl.data.sources.digits import Digits
 from raysl.errors import ConfigError
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.transforms.functional import normalize
 from tests.benchmarks.contexts import context_of, tiny_resnet, tiny_vit
 from tests.benchmarks.instance_retrieval import samples

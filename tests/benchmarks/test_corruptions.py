@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl.addresses import split_query
 from raysl.benchmarks import corruptions, robustness
 from raysl.benchmarks.benchmark import Context, Labelled, by_name
 from raysl.benchmarks.corruptions import ALEXNET_ERRORS, corrupted_folders, mean_corruption_error
 from raysl.benchmarks.robustness import Robustness
 from raysl.benchmarks.shifted_sets import ShiftedSet
 from raysl.errors import ConfigError
+from raysl.storage.addresses import split_query
 from tests.benchmarks.test_robustness import context_with, embedded
 from tests.benchmarks.test_shifted_sets import WORDS, save
 

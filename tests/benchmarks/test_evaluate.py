@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from raysl.benchmarks.suite.evaluate import benchmark
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.methods.setup import Setup
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.pretrain import pretrain
+from raysl.train.state import TrainState
 from tests.benchmarks.test_fitting import folder_of
 from tests.data.samples import png
 

@@ -18,11 +18,12 @@ from raysl.benchmarks.features.extraction import _basis, extract
 from raysl.benchmarks.knn import KNN
 from raysl.benchmarks.suite.evaluate import benchmark
 from raysl.benchmarks.suite.settings import load_data
-from raysl.checkpoint import TrainState, load_backbone
+from raysl.checkpoint.backbone import load_backbone
 from raysl.config.load import load_config
 from raysl.data.sources.digits import Digits
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
+from raysl.train.state import TrainState
 from tests.data.samples import png
 from tests.data.sources.test_coco import dataset
 

@@ -16,9 +16,9 @@ from raysl.benchmarks.benchmark import Context, Findings, Side
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.finetune import Finetune
 from raysl.benchmarks.training_runs.run import ProbeViews, training_run
-from raysl.checkpoint import TrainState
 from raysl.errors import ConfigError
 from raysl.train.prepare import prepare
+from raysl.train.state import TrainState
 from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, pretrain_here, shades
 
 WHOLE = ProbeViews(min_scale=1.0, flip=0.0)

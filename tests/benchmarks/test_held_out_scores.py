@@ -11,21 +11,22 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from raysl import Predictor, dist
+from raysl import Predictor
+from raysl import distributed as dist
 from raysl.benchmarks.linear_augmented import LinearAugmented
 from raysl.benchmarks.training_runs import held_out_scores
 from raysl.benchmarks.training_runs.run import training_run
-from raysl.checkpoint import TrainState
-from raysl.checkpoint_files import checkpoint_names
+from raysl.checkpoint.files import checkpoint_names
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.nn.stage_heads import StageHead
 from raysl.schedule import Duration
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.prepare import prepare
+from raysl.train.state import TrainState
 from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, shades
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 
 
 def run_in(folder: Path) -> RunConfig:

@@ -18,8 +18,7 @@ from raysl.benchmarks.linear_augmented import LinearAugmented
 from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.benchmarks.training_runs.held_out_scores import FILE
 from raysl.benchmarks.training_runs.run import ProbeViews, training_run
-from raysl.checkpoint import TrainState
-from raysl.checkpoint_files import checkpoint_names
+from raysl.checkpoint.files import checkpoint_names
 from raysl.config.build import from_dict
 from raysl.config.dump import to_dict
 from raysl.config.load import load_config
@@ -29,6 +28,7 @@ from raysl.nn.pooling import Pool
 from raysl.nn.stage_heads import StageHead
 from raysl.schedule import Duration
 from raysl.train.prepare import prepare
+from raysl.train.state import TrainState
 from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, pretrain_here, shades
 from tests.train.problem import StopAt
 

@@ -11,7 +11,7 @@ from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
 from raysl.benchmarks.classifiers.svm_training import LabelledRows, Machine
 from raysl.benchmarks.low_shot import draw_shots
 from raysl.benchmarks.low_shot_svm import LowShotSVM, _drawn, _Shared
-from raysl.cluster import connect
+from raysl.cluster.connection import connect
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 from tests.benchmarks.test_linear import perfect_set

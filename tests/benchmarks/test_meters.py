@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from raysl.benchmarks.meters import Meter, PrecisionAtK, RecallAtK, TopK, top_k_hits
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 
 FIRST = torch.tensor([[3.0, 2, 1], [3, 1, 2], [1, 3, 2]])
 SECOND = torch.tensor([[3.0, 2, 1], [1, 3, 2], [1, 3, 2]])
@@ -92,7 +92,7 @@ def test_many_small_updates_are_one_large() -> None:
 
 
 def shares_of_this_rank() -> dict[int, float]:
-    from raysl import dist
+    from raysl import distributed as dist
 
     meter = TopK((1, 2))
     for scores in (FIRST, SECOND)[dist.rank() :: 2]:

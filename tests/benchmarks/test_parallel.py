@@ -4,7 +4,7 @@ import ray
 
 from raysl.benchmarks import parallel
 from raysl.benchmarks.parallel import run_jobs
-from raysl.cluster import connect
+from raysl.cluster.connection import connect
 from tests.benchmarks.jobs import look_up
 
 JOBS = [(3,), (1,), (4,)]

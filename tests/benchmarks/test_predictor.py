@@ -17,11 +17,12 @@ import raysl
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.features.stored import read_features
 from raysl.benchmarks.knn import KNN, knn_predict, knn_probabilities
-from raysl.checkpoint import TrainState, load_backbone
+from raysl.checkpoint.backbone import load_backbone
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.schedule import Duration, Step
+from raysl.train.state import TrainState
 from raysl.transforms import normalize
 from raysl.transforms.view_recipe import evaluation_recipe
 

@@ -12,7 +12,7 @@ from raysl.benchmarks.suite.results import Basis, Result, Results, label_of
 from raysl.benchmarks.training_runs.run import ProbeViews
 from raysl.nn.stage_heads import StageHead
 from raysl.report.contents import Score
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 BASIS = Basis(step=2, weights="", settings={"k": [20]}, train="a", test="b", image={"image_size": 32}, seed=0, code="c")
 SCORE = Score(

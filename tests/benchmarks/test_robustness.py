@@ -14,12 +14,12 @@ from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.features.extraction import Wanted
 from raysl.benchmarks.robustness import Robustness, features_of, top_hits
 from raysl.benchmarks.shifted_sets import ShiftedSet
-from raysl.checkpoint_files import BACKBONE_FILE
+from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.config.schema import DataConfig
 from raysl.data.source import Split
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.errors import ConfigError
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from tests.benchmarks.contexts import Flat, context_of
 from tests.benchmarks.test_shifted_sets import WORDS, imagenet, object_net, save
 

@@ -11,7 +11,7 @@ from raysl.cli.benchmark import _sorted_words
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from tests.benchmarks.test_evaluate import SMALL, save
 from tests.test_trust import MINE, rewrite
 

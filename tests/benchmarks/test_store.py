@@ -22,7 +22,7 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.pixels import RawPixels
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 ABOUT = About({"weights": "a"}, num_rows=10, part_rows=4, dtype="fp32")
 MATRIX = torch.randn(10, 3, generator=torch.Generator().manual_seed(0))
@@ -134,7 +134,7 @@ MEMORY = """
 import resource, sys, numpy as np
 from raysl.benchmarks.features.store import About, Rows, Store
 from raysl.benchmarks.features.stored import Features
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 num, width = int(sys.argv[1]), 512
 store = Store.begin(Folder(sys.argv[2]), About({}, num, 1024, "fp32"))
 row = np.random.default_rng(0).standard_normal((1024, width), np.float32)

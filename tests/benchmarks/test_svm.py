@@ -13,7 +13,7 @@ from raysl.benchmarks.benchmark import FeatureSet, Findings, Labelled, by_name
 from raysl.benchmarks.classifiers import svm_training
 from raysl.benchmarks.classifiers.svm_training import LabelledRows, Machine, cross_validated, fit_class, normalised
 from raysl.benchmarks.svm import SVM
-from raysl.cluster import connect
+from raysl.cluster.connection import connect
 from raysl.errors import ConfigError
 from tests.benchmarks.test_knn import digits, random_set
 from tests.benchmarks.test_linear import perfect_set

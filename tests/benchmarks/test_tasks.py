@@ -14,7 +14,7 @@ from raysl.benchmarks.suite.workplace import Workplace
 from raysl.config.load import load_config
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.data.source import Split
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from tests.benchmarks.test_fitting import folder_of, images_of
 
 

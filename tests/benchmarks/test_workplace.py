@@ -8,12 +8,12 @@ from pathlib import Path
 import fsspec
 
 from raysl.benchmarks.suite.workplace import OWN, YOUNG_S, workplace
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 AT_WORK = """
 import sys
 from raysl.benchmarks.suite.workplace import workplace
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 with workplace(Folder(sys.argv[1])) as place:
     place.features("test").make()

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from raysl.benchmarks.benchmark import Context, Side
-from raysl.checkpoint import TrainState, load_checkpoint
-from raysl.checkpoint_files import checkpoint_name, newest
+from raysl.checkpoint.backbone import load_checkpoint
+from raysl.checkpoint.files import checkpoint_name, newest
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import Stopped
 from raysl.methods.setup import Setup
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, fit
 from raysl.train.begin import begin
 from raysl.train.callbacks.callback import Callback
@@ -24,6 +24,7 @@ from raysl.train.folder.run_folder import RunFolder
 from raysl.train.history import load_history
 from raysl.train.prepare import prepare
 from raysl.train.pretrain import Result
+from raysl.train.state import TrainState, untrained_backbone
 from tests.data.samples import png
 
 NUM = 60
@@ -67,7 +68,7 @@ def context_of(uri: str, folder: Path, side: Side = "trained") -> Context:
     loaded = load_checkpoint(uri)
     source = resolve("source", loaded.config.data.name)(loaded.config.data)
     images = {split: source.required(split) for split in ("train", "test")}
-    network = loaded.backbone if side == "trained" else loaded.untrained()
+    network = loaded.backbone if side == "trained" else untrained_backbone(loaded)
     where = Folder(str(folder / "benchmarks" / side))
     num_classes = len(images["train"].classes)
     return Context(side, network, loaded, loaded.config.data, images, None, None, num_classes, 0, where)

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.nn.batch_norm import convert_sync_batch_norm, norm_statistics
 from raysl.schedule import Step
-from tests.distributed import run_ranks
 from tests.gpu.marks import CUDA, on_gpu
 from tests.methods.test_simclr import small_simclr, whole_batch
+from tests.rank_processes import run_ranks
 from tests.train.problem import problem
 
 pytestmark = on_gpu

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl import dist
-from raysl.checkpoint import load_backbone
+from raysl import distributed as dist
+from raysl.checkpoint.backbone import load_backbone
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.data.order import Order
@@ -23,8 +23,8 @@ from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.stop import StopRequest
 from raysl.transforms.recipes import Crops
 from raysl.transforms.view_recipe import evaluation_recipe
-from tests.distributed import run_ranks
 from tests.gpu.marks import CUDA, on_gpu
+from tests.rank_processes import run_ranks
 from tests.train.problem import StopAt, batches, differing, problem, tensors_of
 
 pytestmark = on_gpu

@@ -10,7 +10,7 @@ from raysl.config.load import load_config
 from raysl.leaderboard.best import NUM_BEST
 from raysl.leaderboard.files import LeaderboardFiles, write
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from tests.leaderboard.boards import board, entry, zoo
 
 

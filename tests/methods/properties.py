@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysl import dist
-from raysl.checkpoint import TrainState
+from raysl import distributed as dist
 from raysl.components import ALIASES
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
@@ -19,6 +18,7 @@ from raysl.data.stream.loader import LocalBatches
 from raysl.train import LocalReporter, fit
 from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared, prepare
+from raysl.train.state import TrainState
 
 Steps = dict[str, Any]
 """What `exact_steps` gives."""

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from raysl.assignments import Assignments
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
+from raysl.data.assignments import Assignments
 from raysl.errors import ConfigError
 from raysl.losses import UNKNOWN
 from raysl.methods.clusterfit import ClusterFit
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
 from raysl.schedule import Step
+from raysl.train.state import TrainState
 from tests.methods.test_deepcluster import NUM_SAMPLES, START, plain, plain_images, some_batch
 
 SMALL = ("backbone.num_stages=2", "backbone.width=4", "method.clusters=4", "train.batch_size=6")
@@ -84,7 +84,7 @@ def test_without_a_teacher_pixels_are_clustered_and_that_is_said(caplog: pytest.
 
 
 def test_a_teachers_features_are_clustered_once_in_front_of_the_first_step(teacher: str) -> None:
-    from raysl.checkpoint import load_backbone
+    from raysl.checkpoint.backbone import load_backbone
 
     ClusterFit.check(setup_of(teacher=teacher))
     method = small_method(teacher=teacher)

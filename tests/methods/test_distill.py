@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -13,6 +12,7 @@ from raysl.methods.distill import Distill, hints, soft_labels
 from raysl.methods.setup import Setup
 from raysl.optim.groups import split_groups
 from raysl.schedule import Step
+from raysl.train.state import TrainState
 
 STEP = Step(0, 10, 5)
 SMALL = ("backbone.num_stages=2", "backbone.width=4", "train.batch_size=4")

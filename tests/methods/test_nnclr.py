@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -15,7 +15,7 @@ from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.course import peak_lr
 from raysl.schedule import Step
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 
 STEP = Step(0, 10, 5)
 SHARES = [4, 2]

@@ -1,7 +1,7 @@
 """Which ranks normalise together."""
 
 from raysl.nn.batch_norm import SyncBatchNorm, local_statistics
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 from tests.train.problem import problem
 
 

@@ -9,8 +9,8 @@ import torch
 
 from raysl.config.load import load_config
 from raysl.train.prepare import prepare
-from tests.distributed import run_ranks
 from tests.methods.properties import METHODS, STOPS, exact_steps, on_ranks
+from tests.rank_processes import run_ranks
 
 NOT_EXACT: dict[str, str] = {}
 """Methods whose gradient is another one on other numbers of ranks, each with the reason."""

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.checkpoint import TrainState
 from raysl.config.build import from_dict
 from raysl.config.dump import to_dict
 from raysl.config.load import load_config
@@ -20,8 +19,9 @@ from raysl.optim.build import set_schedules
 from raysl.schedule import Step
 from raysl.train.expected import check_expected_names
 from raysl.train.prepare import prepare
-from tests.distributed import run_ranks
+from raysl.train.state import TrainState
 from tests.methods.properties import Steps, exact_steps
+from tests.rank_processes import run_ranks
 
 STEP = Step(0, 10, 5)
 NETWORK = ("backbone.num_stages=2", "backbone.width=4", "train.batch_size=6")

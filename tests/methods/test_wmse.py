@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -15,7 +15,7 @@ from raysl.methods.wmse import WMSE, distance, whitened
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.schedule import Step
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 
 STEP = Step(0, 10, 5)
 SHARES = {1: [11], 2: [7, 4], 3: [4, 3, 4]}

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.nn.batch_norm import SyncBatchNorm, convert_sync_batch_norm, local_statistics, norm_statistics
 from raysl.nn.heads import mlp
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 
 COUNTS = [5, 2]
 CASES = {

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysl.checkpoint import TrainState
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.config.schema import BackboneConfig
@@ -22,8 +21,9 @@ from raysl.nn.backbones.freezing import freeze
 from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.nn.ema import Teacher
 from raysl.train.prepare import prepare
-from tests.distributed import run_ranks
+from raysl.train.state import TrainState
 from tests.methods.properties import METHODS, Steps, exact_steps, small
+from tests.rank_processes import run_ranks
 
 HAS_TIMM = importlib.util.find_spec("timm") is not None
 needs_timm = pytest.mark.skipif(not HAS_TIMM, reason="timm is not installed")

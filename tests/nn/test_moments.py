@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.nn.moments import centred, products
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 
 SHARES = [5, 2]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.errors import ConfigError
 from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.nn.ema import Teacher
@@ -14,7 +14,7 @@ from raysl.nn.kmeans import kmeans
 from raysl.nn.memory_bank import MemoryBank
 from raysl.nn.queue import Queue
 from raysl.nn.sinkhorn import sinkhorn
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 
 COUNTS = {1: [7], 2: [5, 2], 3: [4, 0, 3]}
 CLOSE: dict[str, float] = {"rtol": 1e-10, "atol": 1e-12}

@@ -10,7 +10,6 @@ import torchvision
 from torch import nn
 from torchvision import models
 
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
@@ -21,6 +20,7 @@ from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.nn.drop_path import DropPath, draws_of
 from raysl.train import LocalReporter, fit
 from raysl.train.prepare import prepare
+from raysl.train.state import TrainState
 
 NAMES = models.list_models(module=models)
 ONE_A_FAMILY = {

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.nn.view_passes import ViewNorm, features_of_views
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 
 SHARES = [4, 2]
 

@@ -3,9 +3,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.nn.whiten import whitened
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 
 
 def rows_of(num: int = 40, dim: int = 6) -> Tensor:

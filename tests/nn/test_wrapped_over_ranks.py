@@ -5,8 +5,8 @@ import importlib.util
 import pytest
 import torch
 
-from tests.distributed import run_ranks
 from tests.methods.properties import Steps, exact_steps
+from tests.rank_processes import run_ranks
 
 NETWORKS = {
     "torchvision's MobileNet": ("backbone=torchvision", "backbone.model=mobilenet_v3_small"),

@@ -7,7 +7,7 @@ import torch
 from perf.contenders import BareSimCLR
 from perf.step import default_names, measure_step, step_table
 from perf.workload import Workload, setup_of
-from raysl import dist
+from raysl import distributed as dist
 from raysl.methods.simclr import SimCLR
 from raysl.schedule import Step
 

@@ -10,7 +10,7 @@ from perf.sweep import SweepSizes, Work, check_names, measure_sweep, sweep_table
 from perf.trials import Swept, bare_s, swept
 from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.sweeps.record import Note
 
 STEPS = Work(

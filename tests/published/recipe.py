@@ -11,7 +11,6 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from raysl.checkpoint import TrainState
 from raysl.components import Classes
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
@@ -22,6 +21,7 @@ from raysl.nn.ema import Teacher
 from raysl.schedule import Step
 from raysl.train.plan import TrainPlan
 from raysl.train.prepare import checked_views, views_of
+from raysl.train.state import TrainState
 from raysl.transforms import normalize
 from raysl.transforms.view_recipe import ViewRecipe
 from tests.methods.properties import TINY

@@ -14,7 +14,7 @@ import pytest
 from raysl.report.comparison import Comparison, compare, comparison_csv, comparison_latex, unique, write_comparison
 from raysl.report.comparison_page import comparison_page
 from raysl.report.contents import RunReport, Score, parse_report_json, report_json
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from tests.report.test_page import HOSTILE, Outline
 
 

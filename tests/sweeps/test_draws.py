@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raysl.config.load import load_config
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.sweeps.draws import Draws
 from raysl.sweeps.optuna_search import OptunaSearch
 from raysl.sweeps.population import PopulationSearch

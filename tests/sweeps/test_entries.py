@@ -13,7 +13,7 @@ from raysl.config.load import load_config
 from raysl.errors import RunFailed
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import MOST_POINTS
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.sweeps import run_trial
 from raysl.sweeps.entries import entry_of
 from raysl.sweeps.judging import Verdict

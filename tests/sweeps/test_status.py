@@ -9,7 +9,7 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import write
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.sweeps import estimate
 from raysl.sweeps.estimate import hours_left
 from raysl.sweeps.listing import outdated, summary, trial_lines

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from raysl.checkpoint import load_backbone
+from raysl.checkpoint.backbone import load_backbone
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.sweeps.status import status_of

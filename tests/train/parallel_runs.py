@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from raysl import dist
-from raysl.checkpoint import TrainState
+from raysl import distributed as dist
 from raysl.train import LocalReporter, fit
 from raysl.train.prepare import Prepared
+from raysl.train.state import TrainState
 from tests.methods.properties import InFloat64
 
 

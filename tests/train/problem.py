@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from raysl import dist
-from raysl.checkpoint import TrainState
+from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
@@ -14,6 +13,7 @@ from raysl.methods.setup import Setup
 from raysl.schedule import Step
 from raysl.train import TrainPlan
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.state import TrainState
 
 IMAGES = (48, 0)  # and classes
 SMALL = (

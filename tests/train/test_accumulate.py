@@ -11,8 +11,8 @@ from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
 from raysl.train.accumulate import backward_in_parts
 from raysl.train.plan import TrainPlan
-from tests.distributed import run_ranks
 from tests.methods.properties import exact_steps
+from tests.rank_processes import run_ranks
 
 PARTS = "train.accumulate=2"
 BY_IMAGE = ("mae", "ibot")

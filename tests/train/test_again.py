@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint import TrainState
-from raysl.checkpoint_files import checkpoint_name
+from raysl.checkpoint.files import checkpoint_name
 from raysl.config.load import load_config
 from raysl.methods.setup import Setup
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.pretrain import _command, pretrain
+from raysl.train.state import TrainState
 from tests.train.runs import SMALL
 
 

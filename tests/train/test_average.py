@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
-from raysl.checkpoint import TrainState, load_backbone
-from raysl.checkpoint_files import checkpoint_name
+from raysl import distributed as dist
+from raysl.checkpoint.backbone import load_backbone
+from raysl.checkpoint.files import checkpoint_name
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
@@ -17,7 +17,8 @@ from raysl.nn.average import WeightAverage
 from raysl.schedule import Duration, Step
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
-from tests.distributed import run_ranks
+from raysl.train.state import TrainState
+from tests.rank_processes import run_ranks
 from tests.train.problem import StopAt, batches, differing, problem, tensors_of
 
 EMA = "train.ema=0.75"

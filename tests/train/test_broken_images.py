@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from raysl import dist
-from raysl.checkpoint import TrainState
-from raysl.checkpoint_files import newest_whole
+from raysl import distributed as dist
+from raysl.checkpoint.files import newest_whole
 from raysl.config.load import load_config
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import RunFailed
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.pretrain import _check_corrupt
-from tests.distributed import run_ranks
+from raysl.train.state import TrainState
+from tests.rank_processes import run_ranks
 from tests.train.problem import batches, problem
 from tests.train.runs import SMALL
 

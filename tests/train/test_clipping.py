@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.train import LocalReporter, fit
 from raysl.train.clipping import Over, clip_norm
-from tests.distributed import run_ranks
 from tests.optim.probe import Probe
+from tests.rank_processes import run_ranks
 from tests.train.problem import batches, problem
 
 MOST = 2.0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
 from raysl.methods.simclr import SimCLR

@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.methods.setup import Setup
 from raysl.train import TrainPlan
 from raysl.train.callbacks.callback import Run
 from raysl.train.callbacks.data_wait import DataWait
+from raysl.train.state import TrainState
 
 
 def _events(folder: Path, shares: list[float]) -> list[str]:

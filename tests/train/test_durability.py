@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.stream.loader import LocalBatches
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
 from raysl.train.prepare import prepare
+from raysl.train.state import TrainState
 from tests.faults import Faults
 from tests.train.runs import (
     SMALL,

@@ -8,7 +8,6 @@ import pytest
 import ray
 import yaml
 
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
@@ -17,6 +16,7 @@ from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.pretrain import pretrain
+from raysl.train.state import TrainState
 from tests.train.problem import SMALL, StopAt, batches
 from tests.train.runs import finish, start
 

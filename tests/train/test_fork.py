@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint import TrainState
-from raysl.checkpoint_files import checkpoint_name
-from raysl.checkpoint_tensors import load_tensors
+from raysl.checkpoint.files import checkpoint_name
+from raysl.checkpoint.tensors import load_tensors
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
@@ -27,6 +26,7 @@ from raysl.train.folder.run_folder import RunFolder
 from raysl.train.follow import events_of
 from raysl.train.fork import fork
 from raysl.train.prepare import prepare
+from raysl.train.state import TrainState
 from tests.faults import Faults
 from tests.train.runs import SMALL, assert_same
 

@@ -14,8 +14,7 @@ import torch
 import torch.distributed as torch_dist
 from torch import Tensor
 
-from raysl import dist
-from raysl.checkpoint import TrainState
+from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
@@ -29,8 +28,9 @@ from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.held_out import HeldOut
 from raysl.train.prepare import prepare
+from raysl.train.state import TrainState
 from tests.data.samples import png
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 from tests.train.problem import SMALL
 
 NUM = 25  # images of either split

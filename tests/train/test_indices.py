@@ -20,7 +20,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.methods.simclr import SimCLR
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
@@ -22,6 +21,7 @@ from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.meter import WARM_UP
+from raysl.train.state import TrainState
 from tests.train.runs import assert_same
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.md"

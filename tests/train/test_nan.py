@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl.checkpoint import TrainState, load_backbone
+from raysl.checkpoint.backbone import load_backbone
 from raysl.components import Classes
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
@@ -19,6 +19,7 @@ from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.schedule import Step
 from raysl.train import LocalReporter, NonFiniteLoss, fit
+from raysl.train.state import TrainState
 from tests.train.runs import SMALL
 
 BAD_STEP = 13

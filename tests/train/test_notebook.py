@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 
 import raysl
-from raysl.checkpoint import TrainState
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.train import LocalReporter, TrainPlan, fit
+from raysl.train.state import TrainState
 from raysl.transforms import normalize
 from tests.train.problem import IMAGES, SMALL, batches, problem
 

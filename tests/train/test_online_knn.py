@@ -2,7 +2,6 @@
 
 import pytest
 
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.order import Order
 from raysl.data.sources.digits import Digits
@@ -12,8 +11,9 @@ from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Run
 from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.plan import TrainPlan
+from raysl.train.state import TrainState
 from raysl.transforms.view_recipe import evaluation_recipe
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 
 SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.methods.setup import Setup
 from raysl.train.folder.run_folder import RunFolder
+from raysl.train.state import TrainState
 from tests.data.samples import png
 from tests.test_redact import Guarded, website  # noqa: F401
 from tests.test_trust import MINE

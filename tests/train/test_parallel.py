@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.train.prepare import prepare
-from tests.distributed import run_ranks
 from tests.methods.properties import small
+from tests.rank_processes import run_ranks
 from tests.train.parallel_runs import tensors_of, trained
 
 CASES: dict[str, tuple[str, ...]] = {

@@ -6,8 +6,7 @@ import pytest
 import ray
 import yaml
 
-from raysl.checkpoint import TrainState
-from raysl.checkpoint_files import checkpoint_name
+from raysl.checkpoint.files import checkpoint_name
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
@@ -16,6 +15,7 @@ from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.pause import Pause
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.pretrain import Result, pretrain
+from raysl.train.state import TrainState
 from tests.train.problem import batches, differing, problem, tensors_of
 from tests.train.runs import SMALL, assert_same, logged_step, tensors
 

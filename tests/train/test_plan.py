@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from raysl.cluster.resources import Resources, worker_shape
 from raysl.config.load import load_config
 from raysl.config.schema import TrainConfig
 from raysl.data.order import Order
 from raysl.data.split import runs
 from raysl.errors import ConfigError
-from raysl.resources import Resources, worker_shape
 from raysl.train.plan import TrainPlan
 
 

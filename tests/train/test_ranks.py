@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from raysl import dist
-from raysl.checkpoint import TrainState
+from raysl import distributed as dist
 from raysl.methods.method import StepOutput
 from raysl.nn.batch_norm import norm_statistics
 from raysl.schedule import Step
 from raysl.train import LocalReporter, NonFiniteLoss, TrainPlan, fit, late
 from raysl.train.callbacks.callback import Callback, Run
-from tests.distributed import run_ranks
+from raysl.train.state import TrainState
+from tests.rank_processes import run_ranks
 from tests.train.problem import StopAt, batches, differing, problem, tensors_of
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from raysl.checkpoint import TrainState
-from raysl.checkpoint_files import Found
+from raysl.checkpoint.files import Found
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
@@ -18,6 +17,7 @@ from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.prepare import prepare
 from raysl.train.reference import for_workers, told_for_workers
+from raysl.train.state import TrainState
 from tests.train.problem import SMALL, batches, differing, tensors_of
 
 STEPS = ("optim.warmup=500st", "train.checkpoint_every=1000st", "train.log_every=10st", "train.eval_every=3st")

@@ -15,8 +15,9 @@ import ray
 import ray.cloudpickle
 
 from raysl.benchmarks.suite.settings import load_benchmarks
-from raysl.checkpoint import TrainState, load_checkpoint
-from raysl.checkpoint_files import Found, checkpoint_name, seal
+from raysl.checkpoint.backbone import load_checkpoint
+from raysl.checkpoint.files import Found, checkpoint_name, seal
+from raysl.cluster.resources import Resources, worker_shape
 from raysl.components import ALIASES, resolve
 from raysl.config.fields import group_of, settings_of
 from raysl.config.load import load_config, load_dumped
@@ -24,7 +25,6 @@ from raysl.config.schema import RunConfig, is_may_change
 from raysl.config.view_presets import PRESETS
 from raysl.errors import ConfigError, RunFailed
 from raysl.methods.setup import Setup
-from raysl.resources import Resources, worker_shape
 from raysl.train.begin import begin
 from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.expected import check_expected
@@ -33,6 +33,7 @@ from raysl.train.folder.disk import Disk
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared, prepare
+from raysl.train.state import TrainState
 from raysl.train.worker import _callbacks, max_corrupt
 from raysl.transforms.recipes import Crops
 from tests.train.runs import SMALL, finish, start

@@ -13,7 +13,7 @@ import pytest
 
 from raysl.config.load import load_config
 from raysl.errors import Stopped
-from raysl.signals import Signals
+from raysl.process.signals import Signals
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.folder.run_folder import STARTUP_FILE, STOP_FILE, RunFolder
 from raysl.train.pretrain import pretrain

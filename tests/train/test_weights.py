@@ -13,8 +13,8 @@ import ray
 import torch
 from torch import Tensor
 
-from raysl.checkpoint import TrainState, load_checkpoint
-from raysl.checkpoint_files import checkpoint_name, checkpoint_names
+from raysl.checkpoint.backbone import load_checkpoint
+from raysl.checkpoint.files import checkpoint_name, checkpoint_names
 from raysl.config.docs import annotate
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
@@ -26,6 +26,7 @@ from raysl.train.begin import begin
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.prepare import prepare
 from raysl.train.pretrain import pretrain
+from raysl.train.state import TrainState, untrained_backbone
 from tests.test_trust import MINE, rewrite
 from tests.train.runs import SMALL, finish, start
 
@@ -155,7 +156,7 @@ def test_untrained_means_without_another_runs_weights_too(tmp_path: Path, source
     config = config_of(tmp_path, f"method.weights={source}")
     folder, _ = started(config)
     shutil.rmtree(source)
-    untrained = load_checkpoint(folder.uri).untrained()
+    untrained = untrained_backbone(load_checkpoint(folder.uri))
     fresh = TrainState.create(Setup.of(config_of(tmp_path), *IMAGES)).method.export()
     assert same(untrained.state_dict(), fresh.state_dict())
 

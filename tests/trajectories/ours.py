@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysl.checkpoint import TrainState
 from raysl.data.batch import Batch
 from raysl.methods.method import Method
 from raysl.schedule import Step
 from raysl.train import LocalReporter, fit
+from raysl.train.state import TrainState
 from tests.methods.properties import InFloat64, small
 
 STEPS = 20

@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.train.prepare import prepare
+from raysl.train.state import TrainState
 from raysl.transforms import network_input, normalize
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)

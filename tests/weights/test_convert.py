@@ -19,8 +19,8 @@ from torch import Tensor
 
 import raysl
 from raysl import cli
-from raysl.checkpoint import TrainState, load_checkpoint
-from raysl.checkpoint_files import checkpoint_name
+from raysl.checkpoint.backbone import load_checkpoint
+from raysl.checkpoint.files import checkpoint_name
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
@@ -28,6 +28,7 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.vit import ViT
 from raysl.train.prepare import prepare
+from raysl.train.state import TrainState, untrained_backbone
 from raysl.weights.convert import KINDS, convert, load_weights
 from raysl.weights.exports import detectron2_name, to_timm, to_torchvision
 from raysl.weights.layouts import Rules
@@ -319,7 +320,7 @@ def test_converted_weights_are_a_run_that_load_backbone_takes(imported: Path) ->
     assert list(meta["weights"]["sha256"]) == ["narrow.pth"]
     told = "Its weights are those of `narrow.pth`, in the layout of torchvision (plain names)."
     assert load_weights(str(imported)).told == told
-    untrained = load_checkpoint(str(imported)).untrained()
+    untrained = untrained_backbone(load_checkpoint(str(imported)))
     assert not torch.equal(untrained.state_dict()["bn1.weight"], backbone.state_dict()["bn1.weight"])
 
 

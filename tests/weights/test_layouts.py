@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from raysl.checkpoint import TrainState
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
+from raysl.train.state import TrainState
 from raysl.weights.convert import load_weights
 from raysl.weights.layouts import LAYOUTS, Rules
 from tests.weights.networks import (

@@ -17,8 +17,8 @@ from torch import Tensor
 from raysl.benchmarks.dense.files import Files, even_part, lines_of
 from raysl.benchmarks.dense.masks import VOC_CLASSES
 from raysl.errors import ConfigError
-from raysl.reads import REMOTE_READS
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
+from raysl.storage.reads import REMOTE_READS
 
 CLASSES = VOC_CLASSES[1:]
 SIDES = ("xmin", "ymin", "xmax", "ymax")

@@ -8,14 +8,14 @@ from typing import TypeVar
 import numpy as np
 from torch import Tensor
 
-from raysl.addresses import open_uri
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.sources.files import read_if_there
 from raysl.data.sources.listing import files_in
 from raysl.data.split import Missing
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.storage import Folder
+from raysl.storage.addresses import open_uri
+from raysl.storage.folder import Folder
 
 T = TypeVar("T")
 

@@ -5,10 +5,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from raysl import dist
-from raysl.checkpoint import STATE_FILE
-from raysl.checkpoint_files import META_FILE, checkpoint_name, newest_whole, remove_old, sweep, upload, write_local
-from raysl.storage import Folder
+from raysl import distributed as dist
+from raysl.checkpoint.files import (
+    META_FILE,
+    STATE_FILE,
+    checkpoint_name,
+    newest_whole,
+    remove_old,
+    sweep,
+    upload,
+    write_local,
+)
+from raysl.storage.folder import Folder
 from raysl.train.reporter import Save
 
 

@@ -16,7 +16,7 @@ from raysl.benchmarks.dense.files import Files, even_part, lines_of
 from raysl.data.decode.corrupt import CorruptImage
 from raysl.data.decode.decode import opened
 from raysl.errors import ConfigError
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 IGNORE = 255
 """What a pixel that does not count has, in memory and in VOC's files."""

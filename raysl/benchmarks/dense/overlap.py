@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.benchmarks.metric import RESAMPLES, Metric, percentiles
 
 

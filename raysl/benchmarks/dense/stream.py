@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.data.order import Order
 from raysl.train.plan import TrainPlan

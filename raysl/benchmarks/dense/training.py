@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.benchmarks.benchmark import Benchmark, Context
 from raysl.benchmarks.dense.keeper import Keeper
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.locations import content_of
-from raysl.checkpoint import TrainState
 from raysl.config.dump import plain
 from raysl.config.schema import MethodConfig, OptimConfig, RunConfig, TrainConfig
 from raysl.data.batch import DataInfo
@@ -29,6 +28,7 @@ from raysl.train.batches import BatchStream
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.loop import fit
 from raysl.train.plan import TrainPlan
+from raysl.train.state import TrainState
 
 log = logging.getLogger("raysl")
 

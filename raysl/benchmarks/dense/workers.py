@@ -13,12 +13,12 @@ import torch
 from ray.train import FailureConfig, ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.benchmarks.benchmark import Context, Findings
-from raysl.cluster import cluster_resources, connect
+from raysl.cluster.connection import cluster_resources, connect
+from raysl.cluster.resources import worker_shape
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError, RunFailed
-from raysl.resources import worker_shape
 from raysl.train.trainer import Trainer
 
 MAX_FAILURES = 3

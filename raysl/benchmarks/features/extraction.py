@@ -11,23 +11,23 @@ import torch
 from torch import nn
 
 import raysl
-from raysl.addresses import join
-from raysl.arguments import instance, words
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read_rows
 from raysl.benchmarks.features.store import About, Dtype, Rows, Store, part_rows_for
 from raysl.benchmarks.features.stored import Features, StoredSet
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_data
-from raysl.checkpoint import load_checkpoint
-from raysl.checkpoint_files import BACKBONE_FILE
+from raysl.checkpoint.backbone import load_checkpoint
+from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.components import resolve
+from raysl.config.arguments import instance, words
 from raysl.config.schema import DataConfig
 from raysl.data.source import SPLITS, Split
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.redact import redact
-from raysl.storage import Folder
+from raysl.storage.addresses import join
+from raysl.storage.folder import Folder
 
 log = logging.getLogger("raysl")
 
@@ -153,7 +153,7 @@ def extract_to(
 ) -> dict[tuple[str, str], Store]:
     """Features by the names of network and stage, each to its folder; what lies there of the same ones is kept."""
     from raysl.benchmarks.features.pool import over_chunks  # Ray, without which benchmarks can still be named
-    from raysl.cluster import cluster_resources, connect
+    from raysl.cluster.connection import cluster_resources, connect
 
     connect()
     part_rows = part_rows_for(split.num_samples, cluster_resources().cpus)

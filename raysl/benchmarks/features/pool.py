@@ -16,8 +16,8 @@ import torch
 from ray.data import DataContext
 from torch import nn
 
-from raysl.cluster import cluster_resources, connect
-from raysl.resources import TASK_CPUS
+from raysl.cluster.connection import cluster_resources, connect
+from raysl.cluster.resources import TASK_CPUS
 
 Numpy = dict[str, np.ndarray]
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
 
 FORMAT = 1
 ABOUT_FILE = "_about.json"

@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from raysl.addresses import open_uri, telling
 from raysl.benchmarks.benchmark import FEATURES, FeatureSet
 from raysl.benchmarks.features.store import ABOUT_FILE, Rows, Store, array_of
 from raysl.errors import ConfigError
-from raysl.storage import Folder
+from raysl.storage.addresses import open_uri, telling
+from raysl.storage.folder import Folder
 
 MOST_IN_MEMORY = 1 << 30
 """Bytes of features that are held in memory; more of them are mapped from a file."""

@@ -14,7 +14,7 @@ from raysl.benchmarks.instance_retrieval.truth import ImageFiles, Images, Instan
 from raysl.data.sources.listing import folders_in
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 Dataset = Literal["roxford5k", "rparis6k", "oxford5k", "paris6k", "instre", "copydays"]
 REVISITED = ("roxford5k", "rparis6k")

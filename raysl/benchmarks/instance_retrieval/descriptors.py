@@ -17,7 +17,7 @@ from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import CorruptImage
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.transforms.channels import network_input
 
 log = logging.getLogger("raysl")

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from raysl.benchmarks.instance_retrieval.truth import Box
 from raysl.data.decode.decode import decode
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.transforms.functional import Interpolation, resize
 
 

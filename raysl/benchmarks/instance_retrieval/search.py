@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from raysl.addresses import absolute
 from raysl.benchmarks.benchmark import Context
 from raysl.benchmarks.class_retrieval import SCORES_AT_ONCE
 from raysl.benchmarks.instance_retrieval.datasets import Dataset, load, task_names
@@ -23,6 +22,7 @@ from raysl.benchmarks.instance_retrieval.protocols import Scored, rank_database,
 from raysl.benchmarks.instance_retrieval.truth import ImageFiles, Images, InstanceSet
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
+from raysl.storage.addresses import absolute
 
 Similarity = Literal["dot", "l2"]
 

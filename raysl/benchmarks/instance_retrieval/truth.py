@@ -11,7 +11,7 @@ from raysl.data.sources.endings import is_image
 from raysl.data.sources.listing import listing
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 Box = tuple[float, float, float, float]
 """Left, top, right and bottom in pixels of the image as it is stored."""

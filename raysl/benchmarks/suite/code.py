@@ -20,13 +20,27 @@ EVERY = ("raysl.benchmarks.benchmark", "raysl.benchmarks.features.embedding", "r
 _BY_NAME = {"raysl.optim.build": "optimizer"}
 """Modules that take classes by names in the settings, with the slot of these: all that raysl has there count."""
 _NO_MATTER = (
-    *("raysl.addresses", "raysl.arguments", "raysl.assignments", "raysl.cache", "raysl.checkpoint", "raysl.cli"),
-    *("raysl.cluster", "raysl.components", "raysl.config", "raysl.data.ingest", "raysl.environment", "raysl.errors"),
-    *("raysl.family", "raysl.listing", "raysl.memory", "raysl.process", "raysl.reads", "raysl.redact"),
-    *("raysl.report", "raysl.resources", "raysl.screen", "raysl.signals", "raysl.storage", "raysl.waiting"),
+    *(
+        "raysl.storage",
+        "raysl.process",
+        "raysl.cluster",
+        "raysl.config",
+        "raysl.checkpoint",
+        "raysl.report",
+        "raysl.cli",
+    ),
+    *(
+        "raysl.report",
+        "raysl.components",
+        "raysl.errors",
+        "raysl.redact",
+        "raysl.data.assignments",
+        "raysl.data.ingest",
+    ),
     *("raysl.benchmarks.suite", "raysl.train.folder", "raysl.train.expected", "raysl.train.fork", "raysl.train.meter"),
     *("raysl.train.history", "raysl.train.reporter", "raysl.train.ray_reporter", "raysl.train.callbacks.progress"),
-    *("raysl.train.callbacks.tensorboard", "raysl.train.callbacks.metrics_log"),
+    *("raysl.train.callbacks.tensorboard", "raysl.train.callbacks.metrics_log", "raysl.train.state"),
+    "raysl.train.process",
 )
 """Packages and modules that only move, store, check or tell numbers; settings are compared as such."""
 
@@ -93,7 +107,7 @@ def closure(names: tuple[str, ...]) -> dict[str, Module]:
 
 
 def _does_not_matter(name: str) -> bool:
-    return any(name == part or name.startswith((f"{part}.", f"{part}_")) for part in _NO_MATTER)
+    return any(name == part or name.startswith(f"{part}.") for part in _NO_MATTER)
 
 
 def _is_ours(kind: type[object]) -> bool:

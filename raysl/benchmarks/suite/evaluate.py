@@ -5,18 +5,18 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from raysl.addresses import cut
-from raysl.arguments import words
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.measurement import Measurement
 from raysl.benchmarks.suite.measurement import Report as Report
 from raysl.benchmarks.suite.results import RESULTS_FOLDER
 from raysl.benchmarks.suite.settings import dataset_tag, load_benchmarks, load_data
-from raysl.checkpoint import Checkpoint, load_checkpoint
-from raysl.checkpoint_files import checkpoint_names
+from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
+from raysl.checkpoint.files import checkpoint_names
+from raysl.config.arguments import words
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.errors import ConfigError
-from raysl.storage import PATIENCE_S, Folder, outlast
+from raysl.storage.addresses import cut
+from raysl.storage.folder import PATIENCE_S, Folder, outlast
 
 log = logging.getLogger("raysl")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from pyarrow import fs
 
-from raysl.addresses import info_of, telling
 from raysl.config.locations import location_fields, places_in
 from raysl.data.sources.versions import version_at
+from raysl.storage.addresses import info_of, telling
 
 
 def content_of(config: Any) -> dict[str, str]:

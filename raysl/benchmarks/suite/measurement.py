@@ -16,16 +16,16 @@ from raysl.benchmarks.suite.results import OTHER_CODE, Basis, Result, Results, l
 from raysl.benchmarks.suite.side_by_side import Measured, Task, measure, measure_all
 from raysl.benchmarks.suite.tasks import Tasks
 from raysl.benchmarks.suite.workplace import workplace
-from raysl.checkpoint import Checkpoint
+from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.process.screen import duration
+from raysl.process.waiting import enter
 from raysl.redact import redact_uri
 from raysl.report.contents import Score, flat_metrics
 from raysl.report.summary import score_html, score_table
 from raysl.report.verdict import remarks
-from raysl.screen import duration
-from raysl.storage import Folder, outlast
-from raysl.waiting import enter
+from raysl.storage.folder import Folder, outlast
 
 if TYPE_CHECKING:
     import pandas as pd

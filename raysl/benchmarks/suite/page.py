@@ -10,11 +10,11 @@ from typing import Any
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.results import Result
-from raysl.checkpoint import Checkpoint
+from raysl.checkpoint.backbone import Checkpoint
 from raysl.data.source import Split
 from raysl.redact import bare_uri, redact
 from raysl.report.contents import RunReport, flat_metrics, parse_report_json
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
 
 
 class Page:

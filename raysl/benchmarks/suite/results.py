@@ -17,13 +17,13 @@ from typing import Any
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.fitting import MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.locations import content_of, digests_of
-from raysl.checkpoint import Checkpoint
-from raysl.checkpoint_files import BACKBONE_FILE
+from raysl.checkpoint.backbone import Checkpoint
+from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.components import ALIASES, only_own_components, resolve
 from raysl.config.dump import plain as plain_settings
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.report.contents import Score, parse_score, plain
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
 
 log = logging.getLogger("raysl")
 

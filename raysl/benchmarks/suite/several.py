@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from raysl.addresses import cut, join
-from raysl.arguments import words
 from raysl.benchmarks.suite.evaluate import Report, benchmark, prepare
 from raysl.benchmarks.suite.results import RESULTS_FOLDER
-from raysl.checkpoint import newest
-from raysl.checkpoint_files import META_FILE, SETTINGS_FILE, checkpoint_names, read_meta
+from raysl.checkpoint.files import META_FILE, SETTINGS_FILE, checkpoint_names, newest, read_meta
+from raysl.config.arguments import words
 from raysl.config.load import load_dumped
 from raysl.errors import ConfigError
 from raysl.report.contents import RunReport, parse_report_json
-from raysl.storage import Folder, outlast
+from raysl.storage.addresses import cut, join
+from raysl.storage.folder import Folder, outlast
 from raysl.train.plan import TrainPlan
 
 log = logging.getLogger("raysl")

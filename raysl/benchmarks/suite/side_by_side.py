@@ -15,7 +15,7 @@ from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings,
 from raysl.benchmarks.features.stored import StoredSet
 from raysl.benchmarks.parallel import ANYWHERE
 from raysl.benchmarks.suite.figures import confusion, reliability
-from raysl.cluster import cluster_resources, connect
+from raysl.cluster.connection import cluster_resources, connect
 from raysl.config.schema import BenchmarkConfig
 
 log = logging.getLogger("raysl")

@@ -12,11 +12,12 @@ from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_cl
 from raysl.benchmarks.suite.results import digest_of, image_settings, weights_of
 from raysl.benchmarks.suite.side_by_side import Task
 from raysl.benchmarks.suite.workplace import Workplace
-from raysl.checkpoint import Checkpoint
+from raysl.checkpoint.backbone import Checkpoint
 from raysl.data.source import Split
 from raysl.data.sources.subset import even_share
 from raysl.nn.pixels import RawPixels
-from raysl.waiting import enter
+from raysl.process.waiting import enter
+from raysl.train.state import untrained_backbone
 
 MOST_SHOWN = 5000
 """Images that the pictures of a report are chosen from where no benchmark has the features of all of them."""
@@ -45,7 +46,7 @@ class Tasks:
     @cached_property
     def networks(self) -> dict[Side, nn.Module]:
         """What is measured, by the side that it is."""
-        return {"trained": self.loaded.backbone, "untrained": self.loaded.untrained(), "pixels": RawPixels()}
+        return {"trained": self.loaded.backbone, "untrained": untrained_backbone(self.loaded), "pixels": RawPixels()}
 
     def of(self, keys: list[str]) -> Iterator[Task]:
         """A task for each of these benchmarks and each of its sides; features are extracted once for all of them."""

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from raysl.errors import RunFailed, RunInUse
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
 from raysl.train.folder.lock import local_lock, remote_lock
 
 log = logging.getLogger("raysl")

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.benchmarks.features.embedding import embed
 from raysl.benchmarks.training_runs.probe import Probe
 from raysl.components import resolve

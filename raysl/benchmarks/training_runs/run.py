@@ -15,7 +15,7 @@ from raysl.benchmarks.benchmark import Benchmark, Context, Labelled
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.training_runs.held_out_scores import HeldOutScores
 from raysl.benchmarks.training_runs.probe import Probe
-from raysl.checkpoint_files import BACKBONE_FILE
+from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.components import resolve
 from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides

@@ -19,12 +19,12 @@ from raysl.benchmarks.classifiers.by_class import NAMES, class_means
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.benchmarks.training_runs.held_out_scores import FILE, logged_names
-from raysl.checkpoint_files import checkpoint_names, local_copy, remove
+from raysl.checkpoint.files import checkpoint_names, local_copy, remove
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, StorageError
 from raysl.methods.supervised import Supervised
 from raysl.nn.stage_heads import StageHead
-from raysl.storage import outlast
+from raysl.storage.folder import outlast
 from raysl.train.folder.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from raysl.config.dump import plain, write_inline
 from raysl.config.schema import DataConfig
 from raysl.data.ingest.ingested import MANIFEST_FILE, PLAN_FILE, Json
 from raysl.errors import ConfigError
-from raysl.storage import PART, Folder
+from raysl.storage.folder import PART, Folder
 
 CORRUPT_FILE = "corrupt.jsonl"
 

@@ -19,8 +19,8 @@ from functools import partial
 from pyarrow import fs
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from raysl.arguments import instance
 from raysl.components import resolve
+from raysl.config.arguments import instance
 from raysl.config.dump import plain
 from raysl.config.schema import DataConfig
 from raysl.data.ingest.folder import CORRUPT_FILE, claim, text_of
@@ -29,9 +29,9 @@ from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter
 from raysl.data.ingest.split_parts import SplitPart, Spread, in_process, parts_of, splits_of, tell_notes
 from raysl.data.source import Split
 from raysl.errors import ConfigError, RunFailed
-from raysl.reads import REMOTE_READS
 from raysl.redact import bare_tree
-from raysl.storage import PART, Folder
+from raysl.storage.folder import PART, Folder
+from raysl.storage.reads import REMOTE_READS
 
 log = logging.getLogger("raysl")
 

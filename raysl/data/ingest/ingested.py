@@ -8,9 +8,9 @@ from typing import Any
 
 from pyarrow import fs
 
-from raysl.addresses import telling
 from raysl.errors import ConfigError
-from raysl.reads import REMOTE_READS, read_file, read_ranges
+from raysl.storage.addresses import telling
+from raysl.storage.reads import REMOTE_READS, read_file, read_ranges
 
 PLAN_FILE = "ingest.json"
 MANIFEST_FILE = "manifest.json"

@@ -15,7 +15,7 @@ from raysl.data.decode.decode import CorruptImage, Encoded, decode, opened
 from raysl.data.ingest.split_parts import SplitPart, Spread, in_process, parts_of, splits_of
 from raysl.data.source import Split
 from raysl.data.sources.endings import ENDINGS, IMAGES
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 PART_ROWS = 2048
 READ_ROWS = 256

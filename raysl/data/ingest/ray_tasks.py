@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import RayTaskError
 
-from raysl.cluster import cluster_resources, connect
+from raysl.cluster.connection import cluster_resources, connect
 from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.source import Split
 from raysl.errors import ConfigError, RunFailed

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from raysl.addresses import telling
 from raysl.data.decode.decode import CorruptImage
 from raysl.data.ingest.ingested import footer_of
 from raysl.data.ingest.split_parts import SplitPart
@@ -22,7 +21,8 @@ from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import CLASSES_KEY
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s
-from raysl.storage import PART, Folder
+from raysl.storage.addresses import telling
+from raysl.storage.folder import PART, Folder
 
 RECORDS = ".ingest"  # folder of what is known of the files that are whole
 CHUNK_BYTES = 1 << 22

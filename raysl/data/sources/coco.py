@@ -13,7 +13,7 @@ from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit, check_present, sizes_of
 from raysl.errors import ConfigError
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 YEARS = ("2017", "2014")
 FIELDS = {"images": ("id", "file_name"), "annotations": ("image_id", "category_id"), "categories": ("id", "name")}

@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
-from raysl.addresses import cut, info_at, join, open_uri, telling
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
@@ -21,6 +20,7 @@ from raysl.data.sources.paths import Paths
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.redact import bare_uri, without_hidden
+from raysl.storage.addresses import cut, info_at, join, open_uri, telling
 
 WEB = ("http://", "https://")
 

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from pyarrow import fs
 
-from raysl.addresses import info_of, open_uri, telling
 from raysl.data.source import Missing, Rows, Split, runs
 from raysl.data.sources.listing import File, files_in, shown
 from raysl.data.sources.paths import Paths
@@ -15,7 +14,8 @@ from raysl.data.sources.versions import digest_of, versions_of
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.reads import REMOTE_READS, read_file
+from raysl.storage.addresses import info_of, open_uri, telling
+from raysl.storage.reads import REMOTE_READS, read_file
 
 
 class FilesSplit(Split):

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from raysl.addresses import open_uri
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
@@ -22,6 +21,7 @@ from raysl.data.sources.versions import digest_of, versions_of
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
+from raysl.storage.addresses import open_uri
 
 DEFAULT_TRAIN = "train"
 

@@ -9,7 +9,6 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
-from raysl.addresses import info_of, join
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import LABELS, Source, Split
@@ -18,6 +17,7 @@ from raysl.data.sources.files import FilesSplit
 from raysl.data.sources.listing import File, folders_in, listed, listing, shown
 from raysl.data.sources.part_names import HELD_OUT, by_part, held_out_notes, part_named
 from raysl.errors import ConfigError
+from raysl.storage.addresses import info_of, join
 
 
 class ImageFolder(Source):

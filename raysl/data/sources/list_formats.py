@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from pyarrow import fs
 
-from raysl.addresses import cut, info_of, telling
 from raysl.errors import ConfigError
-from raysl.reads import read_file
+from raysl.storage.addresses import cut, info_of, telling
+from raysl.storage.reads import read_file
 
 FORMATS = (".npy", ".txt", ".csv", ".jsonl")
 _CHUNK = 1 << 16

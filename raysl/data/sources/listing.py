@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from pyarrow import fs
 
-from raysl.addresses import info_of, telling
+from raysl.storage.addresses import info_of, telling
 
 _SHOWN = 3
 _NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from pyarrow import fs
 
-from raysl.addresses import info_of, telling
 from raysl.data.ingest.ingested import MANIFEST_FILE, PLAN_FILE, check_finished
 from raysl.data.sources.listing import File, listed, listing
 from raysl.data.sources.shards import check_names
 from raysl.data.sources.versions import versions_of
 from raysl.errors import ConfigError
-from raysl.reads import read_file
+from raysl.storage.addresses import info_of, telling
+from raysl.storage.reads import read_file
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from raysl.addresses import telling
 from raysl.data.sources.class_names import check_range, class_names, numbered
 from raysl.data.sources.parquet_columns import raw_labels
 from raysl.errors import ConfigError
-from raysl.reads import retrying
+from raysl.storage.addresses import telling
+from raysl.storage.reads import retrying
 
 Range = tuple[int, int]
 READS = 8  # files at a time

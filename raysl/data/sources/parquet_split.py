@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from raysl.addresses import open_uri
-from raysl.cache import RecentlyUsed
 from raysl.data.source import LABELS, Rows, Split
 from raysl.data.sources.class_names import numbered
 from raysl.data.sources.parquet_columns import (
@@ -30,7 +28,9 @@ from raysl.data.sources.versions import digest_of
 from raysl.data.split import Encoded, Missing, by_unit, joined_digest
 from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s, hash_text
-from raysl.reads import reason_of, retrying
+from raysl.storage.addresses import open_uri
+from raysl.storage.cache import RecentlyUsed
+from raysl.storage.reads import reason_of, retrying
 
 RANDOM_ACCESS_BYTES = 1 << 29  # a split up to this size is kept whole by each process that reads it
 CACHE_BYTES = 1 << 30

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from raysl.addresses import join, open_uri, telling
 from raysl.data.sources.endings import IMAGES
 from raysl.data.sources.listing import shown
 from raysl.data.sources.shard_labels import label_of
@@ -22,8 +21,9 @@ from raysl.data.sources.shards import Shard
 from raysl.data.sources.tar import Member, members
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.reads import read_file
-from raysl.storage import Folder
+from raysl.storage.addresses import join, open_uri, telling
+from raysl.storage.folder import Folder
+from raysl.storage.reads import read_file
 
 log = logging.getLogger("raysl")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pyarrow import fs
 
-from raysl.addresses import cut, info_of, open_uri, telling
 from raysl.data.sources.listing import listing, shown
 from raysl.errors import ConfigError
+from raysl.storage.addresses import cut, info_of, open_uri, telling
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from pyarrow import fs
 
-from raysl.addresses import telling
-from raysl.reads import REMOTE_READS, retrying
+from raysl.storage.addresses import telling
+from raysl.storage.reads import REMOTE_READS, retrying
 
 MOST_ASKED = 10_000
 """Files that a remote storage is asked for one by one; of more of them the version is unknown."""

@@ -11,7 +11,7 @@ from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.files import FilesSplit, check_present, sizes_of
 from raysl.errors import ConfigError
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 LISTS = "ImageSets/Main"
 MEANING = {"1": 1, "-1": 0, "0": -1}  # in the files 0 marks objects that are there and difficult

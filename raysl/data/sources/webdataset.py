@@ -8,8 +8,6 @@ from functools import cached_property
 import numpy as np
 from pyarrow import fs
 
-from raysl.addresses import telling
-from raysl.cache import RecentlyUsed
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split
@@ -22,7 +20,9 @@ from raysl.data.sources.versions import digest_of, versions_of
 from raysl.data.split import Encoded, by_unit
 from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s
-from raysl.reads import read_ranges
+from raysl.storage.addresses import telling
+from raysl.storage.cache import RecentlyUsed
+from raysl.storage.reads import read_ranges
 
 
 class WebDataset(Source):

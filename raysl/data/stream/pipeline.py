@@ -22,7 +22,7 @@ from raysl.data.stream.blocks import Blocks, Numpy, batches_of, to_columns
 from raysl.data.stream.execution import COLUMN, dealt_blocks
 from raysl.data.stream.loader import PLAIN_ROWS, Loaded, Loader
 from raysl.data.stream.prefetch import batches_for
-from raysl.memory import keep_freed_memory
+from raysl.process.memory import keep_freed_memory
 
 BLOCK_BYTES = 32 << 20  # a block has about so many at most, and one row at least
 BLOCK_ROWS = 4096

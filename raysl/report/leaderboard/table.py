@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from html import escape
 
-from raysl.addresses import cut
 from raysl.leaderboard.best import best_runs
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry
@@ -15,6 +14,7 @@ from raysl.report.leaderboard.axes import spelled
 from raysl.report.leaderboard.drawn import row_name, short
 from raysl.report.leaderboard.head import STATUSES
 from raysl.report.summary import number, readable
+from raysl.storage.addresses import cut
 
 TITLES = {"step_s": "s a step", "memory_gb": "memory, GB", "gpu_hours": "GPU hours"}
 MAX_PLAIN = 25

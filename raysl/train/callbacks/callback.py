@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from raysl import dist
-from raysl.checkpoint import TrainState
+from raysl import distributed as dist
 from raysl.config.schema import CallbackConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
@@ -18,6 +17,7 @@ from raysl.train.batches import BatchStream, some_images
 from raysl.train.folder.run_folder import note_event
 from raysl.train.plan import TrainPlan
 from raysl.train.reporter import Reporter
+from raysl.train.state import TrainState
 
 log = logging.getLogger("raysl")
 

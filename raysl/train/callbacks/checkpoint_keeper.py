@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from raysl import dist
-from raysl.checkpoint_files import checkpoint_name
-from raysl.checkpoint_kept import Kept
+from raysl import distributed as dist
+from raysl.checkpoint.files import Kept, checkpoint_name
 from raysl.config.ranges import Every
 from raysl.config.schema import CallbackConfig
 from raysl.schedule import Step
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.train.callbacks.callback import Callback, Run
 
 

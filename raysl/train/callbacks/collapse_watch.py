@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.nn.collapse import COLLAPSE
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step

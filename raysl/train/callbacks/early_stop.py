@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Amount, Every
 from raysl.config.schema import CallbackConfig
 from raysl.errors import RunFailed

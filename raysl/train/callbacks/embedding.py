@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Every, Within
 from raysl.config.schema import CallbackConfig
 from raysl.methods.method import StepOutput

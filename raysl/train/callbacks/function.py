@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.components import resolve_function
 from raysl.config.ranges import Every
 from raysl.config.schema import CallbackConfig

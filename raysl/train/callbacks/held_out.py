@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.data.order import rank_share
 from raysl.data.source import Split
 from raysl.data.stream.loader import Loader

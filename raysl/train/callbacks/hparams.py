@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raysl.redact import bare_tree
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.event_file import EventFile
 
 HPARAMS_FOLDER = "hparams"

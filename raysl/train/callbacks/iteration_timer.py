@@ -6,12 +6,12 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Count, Place
 from raysl.config.schema import CallbackConfig
 from raysl.methods.method import StepOutput
+from raysl.process.screen import duration
 from raysl.schedule import Step
-from raysl.screen import duration
 from raysl.train.callbacks.callback import Callback, Run
 
 log = logging.getLogger("raysl")

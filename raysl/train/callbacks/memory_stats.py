@@ -4,9 +4,9 @@ from importlib.util import find_spec
 
 import torch
 
-from raysl import dist
-from raysl.memory import most_resident, resident
+from raysl import distributed as dist
 from raysl.methods.method import StepOutput
+from raysl.process.memory import most_resident, resident
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step

@@ -2,7 +2,7 @@
 
 import torch
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.benchmarks.benchmark import FeatureSet, by_name
 from raysl.benchmarks.knn import KNN
 from raysl.data.order import rank_share

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Count
 from raysl.config.schema import CallbackConfig
 from raysl.train.callbacks.callback import Callback, Run

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Count, Place
 from raysl.config.schema import CallbackConfig
 from raysl.methods.method import StepOutput

@@ -6,7 +6,7 @@ from collections import deque
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from raysl.screen import console, duration
+from raysl.process.screen import console, duration
 
 log = logging.getLogger("raysl")
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run

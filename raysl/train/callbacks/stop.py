@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step

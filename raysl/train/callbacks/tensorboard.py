@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.event_file import EventFile

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.ranges import Every, Within
 from raysl.config.schema import CallbackConfig
 from raysl.methods.method import StepOutput

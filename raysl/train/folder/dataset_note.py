@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from raysl.checkpoint import STATE_FILE, load_tensors, save_tensors
-from raysl.checkpoint_files import Found, checkpoint_name, checkpoint_names, read_meta, remove, seal, upload
+from raysl.checkpoint.files import STATE_FILE, Found, checkpoint_name, checkpoint_names, read_meta, remove, seal, upload
+from raysl.checkpoint.tensors import load_tensors, save_tensors
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.source import Split
 from raysl.errors import ConfigError
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.folder.run_folder import METRICS_FILE, RunFolder
 from raysl.train.plan import TrainPlan

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from raysl.reads import full_disk
+from raysl.storage.reads import full_disk
 
 
 class Disk:

@@ -23,10 +23,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from raysl.addresses import join, telling
 from raysl.errors import ConfigError, RunFailed, RunInUse
-from raysl.family import descendants
-from raysl.storage import Folder
+from raysl.process.descendants import descendants
+from raysl.storage.addresses import join, telling
+from raysl.storage.folder import Folder
 from raysl.train.folder.lock_files import Lock, LockFiles, Place
 
 log = logging.getLogger("raysl")

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from raysl.addresses import telling
-from raysl.family import PROC
-from raysl.storage import Folder
+from raysl.process.descendants import PROC
+from raysl.storage.addresses import telling
+from raysl.storage.folder import Folder
 from raysl.train.folder.exclusive import Unconditional, create_new, forget_listings
 
 log = logging.getLogger("raysl")
@@ -97,7 +97,7 @@ class Lock:
 class LockFiles:
     """The locks of one folder.
 
-    Its methods raise ConfigError, or what else `raysl.addresses.telling` raises, while the storage fails.
+    Its methods raise ConfigError, or what else `raysl.storage.addresses.telling` raises, while the storage fails.
     """
 
     def __init__(self, folder: Folder) -> None:

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from raysl.addresses import cut, join
-from raysl.checkpoint_files import Found, newest_whole
+from raysl.checkpoint.files import Found, newest_whole
 from raysl.config.dump import differences, dump, to_dict
 from raysl.config.load import stored_settings
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse
 from raysl.redact import redact
-from raysl.storage import Folder
+from raysl.storage.addresses import cut, join
+from raysl.storage.folder import Folder
 from raysl.train.extend import check_length
 from raysl.train.folder.lock import run_lock
 from raysl.train.folder.lock_files import Lock

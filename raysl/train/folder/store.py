@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from raysl.checkpoint_files import remove_old, upload, write_local
+from raysl.checkpoint.files import remove_old, upload, write_local
 from raysl.errors import ConfigError, StorageError
-from raysl.reads import reason_of
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
+from raysl.storage.reads import reason_of
 from raysl.train.folder.disk import Disk
 from raysl.train.folder.lock_files import Lock, LockFiles
 from raysl.train.reporter import Save

@@ -8,11 +8,12 @@ import numpy as np
 from PIL import Image
 
 from raysl.benchmarks.benchmark import Context
-from raysl.checkpoint import Checkpoint, TrainState
+from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.load import load_config
 from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
+from raysl.train.state import TrainState
 
 COLORS = {0: (90, 90, 90), 1: (250, 20, 20), 2: (20, 250, 20), 3: (20, 20, 250)}
 """Of the background, and of some classes."""

@@ -9,7 +9,7 @@ import pytest
 
 from raysl.benchmarks.dense.boxes import CLASSES, coco_boxes, voc_boxes
 from raysl.errors import ConfigError
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from tests.benchmarks.dense.scenes import jpeg, put, scene
 
 

@@ -9,7 +9,7 @@ import pytest
 from raysl.benchmarks.dense.boxes import voc_boxes
 from raysl.benchmarks.dense.keeper import Keeper
 from raysl.benchmarks.dense.masks import mask_split
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from tests.benchmarks.dense import test_boxes, test_masks
 from tests.train.problem import differing, problem, tensors_of
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from raysl.benchmarks.dense.masks import IGNORE, mask_split
 from raysl.errors import ConfigError
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from tests.benchmarks.dense.scenes import jpeg, palette_png, put, scene
 
 

@@ -14,13 +14,13 @@ from raysl.benchmarks.dense import pyramid as dense_pyramid
 from raysl.benchmarks.dense import workers
 from raysl.benchmarks.detection import Detection
 from raysl.benchmarks.segmentation import Segmentation
+from raysl.cluster.resources import Resources
 from raysl.errors import ConfigError
-from raysl.resources import Resources
 from raysl.train.late import NonFiniteLoss
 from tests.benchmarks.dense import test_boxes, test_detection, test_segmentation
 from tests.benchmarks.dense import test_masks as masks
 from tests.benchmarks.dense.scenes import context, palette_png, put
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 
 CPU = torch.device("cpu")
 

@@ -14,7 +14,7 @@ from raysl.data.ingest.inspect import Inspection, inspect
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.hashing import Int64s
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 
 
 def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:

@@ -360,7 +360,7 @@ def test_marks_in_the_names_of_a_website_are_of_the_names(images: Path, website:
 def test_a_website_that_does_not_answer_is_no_missing_file(
     images: Path, website: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("raysl.storage.reads.FIRST_WAIT_S", 0.0)
     listed = write(images / "l.txt", "gone.png\n")
     with pytest.raises(ConfigError, match=r"no file 'http://127.*/gone.png', which .*l.txt lists; set data.root="):
         train(train=listed, root=website)

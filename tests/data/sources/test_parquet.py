@@ -150,7 +150,7 @@ def test_a_read_that_fails_is_tried_again_and_then_told(tmp_path: Path, monkeypa
             raise failures.pop()
         return row_group(self, path, group, wanted)
 
-    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("raysl.storage.reads.FIRST_WAIT_S", 0.0)
     monkeypatch.setattr(parquet_split.ParquetSplit, "_row_group", shaky)
     assert split.read(np.array([1])).images == [png(1)]
     failures += [OSError("connection reset")] * 5

@@ -226,7 +226,7 @@ def forbidden(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def test_a_folder_without_the_rights_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysl.addresses.open_uri", forbidden)
+    monkeypatch.setattr("raysl.storage.addresses.open_uri", forbidden)
     with pytest.raises(ConfigError, match=r"cannot read '/secret': .*Permission denied.*; check the address"):
         folder_of(Path("/secret")).required("train")
 
@@ -236,7 +236,7 @@ def test_a_bucket_that_is_not_there_is_one_message(monkeypatch: pytest.MonkeyPat
         raise OSError("When getting information for bucket 'gone': AWS Error NO_SUCH_BUCKET\nRequest ID: 1")
 
     monkeypatch.setattr(Forbidden, "info", gone)
-    monkeypatch.setattr("raysl.addresses.open_uri", forbidden)
+    monkeypatch.setattr("raysl.storage.addresses.open_uri", forbidden)
     for source in (ImageFolder(ImageFolder.Config(train="s3://gone/x")), Parquet(Parquet.Config(train="s3://gone/x"))):
         with pytest.raises(
             ConfigError, match=r"cannot read 's3://gone/x': .*NO_SUCH_BUCKET; check the address"

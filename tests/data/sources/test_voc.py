@@ -106,7 +106,7 @@ def test_remote_images_are_read_again_where_the_network_fails(tmp_path: Path, mo
             raise failures.pop()
         return bytes(whole(path))
 
-    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("raysl.storage.reads.FIRST_WAIT_S", 0.0)
     try:
         train = VOC(VOC.Config(path="memory://voc_remote")).required("train")
         monkeypatch.setattr(memory, "cat_file", cat_file)

@@ -288,7 +288,7 @@ def test_remote_shards_are_streamed_and_their_images_read_one_by_one(
         return content
 
     monkeypatch.setattr(bucket, "cat_file", cat_file)
-    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("raysl.storage.reads.FIRST_WAIT_S", 0.0)
     rows = train.read(np.array([3, 1]))
     assert rows.images == [png(3), png(1)]
     assert rows.names[1].endswith("wds/train-0.tar: 0001")
@@ -303,7 +303,7 @@ def test_a_network_that_keeps_failing_is_told(bucket: Any, monkeypatch: pytest.M
         raise ConnectionResetError("reset by peer")
 
     monkeypatch.setattr(bucket, "cat_file", cat_file)
-    monkeypatch.setattr("raysl.reads.FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("raysl.storage.reads.FIRST_WAIT_S", 0.0)
     with pytest.raises(RunFailed, match=r"cannot read '.*wds/train-0\.tar.*' after 5 tries: reset by peer"):
         train.read(np.array([3, 1]))
 

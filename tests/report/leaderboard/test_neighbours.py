@@ -11,7 +11,7 @@ from raysl.leaderboard.files import LeaderboardFiles
 from raysl.report.contents import Neighbours
 from raysl.report.leaderboard.neighbours import NUM_QUERIES, WIDTH, neighbours_of
 from raysl.report.page import page, write_report
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from tests.leaderboard.boards import board, entry
 from tests.report.run import example
 

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from raysl import dist
-from raysl.checkpoint import TrainState
+from raysl import distributed as dist
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train import Callback, LocalReporter, Run, TrainPlan, fit
+from raysl.train.state import TrainState
 from tests.train.problem import batches, problem
 
 

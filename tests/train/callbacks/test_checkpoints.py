@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 
-from raysl.checkpoint import TrainState
-from raysl.checkpoint_files import checkpoint_name, checkpoint_names, read_meta
-from raysl.checkpoint_kept import Kept
+from raysl.checkpoint.files import Kept, checkpoint_name, checkpoint_names, read_meta
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
 from raysl.schedule import Duration
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.train import Callback, LocalReporter, fit
 from raysl.train.callbacks.checkpoint_keeper import CheckpointKeeper
 from raysl.train.callbacks.early_stop import EarlyStop
 from raysl.train.folder.store import RemoteStore
-from tests.distributed import run_ranks
+from raysl.train.state import TrainState
+from tests.rank_processes import run_ranks
 from tests.train.callbacks.own import Logs, train
 from tests.train.problem import StopAt, batches, problem
 
@@ -195,7 +194,7 @@ class _Different(Callback):
     """A number that gets better on one rank alone."""
 
     def on_step_end(self, run: Any, step: Any, out: Any) -> None:
-        from raysl import dist
+        from raysl import distributed as dist
 
         run.log({"score": float(step.index * dist.rank())})
 

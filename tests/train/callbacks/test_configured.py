@@ -20,7 +20,7 @@ from tests.train.runs import SMALL, tensors
 
 MINE = '''
 from dataclasses import dataclass
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.schema import CallbackConfig
 from raysl.train import Callback
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 import torch
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
 from raysl.train import Run
 from raysl.train.callbacks.configured import configured
 from raysl.train.callbacks.function import Function
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 from tests.train.callbacks.own import train
 
 HERE = "tests.train.callbacks.test_function"

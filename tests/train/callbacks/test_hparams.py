@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.train.callbacks.event_file import EventFile
 from raysl.train.callbacks.hparams import HPARAMS_FOLDER, write_hparams
 

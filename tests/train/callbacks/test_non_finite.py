@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from raysl import dist
+from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
 from raysl.methods.simclr import SimCLR
 from raysl.schedule import Step
 from raysl.train import Callback, LocalReporter, NonFiniteLoss, Run, fit, late
 from raysl.train.callbacks.non_finite_finder import NonFiniteFinder
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 from tests.train.problem import batches, problem
 
 NAN = float("nan")

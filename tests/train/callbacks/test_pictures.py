@@ -10,14 +10,14 @@ from PIL import Image
 from tensorboardX.proto.event_pb2 import Event
 
 import raysl
-from raysl.checkpoint import TrainState
 from raysl.methods.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.train import Callback, LocalReporter, Run, fit
 from raysl.train.callbacks.embedding import Embedding
 from raysl.train.callbacks.histograms import Histograms
 from raysl.train.callbacks.view_images import ViewImages, picture
-from tests.distributed import run_ranks
+from raysl.train.state import TrainState
+from tests.rank_processes import run_ranks
 from tests.train.callbacks.own import train
 from tests.train.problem import SMALL, batches, problem
 

@@ -7,12 +7,13 @@ import torch
 from safetensors.torch import load_file
 
 import raysl
-from raysl.checkpoint import TrainState, load_backbone
-from raysl.checkpoint_files import checkpoint_name
+from raysl.checkpoint.backbone import load_backbone
+from raysl.checkpoint.files import checkpoint_name
 from raysl.methods.setup import Setup
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.precise_bn import PreciseBN
-from tests.distributed import run_ranks
+from raysl.train.state import TrainState
+from tests.rank_processes import run_ranks
 from tests.train.callbacks.own import train
 from tests.train.problem import SMALL, StopAt, batches, differing, problem, tensors_of
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from raysl import dist
-from raysl.memory import resident
+from raysl import distributed as dist
 from raysl.methods.method import StepOutput
 from raysl.optim.build import lr_at, weight_decay_at
+from raysl.process.memory import resident
 from raysl.schedule import Step
 from raysl.train import Callback, Run
 from raysl.train.callbacks.iteration_timer import IterationTimer
@@ -22,7 +22,7 @@ from raysl.train.callbacks.memory_stats import MemoryStats
 from raysl.train.callbacks.profiler import Profiler
 from raysl.train.callbacks.windows import Windows
 from raysl.train.meter import Meter
-from tests.distributed import run_ranks
+from tests.rank_processes import run_ranks
 from tests.train.callbacks.own import Logs, train
 from tests.train.problem import problem
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint import TrainState
-from raysl.checkpoint_files import checkpoint_name, checkpoint_names
+from raysl.checkpoint.files import checkpoint_name, checkpoint_names
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.methods.setup import Setup
 from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
 from raysl.train.folder.run_folder import RunFolder
+from raysl.train.state import TrainState
 
 SMALL = ["backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4"]
 OLD = DatasetNote("aaaa", num_samples=100, num_classes=3, epoch_len=10)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint import load_backbone, newest
-from raysl.checkpoint_files import checkpoint_name
+from raysl.checkpoint.backbone import load_backbone
+from raysl.checkpoint.files import checkpoint_name, newest
 from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
-from raysl.reads import full_disk
 from raysl.schedule import Step
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
+from raysl.storage.reads import full_disk
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics

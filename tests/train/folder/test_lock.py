@@ -19,9 +19,9 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from pyarrow import fs
 
-from raysl.checkpoint_files import seal
+from raysl.checkpoint.files import seal
 from raysl.errors import ConfigError, RunFailed, RunInUse, StorageError
-from raysl.storage import Folder
+from raysl.storage.folder import Folder
 from raysl.train.folder.exclusive import Unconditional, create_new
 from raysl.train.folder.lock import LockTimes, remote_lock
 from raysl.train.folder.lock_files import Lock, LockFiles

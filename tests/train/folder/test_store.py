@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from raysl.checkpoint_files import checkpoint_name, checkpoint_names, newest_whole, seal
+from raysl.checkpoint.files import checkpoint_name, checkpoint_names, newest_whole, seal
 from raysl.errors import StorageError
-from raysl.storage import Folder, outlast
+from raysl.storage.folder import Folder, outlast
 from raysl.train.folder.store import LocalStore, RemoteStore
 from tests.faults import Faults
 
@@ -30,8 +30,8 @@ def logs(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raysl.storage.LONGEST_PAUSE_S", 0.01)
-    monkeypatch.setattr("raysl.storage.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("raysl.storage.folder.LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr("raysl.storage.folder.FIRST_PAUSE_S", 0.01)
 
 
 def save_of(step: int) -> Callable[[Path], None]:
@@ -95,7 +95,7 @@ def test_training_does_not_wait_for_a_slow_storage_before_the_next_but_one(
 def test_a_storage_that_never_answers_again_ends_in_an_error(
     run: Folder, logs: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raysl.storage.PATIENCE_S", 0.05)
+    monkeypatch.setattr("raysl.storage.folder.PATIENCE_S", 0.05)
     faults.add("*", "bucket/run", times=None)
     store = RemoteStore(run, logs, keep=2, tell=lambda _: None)
     put(store, 5)

@@ -1,0 +1,78 @@
+"""Read the backbone of a checkpoint, with the settings and facts that lie beside it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from safetensors.torch import load_file
+
+from raysl.checkpoint.files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, local_copy, newest, read_meta
+from raysl.components import resolve
+from raysl.config.load import load_dumped
+from raysl.config.schema import BackboneConfig, RunConfig
+from raysl.data.batch import DataInfo
+from raysl.errors import ConfigError
+from raysl.nn.backbones.backbone import Backbone
+from raysl.storage.folder import Folder
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint copied to this machine: what benchmarks and notebooks need of it."""
+
+    uri: str
+    config: RunConfig
+    meta: dict[str, Any]
+    backbone: Backbone
+
+    @property
+    def data(self) -> DataInfo:
+        """The images that it was trained on."""
+        return DataInfo.stored(self.meta["data"])
+
+
+def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None = None) -> Checkpoint:
+    """Read a checkpoint, or the newest one of a run, from a local path or a URI.
+
+    Args:
+        uri: of either.
+        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
+        config: the run's settings as they are in use, to take in place of those stored with it, without credentials.
+
+    Raises:
+        ConfigError: if there is none, it cannot be read, or it names code that is not trusted.
+    """
+    uri = newest(uri)
+    with local_copy(uri, [META_FILE, SETTINGS_FILE, BACKBONE_FILE]) as folder:
+        copy = Folder(str(folder))
+        meta = read_meta(copy)
+        if config is None:
+            config = load_dumped(copy.read(SETTINGS_FILE).decode(), f"the checkpoint {uri}", trust_code)
+        backbone = _build_backbone(config.backbone)
+        try:
+            backbone.load_state_dict(load_file(folder / BACKBONE_FILE))
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ConfigError(f"cannot load the backbone of {uri}: {error}") from error
+    return Checkpoint(uri, config, meta, backbone.eval())
+
+
+def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
+    """The trained backbone of a checkpoint or of a run's newest checkpoint, in evaluation mode.
+
+    Args:
+        checkpoint: local path or URI of a checkpoint, or of a run's folder.
+        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
+
+    Returns:
+        A module from images [B, 3, H, W], normalised by the run's `data.mean` and `data.std`, to features
+        [B, feature_dim]; `.stages(x, names)` gives inner features. `raysl.transforms.network_input` makes such images,
+        also where the run's `data.channels` are others than red, green and blue.
+
+    Raises:
+        ConfigError: if there is no checkpoint, it cannot be read, or it names code that is not trusted.
+    """
+    return load_checkpoint(checkpoint, trust_code).backbone
+
+
+def _build_backbone(config: BackboneConfig) -> Backbone:
+    backbone: Backbone = resolve("backbone", config.name)(config)
+    return backbone

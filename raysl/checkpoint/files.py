@@ -1,0 +1,306 @@
+"""The folder of a checkpoint: whole or absent, and the newest whole one of a run.
+
+A checkpoint counts when its `meta.json` is there. That file is written last, after everything else is in place, and
+lists size and SHA-256 of every other file, which are compared whenever a file is read.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from raysl.errors import ConfigError
+from raysl.storage.folder import Folder
+
+log = logging.getLogger("raysl")
+
+FORMAT = 1
+META_FILE = "meta.json"
+KEPT_FILE = "kept.json"  # of the run's folder, see `Kept`
+STATE_FILE, BACKBONE_FILE, SETTINGS_FILE = "train_state.pt", "backbone.safetensors", "run.yaml"
+PREFIX, DRAFT_PREFIX = "checkpoint_", "draft_"
+LONGEST = 20  # ranks that are remembered, for the case that the first could not be stored or were deleted by hand
+
+
+class Damaged(ConfigError):
+    """A checkpoint lacks a file, or has one that is not what was written."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest whole checkpoint of a run.
+
+    Args:
+        name: of its folder; None where there is none.
+        meta: its `meta.json`.
+        passed_over: newer ones that are not whole, "name: reason" each.
+    """
+
+    name: str | None = None
+    meta: dict[str, Any] = field(default_factory=dict)
+    passed_over: tuple[str, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """Updates done in it; 0 where there is none."""
+        return int(self.meta.get("step", 0))
+
+
+def checkpoint_name(step: int) -> str:
+    """Name of the folder of the checkpoint at a step."""
+    return f"{PREFIX}{step:09d}"
+
+
+def seal(folder: Path, meta: dict[str, Any]) -> None:
+    """Write `meta.json`, with size and SHA-256 of every file that is in a local folder, all of it safe on the disk."""
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != META_FILE):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        files[path.relative_to(folder).as_posix()] = {"size": path.stat().st_size, "sha256": digest}
+    draft = folder / f"{META_FILE}.part"
+    with draft.open("w") as file:
+        json.dump({"format": FORMAT, **meta, "files": files}, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(folder / META_FILE)
+    _sync_folder(folder)
+
+
+def read_meta(folder: Folder) -> dict[str, Any]:
+    """`meta.json` of a checkpoint.
+
+    Raises:
+        Damaged: if there is none, or half of one.
+        ConfigError: if its format is another, or the storage cannot be read.
+    """
+    if not folder.exists(META_FILE):
+        raise Damaged(f"{folder.uri} is no checkpoint: it has no {META_FILE}, which is written last")
+    try:
+        meta = json.loads(folder.read(META_FILE))
+    except ValueError as error:
+        raise Damaged(f"{folder.uri} is no checkpoint: its {META_FILE} is damaged ({error})") from error
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        found, version = (meta.get("format"), meta.get("raysl")) if isinstance(meta, dict) else (None, None)
+        raise ConfigError(
+            f"{folder.uri} has checkpoint format {found!r}, this raysl reads format {FORMAT}; "
+            f"open it with raysl {version or '(unknown)'}"
+        )
+    return meta
+
+
+def verify(folder: Folder, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Compare files of a checkpoint with what its `meta.json` says of them.
+
+    Args:
+        folder: of the checkpoint.
+        names: which; default: all that it should have.
+
+    Returns:
+        The content of `meta.json`.
+
+    Raises:
+        Damaged: if a file is missing or another one.
+        ConfigError: if the format is another, or the storage cannot be read.
+    """
+    meta = read_meta(folder)
+    files = meta.get("files", {})  # checkpoints of older raysl list none
+    for name, written in files.items() if names is None else [(name, files[name]) for name in names if name in files]:
+        size = folder.size(name)
+        if size != written["size"]:
+            have = "is missing" if size is None else f"has {size:,} of {written['size']:,} bytes"
+            raise Damaged(f"{folder.uri_of(name)} {have}; {_ADVICE}")
+        if folder.sha256(name) != written["sha256"]:
+            raise Damaged(f"{folder.uri_of(name)} is not what was written, its SHA-256 differs; {_ADVICE}")
+    return meta
+
+
+_ADVICE = "copy it again, or use an older checkpoint"
+
+
+def newest_whole(run: Folder, names: Collection[str] | None = None) -> Found:
+    """The newest checkpoint of a run that verifies.
+
+    Args:
+        run: folder of the run.
+        names: as in `verify`.
+
+    Raises:
+        ConfigError: if it is of another format, or the storage cannot be read.
+    """
+    passed_over: list[str] = []
+    for name in reversed(checkpoint_names(run)):
+        try:
+            return Found(name, verify(run.child(name), names), tuple(passed_over))
+        except Damaged as error:
+            passed_over.append(f"{name}: {error}")
+    return Found(passed_over=tuple(passed_over))
+
+
+def newest(uri: str, names: Collection[str] = (BACKBONE_FILE,)) -> str:
+    """The checkpoint at a URI: itself, or the newest one of the run there whose files of these names are whole.
+
+    By default that is the backbone alone: settings may have been edited by hand, because the images are elsewhere now.
+
+    Raises:
+        ConfigError: if there is none, or the one that was named is damaged.
+    """
+    folder = Folder(uri)
+    if folder.exists(META_FILE):
+        verify(folder, names)
+        return folder.uri
+    found = newest_whole(folder, names)
+    for reason in found.passed_over:
+        log.warning("passed over %s", reason)
+    if found.name is None:
+        raise ConfigError(f"no checkpoint at {folder.uri!r}; give the folder of a checkpoint or of a run that has one")
+    return folder.uri_of(found.name)
+
+
+@contextmanager
+def local_copy(uri: str, names: Collection[str]) -> Iterator[Path]:
+    """A folder as a local path: itself where it is local, else a copy of some files that is removed afterwards."""
+    folder = Folder(uri)
+    if folder.is_local:
+        yield Path(folder.path)
+        return
+    with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as target:
+        folder.download(Path(target), names)
+        yield Path(target)
+
+
+def checkpoint_names(run: Folder) -> list[str]:
+    """Names of the checkpoints in a run's folder, whole or not, oldest first."""
+    return [name for name in run.names() if name.startswith(PREFIX)]
+
+
+def write_local(run: Path, name: str, write: Callable[[Path], None]) -> None:
+    """Have `write` fill a folder, which gets its name in a local run's folder when it is whole."""
+    draft = run / f"{DRAFT_PREFIX}{name}"
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        write(draft)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)  # what a full disk has taken of it
+        raise
+    target = run / name
+    if target.exists():  # one that did not verify: training has come by here before
+        shutil.rmtree(target)
+    draft.rename(target)
+    _sync_folder(run)
+
+
+def upload(source: Path, run: Folder, name: str) -> None:
+    """Copy a whole checkpoint from a local folder into a run's folder, its `meta.json` last.
+
+    Raises:
+        ConfigError: if the storage fails.
+    """
+    remove(run, name)
+    target = run.child(name)
+    target.make()
+    paths = [path for path in sorted(source.rglob("*")) if path.is_file() and path.name != META_FILE]
+    for path in [*paths, source / META_FILE]:
+        target.copy_in(path, path.relative_to(source).as_posix())
+
+
+def remove(run: Folder, name: str) -> None:
+    """Delete a checkpoint, `meta.json` first, so that half of one never counts."""
+    folder = run.child(name)
+    if folder.exists():
+        folder.remove(META_FILE)
+        run.remove_folder(name)
+
+
+def remove_old(run: Folder, newest: str, keep: int) -> None:
+    """Delete all but the `keep` newest checkpoints up to the one named `newest`, and those that `kept.json` names."""
+    old = [name for name in checkpoint_names(run) if name <= newest][:-keep]
+    if not old:
+        return
+    kept = Kept.read(run)
+    spared = {*kept.always, kept.best_in(run)}
+    for name in old:
+        if name not in spared:
+            remove(run, name)
+
+
+def sweep(run: Folder) -> list[str]:
+    """Delete what a kill left half-written; the names. Only for a process that is alone at work in the folder."""
+    halves = [name for name in run.names() if name.startswith(DRAFT_PREFIX + PREFIX)]
+    halves += [name for name in checkpoint_names(run) if not run.exists(f"{name}/{META_FILE}")]
+    for name in halves:
+        run.remove_folder(name)
+    return halves
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which checkpoints of a run stay when newer ones come: `kept.json` in its folder.
+
+    Args:
+        rule: metric and mode that the ranks go by.
+        best: names of checkpoints and their values, best first; those behind the first that is there are not kept.
+        always: names that stay in any case.
+    """
+
+    rule: tuple[str | None, str | None] = (None, None)
+    best: tuple[tuple[str, float], ...] = ()
+    always: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, run: Folder) -> "Kept":
+        """What the run's folder says; nothing where it says nothing."""
+        content = run.read_if_there(KEPT_FILE)
+        if not content:
+            return cls()
+        found = json.loads(content)
+        metric, mode = found["rule"]
+        best = tuple((str(name), float(value)) for name, value in found["best"])
+        return cls((metric, mode), best, tuple(found["always"]))
+
+    def write(self, folder: Path) -> None:
+        """Say so in a local folder."""
+        draft = folder / f"{KEPT_FILE}.part"
+        draft.write_text(json.dumps(asdict(self), indent=1))
+        draft.rename(folder / KEPT_FILE)
+
+    def until(self, step: int) -> "Kept":
+        """What was said of checkpoints up to a step."""
+        last = checkpoint_name(step)
+        return replace(
+            self,
+            best=tuple((name, value) for name, value in self.best if name <= last),
+            always=tuple(name for name in self.always if name <= last),
+        )
+
+    def ranked(self, name: str, value: float, mode: Literal["min", "max"]) -> "Kept":
+        """With one more in its place, behind those that are as good."""
+        sign = 1 if mode == "min" else -1
+        best = sorted([*self.best, (name, value)], key=lambda rank: sign * rank[1])  # stable
+        return replace(self, best=tuple(best[:LONGEST]))
+
+    def with_always(self, name: str) -> "Kept":
+        """With one more that stays in any case."""
+        return replace(self, always=(*self.always, name))
+
+    def best_in(self, run: Folder) -> str | None:
+        """Name of the best one that is there."""
+        return next((name for name, _ in self.best if run.exists(f"{name}/{META_FILE}")), None)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the system write down which names are in a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

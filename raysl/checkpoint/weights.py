@@ -1,0 +1,171 @@
+"""What a new run takes over from another one's checkpoint (`method.weights`): tensors, and nothing that runs code.
+
+The checkpoint's settings are read for messages alone: whether its tensors fit is seen by their names and shapes, so no
+component that it names is imported.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from raysl.checkpoint.files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, STATE_FILE, local_copy, newest, read_meta
+from raysl.checkpoint.tensors import load_tensors
+from raysl.components import ALIASES
+from raysl.config.dump import plain
+from raysl.config.files import read
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError
+from raysl.methods.method import Method
+from raysl.nn.backbones.backbone import Backbone
+from raysl.redact import redact_uri
+from raysl.storage.folder import Folder
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Tensors of a checkpoint.
+
+    Args:
+        uri: of the checkpoint.
+        method: name of its method.
+        step: updates done in it.
+        sha256: of its files that were read.
+        backbone: of the exported backbone.
+        method_state: of the whole method, where that is the run's own one too, else None.
+        hint: settings that would make the run's backbone like that of the checkpoint, as far as they are known.
+    """
+
+    uri: str
+    method: str
+    step: int
+    sha256: dict[str, str]
+    backbone: Tensors
+    method_state: Tensors | None
+    hint: str
+
+    def fill_backbone(self, backbone: Backbone) -> None:
+        """Give a fresh backbone these weights.
+
+        Raises:
+            ConfigError: if a tensor is missing, has another shape, or is one too many.
+        """
+        mine = backbone.state_dict()
+        if found := misfits(mine, self.backbone):
+            more = f", and {len(found) - 1} more such tensors" if len(found) > 1 else ""
+            advice = f"set {self.hint}" if self.hint else "set the backbone of that run"
+            raise ConfigError(
+                f"method.weights: the backbone of {self.uri} is another one: {found[0]}{more}; {advice}, "
+                "or give other weights"
+            )
+        backbone.load_state_dict(dict(self.backbone))
+
+    def fill_method(self, method: Method) -> dict[str, Any]:
+        """Give a fresh method, whose backbone is filled, its other parts where all of a part fits.
+
+        A part is a module or a buffer of the method itself: its projector, its queue.
+
+        Returns:
+            For `meta.json`: where the weights are from, the hashes of their files, which parts were taken and which
+            were left out.
+        """
+        mine = _parts(method.state_dict())
+        taken, left = {"backbone": len(self.backbone)}, {}
+        if self.method_state is None:
+            left = {name: f"the checkpoint is of the method {self.method!r}" for name in mine if name != "backbone"}
+        else:
+            theirs = _parts(self.method_state)
+            for name in dict.fromkeys([*mine, *theirs]):
+                if found := misfits(mine.get(name, {}), theirs.get(name, {})):
+                    left[name] = found[0]
+                else:
+                    method.load_state_dict(dict(theirs[name]), strict=False)
+                    taken[name] = len(theirs[name])
+        return {
+            "uri": redact_uri(self.uri),
+            "method": self.method,
+            "step": self.step,
+            "sha256": self.sha256,
+            "taken": [f"{name} ({num} tensors)" for name, num in taken.items()],
+            "left_out": [f"{name} ({why})" for name, why in left.items()],
+        }
+
+
+def read_weights(config: RunConfig) -> Weights:
+    """The weights at `method.weights`: those of a checkpoint, or of the newest whole one of a run.
+
+    Raises:
+        ConfigError: if there is none, or it cannot be read.
+    """
+    assert config.method.weights is not None
+    try:
+        uri = newest(config.method.weights, [BACKBONE_FILE, STATE_FILE])
+        meta = read_meta(Folder(uri))
+        is_same = _target(meta["method"]) == _target(config.method.name)
+        names = [BACKBONE_FILE, *([STATE_FILE] if is_same else [])]
+        with local_copy(uri, [META_FILE, SETTINGS_FILE, *names]) as folder:
+            state = load_tensors(folder / STATE_FILE)["method"] if is_same else None
+            backbone = _load_backbone(folder / BACKBONE_FILE)
+            hint = _hint(folder / SETTINGS_FILE, config)
+            hashes = {name: Folder(str(folder)).sha256(name) for name in names}
+    except ConfigError as error:
+        raise ConfigError(f"method.weights: {error}") from error
+    return Weights(uri, meta["method"], int(meta["step"]), hashes, backbone, state, hint)
+
+
+def told(origin: Mapping[str, Any]) -> str:
+    """In words, what `Weights.fill_method` returned."""
+    left = f"; not taken: {', '.join(origin['left_out'])}" if origin["left_out"] else ""
+    where = f"{origin['uri']} ({origin['method']}, step {origin['step']})"
+    return f"begins with the weights of {where}: {', '.join(origin['taken'])}{left}"
+
+
+def _load_backbone(path: Path) -> Tensors:
+    try:
+        found: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    return found
+
+
+def _target(method: str) -> str:
+    return ALIASES["method"].get(method, method)
+
+
+def _parts(state: Tensors) -> dict[str, dict[str, Tensor]]:
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, value in state.items():
+        parts.setdefault(name.partition(".")[0], {})[name] = value
+    return parts
+
+
+def misfits(mine: Tensors, theirs: Tensors) -> list[str]:
+    """In words, each tensor that is not of the same shape on both sides."""
+    found = []
+    for name in dict.fromkeys([*mine, *theirs]):
+        here, there = (list(side[name].shape) if name in side else None for side in (mine, theirs))
+        if here != there:
+            words = ("not there" if there is None else f"{there} there", "not here" if here is None else f"{here} here")
+            found.append(f"{name} is {' and '.join(words)}")
+    return found
+
+
+def _hint(settings: Path, config: RunConfig) -> str:
+    """The settings of a checkpoint's backbone that are not the run's, as `key=value`; they are text, no code."""
+    try:
+        tree = read(settings.read_text(encoding="utf-8"), str(settings))
+    except (ConfigError, OSError, UnicodeDecodeError):
+        return ""
+    theirs = tree.get("backbone") if isinstance(tree, dict) else None
+    mine = plain(config.backbone)
+    if not isinstance(theirs, dict):
+        return ""
+    return " ".join(
+        f"backbone.{key}={value}" for key, value in theirs.items() if key != "freeze" and mine.get(key) != value
+    )

@@ -1,0 +1,86 @@
+"""Clusters of the images of a dataset, in a Parquet file: what `raysl cluster` writes and ClusterFit learns from."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from raysl.errors import ConfigError
+from raysl.storage.addresses import cut, open_uri, telling
+from raysl.storage.folder import Folder
+
+_NOTE = b"raysl"
+"""Key of what the file says besides its columns."""
+
+
+@dataclass(frozen=True)
+class Assignments:
+    """Each image's cluster.
+
+    Args:
+        clusters: int64 [N], in dataset order, of 0 to num_clusters - 1.
+        num_clusters: K.
+        fingerprint: of the images.
+        checkpoint: whose features were clustered.
+        names: where each image came from, for readers of the file; empty where that is not known.
+    """
+
+    clusters: Tensor
+    num_clusters: int
+    fingerprint: str
+    checkpoint: str
+    names: tuple[str, ...] = ()
+
+    def check(self, num_samples: int, fingerprint: str) -> None:
+        """Refuse to use the clusters for other images.
+
+        Args:
+            num_samples: of the images.
+            fingerprint: of them; empty: not known.
+
+        Raises:
+            ConfigError: if these are others.
+        """
+        if len(self.clusters) != num_samples or fingerprint not in ("", self.fingerprint):
+            raise ConfigError(
+                f"the clusters are of {len(self.clusters)} images with the fingerprint {self.fingerprint!r}, and the "
+                f"run has {num_samples} with {fingerprint or 'an unknown one'!r}; cluster the images of the run: "
+                f"raysl cluster --checkpoint {self.checkpoint} data.path=..."
+            )
+
+    def write(self, path: str) -> None:
+        """Write the columns index, name and cluster, and the rest as a note in the file.
+
+        Raises:
+            StorageError: if the file cannot be written.
+        """
+        note = {key: getattr(self, key) for key in ("num_clusters", "fingerprint", "checkpoint")}
+        clusters = self.clusters.cpu().numpy()
+        names = {"name": pa.array(self.names, pa.string())} if self.names else {}
+        table = pa.table({"index": np.arange(len(clusters)), **names, "cluster": clusters})
+        parent, name = cut(path)
+        folder = Folder(parent or ".")
+        folder.make()
+        with folder.system.open_output_stream(f"{folder.path}/{name}") as stream:
+            pq.write_table(table.replace_schema_metadata({_NOTE: json.dumps(note)}), stream)
+
+
+def read_assignments(uri: str) -> Assignments:
+    """The clusters in a file at a local path or a URI.
+
+    Raises:
+        ConfigError: if there is none, or it is another kind of file.
+    """
+    system, path = open_uri(uri)
+    with telling("read", uri), system.open_input_file(path) as file:
+        table = pq.ParquetFile(file).read()  # the threads of read_table may abort at exit, where torch is loaded
+    note = json.loads((table.schema.metadata or {}).get(_NOTE, b"{}"))
+    if "num_clusters" not in note or {"index", "cluster"} - set(table.column_names):
+        raise ConfigError(f"{uri} has no clusters of images; raysl cluster --checkpoint RUN writes such a file")
+    order = np.argsort(table["index"].to_numpy())
+    clusters = torch.from_numpy(table["cluster"].to_numpy()[order].astype(np.int64))
+    return Assignments(clusters, note["num_clusters"], note["fingerprint"], note["checkpoint"])

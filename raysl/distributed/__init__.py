@@ -1,0 +1,34 @@
+"""Training over several processes, as a property of functions: each is the identity on one.
+
+The only package that touches `torch.distributed`: `collectives` exchanges tensors, `ddp` averages gradients,
+`sharding` spreads weights and the state of the optimizer.
+"""
+
+from raysl.distributed.collectives import Group as Group
+from raysl.distributed.collectives import all_gather as all_gather
+from raysl.distributed.collectives import all_gather_ragged as all_gather_ragged
+from raysl.distributed.collectives import all_least as all_least
+from raysl.distributed.collectives import all_mean as all_mean
+from raysl.distributed.collectives import all_sum as all_sum
+from raysl.distributed.collectives import all_true as all_true
+from raysl.distributed.collectives import average_ as average_
+from raysl.distributed.collectives import barrier as barrier
+from raysl.distributed.collectives import broadcast as broadcast
+from raysl.distributed.collectives import gather_objects as gather_objects
+from raysl.distributed.collectives import group_of as group_of
+from raysl.distributed.collectives import is_main as is_main
+from raysl.distributed.collectives import own_rows as own_rows
+from raysl.distributed.collectives import planned_rows as planned_rows
+from raysl.distributed.collectives import rank as rank
+from raysl.distributed.collectives import row_counts as row_counts
+from raysl.distributed.collectives import world as world
+from raysl.distributed.ddp import data_parallel as data_parallel
+from raysl.distributed.sharding import is_sharded as is_sharded
+from raysl.distributed.sharding import load_optimizer_state as load_optimizer_state
+from raysl.distributed.sharding import local as local
+from raysl.distributed.sharding import optimizer_state as optimizer_state
+from raysl.distributed.sharding import shard as shard
+from raysl.distributed.sharding import shared_as as shared_as
+from raysl.distributed.sharding import shared_optimizer as shared_optimizer
+from raysl.distributed.sharding import whole as whole
+from raysl.distributed.sharding import without_exchange as without_exchange

@@ -1,0 +1,36 @@
+"""Modules under the names that they had in earlier versions, so that imports written for those still work."""
+
+import importlib
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+MOVED = {
+    "raysl.checkpoint_files": "raysl.checkpoint.files",
+    "raysl.dist": "raysl.distributed",
+    "raysl.memory": "raysl.process.memory",
+    "raysl.resources": "raysl.cluster.resources",
+}
+"""The name of each moved module today, by its former name."""
+
+
+class FormerModules(MetaPathFinder):
+    """Finds moved modules; it stands last in `sys.meta_path`, so it is asked for unknown names alone."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Specification of a module that forwards to the moved one; None for any other name."""
+        return ModuleSpec(name, _Forward(MOVED[name])) if name in MOVED else None
+
+
+class _Forward(Loader):
+    """Loads a module whose attributes are those of another one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def exec_module(self, module: ModuleType) -> None:
+        warnings.warn(f"{module.__name__} has moved to {self.name}; import it from there", FutureWarning, stacklevel=2)
+        moved = importlib.import_module(self.name)
+        module.__dict__["__getattr__"] = lambda name: getattr(moved, name)

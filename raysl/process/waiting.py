@@ -1,0 +1,121 @@
+"""What a start is waiting for, said from its first second on: a live line on a terminal, else a line each.
+
+A command loads this module before torch and Ray: it loads neither.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from raysl.process.screen import console, duration, logging_shown
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.text import Text
+
+log = logging.getLogger("raysl")
+
+STILL_S = 60.0
+
+
+class Waiting:
+    """Says what is waited for, with seconds.
+
+    Args:
+        since: when that began, seconds since the epoch.
+        show: whether to say anything.
+        still_s: seconds after which a line is said again where there is no terminal.
+    """
+
+    def __init__(self, since: float, show: bool = True, still_s: float = STILL_S) -> None:
+        self.since = since
+        self.show = show
+        self.still_s = still_s
+        self._what: str | None = None
+        self._entered = since
+        self._is_over = False
+        self._change = threading.Condition()
+        self._live: Live | None = None
+
+    def enter(self, what: str) -> None:
+        """From now on this is waited for."""
+        with self._change:
+            if self._is_over or not self.show or what == self._what:
+                return
+            is_first, self._what, self._entered = self._what is None, what, time.time()
+            self._change.notify_all()
+        if is_first:
+            self._begin()
+        if self._live is None:
+            log.info("%6.1f s  %s ...", time.time() - self.since, what)
+
+    def end(self) -> None:
+        """Nothing is waited for any more: the live line goes away."""
+        with self._change:
+            self._is_over = True
+            self._change.notify_all()
+        if self._live is not None:
+            self._live.stop()
+
+    def _begin(self) -> None:
+        screen = console()
+        if screen.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=screen, get_renderable=self._line, transient=True, redirect_stdout=False)
+            self._live.start()
+        else:
+            threading.Thread(target=self._say_again, name="raysl-waiting", daemon=True).start()
+
+    def _line(self) -> "Text":
+        from rich.text import Text
+
+        now = time.time()
+        return Text(f"{self._what} ... {duration(now - self._entered)} ({duration(now - self.since)} in all)")
+
+    def _say_again(self) -> None:
+        with self._change:
+            while not self._is_over:
+                if not self._change.wait(self.still_s):
+                    log.info("%6.1f s  still %s ...", time.time() - self.since, self._what)
+
+
+_active: Waiting | None = None
+
+
+@contextmanager
+def waiting(since: float | None = None, show: bool = True) -> Iterator[Waiting]:
+    """Say what is waited for while inside; inside another such block, that one goes on.
+
+    Args:
+        since: when that began, seconds since the epoch; default: now.
+        show: whether to say anything.
+    """
+    global _active
+    if _active is not None:
+        yield _active
+        return
+    with logging_shown(show):
+        _active = Waiting(time.time() if since is None else since, show)
+        try:
+            yield _active
+        finally:
+            ended, _active = _active, None
+            ended.end()
+
+
+def enter(what: str) -> None:
+    """From now on this is waited for, where a block of `waiting` goes on."""
+    if _active is not None:
+        _active.enter(what)
+
+
+def process_start() -> float:
+    """When this program began, seconds since the epoch, by the processor time that it has taken.
+
+    The process may be older: a shell that runs one last command becomes that command.
+    """
+    return time.time() - time.process_time()

@@ -1,0 +1,227 @@
+"""Folders that may be local or remote, and patience with a storage that fails."""
+
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+from pyarrow import fs
+
+from raysl.errors import RunFailed, StorageError
+from raysl.storage.addresses import absolute, join, open_uri, split_query, telling
+from raysl.storage.reads import file_errors, full_disk, retrying
+
+log = logging.getLogger("raysl")
+
+T = TypeVar("T")
+
+PART = ".part"  # ends the name of a file that is not whole
+CHUNK_BYTES = 8 << 20
+PATIENCE_S = 1800.0  # a storage that has not answered for so long is given up
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+
+
+def outlast(
+    action: Callable[[], T],
+    goes_on: Callable[[], bool] = lambda: True,
+    patience_s: float | None = None,
+    sleep: Callable[[float], object] = time.sleep,
+) -> T:
+    """What `action` returns; while the storage fails it is called again, with pauses that grow to half a minute.
+
+    A full disk is not waited for: nobody makes room who is not told.
+
+    Args:
+        action: may be called more than once.
+        goes_on: asked before each pause; where it says no the error is raised.
+        patience_s: seconds after which the error is raised; default: half an hour.
+        sleep: pauses for so many seconds.
+
+    Raises:
+        StorageError: that of the last try.
+    """
+    patience_s = PATIENCE_S if patience_s is None else patience_s
+    pause, waited = FIRST_PAUSE_S, 0.0
+    while True:
+        try:
+            return action()
+        except StorageError as error:
+            if waited >= patience_s or full_disk(error) or not goes_on():
+                raise
+            log.warning("%s; trying again in %.0f s, for up to %.0f min", error, pause, (patience_s - waited) / 60)
+        sleep(pause)
+        waited += pause
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+class Folder:
+    """A folder at a local path or a URI.
+
+    Its methods raise ConfigError where the user can mend it (no such file, no right to it), and StorageError where a
+    remote storage still fails after a few tries.
+    """
+
+    def __init__(self, uri: str) -> None:
+        base, query = split_query(absolute(uri))
+        self.uri = f"{base.rstrip('/')}{query}"
+        self.system, self.path = open_uri(self.uri)
+        self.is_local = isinstance(self.system, fs.LocalFileSystem)
+
+    @property
+    def look_every_s(self) -> float:
+        """Seconds between two looks at what other processes write here."""
+        return 0.5 if self.is_local else 5.0
+
+    def child(self, name: str) -> "Folder":
+        """The folder `name` inside this one."""
+        return Folder(self.uri_of(name))
+
+    def uri_of(self, name: str) -> str:
+        """The address of what is called `name` in this folder."""
+        return join(self.uri, name)
+
+    def make(self) -> None:
+        """Create the folder."""
+        self._do("create", "", lambda path: self.system.create_dir(path, recursive=True))
+
+    def exists(self, name: str = "") -> bool:
+        """Whether the folder, or a file or folder of it, exists."""
+        return bool(self._info(name).type != fs.FileType.NotFound)
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None where there is none."""
+        info = self._info(name)
+        return int(info.size) if info.type == fs.FileType.File else None
+
+    def read(self, name: str) -> bytes:
+        """Content of a file."""
+
+        def read(path: str) -> bytes:
+            with self.system.open_input_stream(path) as stream:
+                return bytes(stream.read())
+
+        return self._do("read", name, read)
+
+    def read_if_there(self, name: str) -> bytes:
+        """Content of a file; empty where there is none."""
+        return self.read(name) if self.exists(name) else b""
+
+    def sha256(self, name: str) -> str:
+        """Hexadecimal SHA-256 of a file."""
+
+        def read(path: str) -> str:
+            digest = hashlib.sha256()
+            with self.system.open_input_stream(path) as stream:
+                while chunk := stream.read(CHUNK_BYTES):
+                    digest.update(chunk)
+            return digest.hexdigest()
+
+        return self._do("read", name, read)
+
+    def last_lines(self, name: str, num_bytes: int = 8192) -> bytes:
+        """The whole lines in the last `num_bytes` of a file; empty where there is none."""
+
+        def read(path: str) -> bytes:
+            with self.system.open_input_file(path) as file:
+                first = max(0, file.size() - num_bytes)
+                content = bytes(file.read_at(file.size() - first, first))
+            return content if first == 0 else content.partition(b"\n")[2]
+
+        return self._do("read", name, read) if self.exists(name) else b""
+
+    def remove(self, name: str) -> None:
+        """Delete a file, if it is there."""
+
+        def delete(path: str) -> None:
+            with suppress(FileNotFoundError):
+                self.system.delete_file(path)
+
+        if self.exists(name):  # some storages take the deletion of nothing for an error of another kind
+            self._do("delete", name, delete)
+
+    def remove_folder(self, name: str) -> None:
+        """Delete a folder inside and all that is in it, if it is there."""
+
+        def delete(path: str) -> None:
+            with suppress(FileNotFoundError):
+                self.system.delete_dir(path)
+
+        if self.exists(name):
+            self._do("delete", name, delete)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file whole: under a name of its own first, then moved into place.
+
+        Of several writers at a time the last one wins.
+        """
+
+        def write(path: str) -> None:
+            unfinished = f"{path}.{uuid.uuid4().hex[:8]}{PART}"
+            try:
+                with self.system.open_output_stream(unfinished) as stream:
+                    stream.write(content)
+                self.system.move(unfinished, path)
+            except BaseException:
+                with suppress(*file_errors(), pa.ArrowException):  # what went wrong before is what is told
+                    self.system.delete_file(unfinished)
+                raise
+
+        self._do("write", name, write)
+
+    def names(self) -> list[str]:
+        """Names of the files and folders directly inside, sorted."""
+        return sorted(entry.base_name for entry in self.entries())
+
+    def entries(self) -> list[fs.FileInfo]:
+        """What is known of the files and folders directly inside, in any order."""
+        return self._do(
+            "read", "", lambda path: list(self.system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
+        )
+
+    def download(self, target: Path, names: Collection[str] | None = None) -> None:
+        """Copy everything inside, or the files `names`, to a local folder."""
+        target.mkdir(parents=True, exist_ok=True)
+        for name in [""] if names is None else names:
+            self._do("read", name, partial(_copy_out, self.system, target / name))
+
+    def upload(self, source: Path, name: str) -> None:
+        """Write the content of a local file to `name`, as `write` does."""
+        self.write(name, source.read_bytes())
+
+    def copy_in(self, source: Path, name: str) -> None:
+        """Copy a local file of any size to `name`, which may be half there for a while."""
+        parent = name.rpartition("/")[0]
+        if parent:
+            self.child(parent).make()
+        self._do("write", name, partial(_copy_in, self.system, source))
+
+    def _info(self, name: str) -> fs.FileInfo:
+        return self._do("read", name, self.system.get_file_info)
+
+    def _do(self, what: str, name: str, action: Callable[[str], T]) -> T:
+        """Call `action` on the path of `name`, a few times where a remote storage fails."""
+        path, uri = (f"{self.path}/{name}", self.uri_of(name)) if name else (self.path, self.uri)
+        with telling(what, uri):
+            if self.is_local:
+                return action(path)
+            try:
+                return retrying(lambda: action(path), what, uri)
+            except RunFailed as error:
+                raise StorageError(str(error)) from error
+
+
+_LOCAL = fs.LocalFileSystem()
+
+
+def _copy_out(system: fs.FileSystem, target: Path, path: str) -> None:
+    fs.copy_files(path, str(target), source_filesystem=system, destination_filesystem=_LOCAL, chunk_size=CHUNK_BYTES)
+
+
+def _copy_in(system: fs.FileSystem, source: Path, path: str) -> None:
+    fs.copy_files(str(source), path, source_filesystem=_LOCAL, destination_filesystem=system, chunk_size=CHUNK_BYTES)

@@ -1,0 +1,254 @@
+"""What training changes and a checkpoint keeps."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+from torch.optim import Optimizer
+
+import raysl
+from raysl import distributed as dist
+from raysl.checkpoint.backbone import Checkpoint
+from raysl.checkpoint.files import BACKBONE_FILE, SETTINGS_FILE, STATE_FILE, seal, verify
+from raysl.checkpoint.tensors import load_tensors, save_tensors
+from raysl.checkpoint.weights import read_weights
+from raysl.components import Classes
+from raysl.config.dump import dump
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError
+from raysl.methods.method import Method
+from raysl.methods.place import place
+from raysl.methods.setup import Setup
+from raysl.nn.average import WeightAverage
+from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.freezing import freeze
+from raysl.nn.batch_norm import local_statistics
+from raysl.optim.build import build_optimizer
+from raysl.schedule import Step
+from raysl.storage.folder import Folder
+
+
+@dataclass
+class TrainState:
+    """What training changes and a checkpoint keeps: the same on every rank whenever it is saved."""
+
+    setup: Setup
+    method: Method
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))
+    """Of the loss in fp16, where tiny gradients would be 0."""
+    step: int = 0
+    callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    ended: str | None = None
+    """Why a callback ended the run for good, before its last step."""
+    export_buffers: dict[str, Tensor] = field(default_factory=dict)
+    """Buffers of the exported backbone that checkpoints have in place of the method's own, by name."""
+    weights: dict[str, Any] | None = None
+    """What the run began with where that is another run's, see `raysl.checkpoint.weights`."""
+    average: WeightAverage | None = None
+    """The average of the weights, where `train.ema` asks for one."""
+
+    @classmethod
+    def create(
+        cls,
+        setup: Setup,
+        device: torch.device | str = "cpu",
+        classes: Classes | None = None,
+        is_new: bool = True,
+    ) -> "TrainState":
+        """A fresh state; the initial weights are a function of the run's seed, or those of `method.weights`.
+
+        Args:
+            setup: what the method is built on; `Setup.of(config, num_samples)` makes it.
+            device: where the method lives.
+            classes: resolved already, for names that are not known here.
+            is_new: whether to read `method.weights`, which a run that goes on does not need any more.
+
+        Raises:
+            ConfigError: if those weights cannot be read, their backbone is another one, or `backbone.freeze` names no
+                stage or leaves nothing to train.
+        """
+        config = setup.config
+        classes = classes or Classes.of(config)
+        torch.manual_seed(config.seed)
+        weights = read_weights(config) if is_new and config.method.weights is not None else None
+        backbone: Backbone = classes.backbone(config.backbone)
+        if weights is not None:  # before the method copies it into a teacher
+            weights.fill_backbone(backbone)
+        freeze(backbone, config.backbone.freeze)
+        method: Method = classes.method(setup, backbone)
+        if not any(parameter.requires_grad for parameter in method.parameters()):
+            raise ConfigError(
+                f"backbone.freeze={list(config.backbone.freeze)} leaves nothing to train: method={config.method.name} "
+                "has no weights beside the backbone's; freeze fewer stages"
+            )
+        origin = None if weights is None else weights.fill_method(method)
+        device = torch.device(device)
+        place(method, config.train, device)
+        optimizer = build_optimizer(method, config.optim, classes.optimizer, is_shared=config.train.parallel == "zero1")
+        scaler = torch.amp.GradScaler(device.type, enabled=config.train.precision == "fp16")
+        return cls(setup, method, optimizer, scaler, weights=origin, average=_average_of(method, config))
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's settings."""
+        return self.setup.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where the method lives."""
+        return next(self.method.parameters()).device
+
+    def synchronise(self) -> None:
+        """Make the state the same on every rank, which the loop does after each update.
+
+        Running statistics of normalisation that each rank tracked on its own rows become their mean over ranks; what
+        is the same already keeps its bits.
+        """
+        if dist.world() > 1:
+            dist.average_(local_statistics(self.method))
+
+    def follow(self, step: Step) -> None:
+        """Bring the average of the weights up to the update that began at `step`, which the loop does after each."""
+        if self.average is not None:
+            self.average.update(self.method, step)
+
+    def exported(self, as_copy: bool = False) -> Backbone:
+        """The backbone to measure: the method's own, or a copy, also where ranks hold shares or weights are averaged;
+        every rank calls it.
+
+        A copy is whole, and as its settings make it: not compiled, with normalisation of its own rows.
+        """
+        backbone = self.method.export()
+        if not as_copy and not dist.is_sharded(self.method) and not self._is_averaged:
+            return backbone
+        weights = dist.whole(self._exported_weights(), on_all=True)
+        with torch.random.fork_rng(devices=[]):
+            copy: Backbone = type(backbone)(backbone.config)
+        copy.load_state_dict(weights)
+        return copy.to(self.device).train(backbone.training)
+
+    def tensors(self) -> dict[str, Any]:
+        """What a checkpoint holds of method, optimizer, average and exported backbone, whole; every rank calls it.
+
+        Where ranks hold shares, the main one alone gets it, on the CPU.
+        """
+        return {
+            "method": dist.whole(self.method.state_dict()),
+            "optimizer": dist.optimizer_state(self.optimizer),
+            "backbone": dist.whole(self._exported_weights()),
+        } | ({} if self.average is None else {"average": dist.whole(self.average.state_dict())})
+
+    @property
+    def _is_averaged(self) -> bool:
+        return self.average is not None and self.config.train.ema_export
+
+    def _exported_weights(self) -> dict[str, Tensor]:
+        """Those of the network that benchmarks load, averaged where `train.ema_export` is set."""
+        backbone = self.method.export()
+        if self.average is None or not self._is_averaged:
+            return backbone.state_dict()
+        return self.average.state_of(self.method, backbone)
+
+    def save(self, folder: Path, metrics: dict[str, float], tensors: dict[str, Any] | None = None) -> None:
+        """Write a checkpoint into a local folder; what lies there already becomes part of it.
+
+        Args:
+            folder: to write into.
+            metrics: to note with it.
+            tensors: what `tensors` gave; default: it is asked, so every rank has to save.
+
+        Raises:
+            OSError: if the disk is full or fails.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = tensors or self.tensors()
+        state = {
+            "method": tensors["method"],
+            "optimizer": tensors["optimizer"],
+            "step": self.step,
+            "callbacks": self.callbacks,
+        }
+        if self.average is not None:
+            state["average"] = tensors["average"]
+        if self.scaler.is_enabled():
+            state["scaler"] = self.scaler.state_dict()
+        save_tensors(state, folder / STATE_FILE)
+        weights = {**tensors["backbone"], **self.export_buffers}
+        content = to_safetensors({name: t.detach().cpu().contiguous() for name, t in weights.items()})
+        (folder / BACKBONE_FILE).write_bytes(content)
+        (folder / SETTINGS_FILE).write_text(dump(self.setup.as_written))
+        meta = {
+            "raysl": raysl.__version__,
+            "method": self.config.method.name,
+            "step": self.step,
+            "epochs": self.config.train.epochs,
+            "data": asdict(self.setup.data),
+            "metrics": metrics,
+            "weights": self.weights,
+            "ended": self.ended,
+        }
+        meta = {name: value for name, value in meta.items() if value is not None}
+        seal(folder, meta)
+
+    def load(self, folder: Path) -> None:
+        """Take back a checkpoint written at any number of ranks.
+
+        Raises:
+            ConfigError: if it is of another format or method, is damaged, or its file holds more than tensors and
+                primitives.
+        """
+        copy = Folder(str(folder))
+        meta = verify(copy, [STATE_FILE])
+        check_resumable(meta, copy.uri, self.config)
+        tensors = load_tensors(folder / STATE_FILE, self.device)
+        try:
+            self.method.load_state_dict(dist.shared_as(self.method, tensors["method"]))
+            dist.load_optimizer_state(self.optimizer, tensors["optimizer"])
+            if self.average is not None:
+                self.average.load_state_dict(dist.shared_as(self.method, tensors["average"]))
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise ConfigError(f"the checkpoint {folder} does not fit these settings: {error}") from error
+        if self.scaler.is_enabled() and "scaler" in tensors:
+            self.scaler.load_state_dict(tensors["scaler"])
+        self.step = tensors["step"]
+        self.callbacks = tensors["callbacks"]
+        self.weights = meta.get("weights")
+
+
+def _average_of(method: Method, config: RunConfig) -> WeightAverage | None:
+    train = config.train
+    if train.ema is None:
+        return None
+    return WeightAverage(method, train.ema, train.ema_every, train.ema_warmup, train.ema_buffers == "average")
+
+
+def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:
+    """Refuse to go on from a checkpoint of another method.
+
+    Args:
+        meta: its `meta.json`.
+        uri: where it is.
+        config: settings of the run that is to go on.
+
+    Raises:
+        ConfigError: if the methods differ.
+    """
+    if meta["method"] != config.method.name:
+        raise ConfigError(
+            f"{uri} is a checkpoint of the method {meta['method']!r}, not of {config.method.name!r}; "
+            "give the run another name"
+        )
+
+
+def setup_of(checkpoint: Checkpoint) -> Setup:
+    """Setup of a checkpoint's method, with a plan for the ranks of this process group."""
+    return Setup.of(checkpoint.config, checkpoint.data.num_samples, checkpoint.data.num_classes)
+
+
+def untrained_backbone(checkpoint: Checkpoint) -> Backbone:
+    """The backbone with the initial weights of its seed: before the first step, without weights of another run."""
+    return TrainState.create(setup_of(checkpoint), is_new=False).method.export().eval()

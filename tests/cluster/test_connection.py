@@ -1,0 +1,83 @@
+"""A private cluster: out of the way of signals, and quiet about its own processes."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import ray
+
+from raysl.cluster import connection as cluster
+from raysl.cluster.connection import _print_less, connect, gpus_of
+from raysl.cluster.resources import Resources
+from raysl.config.schema import TrainConfig
+from raysl.errors import ConfigError, RunFailed
+
+DRIVER = """
+import os, signal
+from raysl.cluster.connection import connect, disconnect
+from raysl.process.descendants import descendants
+from raysl.process.signals import heeding
+import ray
+with heeding() as signals, signals.saving(lambda: True):
+    connect()
+    family = descendants(os.getpid())
+    print("own session:", os.getsid(0) in {os.getsid(pid) for pid in family}, len(family) > 3)
+    os.killpg(0, signal.SIGTERM)
+    print("heard:", signals.asked.name, "and Ray works:", ray.cluster_resources()["CPU"] > 0)
+    print("ended:", disconnect(), ray.is_initialized())
+"""
+
+
+def test_a_signal_to_the_process_group_reaches_the_driver_and_not_ray() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=120, start_new_session=True
+    )
+    assert done.stdout == "own session: False True\nheard: SIGTERM and Ray works: True\nended: True False\n", (
+        done.stderr
+    )
+    assert "SIGTERM received" not in done.stderr, "what Ray's core says of signals that it takes"
+
+
+def test_what_the_raylet_says_of_its_worker_processes_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    many = "WARNING: 8 PYTHON worker processes have been started on node: ab with address: 10.0.0.1, which is"
+    _print_less({"lines": [many], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    assert capsys.readouterr().out == ""
+    _print_less({"lines": ["No space left for objects"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    assert "No space left for objects" in capsys.readouterr().out
+
+
+def test_an_address_at_which_nothing_listens_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody else gets this port, and nobody listens there
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        monkeypatch.setattr(os, "environ", {**os.environ, "RAY_ADDRESS": f"127.0.0.1:{taken.getsockname()[1]}"})
+        with pytest.raises(ConfigError, match=r"no Ray cluster answers at RAY_ADDRESS=127.* or unset RAY_ADDRESS"):
+            connect()
+
+
+def test_ray_that_does_not_start_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**settings: object) -> None:
+        raise Exception("The current node timed out during startup.\nThis could be due to ...")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"})
+    with pytest.raises(RunFailed) as told:
+        connect()
+    assert str(told.value).startswith("Ray has not started: The current node timed out during startup; on a machine")
+    assert "\n" not in str(told.value)
+
+
+def test_hours_of_gpus_are_those_of_the_shares_that_workers_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    assert gpus_of(TrainConfig(device="cuda")) == 0, "nobody knows"
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(cluster, "cluster_resources", lambda: Resources(16, 4))
+    assert gpus_of(TrainConfig(workers=2)) == 2, "auto takes those that are there"
+    assert gpus_of(TrainConfig(gpus_per_worker=0.25)) == 0.25
+    assert gpus_of(TrainConfig(device="cpu")) == 0
+    monkeypatch.setattr(cluster, "cluster_resources", lambda: Resources(2, 0))
+    assert gpus_of(TrainConfig(workers=4)) == 0, "also of what does not fit"
+    assert gpus_of(TrainConfig(device="cuda")) == 1

@@ -1,0 +1,160 @@
+"""Ctrl-C and SIGTERM, in processes without Ray."""
+
+import io
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raysl.errors import RunFailed, Stopped
+from raysl.process.signals import ONE_REQUEST_S, heeding
+from tests.processes import has_ended, wait_until
+
+WAITS = """
+import threading
+from raysl.process.signals import heeding
+with heeding():
+    print("ready", flush=True)
+    threading.Event().wait(60)
+"""
+SWALLOWS = """
+import threading
+from raysl.process.signals import heeding
+with heeding() as signals:
+    try:
+        print("ready", flush=True)
+        threading.Event().wait(60)
+    except KeyboardInterrupt:
+        pass
+    with signals.saving(lambda: True):
+        print("goes on", flush=True)
+"""
+SAVES = """
+import threading
+from raysl.process.signals import heeding
+asked = threading.Event()
+with heeding() as signals, signals.saving(lambda: asked.set() or True):
+    print("ready", flush=True)
+    asked.wait(60)
+    print("saved", signals.asked.name, flush=True)
+"""
+TWICE = """
+import signal, threading
+from raysl.process.signals import heeding
+with heeding() as signals, signals.saving(lambda: True):
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+    threading.Event().wait(0.2)
+    print("saved", flush=True)
+"""
+HANGS = """
+import hashlib, subprocess, sys, threading
+from raysl.process.signals import heeding
+with heeding():
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+    threading.Timer(1.0, print, ("ready", child.pid), {"flush": True}).start()  # the main thread hashes by then
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes in which no handler of Python's is called
+"""
+
+
+def start(code: str) -> tuple["subprocess.Popen[str]", str]:
+    """A process that has said that it is ready, and what else it said."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline()
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (signal.SIGINT, "raysl: interrupted; nothing was trained yet\n"),
+        (signal.SIGTERM, "raysl: ended by SIGTERM; nothing was trained yet\n"),
+    ],
+)
+@pytest.mark.parametrize("code", [WAITS, SWALLOWS])
+def test_a_signal_before_anything_is_trained_ends_a_script_with_one_line(
+    code: str, number: signal.Signals, said: str
+) -> None:
+    process, _ = start(code)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (128 + number, "", said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_there_is_something_to_save_lets_the_work_end_by_itself(number: signal.Signals) -> None:
+    process, _ = start(SAVES)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, f"saved {number.name}\n", "")
+
+
+def test_a_signal_that_comes_twice_at_a_time_as_from_timeout_is_one_request() -> None:
+    process, said = start(TWICE)
+    process.communicate(timeout=30)
+    assert (process.returncode, said) == (0, "saved\n")
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are found in /proc")
+def test_the_second_signal_ends_a_process_that_hangs_and_all_that_it_started() -> None:
+    process, said = start(HANGS)
+    process.send_signal(signal.SIGINT)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(2 * ONE_REQUEST_S)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    wait_until(lambda: has_ended(int(said.split()[1])))
+
+
+def test_handlers_are_as_before_when_a_block_is_left_and_blocks_may_nest() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with heeding() as outer, heeding() as inner:
+        assert inner is outer
+        assert signal.getsignal(signal.SIGTERM) == outer.heed
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_a_stop_is_caught_as_a_failed_run_is_and_is_an_exit_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RunFailed, match="stopped at step 3") as caught, heeding():
+        raise Stopped("stopped at step 3", 143)
+    assert isinstance(caught.value, SystemExit)
+    assert caught.value.code == 143
+    assert capsys.readouterr().err == "raysl: stopped at step 3\n"
+
+
+def test_what_is_left_is_told_also_while_another_line_is_written(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Writing(io.StringIO):
+        def write(self, text: str) -> int:
+            raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+    def asked_to_end() -> None:
+        with heeding() as signals:
+            signals.heed(signal.SIGTERM, None)
+
+    monkeypatch.setattr(sys, "stderr", Writing())
+    with pytest.raises(Stopped, match="nothing was trained yet"):
+        asked_to_end()
+    assert capfd.readouterr().err.startswith("raysl: ended by SIGTERM; nothing was trained yet\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "left"), [("benchmark", "results that are there"), ("extract", "goes on with the features")]
+)
+def test_a_measurement_ends_with_a_line_on_what_is_left(command: str, left: str, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "raysl", command, "--checkpoint", str(tmp_path / "none")]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+    assert process.stderr is not None
+    assert "loading libraries" in process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 143
+    assert re.fullmatch(rf"raysl: ended by SIGTERM; .*{left}.*\n", said)
