@@ -11,10 +11,10 @@ from raysl.config.schema import RunConfig, TrainConfig
 from raysl.data.batch import Batch
 from raysl.data.decode.images import read_images
 from raysl.data.sources.synthetic import Synthetic
-from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.sgd import SGD
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration
 from raysl.transforms.functional import normalize
 from raysl.transforms.recipes import MultiCrop

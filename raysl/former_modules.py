@@ -11,7 +11,9 @@ MOVED = {
     "raysl.checkpoint_files": "raysl.checkpoint.files",
     "raysl.dist": "raysl.distributed",
     "raysl.memory": "raysl.process.memory",
+    "raysl.methods.setup": "raysl.plan.setup",
     "raysl.resources": "raysl.cluster.resources",
+    "raysl.train.plan": "raysl.plan.plan",
 }
 """The name of each moved module today, by its former name."""
 

@@ -9,7 +9,7 @@ from raysl.components import Classes
 from raysl.config.files import config_names, packaged_folder
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.sweeps.load import load_starts, load_sweep
 from raysl.train.prepare import checked_views
 from raysl.train.state import TrainState

@@ -22,7 +22,7 @@ from raysl.config.schema import RunConfig
 from raysl.data.decode.images import read_images
 from raysl.data.sources.file_list import FileList
 from raysl.errors import ConfigError, RunFailed
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.redact import redact, redact_uri, without_hidden
 from raysl.report.page import write_report
 from raysl.storage.addresses import open_uri

@@ -14,7 +14,7 @@ from raysl.config.dump import to_dict, write
 from raysl.config.files import read
 from raysl.config.load import load_config, load_dumped
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.state import TrainState, untrained_backbone
 

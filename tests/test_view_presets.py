@@ -14,7 +14,7 @@ from raysl.config.load import apply_overrides, load_config, load_dumped
 from raysl.config.schema import MethodConfig, ViewPreset
 from raysl.config.view_presets import PRESETS
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train.prepare import checked_views
 from raysl.transforms import Affine, GaussianBlur, Grayscale, HorizontalFlip, ViewRecipe
 

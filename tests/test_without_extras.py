@@ -14,7 +14,7 @@ TRAIN = """
 import torch
 torch.set_num_threads(1)
 import raysl, raysl.methods, raysl.losses, raysl.transforms, raysl.nn
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.knn import KNN
 from raysl.checkpoint.backbone import load_backbone

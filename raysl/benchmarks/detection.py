@@ -21,8 +21,8 @@ from raysl.config.schema import BenchmarkConfig
 from raysl.data.order import rank_share
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import TokenBackbone
+from raysl.plan.plan import TrainPlan
 from raysl.storage.folder import Folder
-from raysl.train.plan import TrainPlan
 
 STRIDE = 32
 """Sides of batches are multiples of it, as in torchvision."""

@@ -24,9 +24,9 @@ from raysl.data.batch import Batch
 from raysl.data.order import rank_share
 from raysl.errors import ConfigError
 from raysl.optim.adamw import AdamW
+from raysl.plan.plan import TrainPlan
 from raysl.schedule import Duration
 from raysl.storage.folder import Folder
-from raysl.train.plan import TrainPlan
 from raysl.transforms.channels import network_input
 from raysl.transforms.functional import resize
 from raysl.transforms.random import SampleRandom

@@ -1,0 +1,1 @@
+"""A Ray cluster: connecting to one, and who gets which share of it."""

@@ -17,11 +17,11 @@ from raysl.errors import ConfigError
 from raysl.losses import negative_cosine
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
+from raysl.plan.setup import Setup
 from raysl.schedule import Step, cosine
 from raysl.transforms.recipes import AsymmetricCrops
 

@@ -2,9 +2,9 @@
 
 from raysl.components import resolve
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.stage_heads import vector_widths
+from raysl.plan.setup import Setup
 
 
 def check_two_views(setup: Setup, why: str) -> None:

@@ -21,9 +21,9 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.functional_lab import to_lab
 from raysl.transforms.recipes import Crops

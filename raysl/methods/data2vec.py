@@ -20,11 +20,11 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import grid_side, need_mask_token, patch_size_of, token_backbone
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, linear_over
 from raysl.transforms.masking import BlockMask
 from raysl.transforms.recipes import Crops

@@ -23,10 +23,10 @@ from raysl.hashing import hash_words
 from raysl.losses import UNKNOWN, cluster_cross_entropy
 from raysl.methods.clusters import Batches, assign, check_clusters, embed_all, feature_clusters
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.optim.groups import split_groups
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 

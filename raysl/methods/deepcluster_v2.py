@@ -23,13 +23,13 @@ from raysl.hashing import hash_words
 from raysl.losses import UNKNOWN, at_least_fp32, cluster_cross_entropy
 from raysl.methods.clusters import Batches, check_clusters, embed_all
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
 from raysl.nn.kmeans import kmeans
 from raysl.nn.memory_bank import MemoryBank
 from raysl.nn.multi_crop import multi_crop
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import MultiCrop
 

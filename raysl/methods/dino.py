@@ -18,13 +18,13 @@ from raysl.data.batch import Batch
 from raysl.losses import swapped_prediction
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.self_distillation import check_views
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.centre import Centre
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.dino_head import DINOHead, HeadConfig
 from raysl.nn.ema import Teacher
 from raysl.nn.multi_crop import multi_crop
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms.recipes import AsymmetricMultiCrop
 

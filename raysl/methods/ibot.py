@@ -18,13 +18,13 @@ from raysl.losses import masked_prediction, swapped_prediction
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import token_backbone
 from raysl.methods.self_distillation import block_mask, check_block_masks, check_views, most_masked
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.centre import Centre
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.dino_head import DINOHead, HeadConfig
 from raysl.nn.ema import Teacher
 from raysl.nn.masked_views import at_places, masked_places, token_crops
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms.recipes import AsymmetricMultiCrop
 from raysl.transforms.view_recipe import ViewRecipe

@@ -25,13 +25,13 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import grid_side, patch_size_of, token_backbone
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
+from raysl.plan.setup import Setup
 from raysl.schedule import Step, linear
 from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.recipes import Crops

@@ -18,12 +18,12 @@ from raysl.errors import ConfigError
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import grid_side, patch_size_of, token_backbone
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.backbones.positions import sincos_positions
 from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import RandomMask
 from raysl.transforms.recipes import Crops

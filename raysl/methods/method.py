@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.drop_path import draws_of
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.view_recipe import ViewRecipe
 

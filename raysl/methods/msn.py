@@ -21,13 +21,13 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import check_small_views, grid_side, patch_size_of, token_backbone
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.sinkhorn import sinkhorn
+from raysl.plan.setup import Setup
 from raysl.schedule import Step, linear
 from raysl.transforms.masking import RandomMask
 from raysl.transforms.recipes import MultiCrop

@@ -17,11 +17,11 @@ from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32
 from raysl.methods.checks import check_batch, check_queue, check_two_views
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
 from raysl.nn.queue import Queue
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import AsymmetricCrops
 

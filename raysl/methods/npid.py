@@ -19,10 +19,10 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, bank_cross_entropy, nce, nce_log_norm, self_normalised_nce
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.memory_bank import MemoryBank
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 

@@ -2,9 +2,9 @@
 
 from raysl.config.sizes import setting_of
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.vit import ViT
+from raysl.plan.setup import Setup
 
 
 def patch_size_of(setup: Setup, title: str) -> int:

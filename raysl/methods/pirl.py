@@ -15,9 +15,9 @@ from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, nce_log_norm
 from raysl.methods.method import StepOutput
 from raysl.methods.npid import NPID
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.color import RandomPhotometric
 from raysl.transforms.crop import RandomResizedCrop

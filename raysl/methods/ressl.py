@@ -19,13 +19,13 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.checks import check_queue
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.queue import Queue
 from raysl.nn.shuffle import in_shuffled_order
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import Mask
 from raysl.transforms.recipes import Crops, NumViews

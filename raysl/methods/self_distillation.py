@@ -2,7 +2,7 @@
 
 from raysl.errors import ConfigError
 from raysl.methods.patches import check_small_views, grid_side, need_mask_token, patch_size_of
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.transforms.masking import BlockMask
 
 

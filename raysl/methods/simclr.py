@@ -17,11 +17,11 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, contrastive_accuracy, nt_xent
 from raysl.methods.checks import check_batch
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import OutputNorm, mlp
 from raysl.nn.multi_crop import multi_crop
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import MultiCrop
 

@@ -18,9 +18,9 @@ from raysl.errors import ConfigError
 from raysl.losses import masked_patch_l1, patchify
 from raysl.methods.method import Method, StepOutput
 from raysl.methods.patches import grid_side, need_mask_token, patch_size_of, token_backbone
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, collapse
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import UnitMask
 from raysl.transforms.recipes import Crops

@@ -13,9 +13,9 @@ from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import sup_con
-from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.nn.heads import OutputNorm
+from raysl.plan.setup import Setup
 from raysl.transforms.auto_augment import AutoAugment
 from raysl.transforms.recipes import MultiCrop
 from raysl.transforms.transform import Transform

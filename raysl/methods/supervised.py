@@ -19,12 +19,12 @@ from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, one_hot, smoothed, soft_binary_cross_entropy, soft_cross_entropy, top_share
 from raysl.methods.checks import check_heads
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.classifiers import ClassifierKind, classifier
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.stage_heads import StageHead, StageHeads
 from raysl.optim.groups import split_groups, with_lr_scales
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
 from raysl.transforms.recipes import Crops

@@ -19,7 +19,6 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, swapped_prediction
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
@@ -27,6 +26,7 @@ from raysl.nn.multi_crop import multi_crop
 from raysl.nn.prototypes import Prototypes
 from raysl.nn.queue import Queue
 from raysl.nn.sinkhorn import sinkhorn
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.transforms.recipes import MultiCrop
 

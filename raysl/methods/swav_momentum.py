@@ -16,12 +16,12 @@ from torch.nn import functional as F
 from raysl.config.ranges import Length, Momentum
 from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32
-from raysl.methods.setup import Setup
 from raysl.methods.swav import SwAV
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.ema import Teacher
 from raysl.nn.multi_crop import multi_crop
 from raysl.nn.prototypes import Prototypes
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 
 

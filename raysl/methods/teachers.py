@@ -2,7 +2,7 @@
 
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 
 
 def read_teacher(setup: Setup) -> Checkpoint:

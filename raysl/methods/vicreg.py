@@ -18,12 +18,12 @@ from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32, off_diagonal_squares
 from raysl.methods.checks import check_batch, check_two_views
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import centred, products
 from raysl.nn.view_passes import ViewNorm, features_of_views
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import AsymmetricCrops
 

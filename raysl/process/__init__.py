@@ -1,0 +1,1 @@
+"""This process and its machine: signals, waiting, screen, memory, environment."""

@@ -1,0 +1,1 @@
+"""Files and folders on any storage: addresses, reads, a cache, the owner of a folder."""

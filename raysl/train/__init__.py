@@ -1,11 +1,11 @@
 """Training: the plan, the loop, and what reports and observes it. Nothing here but `worker`, `trainer`,
 `ray_reporter` and `pretrain` imports Ray."""
 
-from raysl.methods.setup import Setup
+from raysl.plan.plan import TrainPlan
+from raysl.plan.setup import Setup
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.late import NonFiniteLoss
 from raysl.train.loop import fit
-from raysl.train.plan import TrainPlan
 from raysl.train.reporter import LocalReporter, Reporter
 from raysl.train.state import TrainState
 

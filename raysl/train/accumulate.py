@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
+from raysl.plan.plan import TrainPlan
 from raysl.schedule import Step
-from raysl.train.plan import TrainPlan
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -16,7 +16,7 @@ from raysl.data.source import Split
 from raysl.data.sources.subset import Subset, even_share
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.errors import ConfigError
-from raysl.train.plan import TrainPlan
+from raysl.plan.plan import TrainPlan
 from raysl.train.state import TrainState
 from raysl.transforms.view_recipe import ViewRecipe
 

@@ -1,17 +1,13 @@
 """Clipping of the gradient by its norm: of all weights together, of each part, or of each tensor by itself."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
 from raysl import distributed as dist
-
-Over = Literal["model", "part", "tensor"]
-"""Whose norm is clipped, see `train.clip_grad_over`."""
+from raysl.plan.plan import ClipOver
 
 
-def clip_norm(model: nn.Module, largest: float, over: Over = "model") -> None:
+def clip_norm(model: nn.Module, largest: float, over: ClipOver = "model") -> None:
     """Scale gradients down, in place, where their norm is above `largest`. Every rank calls it.
 
     Args:

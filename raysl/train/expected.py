@@ -5,9 +5,9 @@ import difflib
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.methods.method import Method
+from raysl.plan.plan import TrainPlan
 from raysl.schedule import warmup
 from raysl.train.callbacks.held_out import PREFIX
-from raysl.train.plan import TrainPlan
 
 LOGGED = ("step", "epoch", "loss", "lr", "images_per_s", "step_s", "data_wait", "memory_gb", "corrupt_images")
 """What every run logs; the last one where there are such images."""

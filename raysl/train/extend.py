@@ -6,7 +6,7 @@ from raysl.checkpoint.files import Found
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.optim.build import lr_at, peak_lr
-from raysl.train.plan import TrainPlan
+from raysl.plan.plan import TrainPlan
 
 
 def check_length(before: int, config: RunConfig, found: Found) -> str | None:

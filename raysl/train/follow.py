@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from raysl.errors import StorageError
+from raysl.plan.plan import TrainPlan
 from raysl.process.waiting import Waiting
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.callbacks.progress import ProgressView
 from raysl.train.folder.run_folder import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, RunFolder
-from raysl.train.plan import TrainPlan
 
 log = logging.getLogger("raysl")
 

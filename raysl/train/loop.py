@@ -13,6 +13,7 @@ from raysl.data.batch import Batch
 from raysl.hashing import step_seed
 from raysl.methods.method import StepOutput
 from raysl.optim.build import lr_at, set_schedules
+from raysl.plan.plan import TrainPlan
 from raysl.schedule import Step
 from raysl.train.accumulate import backward_in_parts
 from raysl.train.batches import BatchStream, stream_of
@@ -21,7 +22,6 @@ from raysl.train.clipping import clip_norm
 from raysl.train.late import FiniteCheck
 from raysl.train.late import NonFiniteLoss as NonFiniteLoss
 from raysl.train.meter import Meter
-from raysl.train.plan import TrainPlan
 from raysl.train.reporter import Reporter
 from raysl.train.state import TrainState
 

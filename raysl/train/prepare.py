@@ -13,14 +13,14 @@ from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.methods.place import check_place
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.optim.layers import check_layers
+from raysl.plan.plan import TrainPlan
+from raysl.plan.reference import told_for_workers
+from raysl.plan.setup import Setup
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.configured import configured
 from raysl.train.expected import check_expected_names, course_warning
-from raysl.train.plan import TrainPlan
-from raysl.train.reference import told_for_workers
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 log = logging.getLogger("raysl")

@@ -21,12 +21,12 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.methods.place import place
-from raysl.methods.setup import Setup
 from raysl.nn.average import WeightAverage
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.freezing import freeze
 from raysl.nn.batch_norm import local_statistics
 from raysl.optim.build import build_optimizer
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.storage.folder import Folder
 

@@ -18,7 +18,7 @@ from raysl.data.split import seen_on
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train.prepare import checked_views, loader_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,9 @@ from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.stream.pipeline import RayBatches
 from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.methods.place import prepare_device
-from raysl.methods.setup import Setup
+from raysl.plan.plan import TrainPlan
+from raysl.plan.reference import told_for_workers
+from raysl.plan.setup import Setup
 from raysl.process.memory import keep_freed_memory
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.collapse_watch import CollapseWatch
@@ -37,11 +39,9 @@ from raysl.train.folder.disk import Disk
 from raysl.train.folder.lock_files import Lock
 from raysl.train.folder.run_folder import PROBE_FILE, STOP_FILE, RunFolder, note_event
 from raysl.train.loop import fit
-from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared
 from raysl.train.process import repeat_kernels
 from raysl.train.ray_reporter import RayReporter, local_logs
-from raysl.train.reference import told_for_workers
 from raysl.train.state import TrainState
 
 

@@ -16,8 +16,8 @@ from raysl.config.schema import MethodConfig, RunConfig
 from raysl.data.batch import Batch, DataInfo
 from raysl.errors import ConfigError
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.storage.folder import Folder
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe

@@ -14,7 +14,7 @@ from raysl.config.load import load_config
 from raysl.data.assignments import read_assignments
 from raysl.errors import ConfigError
 from raysl.methods.clusterfit import ClusterFit
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 

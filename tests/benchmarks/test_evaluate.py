@@ -12,7 +12,7 @@ from raysl.benchmarks.suite.evaluate import benchmark
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.pretrain import pretrain
 from raysl.train.state import TrainState

@@ -22,7 +22,7 @@ from raysl.checkpoint.backbone import load_backbone
 from raysl.config.load import load_config
 from raysl.data.sources.digits import Digits
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train.state import TrainState
 from tests.data.samples import png
 from tests.data.sources.test_coco import dataset

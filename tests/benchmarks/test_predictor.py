@@ -20,7 +20,7 @@ from raysl.benchmarks.knn import KNN, knn_predict, knn_probabilities
 from raysl.checkpoint.backbone import load_backbone
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.train.state import TrainState
 from raysl.transforms import normalize

@@ -14,7 +14,7 @@ from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import Stopped
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, fit
 from raysl.train.begin import begin

@@ -18,7 +18,7 @@ from raysl.checkpoint.tensors import load_tensors
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train.state import TrainState, untrained_backbone
 

@@ -8,7 +8,7 @@ import pytest
 from raysl.components import ALIASES, Classes
 from raysl.config.dump import to_dict
 from raysl.config.load import apply_overrides, load_config
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train.prepare import checked_views
 from tests.config.conftest import Write
 

@@ -15,8 +15,8 @@ from raysl.components import ALIASES
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
+from raysl.plan.plan import TrainPlan
 from raysl.train import LocalReporter, fit
-from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState
 

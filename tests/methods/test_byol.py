@@ -10,9 +10,9 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.byol import BYOL
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.course import peak_lr
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import ColorJitter, GaussianBlur, Solarize
 

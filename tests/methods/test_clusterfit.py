@@ -13,8 +13,8 @@ from raysl.data.assignments import Assignments
 from raysl.errors import ConfigError
 from raysl.losses import UNKNOWN
 from raysl.methods.clusterfit import ClusterFit
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train.state import TrainState
 from tests.methods.test_deepcluster import NUM_SAMPLES, START, plain, plain_images, some_batch

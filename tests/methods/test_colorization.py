@@ -10,9 +10,9 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.colorization import Colorization, gamut_bins, rebalancing, soft_encoding
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.vit import ViT
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.functional_lab import to_lab
 

@@ -10,8 +10,8 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.data2vec import Data2Vec
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.vit import ViT
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import ColorJitter
 from raysl.transforms.masking import BlockMask

@@ -8,8 +8,8 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import dcl
 from raysl.methods.dcl import DCL
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from tests.losses.test_dcl import slow_dcl
 

@@ -11,10 +11,10 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import UNKNOWN
 from raysl.methods.deepcluster import DeepCluster
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.whiten import whitened
 from raysl.optim.build import build_optimizer
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 
 NUM_SAMPLES = 14

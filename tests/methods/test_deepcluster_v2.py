@@ -11,8 +11,8 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import UNKNOWN
 from raysl.methods.deepcluster_v2 import DeepClusterV2
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 
 NUM_SAMPLES = 14

@@ -11,9 +11,9 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.dino import DINO
 from raysl.methods.method import StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.vit import ViT
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from tests.transforms.papers import RECIPES
 

@@ -11,8 +11,8 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.dino_v2 import DINOv2
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.vit import ViT
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import BlockMask
 from raysl.transforms.photometric import GaussianBlur

@@ -9,8 +9,8 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.distill import Distill, hints, soft_labels
-from raysl.methods.setup import Setup
 from raysl.optim.groups import split_groups
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train.state import TrainState
 

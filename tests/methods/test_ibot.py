@@ -8,9 +8,9 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.ibot import IBOT
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.vit import ViT
 from raysl.optim.groups import split_groups
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from tests.transforms.papers import RECIPES
 

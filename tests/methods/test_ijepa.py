@@ -11,9 +11,9 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.ijepa import IJEPA
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.vit import ViT
 from raysl.optim.course import weight_decay_at
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.multi_block import MultiBlockMask
 from raysl.transforms.random import SampleRandom

@@ -10,9 +10,9 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import patchify
 from raysl.methods.mae import MAE
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.vit import ViT
 from raysl.optim.groups import split_groups
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import RandomMask
 

@@ -12,8 +12,8 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.moco import MoCo
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import ColorJitter, GaussianBlur
 from tests.rank_processes import run_ranks

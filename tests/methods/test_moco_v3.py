@@ -11,8 +11,8 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.moco_v3 import MoCoV3
-from raysl.methods.setup import Setup
 from raysl.optim.build import peak_lr
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import GaussianBlur, Solarize
 

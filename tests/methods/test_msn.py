@@ -11,9 +11,9 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
 from raysl.methods.msn import MSN
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.vit import ViT
 from raysl.optim.groups import split_groups
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 
 NUM_ANCHORS = 3  # one masked, two small ones

@@ -12,8 +12,8 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.pirl import PIRL
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train.prepare import checked_views
 from raysl.transforms import ColorJitter, RandomPhotometric

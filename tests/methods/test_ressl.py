@@ -12,9 +12,9 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.ressl import ReSSL, WeakAndStrongCrops
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.course import peak_lr
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import Affine, ColorJitter, GaussianBlur, HorizontalFlip
 from tests.rank_processes import run_ranks

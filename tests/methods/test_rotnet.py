@@ -9,8 +9,8 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.rotnet import RotNet, TurnedCrops
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 
 STEP = Step(0, 10, 5)

@@ -8,10 +8,10 @@ from torch import Tensor
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.methods.simmim import SimMIM
 from raysl.nn.backbones.vit import ViT
 from raysl.optim.groups import split_groups
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import UnitMask
 

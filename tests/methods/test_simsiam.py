@@ -7,11 +7,11 @@ from torch import Tensor
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.methods.simsiam import SimSiam
 from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.build import build_optimizer, lr_at, set_schedules
 from raysl.optim.course import peak_lr
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import ColorJitter, GaussianBlur
 

@@ -6,9 +6,9 @@ import torch
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.methods.supcon import PolicyCrops, SupCon
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train.prepare import prepare
 from raysl.transforms import AutoAugment, HorizontalFlip

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.methods.supervised import Supervised
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 
 STEP = Step(0, 10, 5)

@@ -12,10 +12,10 @@ from raysl.config.dump import to_dict
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.methods.supervised import Supervised
 from raysl.nn.pooling import Pool
 from raysl.optim.build import set_schedules
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train.expected import check_expected_names
 from raysl.train.prepare import prepare

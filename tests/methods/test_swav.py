@@ -9,9 +9,9 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
-from raysl.methods.setup import Setup
 from raysl.methods.swav import SwAV
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import ColorJitter
 

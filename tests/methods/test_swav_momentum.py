@@ -7,9 +7,9 @@ from torch.nn import functional as F
 
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
-from raysl.methods.setup import Setup
 from raysl.methods.swav_momentum import SwAVMomentum
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from tests.methods.test_swav import at, balanced, unit_embeddings, updated, whole_batch
 
 SMALL = (

@@ -8,9 +8,9 @@ from torch import Tensor
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.methods.vicreg import VICReg, vicreg_terms
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import ColorJitter, GaussianBlur, Solarize
 

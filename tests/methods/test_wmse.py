@@ -10,10 +10,10 @@ from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.methods.wmse import WMSE, distance, whitened
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.batch_norm import convert_sync_batch_norm
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from tests.rank_processes import run_ranks
 

@@ -14,12 +14,12 @@ from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.freezing import freeze
 from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.nn.ema import Teacher
+from raysl.plan.setup import Setup
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.methods.properties import METHODS, Steps, exact_steps, small

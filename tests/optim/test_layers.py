@@ -9,7 +9,6 @@ from torch import nn
 from raysl.config.load import load_config
 from raysl.config.schema import OptimConfig
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.torchvision_models import TorchvisionModel
@@ -18,6 +17,7 @@ from raysl.optim.adamw import AdamW
 from raysl.optim.build import build_optimizer, set_schedules
 from raysl.optim.groups import split_groups
 from raysl.optim.sgd import SGD
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.train.prepare import prepare
 from tests.optim.probe import Probe

@@ -16,10 +16,10 @@ from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
 from raysl.methods.method import Method
-from raysl.methods.setup import Setup
 from raysl.nn.ema import Teacher
+from raysl.plan.plan import TrainPlan
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
-from raysl.train.plan import TrainPlan
 from raysl.train.prepare import checked_views, views_of
 from raysl.train.state import TrainState
 from raysl.transforms import normalize

@@ -9,7 +9,7 @@ from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train import TrainPlan
 from raysl.train.callbacks.callback import Callback, Run

@@ -9,8 +9,8 @@ from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
+from raysl.plan.plan import TrainPlan
 from raysl.train.accumulate import backward_in_parts
-from raysl.train.plan import TrainPlan
 from tests.methods.properties import exact_steps
 from tests.rank_processes import run_ranks
 

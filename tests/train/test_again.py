@@ -7,7 +7,7 @@ import pytest
 
 from raysl.checkpoint.files import checkpoint_name
 from raysl.config.load import load_config
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.pretrain import _command, pretrain
 from raysl.train.state import TrainState

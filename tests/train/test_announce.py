@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from raysl.config.load import load_config
-from raysl.train.plan import TrainPlan
+from raysl.plan.plan import TrainPlan
 from raysl.train.worker import _announce
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from raysl.config.load import load_config
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train import TrainPlan
 from raysl.train.callbacks.callback import Run
 from raysl.train.callbacks.data_wait import DataWait

@@ -11,7 +11,7 @@ import yaml
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
 from raysl.train.folder.run_folder import RunFolder

@@ -20,9 +20,9 @@ from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
-from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.backbone import Backbone
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.callbacks.callback import Callback, Run

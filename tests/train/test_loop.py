@@ -13,8 +13,8 @@ import torch
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.methods.method import StepOutput
-from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train import LocalReporter, NonFiniteLoss, TrainPlan, fit
 from raysl.train.callbacks.callback import Callback, Run

@@ -15,8 +15,8 @@ from raysl.checkpoint.backbone import load_backbone
 from raysl.components import Classes
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
-from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train import LocalReporter, NonFiniteLoss, fit
 from raysl.train.state import TrainState

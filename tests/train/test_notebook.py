@@ -15,7 +15,7 @@ from PIL import Image
 import raysl
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.state import TrainState
 from raysl.transforms import normalize

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raysl.config.load import load_config
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.state import TrainState
 from tests.data.samples import png

@@ -10,7 +10,7 @@ from raysl.checkpoint.files import checkpoint_name
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.pause import Pause
 from raysl.train.folder.run_folder import RunFolder

@@ -24,14 +24,14 @@ from raysl.config.load import load_config, load_dumped
 from raysl.config.schema import RunConfig, is_may_change
 from raysl.config.view_presets import PRESETS
 from raysl.errors import ConfigError, RunFailed
-from raysl.methods.setup import Setup
+from raysl.plan.plan import TrainPlan
+from raysl.plan.setup import Setup
 from raysl.train.begin import begin
 from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.expected import check_expected
 from raysl.train.folder.dataset_note import DATASET_FILE
 from raysl.train.folder.disk import Disk
 from raysl.train.folder.run_folder import RunFolder
-from raysl.train.plan import TrainPlan
 from raysl.train.prepare import Prepared, prepare
 from raysl.train.state import TrainState
 from raysl.train.worker import _callbacks, max_corrupt

@@ -19,9 +19,9 @@ from raysl.config.docs import annotate
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.backbone import Backbone
+from raysl.plan.setup import Setup
 from raysl.train.begin import begin
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.prepare import prepare

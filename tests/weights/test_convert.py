@@ -23,10 +23,10 @@ from raysl.checkpoint.backbone import load_checkpoint
 from raysl.checkpoint.files import checkpoint_name
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.vit import ViT
+from raysl.plan.setup import Setup
 from raysl.train.prepare import prepare
 from raysl.train.state import TrainState, untrained_backbone
 from raysl.weights.convert import KINDS, convert, load_weights

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.resnet import ResNet
+from raysl.plan.setup import Setup
 from raysl.train.state import TrainState
 from raysl.weights.convert import load_weights
 from raysl.weights.layouts import LAYOUTS, Rules

@@ -19,9 +19,9 @@ from raysl.benchmarks.dense.pyramid import WIDTH, Pyramid
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.freezing import freeze
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 
 IMAGES, SIZES, BOXES, LABELS, MASKS = "image", "image.size", "image.boxes", "image.labels", "image.masks"

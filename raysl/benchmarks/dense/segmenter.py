@@ -12,9 +12,9 @@ from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.freezing import ALL, freeze
+from raysl.plan.setup import Setup
 from raysl.schedule import Step
 
 IMAGES, MASK = "image", "image.mask"

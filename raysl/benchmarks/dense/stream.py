@@ -14,7 +14,7 @@ from torch import Tensor
 from raysl import distributed as dist
 from raysl.data.batch import Batch
 from raysl.data.order import Order
-from raysl.train.plan import TrainPlan
+from raysl.plan.plan import TrainPlan
 from raysl.transforms.random import SampleRandom
 
 Sample = TypeVar("Sample")

@@ -20,14 +20,14 @@ from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.methods.place import place, prepare_device
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
 from raysl.optim.build import build_optimizer
+from raysl.plan.plan import TrainPlan
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.train.batches import BatchStream
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.loop import fit
-from raysl.train.plan import TrainPlan
 from raysl.train.state import TrainState
 
 log = logging.getLogger("raysl")

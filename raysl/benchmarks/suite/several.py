@@ -12,10 +12,10 @@ from raysl.checkpoint.files import META_FILE, SETTINGS_FILE, checkpoint_names, n
 from raysl.config.arguments import words
 from raysl.config.load import load_dumped
 from raysl.errors import ConfigError
+from raysl.plan.plan import TrainPlan
 from raysl.report.contents import RunReport, parse_report_json
 from raysl.storage.addresses import cut, join
 from raysl.storage.folder import Folder, outlast
-from raysl.train.plan import TrainPlan
 
 log = logging.getLogger("raysl")
 

@@ -19,10 +19,10 @@ from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.data.source import Split
 from raysl.errors import ConfigError
+from raysl.plan.plan import TrainPlan
 from raysl.storage.folder import Folder
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.folder.run_folder import METRICS_FILE, RunFolder
-from raysl.train.plan import TrainPlan
 
 log = logging.getLogger("raysl")
 

@@ -10,8 +10,8 @@ from PIL import Image
 from raysl.benchmarks.benchmark import Context
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.config.load import load_config
-from raysl.methods.setup import Setup
 from raysl.nn.backbones.backbone import Backbone
+from raysl.plan.setup import Setup
 from raysl.storage.folder import Folder
 from raysl.train.state import TrainState
 

@@ -26,9 +26,9 @@ from raysl.benchmarks.metric import metrics_of
 from raysl.components import resolve
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.optim.adamw import AdamW
 from raysl.optim.sgd import SGD
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.transforms.functional import Interpolation, normalize
 from tests.benchmarks.dense.scenes import RESNET, VIT, context, network

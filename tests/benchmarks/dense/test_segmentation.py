@@ -143,7 +143,7 @@ def test_stages_go_side_by_side_and_the_loss_is_that_of_the_pixels(tmp_path: Pat
     given = context(tmp_path / "run")
     course, _, _ = course_of(settings, given)
     from raysl.benchmarks.segmentation import _split
-    from raysl.methods.setup import Setup
+    from raysl.plan.setup import Setup
     from raysl.schedule import Step
 
     method = Segmenter(Setup.of(course.config(given), 8, 21), network()[1])

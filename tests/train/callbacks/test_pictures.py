@@ -10,7 +10,7 @@ from PIL import Image
 from tensorboardX.proto.event_pb2 import Event
 
 import raysl
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.train import Callback, LocalReporter, Run, fit
 from raysl.train.callbacks.embedding import Embedding

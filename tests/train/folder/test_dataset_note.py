@@ -10,7 +10,7 @@ from raysl.checkpoint.files import checkpoint_name, checkpoint_names
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
+from raysl.plan.setup import Setup
 from raysl.train.folder.dataset_note import DatasetNote, claim_dataset
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.state import TrainState

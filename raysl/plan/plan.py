@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from raysl.config.schema import OptimConfig, RunConfig, TrainConfig
 from raysl.data.order import Order, default_lanes, epoch_length, rank_share
 from raysl.data.source import Split
 from raysl.errors import ConfigError
 from raysl.optim.course import check_phases
+from raysl.plan.reference import for_workers
 from raysl.schedule import Duration, Step
-from raysl.train.clipping import Over
-from raysl.train.reference import for_workers
+
+ClipOver = Literal["model", "part", "tensor"]
+"""Which gradients share one norm when they are clipped, see `train.clip_grad_over`."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class TrainPlan:
     optim: OptimConfig
     log_every: Duration
     checkpoint_every: Duration
-    clip_grad_over: Over = "model"
+    clip_grad_over: ClipOver = "model"
 
     @classmethod
     def from_config(

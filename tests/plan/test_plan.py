@@ -10,7 +10,7 @@ from raysl.config.schema import TrainConfig
 from raysl.data.order import Order
 from raysl.data.split import runs
 from raysl.errors import ConfigError
-from raysl.train.plan import TrainPlan
+from raysl.plan.plan import TrainPlan
 
 
 def _plan(world: int, batch: int = 96, *overrides: str) -> TrainPlan:

@@ -1,15 +1,15 @@
 """What is known of a run before a process starts."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from raysl import distributed as dist
 from raysl.components import resolve
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
 from raysl.nn.backbones.backbone import Backbone, BackboneInfo
-
-if TYPE_CHECKING:
-    from raysl.train.plan import TrainPlan
+from raysl.plan.plan import TrainPlan
+from raysl.plan.reference import for_workers
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Setup:
     config: RunConfig
     backbone: BackboneInfo
     data: DataInfo
-    plan: "TrainPlan"
+    plan: TrainPlan
     written: RunConfig | None = None
 
     @property
@@ -52,7 +52,7 @@ class Setup:
         num_samples: int,
         num_classes: int = 0,
         *,
-        plan: "TrainPlan | None" = None,
+        plan: TrainPlan | None = None,
         backbone_class: type[Backbone] | None = None,
         fingerprint: str = "",
     ) -> "Setup":
@@ -69,10 +69,6 @@ class Setup:
         Raises:
             ConfigError: if the plan or the backbone cannot be made of these settings.
         """
-        from raysl import distributed as dist
-        from raysl.train.plan import TrainPlan
-        from raysl.train.reference import for_workers
-
         written, config = config, for_workers(config)
         plan = plan or TrainPlan.from_config(config, num_samples, dist.world())
         found: type[Backbone] = backbone_class or resolve("backbone", config.backbone.name)

@@ -11,12 +11,12 @@ from raysl.checkpoint.files import Found
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
-from raysl.methods.setup import Setup
 from raysl.optim.build import lr_at
+from raysl.plan.reference import for_workers, told_for_workers
+from raysl.plan.setup import Setup
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.folder.run_folder import RunFolder
 from raysl.train.prepare import prepare
-from raysl.train.reference import for_workers, told_for_workers
 from raysl.train.state import TrainState
 from tests.train.problem import SMALL, batches, differing, tensors_of
 
