@@ -108,7 +108,7 @@ def looped_s(work: Work, storage: Path, name: str, trials: int) -> float:
 
 
 def _loop(config: str, settings: Sequence[str], storage: str, name: str, trials: int) -> dict[str, float]:
-    from raysl.train.pretrain import pretrain
+    from raysl.pretraining import pretrain
 
     ends = []
     for seed in range(trials):

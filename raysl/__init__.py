@@ -15,14 +15,14 @@ sys.meta_path.append(FormerModules())
 
 _HOME = {
     "load_config": "raysl.config.load",
-    "pretrain": "raysl.train.pretrain",
+    "pretrain": "raysl.pretraining",
     "load_backbone": "raysl.checkpoint.backbone",
-    "load_history": "raysl.train.history",
+    "load_history": "raysl.runs.history",
     "extract": "raysl.benchmarks.features.extraction",
     "benchmark": "raysl.benchmarks.suite.evaluate",
     "compare": "raysl.benchmarks.suite.several",
     "sweep": "raysl.sweeps.run",
-    "views": "raysl.train.views",
+    "views": "raysl.runs.views",
     "convert": "raysl.weights.convert",
     "setup": "raysl.train.process",
     "Predictor": "raysl.predictor",
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from raysl.checkpoint.backbone import load_backbone as load_backbone
     from raysl.config.load import load_config as load_config
     from raysl.predictor import Predictor as Predictor
+    from raysl.pretraining import pretrain as pretrain
+    from raysl.runs.history import load_history as load_history
+    from raysl.runs.views import views as views
     from raysl.sweeps.run import sweep as sweep
-    from raysl.train.history import load_history as load_history
-    from raysl.train.pretrain import pretrain as pretrain
     from raysl.train.process import setup as setup
-    from raysl.train.views import views as views
     from raysl.weights.convert import convert as convert
 
 

@@ -13,7 +13,9 @@ MOVED = {
     "raysl.memory": "raysl.process.memory",
     "raysl.methods.setup": "raysl.plan.setup",
     "raysl.resources": "raysl.cluster.resources",
+    "raysl.train.fork": "raysl.runs.fork",
     "raysl.train.plan": "raysl.plan.plan",
+    "raysl.train.pretrain": "raysl.pretraining",
 }
 """The name of each moved module today, by its former name."""
 

@@ -19,19 +19,19 @@ from raysl.config.arguments import run_config
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, StorageError
+from raysl.pretraining import Result, pretrain
 from raysl.redact import bare_tree, redact_uri
 from raysl.report.contents import plain
+from raysl.runs.dataset_note import DATASET_FILE
+from raysl.runs.folder import METRICS_FILE, RunFolder
+from raysl.runs.follow import events_of
+from raysl.runs.fork import fork
+from raysl.runs.lineage import parents_of
 from raysl.storage.addresses import absolute
 from raysl.storage.folder import outlast
 from raysl.sweeps.trial import setting, trial_name
 from raysl.train.callbacks.hparams import write_hparams
 from raysl.train.callbacks.metrics_log import parse_metrics
-from raysl.train.folder.dataset_note import DATASET_FILE
-from raysl.train.folder.lineage import parents_of
-from raysl.train.folder.run_folder import METRICS_FILE, RunFolder
-from raysl.train.follow import events_of
-from raysl.train.fork import fork
-from raysl.train.pretrain import Result, pretrain
 
 log = logging.getLogger("raysl")
 
@@ -51,7 +51,7 @@ def trainable(config: RunConfig | str, storage: str | None = None, concurrent: i
     `<storage>/<name>/trial_<hash of its settings>`, and goes on with it where there is one. It reports the numbers of
     each checkpoint, with `epoch`, `step` and the `path` of the run, and in the end those of the benchmarks too. Its
     checkpoints of Tune's are notes of where those of the run are: a trial that a scheduler such as
-    PopulationBasedTraining gives another trial's note goes on from that checkpoint, by `raysl.train.fork`, in a folder
+    PopulationBasedTraining gives another trial's note goes on from that checkpoint, by `raysl.runs.fork`, in a folder
     named by its settings and that parent. One that is stopped or paused saves first.
 
     Connects to the cluster that RAY_ADDRESS names, else starts a private one, where that has not been done.

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as torch_dist
 import torch.multiprocessing as mp
 
-multiprocessing.set_forkserver_preload(["raysl.train.state", "raysl.train", "raysl.train.prepare"])  # seconds each time
+multiprocessing.set_forkserver_preload(["raysl.train.state", "raysl.train", "raysl.runs.prepare"])  # seconds each time
 
 
 def run_ranks(world: int, function: Callable[..., Any], *args: Any, timeout: float = 90.0) -> list[Any]:

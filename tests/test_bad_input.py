@@ -24,7 +24,7 @@ from raysl.methods.simclr import SimCLR
 from raysl.optim.build import lr_at, peak_lr
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
-from raysl.train.folder.run_folder import RunFolder
+from raysl.runs.folder import RunFolder
 from raysl.train.state import TrainState
 
 SMALL = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")

@@ -10,8 +10,8 @@ from raysl.config.files import config_names, packaged_folder
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.plan.setup import Setup
+from raysl.runs.prepare import checked_views
 from raysl.sweeps.load import load_starts, load_sweep
-from raysl.train.prepare import checked_views
 from raysl.train.state import TrainState
 from raysl.transforms import normalize
 from tests.methods.properties import TINY

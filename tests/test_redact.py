@@ -25,11 +25,11 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.plan.setup import Setup
 from raysl.redact import redact, redact_uri, without_hidden
 from raysl.report.page import write_report
+from raysl.runs.folder import RunFolder
 from raysl.storage.addresses import open_uri
 from raysl.storage.reads import read_file
 from raysl.sweeps.load import dump_sweep
 from raysl.sweeps.schema import SweepConfig
-from raysl.train.folder.run_folder import RunFolder
 from raysl.train.state import TrainState
 from tests.data.samples import png
 from tests.report.run import example

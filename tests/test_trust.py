@@ -15,7 +15,7 @@ from raysl.config.files import read
 from raysl.config.load import load_config, load_dumped
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
-from raysl.train.folder.run_folder import RunFolder
+from raysl.runs.folder import RunFolder
 from raysl.train.state import TrainState, untrained_backbone
 
 SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")

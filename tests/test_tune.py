@@ -22,20 +22,20 @@ from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.methods.method import StepOutput
+from raysl.pretraining import Result
+from raysl.runs.begin import begin
+from raysl.runs.folder import RunFolder, note_event
+from raysl.runs.history import frame
+from raysl.runs.lineage import parents_of
+from raysl.runs.prepare import prepare
 from raysl.schedule import Step
 from raysl.sweeps.trial import trial_name
 from raysl.train import LocalReporter, fit
-from raysl.train.begin import begin
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
-from raysl.train.folder.lineage import parents_of
-from raysl.train.folder.run_folder import RunFolder, note_event
-from raysl.train.history import frame
-from raysl.train.prepare import prepare
-from raysl.train.pretrain import Result
 from raysl.train.state import TrainState
 from raysl.tune import Pointer, RunTrainable, settings_of, trainable
-from tests.train.runs import SMALL, assert_same
+from tests.runs.runs import SMALL, assert_same
 
 EPOCHS, LENGTH = 3, 8
 

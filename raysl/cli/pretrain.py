@@ -21,7 +21,7 @@ def run_pretrain(
     with heeding(), waiting(process_start()) as waits:
         waits.enter("loading libraries")
         config = load_run(arguments, low_resource)
-        from raysl.train.pretrain import pretrain
+        from raysl.pretraining import pretrain
 
         pretrain(config)
     if low_resource:

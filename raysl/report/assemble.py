@@ -28,8 +28,8 @@ from raysl.data.source import Split
 from raysl.hashing import permutation
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
 from raysl.report.page import FILES, write_report
+from raysl.runs.lineage import parents_of
 from raysl.storage.folder import Folder, outlast
-from raysl.train.folder.lineage import parents_of
 from raysl.train.state import setup_of
 from raysl.transforms.view_recipe import evaluation_recipe
 

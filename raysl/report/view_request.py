@@ -9,7 +9,7 @@ from raysl.config.load import load_config
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.data.source import Split
 from raysl.plan.setup import Setup
-from raysl.train.prepare import views_of
+from raysl.runs.prepare import views_of
 from raysl.transforms.view_recipe import ViewRecipe
 
 

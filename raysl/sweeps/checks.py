@@ -15,11 +15,11 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
 from raysl.process.screen import only_errors
+from raysl.runs.prepare import prepare
 from raysl.sweeps.distributions import LISTS
 from raysl.sweeps.schema import COSTS, SweepConfig
 from raysl.sweeps.space import ABSENT, Space, is_component, present_in, without_name
 from raysl.sweeps.trial import ALONE, setting
-from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 
 log = logging.getLogger("raysl")

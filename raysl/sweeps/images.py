@@ -12,10 +12,10 @@ from functools import partial
 from raysl.components import resolve
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.errors import ConfigError, StorageError
+from raysl.runs.dataset_note import DatasetNote
 from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.record import Record
 from raysl.sweeps.trial import Trial
-from raysl.train.folder.dataset_note import DatasetNote
 
 log = logging.getLogger("raysl")
 

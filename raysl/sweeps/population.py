@@ -3,7 +3,7 @@
 Jaderberg et al. 2017, arXiv 1711.09846: truncation selection as exploit, and perturbing or resampling as explore
 (section 4.1). Here a look is taken when all have come to the same epoch, so what is copied is a pure function of what
 they came to and of the seed. A member that is replaced ends; in its place a new run begins with its donor's whole
-checkpoint (`raysl.train.fork`), and a run's name is that of its settings and its parent.
+checkpoint (`raysl.runs.fork`), and a run's name is that of its settings and its parent.
 """
 
 import math

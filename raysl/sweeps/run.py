@@ -25,6 +25,9 @@ from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.screen import logging_shown
 from raysl.process.signals import heeding
+from raysl.runs.folder import RunFolder
+from raysl.runs.fork import fork
+from raysl.runs.prepare import prepare
 from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
 from raysl.sweeps.board import Board
@@ -48,9 +51,6 @@ from raysl.sweeps.search import RandomSearch, Search
 from raysl.sweeps.space import Space
 from raysl.sweeps.trial import ALONE, Trial
 from raysl.sweeps.tuning import Stage, run_all
-from raysl.train.folder.run_folder import RunFolder
-from raysl.train.fork import fork
-from raysl.train.prepare import prepare
 
 log = logging.getLogger("raysl")
 

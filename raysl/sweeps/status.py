@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from raysl.errors import ConfigError
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.screen import duration
+from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
 from raysl.sweeps.claim import SWEEP_FILE
-from raysl.train.folder.run_folder import RunFolder
 
 POLL_S = 5.0
 

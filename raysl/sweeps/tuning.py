@@ -22,13 +22,13 @@ from raysl.cluster.resources import TRIAL_CPUS
 from raysl.config.schema import RunConfig
 from raysl.errors import StorageError
 from raysl.redact import redact
+from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.storage.folder import outlast
 from raysl.sweeps.judging import Verdict
 from raysl.sweeps.record import Note, Record
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.run_trial import measure_checkpoint, run_trial
 from raysl.sweeps.trial import ParentTrial, Trial
-from raysl.train.folder.run_folder import STOP_FILE, RunFolder
 
 log = logging.getLogger("raysl")
 

@@ -13,8 +13,8 @@ from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.plan.setup import Setup
-from raysl.train.folder.run_folder import RunFolder
-from raysl.train.pretrain import pretrain
+from raysl.pretraining import pretrain
+from raysl.runs.folder import RunFolder
 from raysl.train.state import TrainState
 from tests.benchmarks.test_fitting import folder_of
 from tests.data.samples import png

@@ -15,15 +15,15 @@ from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import Stopped
 from raysl.plan.setup import Setup
+from raysl.pretraining import Result
+from raysl.runs.begin import begin
+from raysl.runs.folder import RunFolder
+from raysl.runs.history import load_history
+from raysl.runs.prepare import prepare
 from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, fit
-from raysl.train.begin import begin
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.metrics_log import MetricsLog
-from raysl.train.folder.run_folder import RunFolder
-from raysl.train.history import load_history
-from raysl.train.prepare import prepare
-from raysl.train.pretrain import Result
 from raysl.train.state import TrainState, untrained_backbone
 from tests.data.samples import png
 

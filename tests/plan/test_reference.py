@@ -14,9 +14,9 @@ from raysl.errors import ConfigError
 from raysl.optim.build import lr_at
 from raysl.plan.reference import for_workers, told_for_workers
 from raysl.plan.setup import Setup
+from raysl.runs.folder import RunFolder
+from raysl.runs.prepare import prepare
 from raysl.train import LocalReporter, TrainPlan, fit
-from raysl.train.folder.run_folder import RunFolder
-from raysl.train.prepare import prepare
 from raysl.train.state import TrainState
 from tests.train.problem import SMALL, batches, differing, tensors_of
 

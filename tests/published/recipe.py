@@ -19,8 +19,8 @@ from raysl.methods.method import Method
 from raysl.nn.ema import Teacher
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
+from raysl.runs.prepare import checked_views, views_of
 from raysl.schedule import Step
-from raysl.train.prepare import checked_views, views_of
 from raysl.train.state import TrainState
 from raysl.transforms import normalize
 from raysl.transforms.view_recipe import ViewRecipe

@@ -13,10 +13,10 @@ from pyarrow import fs
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
+from raysl.runs.folder import RunFolder
 from raysl.storage.addresses import absolute, cut, info_of, join, open_uri, telling
 from raysl.storage.folder import Folder
 from raysl.storage.reads import read_file, read_ranges, retrying
-from raysl.train.folder.run_folder import RunFolder
 
 
 @pytest.fixture(params=["local", "memory"])

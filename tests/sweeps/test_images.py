@@ -12,12 +12,12 @@ from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.runs.dataset_note import DATASET_FILE, DatasetNote
 from raysl.sweeps import run as sweeps_run
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Note, Record
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.schema import SweepConfig
-from raysl.train.folder.dataset_note import DATASET_FILE, DatasetNote
 from tests.data.sources.test_versions import later, table
 
 TREE = {"metric": "loss", "mode": "min", "scheduler": "none", "benchmarks": []}

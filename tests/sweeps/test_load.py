@@ -12,6 +12,7 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Entry, Objective, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.runs.folder import RunFolder
 from raysl.sweeps import load
 from raysl.sweeps.claim import claim
 from raysl.sweeps.load import dump_sweep, from_tree, load_starts, load_sweep, measured_starts
@@ -19,7 +20,6 @@ from raysl.sweeps.record import Note
 from raysl.sweeps.run import SweepRun, sweep
 from raysl.sweeps.schema import SweepConfig
 from raysl.sweeps.trial import ALONE, trial_name
-from raysl.train.folder.run_folder import RunFolder
 from tests.data.samples import png
 
 SPACE = """

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from raysl.config.load import load_config
+from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Note, Record, measures_of
 from raysl.sweeps.replay import Replay
@@ -15,7 +16,6 @@ from raysl.sweeps.schedulers import judge_of
 from raysl.sweeps.search import RandomSearch
 from raysl.sweeps.trial import ALONE, Trial
 from raysl.sweeps.tuning import MOST_ENDS_WITHOUT, Stage
-from raysl.train.folder.run_folder import STOP_FILE, RunFolder
 from tests.sweeps.world import World
 
 BASE = load_config("quickstart", ["train.epochs=4"])

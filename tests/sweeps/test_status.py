@@ -9,6 +9,7 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import write
+from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
 from raysl.sweeps import estimate
 from raysl.sweeps.estimate import hours_left
@@ -19,7 +20,6 @@ from raysl.sweeps.record import Note, Record, measures_of
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.status import status_of, watch
 from raysl.sweeps.trial import Trial
-from raysl.train.folder.run_folder import RunFolder
 from tests.leaderboard.boards import asha
 
 

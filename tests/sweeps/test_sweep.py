@@ -15,7 +15,7 @@ from raysl.checkpoint.backbone import load_backbone
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.sweeps.status import status_of
-from tests.train.runs import SMALL, kill_driver
+from tests.runs.runs import SMALL, kill_driver
 
 SWIFT = [option for option in SMALL if not option.startswith(("train.online", "train.epochs", "train.checkpoint"))]
 SPACE = """

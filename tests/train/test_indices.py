@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from raysl.config.load import load_config
-from raysl.train.prepare import prepare
-from tests.train.runs import SMALL, finish, kill_driver, start, wait_for_step
+from raysl.runs.prepare import prepare
+from tests.runs.runs import SMALL, finish, kill_driver, start, wait_for_step
 
 RECORDER = '''\
 """SimCLR that writes down which samples each rank gets at each step."""

@@ -22,7 +22,7 @@ from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.meter import WARM_UP
 from raysl.train.state import TrainState
-from tests.train.runs import assert_same
+from tests.runs.runs import assert_same
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "notebook.md"
 IMAGES = (32, 0)  # and classes

@@ -20,7 +20,7 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train import LocalReporter, NonFiniteLoss, fit
 from raysl.train.state import TrainState
-from tests.train.runs import SMALL
+from tests.runs.runs import SMALL
 
 BAD_STEP = 13
 METHOD = f'''\

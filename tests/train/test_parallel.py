@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
-from raysl.train.prepare import prepare
+from raysl.runs.prepare import prepare
 from tests.methods.properties import small
 from tests.rank_processes import run_ranks
-from tests.train.parallel_runs import tensors_of, trained
+from tests.runs.parallel_runs import tensors_of, trained
 
 CASES: dict[str, tuple[str, ...]] = {
     "simclr": ("optim=lars", "optim.lr=0.1"),

@@ -22,13 +22,13 @@ from raysl.errors import ConfigError
 from raysl.methods.simclr import SimCLR
 from raysl.nn.backbones.backbone import Backbone
 from raysl.plan.setup import Setup
-from raysl.train.begin import begin
-from raysl.train.folder.run_folder import RunFolder
-from raysl.train.prepare import prepare
-from raysl.train.pretrain import pretrain
+from raysl.pretraining import pretrain
+from raysl.runs.begin import begin
+from raysl.runs.folder import RunFolder
+from raysl.runs.prepare import prepare
 from raysl.train.state import TrainState, untrained_backbone
+from tests.runs.runs import SMALL, finish, start
 from tests.test_trust import MINE, rewrite
-from tests.train.runs import SMALL, finish, start
 
 IMAGES = (256, 10)  # and classes
 

@@ -19,7 +19,7 @@ from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.resources import worker_shape
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError, RunFailed
-from raysl.train.trainer import Trainer
+from raysl.runs.trainer import Trainer
 
 MAX_FAILURES = 3
 """Losses of a worker that are repaired; the training goes on from its newest checkpoint."""

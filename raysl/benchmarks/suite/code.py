@@ -20,15 +20,7 @@ EVERY = ("raysl.benchmarks.benchmark", "raysl.benchmarks.features.embedding", "r
 _BY_NAME = {"raysl.optim.build": "optimizer"}
 """Modules that take classes by names in the settings, with the slot of these: all that raysl has there count."""
 _NO_MATTER = (
-    *(
-        "raysl.storage",
-        "raysl.process",
-        "raysl.cluster",
-        "raysl.config",
-        "raysl.checkpoint",
-        "raysl.report",
-        "raysl.cli",
-    ),
+    *("raysl.storage", "raysl.process", "raysl.cluster", "raysl.config", "raysl.checkpoint", "raysl.cli"),
     *(
         "raysl.report",
         "raysl.components",
@@ -37,10 +29,11 @@ _NO_MATTER = (
         "raysl.data.assignments",
         "raysl.data.ingest",
     ),
-    *("raysl.benchmarks.suite", "raysl.train.folder", "raysl.train.expected", "raysl.train.fork", "raysl.train.meter"),
-    *("raysl.train.history", "raysl.train.reporter", "raysl.train.ray_reporter", "raysl.train.callbacks.progress"),
-    *("raysl.train.callbacks.tensorboard", "raysl.train.callbacks.metrics_log", "raysl.train.state"),
-    "raysl.train.process",
+    *("raysl.benchmarks.suite", "raysl.train.disk", "raysl.train.expected", "raysl.train.meter"),
+    *("raysl.train.process", "raysl.train.reporter", "raysl.train.state", "raysl.train.callbacks.progress"),
+    *("raysl.train.callbacks.tensorboard", "raysl.train.callbacks.metrics_log"),
+    *("raysl.runs.dataset_note", "raysl.runs.folder", "raysl.runs.fork", "raysl.runs.history", "raysl.runs.lineage"),
+    *("raysl.runs.ray_reporter", "raysl.runs.store"),
 )
 """Packages and modules that only move, store, check or tell numbers; settings are compared as such."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from raysl.errors import RunFailed, RunInUse
 from raysl.storage.folder import Folder, outlast
-from raysl.train.folder.lock import local_lock, remote_lock
+from raysl.storage.lock import local_lock, remote_lock
 
 log = logging.getLogger("raysl")
 

@@ -24,11 +24,11 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, StorageError
 from raysl.methods.supervised import Supervised
 from raysl.nn.stage_heads import StageHead
+from raysl.runs.folder import RunFolder
 from raysl.storage.folder import outlast
-from raysl.train.folder.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from raysl.train.pretrain import Result
+    from raysl.pretraining import Result
 
 log = logging.getLogger("raysl")
 
@@ -89,7 +89,7 @@ def _read(file: bytes) -> dict[str, Tensor] | None:
 
 def _pretrained(run: RunConfig) -> "Result":
     """The result of the run; what is wrong with its settings is told as what it is, nobody wrote them so."""
-    from raysl.train.pretrain import pretrain  # Ray, without which settings and this module can be read
+    from raysl.pretraining import pretrain  # Ray, without which settings and this module can be read
 
     try:
         return pretrain(run, show_progress=False)

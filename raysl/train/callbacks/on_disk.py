@@ -6,7 +6,7 @@ from pathlib import Path
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.folder.disk import Disk
+from raysl.train.disk import Disk
 
 
 class OnDisk(Callback):

@@ -10,12 +10,12 @@ import pytest
 from raysl.checkpoint.files import Kept, checkpoint_name, checkpoint_names, read_meta
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
+from raysl.runs.store import RemoteStore
 from raysl.schedule import Duration
 from raysl.storage.folder import Folder
 from raysl.train import Callback, LocalReporter, fit
 from raysl.train.callbacks.checkpoint_keeper import CheckpointKeeper
 from raysl.train.callbacks.early_stop import EarlyStop
-from raysl.train.folder.store import RemoteStore
 from raysl.train.state import TrainState
 from tests.rank_processes import run_ranks
 from tests.train.callbacks.own import Logs, train

@@ -15,8 +15,8 @@ from raysl.errors import ConfigError
 from raysl.train.callbacks.configured import configured
 from raysl.train.callbacks.profiler import Profiler
 from raysl.train.callbacks.windows import Windows
+from tests.runs.runs import SMALL, tensors
 from tests.train.callbacks.own import Lines, train
-from tests.train.runs import SMALL, tensors
 
 MINE = '''
 from dataclasses import dataclass

@@ -1,0 +1,80 @@
+"""What a start of a run goes on from: its newest checkpoint, or the weights that it is given."""
+
+import logging
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from raysl.checkpoint.files import STATE_FILE, Found, checkpoint_name, local_copy, read_meta, upload
+from raysl.checkpoint.tensors import load_tensors
+from raysl.checkpoint.weights import told
+from raysl.data.batch import DataInfo
+from raysl.errors import ConfigError
+from raysl.runs.dataset_note import DatasetNote, claim_dataset
+from raysl.runs.folder import RunFolder
+from raysl.runs.prepare import Prepared
+from raysl.storage.folder import outlast
+from raysl.train.state import TrainState, check_resumable
+
+log = logging.getLogger("raysl")
+
+
+def begin(run: Prepared, folder: RunFolder) -> Found:
+    """Make the folder that of this run, with these settings and images. The driver calls it, before any worker starts.
+
+    The weights at `method.weights` are read once, when the run is new, and kept as its checkpoint at step 0.
+
+    Returns:
+        The checkpoint to go on from.
+
+    Raises:
+        ConfigError: if the folder is another run's, the dataset has changed, the run has become shorter, or longer
+            without a word, the checkpoint is of another method or keeps something of other images, the weights do not
+            fit, or `backbone.freeze` leaves nothing to train.
+    """
+    config, found = run.setup.as_written, folder.newest()
+    is_looked_at = config.method.weights is not None or config.backbone.freeze
+    first = _first_state(run) if found.name is None and is_looked_at else None
+    folder.claim(config, found)
+    if config.data.changed == "accept":
+        _check_rows(run, folder, found)
+    found = claim_dataset(folder, config, DatasetNote.of(run.loader.split, run.setup.plan.epoch_len), found)
+    if found.name is not None:
+        check_resumable(found.meta, folder.uri_of(found.name), config)
+    return found if first is None or first.weights is None else _store(folder, first)
+
+
+def _first_state(run: Prepared) -> TrainState:
+    with torch.random.fork_rng(devices=[]):
+        return TrainState.create(run.setup, "cpu", run.classes)
+
+
+def _check_rows(run: Prepared, folder: RunFolder, found: Found) -> None:
+    """Refuse another number of images to a method that keeps something of each of them, before anything is changed."""
+    now = run.setup.data.num_samples
+    if found.name is None or (before := DataInfo.stored(found.meta["data"]).num_samples) == now:
+        return
+    with local_copy(folder.uri_of(found.name), [STATE_FILE]) as copy:
+        kept = load_tensors(copy / STATE_FILE)["method"]
+    for name, value in _first_state(run).method.state_dict().items():
+        if name in kept and kept[name].shape != value.shape:
+            raise ConfigError(
+                f"{run.config.method.name} keeps something of each image ({name} {list(kept[name].shape)}): it cannot "
+                f"go on with {now:,} images in place of {before:,}; bring back the old ones, or start another name= "
+                f"from these weights by method.weights={folder.uri}"
+            )
+
+
+def _store(folder: RunFolder, state: TrainState) -> Found:
+    """Keep a state as the run's checkpoint at step 0."""
+    assert state.weights is not None
+    name = checkpoint_name(0)
+    with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as draft:
+        state.save(Path(draft), {})
+        outlast(partial(upload, Path(draft), folder, name))
+    text = told(state.weights)
+    folder.note(text)
+    log.info(text)
+    return Found(name, read_meta(folder.child(name)))

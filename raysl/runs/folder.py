@@ -1,0 +1,145 @@
+"""The folder of a run: its settings, its logs, and who is working in it.
+
+`<storage>/<name>/` holds `run.yaml`, `metrics.jsonl`, TensorBoard events, `checkpoint_*/`, `report.json` and
+`report.html`. A run is worked on by one driver at a time, which holds the folder's lock.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from raysl.checkpoint.files import Found, newest_whole
+from raysl.config.dump import differences, dump, to_dict
+from raysl.config.load import stored_settings
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError, RunInUse
+from raysl.redact import redact
+from raysl.runs.extend import check_length
+from raysl.storage.addresses import cut, join
+from raysl.storage.folder import Folder
+from raysl.storage.lock import run_lock
+from raysl.storage.lock_files import Lock
+
+log = logging.getLogger("raysl")
+
+METRICS_FILE = "metrics.jsonl"
+EVENTS_FILE = "events.jsonl"  # starts and resumes
+PROJECTOR_FILE = "projector_config.pbtxt"  # where TensorBoard's projector finds features
+CORRUPT_FILE = "corrupt.jsonl"  # images that were found broken
+STARTUP_FILE = "startup.json"  # seconds from the command to the first step, by part
+PROBE_FILE = ".probe"  # written by the driver, so that workers can tell whether they see the same folder
+STOP_FILE = "stop"  # its appearance asks the workers to save and stop
+
+
+class RunFolder(Folder):
+    """A run's folder at a local path or a URI."""
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "RunFolder":
+        """The folder of a run."""
+        return cls(join(config.storage, config.name))
+
+    def claim(self, config: RunConfig, found: Found | None = None) -> None:
+        """Write the run's settings, or check that those written before are the same but for what may change.
+
+        Args:
+            config: the settings of this start, which are those that count from now on.
+            found: the run's newest whole checkpoint, if it has one.
+
+        Raises:
+            ConfigError: if another run has this name (the message lists what differs), this one has become shorter, or
+                longer without `train.extend`.
+        """
+        self.make()
+        extended = None
+        if self.exists("run.yaml"):
+            before = stored_settings(self.read("run.yaml").decode(), self.uri_of("run.yaml"), config)
+            changes = [*differences(before, config), *_other_workers(before, config)]
+            if changes:
+                listed = "\n  ".join(changes)
+                raise ConfigError(
+                    f"a run named {config.name!r} with other settings is in {self.uri}:\n  {listed}\n"
+                    "give this one another name=, or go back to those settings to resume it"
+                )
+            if found is not None:
+                extended = check_length(_epochs(found, before, config), config, found)
+        self.write("run.yaml", dump(config).encode())
+        if extended is not None:
+            self.note(extended)
+            log.info(extended)
+
+    def newest(self) -> Found:
+        """The newest whole checkpoint; newer ones that are not whole are told of."""
+        found = newest_whole(self)
+        for reason in found.passed_over:
+            log.warning("passed over %s", reason)
+        return found
+
+    def note(self, event: str) -> None:
+        """Add a line to the events, while no worker does."""
+        self.write(EVENTS_FILE, self.read_if_there(EVENTS_FILE) + _event_line(event))
+
+    @contextmanager
+    def locked(self) -> Iterator[Lock | None]:
+        """Be the only driver of the run; gives the lock of a remote one, which its worker looks at, too.
+
+        Raises:
+            RunInUse: if another one is at work in this folder.
+        """
+        with run_lock(self) as lock:
+            yield lock
+
+    def is_in_use(self) -> bool:
+        """Whether another driver is at work in this folder."""
+        try:
+            with self.locked():
+                return False
+        except RunInUse:
+            return True
+
+    def wait_until_free(self, stop: threading.Event | None = None) -> bool:
+        """Return when no other driver is at work here: True; or once an event is set: False."""
+        stop = stop or threading.Event()
+        log.info("%s waits for another process that has it in hand", cut(self.uri)[1])
+        while self.is_in_use():
+            if stop.wait(self.look_every_s):
+                return False
+        return True
+
+
+def _other_workers(before: RunConfig | Mapping[str, Any], config: RunConfig) -> list[str]:
+    """A line where the workers differ of a run whose batch follows them."""
+    tree = to_dict(before) if isinstance(before, RunConfig) else before
+    now, then = config.train.workers, tree.get("train", {}).get("workers", config.train.workers)
+    if config.train.reference_workers is None or now == then:
+        return []
+    return [f"train.workers: {then} -> {now}, which the batch follows by train.reference_workers"]
+
+
+def _epochs(found: Found, before: RunConfig | Mapping[str, Any], config: RunConfig) -> int:
+    """Epochs that a checkpoint was trained for; where an older raysl did not note them, those of the last start."""
+    tree = to_dict(before) if isinstance(before, RunConfig) else before
+    return int(found.meta.get("epochs") or tree.get("train", {}).get("epochs", config.train.epochs))
+
+
+def note_event(logs: Path, event: str, kind: str | None = None) -> None:
+    """Add a line to the events of a run, which the driver shows.
+
+    Args:
+        logs: local folder of the run's logs.
+        event: in words.
+        kind: `save` of those that are left out of reports.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / EVENTS_FILE).open("ab") as file:
+        file.write(_event_line(event, kind))
+
+
+def _event_line(event: str, kind: str | None = None) -> bytes:
+    line = {"time": time.time(), "event": redact(event)} | ({} if kind is None else {"kind": kind})
+    return (json.dumps(line) + "\n").encode()

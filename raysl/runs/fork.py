@@ -1,0 +1,248 @@
+"""A new run that goes on from another one's checkpoint, with everything that is in it and settings of its own.
+
+`method.weights` gives a run the weights of another one, and it begins at step 0. A fork takes the optimizer, the step
+and the state of callbacks too: what population based training (Jaderberg et al. 2017, arXiv 1711.09846) calls exploit.
+"""
+
+import json
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raysl.checkpoint.files import (
+    META_FILE,
+    PREFIX,
+    SETTINGS_FILE,
+    STATE_FILE,
+    Found,
+    checkpoint_name,
+    checkpoint_names,
+    newest_whole,
+    seal,
+    upload,
+    verify,
+)
+from raysl.checkpoint.tensors import load_tensors, save_tensors
+from raysl.checkpoint.weights import misfits
+from raysl.config.arguments import run_config
+from raysl.config.build import node_of
+from raysl.config.dump import dump
+from raysl.config.load import stored_tree
+from raysl.config.schema import OptimConfig, RunConfig
+from raysl.data.batch import DataInfo
+from raysl.data.order import epoch_length
+from raysl.errors import ConfigError
+from raysl.optim.build import build_optimizer
+from raysl.redact import redact_uri
+from raysl.runs.dataset_note import DatasetNote, claim_dataset
+from raysl.runs.folder import METRICS_FILE, RunFolder
+from raysl.runs.follow import events_of
+from raysl.runs.lineage import Parent, parents_of, write_parents
+from raysl.runs.prepare import Prepared, prepare
+from raysl.storage.addresses import absolute, split_query
+from raysl.storage.folder import Folder, outlast
+from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.state import TrainState, check_resumable
+
+log = logging.getLogger("raysl")
+
+MOST_NAMED = 8  # tensors in a message
+SCHEDULED = ("params", "lr", "weight_decay")  # of a group, not options: set before every step
+
+
+def fork(config: RunConfig, parent: str) -> None:
+    """Make a run that has not begun go on from the checkpoint of another one, the next time that it is started.
+
+    Method, optimizer, average, step and the state of callbacks are those of the checkpoint; every setting of the run is
+    its own. What the parent has logged up to that step becomes the beginning of the run's history, and `lineage.json`
+    says where it comes from. A fork that was cut off is done again; one that is done changes nothing.
+
+    Args:
+        config: settings of the new run, in `<storage>/<name>`.
+        parent: path or URI of a checkpoint, or of a run, whose newest one is taken.
+
+    Raises:
+        ConfigError: if the run has begun otherwise or from another parent, there is no whole checkpoint, or method,
+            optimizer, dataset, batch size, number of epochs or the shape of a tensor is another one.
+        RunInUse: if another process is at work in the run's folder.
+    """
+    config = run_config(config)
+    config = replace(config, storage=absolute(config.storage))
+    folder = RunFolder.of(config)
+    source, name = _parted(parent)
+    if source.uri == folder.uri:
+        raise ConfigError(f"a run cannot be forked from itself ({folder.uri}); give it another name=")
+    folder.make()
+    with folder.locked():
+        if not _is_done(folder, source, name):
+            _fork(prepare(config), folder, source, name)
+
+
+def _parted(parent: str) -> tuple[Folder, str | None]:
+    """The run, and the name of its checkpoint where that is given."""
+    base, query = split_query(absolute(parent))
+    above, _, name = base.rstrip("/").rpartition("/")
+    return (Folder(above + query), name) if name.startswith(PREFIX) else (Folder(parent), None)
+
+
+def _is_done(folder: RunFolder, source: Folder, name: str | None) -> bool:
+    """Whether the run is this fork already.
+
+    Raises:
+        ConfigError: if it is another one, or has begun by itself.
+    """
+    before = parents_of(folder)
+    if not before and not checkpoint_names(folder):
+        return False
+    if before and before[0].path == redact_uri(source.uri) and name in (None, checkpoint_name(before[0].step)):
+        return newest_whole(folder).name is not None
+    what = f"was forked from {before[0]} in {before[0].path}" if before else "has begun by itself"
+    raise ConfigError(f"the run in {folder.uri} {what}; give this one another name=")
+
+
+def _fork(run: Prepared, folder: RunFolder, source: Folder, name: str | None) -> None:
+    """Copy the checkpoint last, so that the run has begun when all else is there."""
+    with tempfile.TemporaryDirectory(prefix="raysl_fork_") as above:
+        draft = Path(above) / "checkpoint"
+        name, meta = outlast(partial(_download, source, name, draft))
+        origin = _Origin.read(source.uri_of(name), draft, meta, run.config)
+        _check(run, origin)
+        _make_own(run, origin, draft)
+        now = DatasetNote.of(run.loader.split, run.setup.plan.epoch_len)
+        folder.claim(run.setup.as_written, Found())
+        claim_dataset(folder, run.config, now, Found())
+        step = int(meta["step"])
+        parent = Parent(source.uri.rpartition("/")[2], step, step / now.epoch_len, redact_uri(source.uri))
+        write_parents(folder, [parent, *outlast(partial(parents_of, source))])
+        lines = parse_metrics(outlast(partial(source.read_if_there, METRICS_FILE)))
+        kept = [line for line in lines if line["step"] <= step]
+        folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        event = f"forked from {parent.run} at step {step}"
+        if event not in events_of(folder):
+            folder.note(event)
+        outlast(partial(upload, draft, folder, name))
+        log.info("%s: %s", run.config.name, event)
+
+
+def _download(source: Folder, name: str | None, draft: Path) -> tuple[str, dict[str, Any]]:
+    """Copy a whole checkpoint of a run into a local folder; its name and its `meta.json`."""
+    name = name or newest_whole(source, ()).name
+    if name is None:
+        raise ConfigError(f"no checkpoint at {source.uri!r} to fork from; give the folder of a run that has one")
+    if not source.exists(f"{name}/{META_FILE}"):
+        raise ConfigError(f"no checkpoint at {source.uri_of(name)!r} to fork from; give one that is there, or the run")
+    source.child(name).download(draft)
+    return name, verify(Folder(str(draft)))
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """What is known of a checkpoint that a run is forked from.
+
+    Args:
+        uri: of it.
+        meta: its `meta.json`.
+        settings: its run's, as a plain tree; no code that it names is imported.
+        state: what its `train_state.pt` holds.
+    """
+
+    uri: str
+    meta: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    state: dict[str, Any]
+
+    @classmethod
+    def read(cls, uri: str, copy: Path, meta: dict[str, Any], config: RunConfig) -> "_Origin":
+        check_resumable(meta, uri, config)
+        settings = stored_tree((copy / SETTINGS_FILE).read_text(encoding="utf-8"), f"{uri}/{SETTINGS_FILE}")
+        return cls(uri, meta, settings, load_tensors(copy / STATE_FILE))
+
+    @property
+    def batch_size(self) -> int:
+        """Images in a global batch, which follows the workers where the settings say so."""
+        train = self.settings["train"]
+        reference = train.get("reference_workers")
+        return int(train["batch_size"] if reference is None else train["batch_size"] // reference * train["workers"])
+
+    @property
+    def dataset(self) -> DatasetNote:
+        """Of its run."""
+        data = DataInfo.stored(self.meta["data"])
+        epoch_len = epoch_length(data.num_samples, self.batch_size, self.settings["data"].get("drop_last", True))
+        return DatasetNote(data.fingerprint, data.num_samples, data.num_classes, epoch_len)
+
+
+def _check(run: Prepared, origin: _Origin) -> None:
+    """Refuse settings in which a step of the parent means something else.
+
+    Raises:
+        ConfigError: with all that differs.
+    """
+    train, plan = run.config.train, run.setup.plan
+    pairs = {
+        "optim.name": (origin.settings["optim"]["name"], run.config.optim.name),
+        "train.batch_size": (origin.batch_size, plan.batch_size),
+        "train.epochs": (origin.meta.get("epochs", train.epochs), train.epochs),
+    }
+    changes = [f"{key}: {there} -> {here}" for key, (there, here) in pairs.items() if there != here]
+    if not any(change.startswith("train.batch_size") for change in changes):
+        now, before = DatasetNote.of(run.loader.split, plan.epoch_len), origin.dataset
+        changes += now.changes(before if before.fingerprint else replace(before, fingerprint=now.fingerprint))
+    if changes:
+        listed = "\n  ".join(changes)
+        raise ConfigError(
+            f"{origin.uri} cannot be gone on with by the run {run.config.name!r}:\n  {listed}\n"
+            f"keep what it has, or begin at step 0 with its weights alone by method.weights={origin.uri}"
+        )
+
+
+def _make_own(run: Prepared, origin: _Origin, draft: Path) -> None:
+    """Give the copy of a checkpoint the settings of the run, and have the run's state take it up.
+
+    Options of the optimizer that the settings have changed, such as the momentum, stand in its state too.
+
+    Raises:
+        ConfigError: if a tensor does not fit.
+    """
+    with torch.random.fork_rng(devices=[]):
+        state = TrainState.create(run.setup, "cpu", run.classes, is_new=False)
+    if found := misfits(state.method.state_dict(), origin.state["method"]):
+        more = f"\n  and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        listed = "\n  ".join(found[:MOST_NAMED])
+        raise ConfigError(
+            f"{origin.uri} does not fit the settings of the run {run.config.name!r}:\n  {listed}{more}\n"
+            "keep those that make these tensors, or begin with the parts that fit by method.weights"
+        )
+    if _has_own_options(run, origin, state):
+        save_tensors(origin.state, draft / STATE_FILE)
+    (draft / SETTINGS_FILE).write_text(dump(run.setup.as_written))
+    gone = ("format", "files", "ended")
+    seal(draft, {key: value for key, value in origin.meta.items() if key not in gone})
+    try:
+        state.load(draft)
+    except ConfigError as error:
+        raise ConfigError(str(error).replace(str(draft), origin.uri)) from error
+
+
+def _has_own_options(run: Prepared, origin: _Origin, state: TrainState) -> bool:
+    """Put the options of the optimizer that the settings have changed into the parent's state; whether there are any.
+
+    Of a group that is loaded, what says what is done with it is the program's, and the rest the checkpoint's: some
+    optimizers keep state there.
+    """
+    before = node_of(OptimConfig, origin.settings["optim"], "optim")
+    theirs, mine = (build_optimizer(state.method, optim, run.classes.optimizer) for optim in (before, run.config.optim))
+    is_changed = False
+    for saved, there, here in zip(
+        origin.state["optimizer"]["param_groups"], theirs.param_groups, mine.param_groups, strict=False
+    ):
+        own = {key: here[key] for key in here if key not in SCHEDULED and here[key] != there.get(key)}
+        saved.update(own)
+        is_changed |= bool(own)
+    return is_changed

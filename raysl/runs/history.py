@@ -1,0 +1,43 @@
+"""What a run has logged, as a table that a notebook reads."""
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from raysl.config.arguments import text_or_path
+from raysl.errors import ConfigError
+from raysl.runs.folder import METRICS_FILE, RunFolder
+from raysl.storage.addresses import absolute
+from raysl.train.callbacks.metrics_log import parse_metrics
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def load_history(run: str | os.PathLike[str]) -> "pd.DataFrame":
+    """The lines that a run has logged so far, while it trains or after it.
+
+    Args:
+        run: its folder, a path or a URI.
+
+    Returns:
+        A row for each logged step, in their order: `step` (int64), and every number that was ever logged (float64), NaN
+        where its step has none.
+
+    Raises:
+        ConfigError: if no run has logged anything there, or the storage cannot be read.
+    """
+    folder = RunFolder(absolute(text_or_path(run, "run", "runs/quickstart")))
+    lines = parse_metrics(folder.read_if_there(METRICS_FILE))
+    if not lines:
+        raise ConfigError(f"nothing has been logged in {folder.uri!r}; give the folder of a run that has made a step")
+    return frame(lines)
+
+
+def frame(lines: Sequence[dict[str, float]]) -> "pd.DataFrame":
+    """The lines of a `metrics.jsonl` as `load_history` gives them; none give a table of no rows with `step` alone."""
+    import pandas as pd
+
+    names: dict[str, Any] = {"step": None} | {name: None for line in lines for name in line}
+    kinds = {name: "int64" if name == "step" else "float64" for name in names}
+    return pd.DataFrame(list(lines), columns=list(names)).astype(kinds)

@@ -1,0 +1,126 @@
+"""Metrics through Ray Train, checkpoints into the run's own folder, which alone is asked for them again."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray.train
+from ray.train.collective import broadcast_from_rank_zero
+
+from raysl import distributed as dist
+from raysl.checkpoint.files import KEPT_FILE, META_FILE, STATE_FILE, checkpoint_name, newest_whole, sweep
+from raysl.runs.folder import (
+    CORRUPT_FILE,
+    EVENTS_FILE,
+    METRICS_FILE,
+    PROJECTOR_FILE,
+    RunFolder,
+    note_event,
+)
+from raysl.runs.store import LocalStore, RemoteStore, Store
+from raysl.storage.folder import Folder, outlast
+from raysl.storage.lock_files import Lock
+from raysl.train.disk import Disk
+from raysl.train.reporter import Save
+
+
+class RayReporter:
+    """Reports to the Ray Train controller; checkpoints of remote runs are uploaded while training goes on.
+
+    Args:
+        folder: of the run.
+        logs: local folder that logs are written to.
+        keep: newest checkpoints that stay.
+        lock: of the run, where its folder is remote; nothing is stored by one who lost it.
+        disk: is told where it is full.
+    """
+
+    def __init__(
+        self, folder: RunFolder, logs: Path, keep: int, lock: Lock | None = None, disk: Disk | None = None
+    ) -> None:
+        self.disk = disk or Disk()
+        self.folder = folder
+        self.logs = logs
+        self.store: Store | None = None
+        if dist.is_main():
+            self.store = store_of(folder, logs, keep, lock, self.disk)
+
+    def restore(self) -> Path | None:
+        """See `Reporter.restore`. What an earlier start left half-written is swept up."""
+        name: str | None = broadcast_from_rank_zero(outlast(self._newest) if dist.is_main() else None)
+        if name is None:
+            return None
+        if self.folder.is_local:
+            return Path(self.folder.path) / name
+        self.copy = tempfile.TemporaryDirectory(prefix="raysl_restored_")
+        target = Path(self.copy.name)
+        outlast(lambda: self.folder.child(name).download(target, [META_FILE, STATE_FILE]))
+        return target
+
+    def report(self, metrics: dict[str, Any], save: Save | None) -> None:
+        """See `Reporter.report`."""
+        if save is not None and self.store is not None:
+            self.store.put(checkpoint_name(int(metrics["step"])), save)
+        ray.train.report(metrics)
+
+    @contextmanager
+    def writing(self) -> Iterator[Path | None]:
+        """See `Reporter.writing`; a full disk stops the run."""
+        with self.disk.writing(self.logs):
+            yield self.logs
+
+    def put_logs(self) -> None:
+        """Have the logs stored as they are now, soon."""
+        if self.store is not None:
+            self.store.put_logs()
+
+    def finish(self) -> None:
+        """Wait until everything is stored.
+
+        Raises:
+            StorageError: if the newest checkpoint could not be stored for half an hour.
+        """
+        if self.store is not None:
+            self.store.finish()
+
+    def _newest(self) -> str | None:
+        sweep(self.folder)
+        found = newest_whole(self.folder)
+        with self.disk.writing(self.logs):
+            for reason in found.passed_over:
+                note_event(self.logs, f"passed over {reason}")
+        return found.name
+
+
+def store_of(folder: Folder, logs: Path, keep: int, lock: Lock | None = None, disk: Disk | None = None) -> Store:
+    """Where the checkpoints of a run go; each that is stored is noted in its events."""
+    disk = disk or Disk()
+
+    def tell(event: str, kind: str | None = None) -> None:
+        with disk.writing(logs):
+            note_event(logs, event, kind)
+
+    def told_saved(name: str) -> None:
+        tell(f"saved {name}", "save")
+
+    if folder.is_local:
+        return LocalStore(folder, keep, tell, told_saved, disk)
+    return RemoteStore(folder, logs, keep, tell, lock, told_saved, disk)
+
+
+def local_logs(folder: RunFolder) -> Path:
+    """The local folder that logs are written to: the run's own where that is local, else a new one, with what was
+    logged before."""
+    if folder.is_local:
+        return Path(folder.path)
+    logs = Path(tempfile.mkdtemp(prefix="raysl_logs_"))
+
+    def download() -> None:
+        folder.download(
+            logs, {METRICS_FILE, EVENTS_FILE, CORRUPT_FILE, KEPT_FILE, PROJECTOR_FILE} & set(folder.names())
+        )
+
+    outlast(download)
+    return logs

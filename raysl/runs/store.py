@@ -1,0 +1,233 @@
+"""Where the checkpoints and logs of a run go, from the main rank, and what happens while that place fails.
+
+Training goes on without a checkpoint that cannot be stored: the next one is stored in its place, and the last one of a
+run is tried again for half an hour. A local disk that is full is another matter: it is remembered, for the run to end.
+"""
+
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from raysl.checkpoint.files import remove_old, upload, write_local
+from raysl.errors import ConfigError, StorageError
+from raysl.storage.folder import Folder, outlast
+from raysl.storage.lock_files import Lock, LockFiles
+from raysl.storage.reads import reason_of
+from raysl.train.disk import Disk
+from raysl.train.reporter import Save
+
+Tell = Callable[[str], None]
+
+
+def _nothing(what: str) -> None:
+    """Tell nobody."""
+
+
+class Store(Protocol):
+    """Takes the checkpoints of a run. Its methods are called by one thread of the main rank."""
+
+    def put(self, name: str, save: Save) -> None:
+        """Store what `save` writes into a local folder, under a name; a storage that fails is told of, not raised."""
+
+    def put_logs(self) -> None:
+        """Store the logs as they are now, soon."""
+
+    def finish(self) -> None:
+        """Wait until the newest checkpoint and the logs are stored.
+
+        Raises:
+            StorageError: if that did not succeed for half an hour.
+        """
+
+
+class LocalStore:
+    """Keeps the newest checkpoints in a local folder, where the logs are written too.
+
+    Args:
+        folder: of the run.
+        keep: checkpoints.
+        tell: takes a sentence when one cannot be stored.
+        told_saved: takes the name of each that is stored.
+        disk: is told where it is full.
+    """
+
+    def __init__(
+        self, folder: Folder, keep: int, tell: Tell, told_saved: Tell = _nothing, disk: Disk | None = None
+    ) -> None:
+        self.folder = folder
+        self.keep = keep
+        self.tell = tell
+        self.told_saved = told_saved
+        self.disk = disk or Disk()
+        self.unsaved: tuple[str, Save] | None = None
+
+    def put(self, name: str, save: Save) -> None:
+        """See `Store.put`."""
+        self.unsaved = name, save
+        try:
+            self._write(name, save)
+        except StorageError as error:
+            if self.disk.is_full(Path(self.folder.path), error):
+                return
+            self.tell(f"{error}; training goes on, the next checkpoint is tried as planned")
+
+    def put_logs(self) -> None:
+        """See `Store.put_logs`: they are there."""
+
+    def finish(self) -> None:
+        """See `Store.finish`."""
+        if self.unsaved is not None:
+            name, save = self.unsaved
+            outlast(lambda: self._write(name, save), goes_on=lambda: self.disk.failure is None)
+
+    def _write(self, name: str, save: Save) -> None:
+        try:
+            write_local(Path(self.folder.path), name, save)
+            self.unsaved = None
+            self.told_saved(name)
+            remove_old(self.folder, name, self.keep)
+        except (OSError, ConfigError) as error:
+            raise StorageError(f"cannot write {self.folder.uri_of(name)!r}: {reason_of(error)}") from error
+
+
+class RemoteStore:
+    """Uploads checkpoints and logs in the background, one after the other.
+
+    A checkpoint waits for the one before it. Where that fails it is given up for the newer one.
+
+    Args:
+        folder: of the run.
+        logs: local folder that the logs are written to.
+        keep: checkpoints.
+        tell: takes a sentence when one cannot be stored.
+        lock: of the run; nothing more is stored once another driver has taken it over.
+        told_saved: takes the name of each that is stored.
+        disk: is told where the local one is full.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        logs: Path,
+        keep: int,
+        tell: Tell,
+        lock: Lock | None = None,
+        told_saved: Tell = _nothing,
+        disk: Disk | None = None,
+    ) -> None:
+        self.folder = folder
+        self.told_saved = told_saved
+        self.disk = disk or Disk()
+        self.lock = lock
+        self.is_overtaken = False
+        self.logs = logs
+        self.keep = keep
+        self.tell = tell
+        self._change = threading.Condition()
+        self._waiting: tuple[str, Path] | None = None
+        self._are_logs_due = False
+        self._is_busy = False
+        self._stored_logs: dict[str, tuple[int, int]] = {}
+        self._failure: StorageError | None = None  # of the upload that is under way, or of the last one
+        self._unstored: StorageError | None = None  # why the newest checkpoint is not there
+        threading.Thread(target=self._work, name="raysl-store", daemon=True).start()
+
+    def put(self, name: str, save: Save) -> None:
+        """See `Store.put`."""
+        draft = Path(tempfile.mkdtemp(prefix="raysl_checkpoint_"))
+        try:
+            save(draft)
+        except OSError as error:
+            shutil.rmtree(draft, ignore_errors=True)
+            self._unstored = StorageError(f"cannot write {name} to {draft}: {reason_of(error)}")
+            if self.disk.is_full(draft.parent, error):
+                return
+            self.tell(f"{self._unstored}; training goes on without it")
+            return
+        with self._change:
+            self._change.wait_for(lambda: self._waiting is None or self._failure is not None)
+            if self._waiting is not None:
+                shutil.rmtree(self._waiting[1], ignore_errors=True)
+            self._waiting, self._unstored = (name, draft), None
+            self._change.notify_all()
+
+    def put_logs(self) -> None:
+        """See `Store.put_logs`."""
+        with self._change:
+            self._are_logs_due = True
+            self._change.notify_all()
+
+    def finish(self) -> None:
+        """See `Store.finish`."""
+        self.put_logs()
+        with self._change:
+            self._change.wait_for(lambda: self._waiting is None and not self._are_logs_due and not self._is_busy)
+            error = self._unstored or self._failure
+        if error is not None:
+            raise error
+
+    def _work(self) -> None:
+        while True:
+            with self._change:
+                self._is_busy = False
+                self._change.notify_all()
+                self._change.wait_for(lambda: self._waiting is not None or self._are_logs_due)
+                task, self._waiting = self._waiting, None
+                self._is_busy, self._are_logs_due, self._failure = True, False, None
+                self._change.notify_all()
+            try:
+                outlast(partial(self._store, task), self._goes_on, sleep=self._pause)
+            except StorageError as error:
+                self._failure = error
+                if task is not None:
+                    self._unstored = error if self._waiting is None else None
+                    self.tell(f"gave up {task[0]}: {error}")
+            if task is not None:
+                shutil.rmtree(task[1], ignore_errors=True)
+
+    def _store(self, task: tuple[str, Path] | None) -> None:
+        """One try: the logs first, so that they reach as far as the checkpoint."""
+        try:
+            self._check_lock()
+            self._store_logs()
+            if task is not None:
+                name, draft = task
+                upload(draft, self.folder, name)
+                self.told_saved(name)
+                self._are_logs_due = True  # with that
+                remove_old(self.folder, name, self.keep)
+        except (ConfigError, OSError) as error:  # also what looks lasting, such as rights that have run out
+            if self._failure is None:
+                self.tell(f"{error}; training goes on, and it is tried again")
+            self._failure = error if isinstance(error, StorageError) else StorageError(str(error))
+            raise self._failure from error
+        self._failure = None
+
+    def _store_logs(self) -> None:
+        """Upload the files that have changed since they were stored."""
+        for path in sorted(path for path in self.logs.rglob("*") if path.is_file() and path.suffix != ".part"):
+            status, name = path.stat(), path.relative_to(self.logs).as_posix()
+            version = status.st_mtime_ns, status.st_size
+            if self._stored_logs.get(name) != version:
+                self.folder.copy_in(path, name) if "/" in name else self.folder.upload(path, name)
+                self._stored_logs[name] = version
+
+    def _check_lock(self) -> None:
+        taker = None if self.lock is None else LockFiles(self.folder).taker(self.lock)
+        if taker is not None:
+            self.is_overtaken = True
+            raise StorageError(f"nothing more is stored in {self.folder.uri}, which is held by {taker} now")
+
+    def _goes_on(self) -> bool:
+        """Whether a try that failed is followed by another."""
+        return self._waiting is None and not self.is_overtaken
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, unless a newer checkpoint comes."""
+        with self._change:
+            self._change.notify_all()
+            self._change.wait_for(lambda: self._waiting is not None, seconds)

@@ -1,0 +1,116 @@
+"""Views of a user's own images, for `fit` in a notebook: the same that a run makes of a dataset."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from raysl import distributed as dist
+from raysl.components import Classes
+from raysl.config.arguments import run_config
+from raysl.config.schema import RunConfig
+from raysl.data.batch import Batch
+from raysl.data.decode.background import color_of
+from raysl.data.given import GivenImage, GivenImages, given_device, stored_image
+from raysl.data.split import seen_on
+from raysl.data.stream.loader import LocalBatches
+from raysl.errors import ConfigError
+from raysl.hashing import Int64s
+from raysl.plan.setup import Setup
+from raysl.runs.prepare import checked_views, loader_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    Picture = Tensor | np.ndarray | Image
+
+
+@overload
+def views(
+    config: RunConfig,
+    images: "Sequence[Picture]",
+    epoch: None = None,
+    *,
+    labels: Sequence[int] | None = None,
+    device: torch.device | str = "cpu",
+) -> LocalBatches: ...
+
+
+@overload
+def views(
+    config: RunConfig,
+    images: "Sequence[Picture]",
+    epoch: int,
+    *,
+    labels: Sequence[int] | None = None,
+    device: torch.device | str = "cpu",
+) -> list[Batch]: ...
+
+
+def views(
+    config: RunConfig,
+    images: "Sequence[Picture]",
+    epoch: int | None = None,
+    *,
+    labels: Sequence[int] | None = None,
+    device: torch.device | str = "cpu",
+) -> LocalBatches | list[Batch]:
+    """Batches of views of images, made by the recipe of a run's method: what `raysl.train.fit` takes.
+
+    Views and their order are a function of the images, the run's seed, the epoch and an image's place among them, as in
+    a run on a dataset.
+
+    Args:
+        config: the run's settings; its method, seed, batch size, normalisation and sizes count.
+        images: uint8 tensors [3, H, W] or [1, H, W] of any sizes, arrays [H, W, 3] or [H, W], or Pillow's images.
+        epoch: which pass; default: all of them, a stream whose views are drawn anew in each epoch.
+        labels: an integer for each image; default: none have one.
+        device: where batches go.
+
+    Returns:
+        The batches of one epoch as a list, or of all epochs as a stream.
+
+    Raises:
+        ConfigError: if an image, a label or a setting is wrong.
+    """
+    run_config(config)
+    found = _checked(images)
+    split = seen_on(GivenImages(found, _labels(labels, len(found))), color_of(config.data.background))
+    setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
+    loader = loader_of(setup, split, checked_views(setup, classes), augment_in_task=True)
+    stream = LocalBatches(loader, dist.rank(), dist.world(), given_device(device))
+    if epoch is None:
+        return stream
+    if type(epoch) is not int or epoch < 0:
+        raise ConfigError(
+            f"epoch: {epoch!r} is no pass over the images; give a whole number from 0 on, or None for all"
+        )
+    batches = stream.from_step(epoch * setup.plan.epoch_len)
+    return [next(batches) for _ in range(setup.plan.epoch_len)]
+
+
+def _checked(images: Any) -> list[GivenImage]:
+    """Images as a split has them."""
+    try:
+        found = list(images)
+    except TypeError as error:
+        raise ConfigError(f"images: a {type(images).__name__} is no list of images") from error
+    if not found:
+        raise ConfigError("images: the list is empty; give at least as many as train.batch_size")
+    return [stored_image(image, f"images[{place}]") for place, image in enumerate(found)]
+
+
+def _labels(labels: Sequence[int] | None, num: int) -> Int64s:
+    if labels is None:
+        return np.full(num, -1, np.int64)
+    try:
+        found = torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"labels: {error}; give a whole number for each image") from error
+    if found.shape != (num,) or found.is_floating_point():
+        raise ConfigError(
+            f"labels: {list(found.shape)} of {found.dtype} for {num} images; give a whole number for each"
+        )
+    return found.cpu().numpy().astype(np.int64)

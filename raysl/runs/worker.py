@@ -1,0 +1,223 @@
+"""What each training worker does: device, method, restore, this rank's stream from the right step, fit."""
+
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray.cloudpickle
+import ray.train
+import ray.train.torch
+import ray.util
+import torch
+from ray.train.collective import broadcast_from_rank_zero
+
+from raysl import distributed as dist
+from raysl.config.schema import RunConfig
+from raysl.data.decode.corrupt import CorruptLog
+from raysl.data.stream.pipeline import RayBatches
+from raysl.errors import ConfigError, RunFailed, StorageError
+from raysl.methods.place import prepare_device
+from raysl.plan.plan import TrainPlan
+from raysl.plan.reference import told_for_workers
+from raysl.plan.setup import Setup
+from raysl.process.memory import keep_freed_memory
+from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder, note_event
+from raysl.runs.prepare import Prepared
+from raysl.runs.ray_reporter import RayReporter, local_logs
+from raysl.storage.lock_files import Lock
+from raysl.train.callbacks.callback import Callback
+from raysl.train.callbacks.collapse_watch import CollapseWatch
+from raysl.train.callbacks.corrupt_images import CorruptImages
+from raysl.train.callbacks.data_wait import DataWait
+from raysl.train.callbacks.held_out import HeldOut
+from raysl.train.callbacks.metrics_log import MetricsLog
+from raysl.train.callbacks.on_disk import OnDisk
+from raysl.train.callbacks.online_knn import OnlineKNN
+from raysl.train.callbacks.pause import Pause
+from raysl.train.callbacks.startup import Startup
+from raysl.train.callbacks.stop import StopRequest
+from raysl.train.callbacks.tensorboard import TensorBoard
+from raysl.train.disk import Disk
+from raysl.train.loop import fit
+from raysl.train.process import repeat_kernels
+from raysl.train.state import TrainState
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the driver sends to the workers: everything is resolved, so user files need not exist there.
+
+    Args:
+        run: settings, images, classes.
+        task_cpus: CPUs of a data task.
+        probe: what the driver wrote into the run's folder, for workers to find there.
+        lock: of the run, where its folder is remote.
+        marks: moments of the start so far, seconds since the epoch, by name.
+        last: updates to be done when this start ends; None for all of the run's.
+    """
+
+    run: Prepared
+    task_cpus: float
+    probe: str
+    lock: Lock | None
+    marks: dict[str, float]
+    last: int | None = None
+
+    @property
+    def config(self) -> RunConfig:
+        """The run's settings."""
+        return self.run.config
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How training ended, as rank 0 tells the driver.
+
+    Args:
+        step: updates done.
+        failure: why the run failed where a new attempt would end alike; None where it did not.
+        is_input_wrong: whether that is for the user's settings.
+        ended: why a callback ended the run for good before its last step, where one did.
+    """
+
+    step: int
+    failure: str | None = None
+    is_input_wrong: bool = False
+    ended: str | None = None
+
+
+def train_worker(settings: dict[str, Any]) -> Outcome:
+    """Train on this rank until the run ends. Ray Train calls it in every worker.
+
+    What a new attempt would not cure, such as a loss that stops being finite, ends here by what is returned, not by an
+    exception, which would be tried again.
+    """
+    job: Job = ray.cloudpickle.loads(settings["job"])
+    marks = job.marks | {"workers": time.time()}
+    folder = RunFolder.of(job.config)
+    if blind := _blind_nodes(folder, job.probe):
+        return Outcome(0, _BLIND.format(uri=folder.uri, nodes=", ".join(blind)), is_input_wrong=True)
+    device = ray.train.torch.get_device()
+    setup = replace(job.run.setup, plan=_plan(job, device))
+    plan = setup.plan
+    try:
+        _prepare_process(job, device)
+    except ConfigError as error:
+        return Outcome(0, str(error), is_input_wrong=True)
+    logs, disk = local_logs(folder) if dist.is_main() else Path(folder.path), Disk()
+    reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.lock, disk)
+    restored = reporter.restore()
+    state = TrainState.create(setup, device, job.run.classes, is_new=restored is None)
+    if restored is not None:
+        state.load(restored)
+    if dist.is_main():
+        with disk.writing(logs):
+            _announce(plan, state, logs)
+            if derived := told_for_workers(setup.as_written):
+                note_event(logs, derived)
+        reporter.put_logs()
+    corrupt = CorruptLog()
+    broken = CorruptImages(corrupt, logs, max_corrupt(setup), disk)
+    writers = [
+        Startup(logs, marks, reporter.put_logs),
+        DataWait(logs, job.run.loader.augment_in_task),
+        MetricsLog(logs),
+        TensorBoard(logs),
+    ]
+    watch = CollapseWatch(logs, disk)
+    own = [*_callbacks(job.run, folder, disk), *([] if job.last is None else [Pause(job.last)])]
+    callbacks = [broken, *own, *job.run.callbacks, watch, OnDisk(writers, logs, disk)]
+    for callback in callbacks:
+        callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
+    batches = _batches(job, plan, device, corrupt)
+    train = job.config.train
+    model = dist.data_parallel(state.method, train.bucket_mb, train.static_graph, train.compress_gradients)
+    try:
+        fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
+        reporter.finish()
+    except RunFailed as error:
+        reporter.put_logs()
+        return Outcome(state.step, str(error))
+    except StorageError as error:
+        failure = disk.failure or f"the checkpoint at step {state.step} could not be stored: {error}"
+        return Outcome(state.step, failure)
+    return Outcome(state.step, broken.failure or disk.failure, ended=state.ended)
+
+
+def max_corrupt(setup: Setup) -> int:
+    """Images of a run that may turn out to be broken."""
+    return int(setup.config.data.max_corrupt * setup.data.num_samples)
+
+
+_BLIND = (
+    "storage {uri} is a local folder that the node(s) {nodes} do not share with the driver; "
+    "give storage= a folder that all nodes share, or a URI such as s3://bucket/runs"
+)
+
+
+def _blind_nodes(folder: RunFolder, probe: str) -> list[str]:
+    """Nodes whose workers do not see the run's folder that the driver wrote into."""
+    sees = not folder.is_local or folder.read_if_there(PROBE_FILE).decode() == probe
+    return sorted({name for name in dist.gather_objects("" if sees else ray.util.get_node_ip_address()) if name})
+
+
+def _plan(job: Job, device: torch.device) -> TrainPlan:
+    setup = job.run.setup
+    plan = TrainPlan.from_config(job.config, setup.data.num_samples, dist.world(), device.type, setup.plan.lanes)
+    if not job.config.train.uneven:
+        plan.check_even()
+    return plan
+
+
+def _prepare_process(job: Job, device: torch.device) -> None:
+    """Threads, precision, and kernels that repeat.
+
+    Raises:
+        ConfigError: if the device cannot compute as the settings want it.
+    """
+    context = ray.train.get_context()
+    share = max(1, int(os.cpu_count() or 1) // context.get_local_world_size())
+    threads = job.config.train.threads or (share if device.type == "cpu" else min(8, share))
+    torch.set_num_threads(threads)
+    if device.type == "cpu":
+        keep_freed_memory()
+    prepare_device(job.config.train, device)
+    repeat_kernels(job.config.train.deterministic)
+
+
+def _batches(job: Job, plan: TrainPlan, device: torch.device, corrupt: CorruptLog) -> RayBatches:
+    data = job.config.data
+    return RayBatches(
+        loader=job.run.loader,
+        total_steps=plan.total_steps,
+        rank=dist.rank(),
+        world=dist.world(),
+        device=device,
+        share=broadcast_from_rank_zero,
+        task_cpus=job.task_cpus,
+        prefetch=data.prefetch,
+        buffer_bytes=None if data.buffer_gb is None else int(data.buffer_gb * 1e9),
+        corrupt=corrupt,
+    )
+
+
+def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:
+    """Note the start in events.jsonl, which the driver shows."""
+    rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
+    where = f"{plan.world} worker(s) on {state.device.type}, {rows} images each, {torch.get_num_threads()} thread(s)"
+    what = f"resumed at step {state.step}" if state.step else "started"
+    note_event(logs, f"{what} on {where}")
+    if state.device.type == "cuda" and not state.config.train.deterministic:
+        note_event(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
+
+
+def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:
+    callbacks: list[Callback] = [StopRequest(lambda: disk.failure is not None or folder.exists(STOP_FILE), every=1)]
+    knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
+    if knn_every is not None and run.has_online_knn and run.test is not None:
+        callbacks.append(OnlineKNN(run.loader, run.test, run.setup.data.num_classes, knn_every))
+    if eval_every is not None and run.has_held_out and run.test is not None:
+        callbacks.append(HeldOut(run.loader, run.test, eval_every))
+    return callbacks

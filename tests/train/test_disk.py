@@ -1,0 +1,130 @@
+"""A full disk ends a run cleanly: it is named, nothing whole is lost, and no step fails of it."""
+
+import errno
+import os
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from raysl.checkpoint.backbone import load_backbone
+from raysl.checkpoint.files import checkpoint_name, newest
+from raysl.errors import StorageError
+from raysl.methods.method import StepOutput
+from raysl.runs.folder import EVENTS_FILE, METRICS_FILE, RunFolder
+from raysl.runs.follow import events_of
+from raysl.runs.ray_reporter import store_of
+from raysl.schedule import Step
+from raysl.storage.folder import Folder, outlast
+from raysl.storage.reads import full_disk
+from raysl.train import LocalReporter, fit
+from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
+from raysl.train.callbacks.on_disk import OnDisk
+from raysl.train.callbacks.stop import StopRequest
+from raysl.train.callbacks.tensorboard import TensorBoard
+from raysl.train.disk import Disk
+from tests.train.problem import batches, problem
+
+pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+
+
+def fill(folder: Path) -> None:
+    """Write to a device that is always full."""
+    (folder / "half").write_bytes(b"x" * 1000)
+    with open("/dev/full", "wb") as file:
+        file.write(b"x" * 100_000)
+
+
+def test_a_checkpoint_that_a_full_disk_refuses_is_named_and_leaves_the_one_before(tmp_path: Path) -> None:
+    run, disk = tmp_path / "run", Disk()
+    run.mkdir()
+    store = store_of(Folder(str(run)), run, keep=2, disk=disk)
+    state, _ = problem()
+    state.step = 5
+    store.put(checkpoint_name(5), lambda folder: state.save(folder, {}))
+    assert disk.failure is None
+    store.put(checkpoint_name(10), fill)
+    assert disk.failure is not None
+    assert disk.failure.startswith(f"the disk is full: {run} has ")
+    assert disk.failure.endswith(" free; make room there, then the same command goes on")
+    with pytest.raises(StorageError, match="No space left on device"):
+        store.finish()
+    assert sorted(path.name for path in run.iterdir()) == [checkpoint_name(5), EVENTS_FILE]
+    assert newest(str(run)) == f"{run}/{checkpoint_name(5)}"
+    assert load_backbone(str(run)).feature_dim == state.method.export().feature_dim
+
+
+def test_a_run_says_which_checkpoints_it_has_saved_and_its_report_does_not(tmp_path: Path) -> None:
+    state, _ = problem()
+    store = store_of(Folder(str(tmp_path)), tmp_path, keep=2)
+    store.put(checkpoint_name(5), lambda folder: state.save(folder, {}))
+    assert events_of(RunFolder(str(tmp_path))) == ["saved checkpoint_000000005"]
+    assert events_of(RunFolder(str(tmp_path)), with_saves=False) == []
+
+
+class _FillDisk(Callback):
+    """Has the metrics go to a device that is always full from a step on."""
+
+    def __init__(self, logs: Path, at: int) -> None:
+        self.logs = logs
+        self.at = at
+
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        """See `Callback.on_step_end`."""
+        if step.index == self.at:
+            (self.logs / METRICS_FILE).unlink()
+            (self.logs / METRICS_FILE).symlink_to("/dev/full")
+
+
+def test_logs_that_a_full_disk_refuses_stop_the_run_with_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysl.train.callbacks.stop.LOOK_EVERY_S", 0.001)
+    logs, disk = tmp_path / "logs", Disk()
+    state, plan = problem("train.epochs=2000", "train.log_every=1st")
+    stop = StopRequest(lambda: disk.failure is not None, every=1)
+    writers = OnDisk([MetricsLog(logs), TensorBoard(logs)], logs, disk)
+    callbacks = [_FillDisk(logs, at=3), stop, writers]
+    fit(state, state.method, plan, batches(plan), callbacks=callbacks, reporter=LocalReporter(tmp_path / "run"))
+    assert 3 <= state.step < plan.total_steps
+    assert disk.failure is not None
+    assert disk.failure.startswith(f"the disk is full: {logs} has ")
+    assert newest(str(tmp_path / "run")).endswith(checkpoint_name(state.step))
+
+
+def test_metrics_of_before_outlive_a_start_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, plan = problem()
+    before = b'{"step": 0, "loss": 1.0}\n'
+    (tmp_path / METRICS_FILE).write_bytes(before)
+    (tmp_path / f"{METRICS_FILE}.part").symlink_to("/dev/full")
+    disk = Disk()
+    OnDisk([MetricsLog(tmp_path)], tmp_path, disk).on_train_start(Run(state, plan))
+    assert disk.failure is not None
+    assert parse_metrics((tmp_path / METRICS_FILE).read_bytes()) == [{"step": 0, "loss": 1.0}]
+
+
+def test_other_errors_of_a_disk_are_not_taken_for_a_full_one(tmp_path: Path) -> None:
+    disk = Disk()
+    with pytest.raises(OSError, match="Input/output"), disk.writing(tmp_path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    assert disk.failure is None
+    with disk.writing(tmp_path / "gone"):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+    assert disk.failure is not None
+    assert disk.failure.startswith(f"the quota is used up: {tmp_path}/gone has ")
+
+
+def test_a_full_disk_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(bytes(100_000))
+    (tmp_path / "kept").symlink_to("/dev/full")
+    pauses: list[float] = []
+    with pytest.raises(StorageError, match=r"No space left on device; the disk is full: make room there"):
+        outlast(partial(Folder(str(tmp_path)).copy_in, tmp_path / "model", "kept"), sleep=pauses.append)
+    assert pauses == []
+
+
+def test_an_error_that_is_behind_itself_has_an_end() -> None:
+    first, second = OSError(errno.EIO, os.strerror(errno.EIO)), ValueError("again")
+    first.__cause__, second.__cause__ = second, first
+    assert full_disk(first) is None
