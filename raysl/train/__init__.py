@@ -1,5 +1,4 @@
-"""Training: the plan, the loop, and what reports and observes it. Nothing here but `worker`, `trainer`,
-`ray_reporter` and `pretrain` imports Ray."""
+"""Training without Ray: the loop, its state, and callbacks and reporters around it."""
 
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
