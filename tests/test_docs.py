@@ -14,7 +14,7 @@ from raysl.cli import split_arguments
 from raysl.components import ALIASES, resolve
 from raysl.config.docs import describe
 from raysl.config.schema import DataConfig
-from raysl.report.view_request import requested
+from raysl.preview.request import requested
 from raysl.train.callbacks.configured import configured
 from tests.claims import CLAIMS
 from tests.data.samples import png

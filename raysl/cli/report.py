@@ -27,7 +27,7 @@ def run_report_views(
 ) -> None:
     """Show what a method sees: its recipe, and the views of some images in some epochs."""
     set_up(verbose)
-    from raysl.report.views import write_views
+    from raysl.preview.page import write_views
 
     name, overrides = split_arguments(arguments or [])
     path = write_views(name or DEFAULT_CONFIG, overrides, out, num, epochs)

@@ -9,11 +9,11 @@ from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.latex import latex
 from raysl.leaderboard.leaderboard import CSV, JSON, PAGE, TEX, Leaderboard
+from raysl.leaderboard.page.axes import Axis
+from raysl.leaderboard.page.importance import Importance, importance
+from raysl.leaderboard.page.neighbours import neighbours_of
+from raysl.leaderboard.page.page import Extras, page
 from raysl.leaderboard.stored import json_text
-from raysl.report.leaderboard.axes import Axis
-from raysl.report.leaderboard.importance import Importance, importance
-from raysl.report.leaderboard.neighbours import neighbours_of
-from raysl.report.leaderboard.page import Extras, page
 from raysl.storage.folder import Folder
 
 log = logging.getLogger("raysl")

@@ -8,8 +8,8 @@ import pytest
 
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.leaderboard.page.page import page
 from raysl.leaderboard.references import gains, references, verdict
-from raysl.report.leaderboard.page import page
 from tests.leaderboard.boards import board, entry
 from tests.report.test_page import Outline
 

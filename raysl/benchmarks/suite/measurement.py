@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from raysl.benchmarks.benchmark import PIXELS, Side
 from raysl.benchmarks.features.extraction import check_stages
 from raysl.benchmarks.metric import Metric, interval_of_difference
+from raysl.benchmarks.report.page import Page
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
-from raysl.benchmarks.suite.page import Page
 from raysl.benchmarks.suite.predictions import predictions
 from raysl.benchmarks.suite.results import OTHER_CODE, Basis, Result, Results, label_of
 from raysl.benchmarks.suite.side_by_side import Measured, Task, measure, measure_all

@@ -86,7 +86,7 @@ def compare(
 
 def write_page(reports: Sequence[Report], folder: Folder) -> str:
     """The page of reports that were written; its URI."""
-    from raysl.report.comparison import write_comparison  # matplotlib, which no start should wait for
+    from raysl.leaderboard.comparison import write_comparison  # matplotlib, which no start should wait for
 
     return write_comparison([_read(report) for report in reports], folder)
 

@@ -27,7 +27,7 @@ from raysl.data.sources.paired import Paired
 from raysl.data.sources.subset import even_share
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
-from raysl.report.view_samples import sample_views
+from raysl.preview.samples import sample_views
 from raysl.transforms.view_recipe import evaluation_recipe
 from tests.data.samples import sent
 from tests.transforms.papers import RECIPES

@@ -13,7 +13,7 @@ from raysl.data.source import Split
 from raysl.data.stream.loader import pair_name, pair_seed
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows
-from raysl.report.view_pictures import ViewPicture, view_picture
+from raysl.preview.pictures import ViewPicture, view_picture
 from raysl.transforms.view_recipe import ViewRecipe
 
 log = logging.getLogger("raysl")

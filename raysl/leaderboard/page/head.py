@@ -7,8 +7,8 @@ from html import escape
 from raysl.leaderboard.entry import Entry, State, Status
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.leaderboard.page.drawn import row_name, title_of
 from raysl.leaderboard.references import gains, verdict
-from raysl.report.leaderboard.drawn import row_name, title_of
 from raysl.report.record_sections import duration
 from raysl.report.score_table import COLUMN_TITLES
 from raysl.report.summary import bounds, large, readable

@@ -8,8 +8,8 @@ import numpy as np
 from PIL import Image
 
 from raysl.leaderboard.files import LeaderboardFiles
+from raysl.leaderboard.page.neighbours import NUM_QUERIES, WIDTH, neighbours_of
 from raysl.report.contents import Neighbours
-from raysl.report.leaderboard.neighbours import NUM_QUERIES, WIDTH, neighbours_of
 from raysl.report.page import page, write_report
 from raysl.storage.folder import Folder
 from tests.leaderboard.boards import board, entry

@@ -81,7 +81,8 @@ class Page:
             shown: the images of its pictures.
             features: the trained backbone's, of them.
         """
-        from raysl.report.assemble import Pictured, assemble, upload  # matplotlib, which no start should wait for
+        # Imports matplotlib, which a start should not wait for.
+        from raysl.benchmarks.report.assemble import Pictured, assemble, upload
 
         if self.before is not None:
             facts = {name: getattr(self.before, name) for name in ("times", "events", "command", "finished")}

@@ -177,7 +177,7 @@ def write_comparison(reports: Sequence[RunReport], folder: Folder) -> str:
     Raises:
         ValueError: if there is no report.
     """
-    from raysl.report.comparison_page import comparison_page
+    from raysl.leaderboard.page.comparison import comparison_page
 
     found = compare(reports)
     texts = {

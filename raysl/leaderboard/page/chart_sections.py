@@ -6,11 +6,11 @@ from typing import Any
 
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry, Objective
+from raysl.leaderboard.page.axes import Axis
+from raysl.leaderboard.page.drawn import CLOCK, curve_names, title_of
+from raysl.leaderboard.page.importance import MIN_ROWS, REPEATS, TREES, Importance
+from raysl.leaderboard.page.lineage import lineage
 from raysl.report.html import table
-from raysl.report.leaderboard.axes import Axis
-from raysl.report.leaderboard.drawn import CLOCK, curve_names, title_of
-from raysl.report.leaderboard.importance import MIN_ROWS, REPEATS, TREES, Importance
-from raysl.report.leaderboard.lineage import lineage
 
 NO_SCRIPT = '<noscript><p class="quiet">Drawn by a script, which this reader does not run.</p></noscript>'
 MIN_AXES = 2

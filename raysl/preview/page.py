@@ -7,13 +7,13 @@ from pathlib import Path
 from PIL import Image
 
 from raysl.errors import ConfigError
+from raysl.preview.pictures import ViewPicture
+from raysl.preview.recipe_table import recipe_table
+from raysl.preview.request import ViewRequest, requested
+from raysl.preview.samples import GroupPictures, SampleViews, StoredImage, sample_views
 from raysl.report.html import document
 from raysl.report.images import data_uri
-from raysl.report.recipe_table import recipe_table
 from raysl.report.style import VIEWS_STYLE
-from raysl.report.view_pictures import ViewPicture
-from raysl.report.view_request import ViewRequest, requested
-from raysl.report.view_samples import GroupPictures, SampleViews, StoredImage, sample_views
 from raysl.transforms.view_recipe import ViewRecipe
 
 STORED = 116
@@ -31,7 +31,7 @@ def write_views(name: str, overrides: Sequence[str], path: Path, num: int = 6, n
     """Write the page of a configuration's views.
 
     Args:
-        name, overrides: what to show, see `raysl.report.view_request.requested`.
+        name, overrides: what to show, see `raysl.preview.request.requested`.
         path: file to write; folders above it are made.
         num: samples.
         num_epochs: epochs, from the first on.

@@ -6,7 +6,7 @@ from html import escape
 
 from matplotlib.figure import Figure
 
-from raysl.report.comparison import Comparison, Row
+from raysl.leaderboard.comparison import Comparison, Row
 from raysl.report.contents import Score
 from raysl.report.families import families, stages_of
 from raysl.report.figures import CLASS_COLOURS, bar, bar_axes, drawing, to_svg, whiskers, whiskers_note

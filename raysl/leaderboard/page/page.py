@@ -8,20 +8,20 @@ from pathlib import Path
 from raysl.leaderboard.best import NUM_BEST, best_runs
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.report.html import document, json_block
-from raysl.report.leaderboard.axes import Axis, axes
-from raysl.report.leaderboard.chart_sections import (
+from raysl.leaderboard.page.axes import Axis, axes
+from raysl.leaderboard.page.chart_sections import (
     curves_section,
     importance_section,
     lineage_section,
     parallel_section,
     scatter_sections,
 )
-from raysl.report.leaderboard.drawn import drawn, row_name, scatters
-from raysl.report.leaderboard.head import head
-from raysl.report.leaderboard.importance import Importance, importance
-from raysl.report.leaderboard.style import LEADERBOARD_STYLE
-from raysl.report.leaderboard.table import table_section
+from raysl.leaderboard.page.drawn import drawn, row_name, scatters
+from raysl.leaderboard.page.head import head
+from raysl.leaderboard.page.importance import Importance, importance
+from raysl.leaderboard.page.style import LEADERBOARD_STYLE
+from raysl.leaderboard.page.table import table_section
+from raysl.report.html import document, json_block
 from raysl.report.page import contents
 
 RELOAD_S = 15.0

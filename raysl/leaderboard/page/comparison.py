@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from raysl.report.comparison import Comparison, Row
-from raysl.report.comparison_charts import bars, depth_section, steps_section
+from raysl.leaderboard.comparison import Comparison, Row
+from raysl.leaderboard.page.comparison_charts import bars, depth_section, steps_section
 from raysl.report.contents import Score
 from raysl.report.html import document, grouped_table, table
 from raysl.report.page import contents

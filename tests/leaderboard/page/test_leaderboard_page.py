@@ -7,11 +7,11 @@ import pytest
 
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.report.leaderboard.axes import axes
-from raysl.report.leaderboard.drawn import MAX_POINTS, curve_names, flattened
-from raysl.report.leaderboard.importance import importance
-from raysl.report.leaderboard.lineage import lineage
-from raysl.report.leaderboard.page import Extras, page
+from raysl.leaderboard.page.axes import axes
+from raysl.leaderboard.page.drawn import MAX_POINTS, curve_names, flattened
+from raysl.leaderboard.page.importance import importance
+from raysl.leaderboard.page.lineage import lineage
+from raysl.leaderboard.page.page import Extras, page
 from tests.leaderboard.boards import asha, board, entry, population, single, zoo
 from tests.report.test_page import Outline
 

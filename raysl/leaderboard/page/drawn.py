@@ -11,11 +11,11 @@ from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Entry, Objective
 from raysl.leaderboard.flat import COSTS, varied
 from raysl.leaderboard.leaderboard import Leaderboard, thinned
+from raysl.leaderboard.page.axes import Axis, spelled
+from raysl.leaderboard.page.lineage import lineage
 from raysl.leaderboard.references import references
 from raysl.leaderboard.stored import compact
 from raysl.nn.collapse import COLLAPSE
-from raysl.report.leaderboard.axes import Axis, spelled
-from raysl.report.leaderboard.lineage import lineage
 
 MAX_POINTS, MAX_CURVES = 100, 8
 """Points of a curve, and metrics that have curves."""

@@ -9,10 +9,10 @@ from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.flat import ENDS, measured, shown, varied
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.number import Number
+from raysl.leaderboard.page.axes import spelled
+from raysl.leaderboard.page.drawn import row_name, short
+from raysl.leaderboard.page.head import STATUSES
 from raysl.leaderboard.references import Reference, references
-from raysl.report.leaderboard.axes import spelled
-from raysl.report.leaderboard.drawn import row_name, short
-from raysl.report.leaderboard.head import STATUSES
 from raysl.report.summary import number, readable
 from raysl.storage.addresses import cut
 

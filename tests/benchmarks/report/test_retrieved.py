@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from raysl.benchmarks.report.assemble import retrieved_images
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.config.load import load_config
-from raysl.report.assemble import retrieved_images
 from tests.data.samples import png
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from raysl.leaderboard.choice import Choice
-from raysl.report.leaderboard.axes import Axis
+from raysl.leaderboard.page.axes import Axis
 
 MIN_ROWS = 10
 """Rows with a number below which nothing is said."""

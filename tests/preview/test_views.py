@@ -20,11 +20,11 @@ from raysl.data.split import Rows, Split
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.report.recipe_table import recipe_table
-from raysl.report.view_pictures import masked, view_picture
-from raysl.report.view_request import ViewRequest, requested
-from raysl.report.view_samples import sample_views, spread_samples
-from raysl.report.views import views_page, write_views
+from raysl.preview.page import views_page, write_views
+from raysl.preview.pictures import masked, view_picture
+from raysl.preview.recipe_table import recipe_table
+from raysl.preview.request import ViewRequest, requested
+from raysl.preview.samples import sample_views, spread_samples
 from raysl.transforms.crop import CenterCrop
 from raysl.transforms.recipes import Crops, MultiCrop
 from raysl.transforms.tiles import Tiles
@@ -289,6 +289,6 @@ def test_the_page_is_written_below_folders_that_are_made(tmp_path: Path, monkeyp
 
 
 def test_views_need_no_ray() -> None:
-    code = "import sys, raysl.report.views; print('ray' in sys.modules)"
+    code = "import sys, raysl.preview.page; print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
