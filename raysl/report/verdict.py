@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from raysl.benchmarks.metric import QUANTILE
 from raysl.report.contents import Score
 from raysl.report.summary import number
 
+QUANTILE = 1.959964
+"""The 97.5 % quantile of the standard normal distribution."""
 RIVALS = {"untrained": "the untrained network", "pixels": "raw pixels"}
 """In words, by the field of a score that holds their number."""
 RULE = (
