@@ -1,8 +1,9 @@
-"""What the site has beside the pages of `docs/`: the README, the notebooks, and source files that pages link to."""
+"""Pages of the site that `docs/` lacks: the README, the notebooks, the settings, and source files behind links."""
 
 import json
 import posixpath
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +11,35 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import raysl
+from raysl.components import ALIASES, resolve
+from raysl.config.docs import describe
+from raysl.config.dump import write_inline
+from raysl.config.schema import TrainConfig
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = re.compile(r"\]\(\.\./((?:raysl|jobs|configs)/[\w./-]+|cluster\.yaml)\)")
 NOTEBOOK = re.compile(r"\]\((?:\.\./)?(notebooks/\w+)\.ipynb\)")
 KIND = {".py": "python", ".yaml": "yaml"}
+NODES = {
+    "method": "method",
+    "backbone": "backbone",
+    "source": "data",
+    "optimizer": "optim",
+    "benchmark": "benchmarks.*",
+}
+SETTINGS = """Every setting with its default, read from the classes that hold them. A configuration departs from these
+where its paper does: `raysl config NAME key=value ...` prints the settings of a run, with those of its views.
+[Callbacks](../callbacks.md) have theirs on their own page."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the front page, the notebooks, and a page for each source file that is linked to."""
+    """Add the front page, the notebooks, the settings, and a page for each source file that is linked to."""
     front = re.sub(r"\]\(docs/", "](", (ROOT / "README.md").read_text())
     files.append(File.generated(config, "index.md", content=front))
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook_page(path)))
+    files.append(File.generated(config, "api/settings.md", content=settings_page()))
     pages = [
         Path(config.docs_dir, file.src_uri).read_text() for file in files.documentation_pages() if file.abs_src_path
     ]
@@ -37,6 +55,31 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     folder = posixpath.dirname(page.file.src_uri) or "."
     markdown = NOTEBOOK.sub(lambda link: f"]({posixpath.relpath(f'{link[1]}.md', folder)})", markdown)
     return SOURCE.sub(lambda link: f"]({posixpath.relpath(f'source/{link[1]}.md', folder)})", markdown)
+
+
+def settings_page() -> str:
+    """Write every setting with its default and its doc line."""
+    rows = describe(raysl.load_config("simclr", ["name=run"]))
+    parts = ["# Settings", SETTINGS, "## run", settings_table(row for row in rows if "." not in row[0])]
+    parts += ["## train", settings_table(("train." + key, *row) for key, *row in describe(TrainConfig()))]
+    for slot, node in NODES.items():
+        configs = {name: resolve(slot, name).Config(name=name) for name in sorted(ALIASES[slot])}
+        tables = {
+            name: [(f"{node}.{key}", *row) for key, *row in describe(config) if not key.startswith(("name", "views."))]
+            for name, config in configs.items()
+        }
+        shared = set.intersection(*({key for key, *_ in rows} for rows in tables.values()))
+        first = next(iter(tables.values()))
+        parts += [f"## {node}", settings_table(row for row in first if row[0] in shared)]
+        for name, rows in tables.items():
+            parts += [f"### {name}", settings_table(row for row in rows if row[0] not in shared)]
+    return "\n\n".join(parts) + "\n"
+
+
+def settings_table(rows: Iterable[tuple[str, Any, str]]) -> str:
+    """Write settings as a table of Markdown."""
+    lines = [f"| `{key}` | `{write_inline(value)}` | {doc.replace('|', chr(92) + '|')} |" for key, value, doc in rows]
+    return "\n".join(["| setting | default | |", "|---|---|---|", *lines]) if lines else "No settings of its own."
 
 
 def notebook_page(path: Path) -> str:

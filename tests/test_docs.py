@@ -1,5 +1,6 @@
 """What the documents say is so: their examples run, and the names in them are names of something."""
 
+import pkgutil
 import re
 import shlex
 from dataclasses import fields
@@ -99,6 +100,18 @@ def test_links_lead_somewhere(doc: str) -> None:
     folder = ROOT if doc == "README.md" else ROOT / "docs"
     links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", DOCS[doc]) if "://" not in link]
     assert [link for link in links if not (folder / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "api").glob("*.md")), ids=lambda page: page.stem)
+def test_names_on_a_page_of_the_reference_exist(page: Path) -> None:
+    names = re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+    assert names
+    assert all(pkgutil.resolve_name(name) for name in names)
+
+
+def test_the_reference_has_every_public_function() -> None:
+    functions = {f"raysl.{name}" for name in set(raysl.__all__) - {"methods", "losses", "transforms", "nn", "tune"}}
+    assert functions <= set(re.findall(r"^::: (\S+)$", (ROOT / "docs/api/functions.md").read_text(), re.MULTILINE))
 
 
 def told_of(doc: str) -> str:

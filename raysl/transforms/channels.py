@@ -15,10 +15,10 @@ def network_input(images: Tensor, mean: Sequence[float], std: Sequence[float], c
     """Normalised images [..., 3, H, W] for a network.
 
     Args:
-        images: red, green and blue: uint8, or float in [0, 1] [..., 3, H, W].
+        images: red, green and blue [..., 3, H, W], uint8, or float in [0, 1].
         mean, std: of the normalisation, for each channel of `rgb`, `gray` and `lab_l`; `bgr` has those of its colours.
         channels: `rgb`; `bgr`, normalised as that and then turned round; `gray`, 0.299 R + 0.587 G + 0.114 B three
-            times; `lab_l`, L / 100 of CIE L*a*b* three times. The latter two are made before the normalisation.
+            times; `lab_l`, L / 100 of CIE `L*a*b*` three times. The latter two are made before the normalisation.
     """
     if channels == "rgb":
         return normalize(images, mean, std)
