@@ -15,12 +15,12 @@ from raysl.errors import RunFailed
 from raysl.hashing import hash_words
 from raysl.process.memory import most_resident
 from raysl.process.signals import heeding
-from raysl.runs.folder import METRICS_FILE
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Note, Record, measures_of
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.trial import Trial
+from raysl.train.files import METRICS_FILE
 
 SPACE = {"optim.lr": {"loguniform": [0.02, 0.5]}, "method.temperature": {"uniform": [0.1, 1.0]}}
 LINES = 60

@@ -20,7 +20,7 @@ from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.checkpoint.files import META_FILE, STATE_FILE, local_copy
 from raysl.components import resolve
 from raysl.config.arguments import text_or_path
-from raysl.data.decode.background import color_of
+from raysl.config.background import color_of
 from raysl.data.decode.corrupt import CorruptImage
 from raysl.data.given import given_device, given_list, given_split, told_unusable
 from raysl.data.source import Split

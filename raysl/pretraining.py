@@ -33,7 +33,7 @@ from raysl.redact import redact, redact_uri
 from raysl.report.summary import score_table
 from raysl.report.verdict import remarks
 from raysl.runs.begin import begin
-from raysl.runs.folder import CORRUPT_FILE, METRICS_FILE, PROBE_FILE, STARTUP_FILE, STOP_FILE, RunFolder
+from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import events_of, progress_of
 from raysl.runs.history import frame
 from raysl.runs.prepare import Prepared, prepare
@@ -46,6 +46,7 @@ from raysl.storage.lock_files import Lock
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.expected import check_expected
+from raysl.train.files import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE
 
 if TYPE_CHECKING:
     import pandas as pd

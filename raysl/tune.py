@@ -23,7 +23,7 @@ from raysl.pretraining import Result, pretrain
 from raysl.redact import bare_tree, redact_uri
 from raysl.report.contents import plain
 from raysl.runs.dataset_note import DATASET_FILE
-from raysl.runs.folder import METRICS_FILE, RunFolder
+from raysl.runs.folder import RunFolder
 from raysl.runs.follow import events_of
 from raysl.runs.fork import fork
 from raysl.runs.lineage import parents_of
@@ -32,6 +32,7 @@ from raysl.storage.folder import outlast
 from raysl.sweeps.trial import setting, trial_name
 from raysl.train.callbacks.hparams import write_hparams
 from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.files import METRICS_FILE
 
 log = logging.getLogger("raysl")
 

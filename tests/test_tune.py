@@ -24,7 +24,7 @@ from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.methods.method import StepOutput
 from raysl.pretraining import Result
 from raysl.runs.begin import begin
-from raysl.runs.folder import RunFolder, note_event
+from raysl.runs.folder import RunFolder
 from raysl.runs.history import frame
 from raysl.runs.lineage import parents_of
 from raysl.runs.prepare import prepare
@@ -33,6 +33,7 @@ from raysl.sweeps.trial import trial_name
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
+from raysl.train.files import note_event
 from raysl.train.state import TrainState
 from raysl.tune import Pointer, RunTrainable, settings_of, trainable
 from tests.runs.runs import SMALL, assert_same

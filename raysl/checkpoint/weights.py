@@ -11,7 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from raysl.checkpoint.files import BACKBONE_FILE, META_FILE, SETTINGS_FILE, STATE_FILE, local_copy, newest, read_meta
 from raysl.checkpoint.tensors import load_tensors
@@ -20,7 +20,6 @@ from raysl.config.dump import plain
 from raysl.config.files import read
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
-from raysl.methods.method import Method
 from raysl.nn.backbones.backbone import Backbone
 from raysl.redact import redact_uri
 from raysl.storage.folder import Folder
@@ -66,7 +65,7 @@ class Weights:
             )
         backbone.load_state_dict(dict(self.backbone))
 
-    def fill_method(self, method: Method) -> dict[str, Any]:
+    def fill_method(self, method: nn.Module) -> dict[str, Any]:
         """Give a fresh method, whose backbone is filled, its other parts where all of a part fits.
 
         A part is a module or a buffer of the method itself: its projector, its queue.

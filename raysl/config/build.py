@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from raysl.components import ALIASES
+from raysl.config.course_problems import course_problems
 from raysl.config.dump import show
 from raysl.config.fields import NAMED_BY_KEY, SLOTS, SYNONYMS, component_class, near, settings_in, settings_of
 from raysl.config.schema import ComponentConfig, DataConfig, OptimConfig, RunConfig, TrainConfig
 from raysl.config.values import convert, spell
 from raysl.errors import ConfigError
-from raysl.optim.course_problems import course_problems
 
 NodeT = TypeVar("NodeT")
 

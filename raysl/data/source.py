@@ -3,8 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+from raysl.config.background import color_of
 from raysl.config.schema import DataConfig
-from raysl.data.decode.background import color_of
 from raysl.data.sources.subset import with_subset
 from raysl.data.split import LABELS as LABELS
 from raysl.data.split import UNIT_ROWS as UNIT_ROWS

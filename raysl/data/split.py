@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from raysl.data.decode.background import WHITE, Color
+from raysl.config.background import WHITE, Color
 from raysl.hashing import Int64s
 
 LABELS = "labels"

@@ -1,6 +1,6 @@
 """From settings to an optimizer, whose learning rate and weight decay are set before every step."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -10,12 +10,9 @@ from raysl.config.schema import OptimConfig
 from raysl.optim.course import lr_at as lr_at
 from raysl.optim.course import peak_lr as peak_lr
 from raysl.optim.course import weight_decay_at
-from raysl.optim.groups import complete_groups
+from raysl.optim.groups import HasGroups, complete_groups
 from raysl.optim.layers import parted_groups
 from raysl.schedule import Step
-
-if TYPE_CHECKING:
-    from raysl.methods.method import Method
 
 _OF_THE_PROGRAM = (
     "lr_scale",
@@ -30,7 +27,7 @@ _OF_THE_PROGRAM = (
 
 
 def build_optimizer(
-    method: "Method", optim: OptimConfig, optimizer_class: type[Any] | None = None, is_shared: bool = False
+    method: HasGroups, optim: OptimConfig, optimizer_class: type[Any] | None = None, is_shared: bool = False
 ) -> Optimizer:
     """The optimizer that `optim.name` picks, over `method.param_groups`; `set_schedules` before every step.
 
@@ -48,7 +45,7 @@ def build_optimizer(
         ValueError: if the method's groups contradict themselves.
     """
     optimizer_class = optimizer_class or resolve("optimizer", optim.name)
-    groups = complete_groups(parted_groups(method.param_groups(optim), method, optim), optim)
+    groups = complete_groups(parted_groups(method.param_groups(optim), method.backbone, optim), optim)
     if is_shared and dist.world() > 1:
         optimizer = dist.shared_optimizer(optimizer_class, groups, optim)
     else:

@@ -10,18 +10,34 @@ Besides `params`, a group of `Method.param_groups` may have
 * settings of the optimizer, such as `momentum`, other than the configured ones
 """
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
 from raysl.config.schema import OptimConfig
 
 if TYPE_CHECKING:
-    from raysl.methods.method import Method
+    from raysl.nn.backbones.backbone import Backbone
 
 
-def split_groups(method: "Method", optim: OptimConfig, keep: Iterable[nn.Parameter] = ()) -> list[dict[str, Any]]:
+class HasBackbone(Protocol):
+    """A module with a backbone, such as a method."""
+
+    @property
+    def backbone(self) -> "Backbone": ...
+    def modules(self) -> Iterator[nn.Module]: ...
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+
+
+class HasGroups(HasBackbone, Protocol):
+    """A method, as far as its optimizer is concerned."""
+
+    def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]: ...
+
+
+def split_groups(method: HasBackbone, optim: OptimConfig, keep: Iterable[nn.Parameter] = ()) -> list[dict[str, Any]]:
     """Groups of the parameters that train: those that decay, and those that do not.
 
     The latter, which get no layer-wise scaling either, are `keep`, what `method.backbone.no_decay` names and, as
@@ -68,7 +84,7 @@ def with_lr_scales(groups: list[dict[str, Any]], scales: Mapping[int, float]) ->
     return parted
 
 
-def _narrow(network: nn.Module, optim: OptimConfig) -> set[int]:
+def _narrow(network: HasBackbone, optim: OptimConfig) -> set[int]:
     """Identities of the parameters of at most one dimension that are left out.
 
     A scale is what is not called bias; a bias belongs to normalisation where the weight beside it has no more

@@ -13,14 +13,13 @@ from raysl.errors import ConfigError
 from raysl.optim.groups import with_lr_scales
 
 if TYPE_CHECKING:
-    from raysl.methods.method import Method
     from raysl.nn.backbones.backbone import Backbone
 
 OF_HEAD = -1
 """Place among the layers of what is not of the backbone."""
 
 
-def parted_groups(groups: list[dict[str, Any]], method: "Method", optim: OptimConfig) -> list[dict[str, Any]]:
+def parted_groups(groups: list[dict[str, Any]], backbone: "Backbone", optim: OptimConfig) -> list[dict[str, Any]]:
     """A method's groups, parted into layers and heads where their rates or their decay differ.
 
     A layer's rate and that of the heads are factors of a group's `lr_scale`; parts come from the first layer to the
@@ -31,20 +30,20 @@ def parted_groups(groups: list[dict[str, Any]], method: "Method", optim: OptimCo
             0.
         ValueError: if the backbone places a parameter outside its layers.
     """
-    patches = _patches(method.backbone)
-    check_layers(optim, method.backbone.num_layers, method.backbone, has_patches=bool(patches))
+    patches = _patches(backbone)
+    check_layers(optim, backbone.num_layers, backbone, has_patches=bool(patches))
     if optim.patch_lr_scale != 1:
         groups = with_lr_scales(groups, dict.fromkeys(patches, optim.patch_lr_scale))
     if optim.layer_decay is None and optim.head_lr is None and optim.head_weight_decay is None:
         return groups
-    places = _places(method.backbone, is_by_layer=optim.layer_decay is not None)
+    places = _places(backbone, is_by_layer=optim.layer_decay is not None)
     parted = []
     for group in groups:
         by_place: dict[int, list[nn.Parameter]] = {}
         for parameter in group["params"]:
             by_place.setdefault(places.get(id(parameter), OF_HEAD), []).append(parameter)
         for place in sorted(by_place, key=lambda place: (place == OF_HEAD, place)):
-            parted.append(_part({**group, "params": by_place[place]}, place, method.backbone.num_layers, optim))
+            parted.append(_part({**group, "params": by_place[place]}, place, backbone.num_layers, optim))
     return parted
 
 

@@ -20,9 +20,10 @@ from raysl.data.batch import DataInfo
 from raysl.data.source import Split
 from raysl.errors import ConfigError
 from raysl.plan.plan import TrainPlan
-from raysl.runs.folder import METRICS_FILE, RunFolder
+from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
 from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.files import METRICS_FILE
 
 log = logging.getLogger("raysl")
 

@@ -4,13 +4,10 @@
 `report.html`. A run is worked on by one driver at a time, which holds the folder's lock.
 """
 
-import json
 import logging
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from raysl.checkpoint.files import Found, newest_whole
@@ -18,20 +15,15 @@ from raysl.config.dump import differences, dump, to_dict
 from raysl.config.load import stored_settings
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse
-from raysl.redact import redact
 from raysl.runs.extend import check_length
 from raysl.storage.addresses import cut, join
 from raysl.storage.folder import Folder
 from raysl.storage.lock import run_lock
 from raysl.storage.lock_files import Lock
+from raysl.train.files import EVENTS_FILE, event_line
 
 log = logging.getLogger("raysl")
 
-METRICS_FILE = "metrics.jsonl"
-EVENTS_FILE = "events.jsonl"  # starts and resumes
-PROJECTOR_FILE = "projector_config.pbtxt"  # where TensorBoard's projector finds features
-CORRUPT_FILE = "corrupt.jsonl"  # images that were found broken
-STARTUP_FILE = "startup.json"  # seconds from the command to the first step, by part
 PROBE_FILE = ".probe"  # written by the driver, so that workers can tell whether they see the same folder
 STOP_FILE = "stop"  # its appearance asks the workers to save and stop
 
@@ -82,7 +74,7 @@ class RunFolder(Folder):
 
     def note(self, event: str) -> None:
         """Add a line to the events, while no worker does."""
-        self.write(EVENTS_FILE, self.read_if_there(EVENTS_FILE) + _event_line(event))
+        self.write(EVENTS_FILE, self.read_if_there(EVENTS_FILE) + event_line(event))
 
     @contextmanager
     def locked(self) -> Iterator[Lock | None]:
@@ -125,21 +117,3 @@ def _epochs(found: Found, before: RunConfig | Mapping[str, Any], config: RunConf
     """Epochs that a checkpoint was trained for; where an older raysl did not note them, those of the last start."""
     tree = to_dict(before) if isinstance(before, RunConfig) else before
     return int(found.meta.get("epochs") or tree.get("train", {}).get("epochs", config.train.epochs))
-
-
-def note_event(logs: Path, event: str, kind: str | None = None) -> None:
-    """Add a line to the events of a run, which the driver shows.
-
-    Args:
-        logs: local folder of the run's logs.
-        event: in words.
-        kind: `save` of those that are left out of reports.
-    """
-    logs.mkdir(parents=True, exist_ok=True)
-    with (logs / EVENTS_FILE).open("ab") as file:
-        file.write(_event_line(event, kind))
-
-
-def _event_line(event: str, kind: str | None = None) -> bytes:
-    line = {"time": time.time(), "event": redact(event)} | ({} if kind is None else {"kind": kind})
-    return (json.dumps(line) + "\n").encode()

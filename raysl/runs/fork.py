@@ -41,13 +41,14 @@ from raysl.errors import ConfigError
 from raysl.optim.build import build_optimizer
 from raysl.redact import redact_uri
 from raysl.runs.dataset_note import DatasetNote, claim_dataset
-from raysl.runs.folder import METRICS_FILE, RunFolder
+from raysl.runs.folder import RunFolder
 from raysl.runs.follow import events_of
 from raysl.runs.lineage import Parent, parents_of, write_parents
 from raysl.runs.prepare import Prepared, prepare
 from raysl.storage.addresses import absolute, split_query
 from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.files import METRICS_FILE
 from raysl.train.state import TrainState, check_resumable
 
 log = logging.getLogger("raysl")

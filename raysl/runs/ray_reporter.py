@@ -11,18 +11,12 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from raysl import distributed as dist
 from raysl.checkpoint.files import KEPT_FILE, META_FILE, STATE_FILE, checkpoint_name, newest_whole, sweep
-from raysl.runs.folder import (
-    CORRUPT_FILE,
-    EVENTS_FILE,
-    METRICS_FILE,
-    PROJECTOR_FILE,
-    RunFolder,
-    note_event,
-)
+from raysl.runs.folder import RunFolder
 from raysl.runs.store import LocalStore, RemoteStore, Store
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.lock_files import Lock
 from raysl.train.disk import Disk
+from raysl.train.files import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, PROJECTOR_FILE, note_event
 from raysl.train.reporter import Save
 
 

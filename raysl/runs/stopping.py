@@ -9,8 +9,9 @@ from functools import partial
 
 from raysl.errors import ConfigError, StorageError
 from raysl.process.signals import Signals
-from raysl.runs.folder import STARTUP_FILE, STOP_FILE, RunFolder
+from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.storage.folder import outlast
+from raysl.train.files import STARTUP_FILE
 
 log = logging.getLogger("raysl")
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from raysl import distributed as dist
 from raysl.components import Classes
 from raysl.config.arguments import run_config
+from raysl.config.background import color_of
 from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
-from raysl.data.decode.background import color_of
 from raysl.data.given import GivenImage, GivenImages, given_device, stored_image
 from raysl.data.split import seen_on
 from raysl.data.stream.loader import LocalBatches

@@ -23,7 +23,7 @@ from raysl.plan.plan import TrainPlan
 from raysl.plan.reference import told_for_workers
 from raysl.plan.setup import Setup
 from raysl.process.memory import keep_freed_memory
-from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder, note_event
+from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.prepare import Prepared
 from raysl.runs.ray_reporter import RayReporter, local_logs
 from raysl.storage.lock_files import Lock
@@ -40,6 +40,7 @@ from raysl.train.callbacks.startup import Startup
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.disk import Disk
+from raysl.train.files import note_event
 from raysl.train.loop import fit
 from raysl.train.process import repeat_kernels
 from raysl.train.state import TrainState

@@ -16,12 +16,12 @@ from raysl.config.schema import RunConfig
 from raysl.leaderboard.entry import Objective
 from raysl.redact import redact_uri
 from raysl.report.contents import plain as jsonable
-from raysl.runs.folder import METRICS_FILE
 from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.judging import Course, Verdict
 from raysl.sweeps.logged import Logged
 from raysl.sweeps.trial import Trial
 from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.files import METRICS_FILE
 
 NOTE_FILE = "trial.json"
 FORMAT = 1

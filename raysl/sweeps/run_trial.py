@@ -14,11 +14,12 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, Stopped, StorageError
 from raysl.pretraining import Result, pretrain
 from raysl.report.contents import Score
-from raysl.runs.folder import METRICS_FILE, RunFolder
+from raysl.runs.folder import RunFolder
 from raysl.storage.folder import outlast
 from raysl.sweeps.record import Note, measures_of
 from raysl.train.callbacks.hparams import write_hparams
 from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.files import METRICS_FILE
 
 
 def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None = None) -> Note:

@@ -15,9 +15,10 @@ from raysl.config.load import load_config
 from raysl.errors import Stopped
 from raysl.pretraining import pretrain
 from raysl.process.signals import Signals
-from raysl.runs.folder import STARTUP_FILE, STOP_FILE, RunFolder
+from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.stopping import stopping
 from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.files import STARTUP_FILE
 from tests.runs.runs import SMALL, assert_same, finish, logged_step, start, tensors, wait_for_step
 
 LONG = (*SMALL, "train.epochs=60", "train.checkpoint_every=100%")

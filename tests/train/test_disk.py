@@ -11,7 +11,7 @@ from raysl.checkpoint.backbone import load_backbone
 from raysl.checkpoint.files import checkpoint_name, newest
 from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
-from raysl.runs.folder import EVENTS_FILE, METRICS_FILE, RunFolder
+from raysl.runs.folder import RunFolder
 from raysl.runs.follow import events_of
 from raysl.runs.ray_reporter import store_of
 from raysl.schedule import Step
@@ -24,6 +24,7 @@ from raysl.train.callbacks.on_disk import OnDisk
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.disk import Disk
+from raysl.train.files import EVENTS_FILE, METRICS_FILE
 from tests.train.problem import batches, problem
 
 pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

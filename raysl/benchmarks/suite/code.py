@@ -34,6 +34,7 @@ _NO_MATTER = (
         "raysl.benchmarks.suite",
         "raysl.train.disk",
         "raysl.train.expected",
+        "raysl.train.files",
         "raysl.train.meter",
     ),
     *("raysl.train.process", "raysl.train.reporter", "raysl.train.state", "raysl.train.callbacks.progress"),

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.data.decode.background import WHITE, Color
+from raysl.config.background import WHITE, Color
 from raysl.data.decode.corrupt import CorruptImage as CorruptImage
 from raysl.data.decode.jpeg import JpegHeader, read_header
 from raysl.data.decode.pixels import rgb_pixels

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raysl.data.decode.background import Color
+from raysl.config.background import Color
 from raysl.data.decode.corrupt import CorruptImage
 
 if TYPE_CHECKING:

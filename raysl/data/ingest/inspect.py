@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from raysl.components import resolve
+from raysl.config.background import Color
 from raysl.config.schema import DataConfig
-from raysl.data.decode.background import Color
 from raysl.data.decode.decode import CorruptImage, Encoded, decode, opened
 from raysl.data.ingest.split_parts import SplitPart, Spread, in_process, parts_of, splits_of
 from raysl.data.source import Split

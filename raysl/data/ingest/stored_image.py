@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional as F
 
-from raysl.data.decode.background import WHITE, Color
+from raysl.config.background import WHITE, Color
 from raysl.data.decode.decode import Encoded, decode
 
 

@@ -13,9 +13,9 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
 from raysl.plan.plan import TrainPlan
-from raysl.runs.folder import note_event
 from raysl.schedule import Step
 from raysl.train.batches import BatchStream, some_images
+from raysl.train.files import note_event
 from raysl.train.reporter import Reporter
 from raysl.train.state import TrainState
 

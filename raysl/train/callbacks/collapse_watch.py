@@ -6,10 +6,10 @@ from typing import Any
 
 from raysl import distributed as dist
 from raysl.nn.collapse import COLLAPSE
-from raysl.runs.folder import note_event
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.disk import Disk
+from raysl.train.files import note_event
 
 SPREAD = COLLAPSE[0]
 SHARE = 1e-3  # of the spread at the start

@@ -9,10 +9,10 @@ import torch
 from raysl import distributed as dist
 from raysl.data.decode.corrupt import CorruptLog
 from raysl.methods.method import StepOutput
-from raysl.runs.folder import CORRUPT_FILE, note_event
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.disk import Disk
+from raysl.train.files import CORRUPT_FILE, note_event
 from raysl.train.late import Late, is_late
 
 SHOWN = 5

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from raysl import distributed as dist
-from raysl.runs.folder import note_event
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.files import note_event
 
 MUCH = 0.2  # share of the time
 LINES = 5  # logged lines in a row, so that a slow start is not taken for starvation

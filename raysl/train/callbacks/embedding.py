@@ -15,10 +15,10 @@ from raysl import distributed as dist
 from raysl.config.ranges import Every, Within
 from raysl.config.schema import CallbackConfig
 from raysl.methods.method import StepOutput
-from raysl.runs.folder import PROJECTOR_FILE
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.view_images import picture
+from raysl.train.files import PROJECTOR_FILE
 
 FOLDER = "embedding"
 LARGEST_SPRITE = 8192  # pixels a side that browsers take

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from raysl import distributed as dist
 from raysl.methods.method import StepOutput
-from raysl.runs.folder import STARTUP_FILE
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
+from raysl.train.files import STARTUP_FILE
 
 
 class Startup(Callback):

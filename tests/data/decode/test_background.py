@@ -12,9 +12,9 @@ import pytest
 import torch
 from PIL import Image
 
+from raysl.config.background import WHITE, Color, color_of
 from raysl.config.load import load_config
 from raysl.config.schema import DataConfig, is_may_change
-from raysl.data.decode.background import WHITE, Color, color_of
 from raysl.data.decode.decode import decode
 from raysl.data.decode.images import read_images
 from raysl.data.ingest.stored_image import to_store

@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
+from raysl.config.background import Color
 from raysl.data.decode import images as reading
-from raysl.data.decode.background import Color
 from raysl.data.order import Order
 from raysl.data.split import Rows, Split, runs
 from raysl.data.stream import prefetch

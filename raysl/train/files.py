@@ -1,0 +1,32 @@
+"""Names of the files that training writes into a run's folder, and notes of its events there."""
+
+import json
+import time
+from pathlib import Path
+
+from raysl.redact import redact
+
+METRICS_FILE = "metrics.jsonl"
+EVENTS_FILE = "events.jsonl"  # starts and resumes
+PROJECTOR_FILE = "projector_config.pbtxt"  # where TensorBoard's projector finds features
+CORRUPT_FILE = "corrupt.jsonl"  # broken images
+STARTUP_FILE = "startup.json"  # seconds from the command to the first step, by part
+
+
+def note_event(logs: Path, event: str, kind: str | None = None) -> None:
+    """Add a line to the events of a run, which the driver shows.
+
+    Args:
+        logs: local folder of the run's logs.
+        event: a sentence without a full stop.
+        kind: `save` for events that reports leave out.
+    """
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / EVENTS_FILE).open("ab") as file:
+        file.write(event_line(event, kind))
+
+
+def event_line(event: str, kind: str | None = None) -> bytes:
+    """Return a line of the events file, without credentials."""
+    line = {"time": time.time(), "event": redact(event)} | ({} if kind is None else {"kind": kind})
+    return (json.dumps(line) + "\n").encode()
