@@ -21,7 +21,7 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, RunInUse, Stopped, StorageError
 from raysl.pretraining import Result, pretrain
 from raysl.redact import bare_tree, redact_uri
-from raysl.report.contents import plain
+from raysl.report.stored import plain
 from raysl.runs.dataset_note import DATASET_FILE
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import events_of

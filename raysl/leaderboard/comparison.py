@@ -11,8 +11,9 @@ from typing import Any
 
 from raysl.config.dump import leaves, write_inline
 from raysl.config.schema import DataConfig, RunConfig, TrainConfig, is_may_change
-from raysl.report.contents import RunReport, Score, plain
+from raysl.report.contents import RunReport, Score
 from raysl.report.page import redacted
+from raysl.report.stored import plain
 from raysl.report.summary import bounds, number
 from raysl.report.tables import RIVALS, as_csv, latex_table, latex_text, with_unit
 from raysl.storage.addresses import cut

@@ -13,7 +13,6 @@ from raysl.leaderboard.page.axes import Axis
 from raysl.leaderboard.page.importance import Importance, importance
 from raysl.leaderboard.page.neighbours import neighbours_of
 from raysl.leaderboard.page.page import Extras, page
-from raysl.leaderboard.stored import json_text
 from raysl.storage.folder import Folder
 
 log = logging.getLogger("raysl")
@@ -40,7 +39,7 @@ class LeaderboardFiles:
         pauses that fit.
         """
         self._put(CSV, board.csv())
-        self._put(JSON, json_text(board))
+        self._put(JSON, board.json())
         self._put(TEX, latex(board))
         best = best_runs(board)
         self._extras.explain = self._explained

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from raysl.leaderboard.choice import Choice, choices, pareto, ranked
 from raysl.leaderboard.entry import Entry, SweepFacts
 from raysl.leaderboard.flat import csv_text, flat_rows, text_table, told
+from raysl.leaderboard.stored import json_text, parse
 from raysl.redact import redact, redact_tree, redact_uri
 from raysl.storage.addresses import absolute, cut, join
 from raysl.storage.folder import Folder
@@ -97,6 +98,10 @@ class Leaderboard:
         """The rows as a table that loads elsewhere."""
         return csv_text(self.rows)
 
+    def json(self) -> str:
+        """The text of `leaderboard.json`, which `load` reads back."""
+        return json_text(self.entries, self.facts, self.rows)
+
     def _repr_html_(self) -> str:
         """The first rows for a notebook, with a link to the page."""
         num, link = len(self.rows), f'<a href="{escape(near(self.path))}">{escape(PAGE)}</a>'
@@ -123,10 +128,8 @@ class Leaderboard:
         Raises:
             ConfigError: if there is none, or it is no leaderboard.
         """
-        from raysl.leaderboard.stored import parse
-
         folder, name = cut(absolute(uri)) if absolute(uri).partition("?")[0].endswith(".json") else (uri, JSON)
-        return parse(Folder(folder).read(name).decode(), join(folder, name))
+        return Leaderboard(*parse(Folder(folder).read(name).decode(), join(folder, name)))
 
 
 def near(path: str) -> str:

@@ -1,25 +1,30 @@
-"""`leaderboard.json`: all of a leaderboard, which reads back into an equal one."""
+"""The format of `leaderboard.json`, which reads back into an equal leaderboard."""
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Entry, Objective, SweepFacts
-from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.report.contents import plain
+from raysl.report.stored import plain
 
 FORMAT_VERSION = 1
 
 
-def json_text(board: Leaderboard) -> str:
-    """The text of `leaderboard.json`: `rows` for readers, `entries` and `facts` to load it again. NaN is null."""
+def json_text(entries: Sequence[Entry], facts: SweepFacts, rows: Sequence[dict[str, Any]]) -> str:
+    """Return the text of `leaderboard.json`: `rows` for readers, `entries` and `facts` to load it again. NaN is null.
+
+    Args:
+        entries, facts: of the leaderboard.
+        rows: its flat rows, see `raysl.leaderboard.flat.flat_rows`.
+    """
     content = {
         "format": FORMAT_VERSION,
-        "facts": asdict(board.facts),
-        "rows": board.rows,
-        "entries": [_without_defaults(entry) for entry in board.entries],
+        "facts": asdict(facts),
+        "rows": rows,
+        "entries": [_without_defaults(entry) for entry in entries],
     }
     return compact(content) + "\n"
 
@@ -32,11 +37,11 @@ def compact(content: Any) -> str:
         return json.dumps(plain(content), allow_nan=False, separators=(",", ":"))
 
 
-def parse(text: str, path: str) -> Leaderboard:
-    """The leaderboard of such a text; numbers that were not finite come back as NaN.
+def parse(text: str, path: str) -> tuple[list[Entry], SweepFacts]:
+    """Return the runs and the facts that such a text holds; numbers that were not finite come back as NaN.
 
     Raises:
-        ConfigError: if it is none of this format.
+        ConfigError: if the text has another format.
     """
     try:
         content = json.loads(text)
@@ -45,7 +50,7 @@ def parse(text: str, path: str) -> Leaderboard:
         entries = [_entry(told) for told in content["entries"]]
         facts = content["facts"]
         objectives = tuple(Objective(**told) for told in facts["objectives"])
-        return Leaderboard(entries, SweepFacts(**facts | {"objectives": objectives}))
+        return entries, SweepFacts(**facts | {"objectives": objectives})
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{path} is no leaderboard.json of format {FORMAT_VERSION} ({error}); start its sweep again"

@@ -1,10 +1,7 @@
-"""What a report is made of, and `report.json`, the part of it that machines read."""
+"""What the report of a run is made of."""
 
-import json
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,7 +9,6 @@ from numpy.typing import NDArray
 
 Pixels = NDArray[np.uint8]
 
-FORMAT_VERSION = 1
 SATURATED = 97.0
 """Percent from which raw pixels leave no room to tell backbones apart."""
 
@@ -187,64 +183,3 @@ def flat_metrics(scores: Iterable[Score]) -> dict[str, float]:
             if value is not None:
                 flat[f"{name}/{column}"] = float(value)
     return flat
-
-
-INTERVALS = ("interval", "over_untrained", "over_pixels")
-PICTURES = ("embeddings", "neighbours", "views", "retrieved")
-
-
-def report_json(report: RunReport) -> str:
-    """The text of report.json: everything but pictures and embeddings, and a verdict on each benchmark.
-
-    NaN and infinities become null.
-    """
-    from raysl.report.verdict import verdicts  # it needs `Score`
-
-    content: dict[str, Any] = {"format": FORMAT_VERSION, "metrics": report.metrics}
-    content |= {item.name: getattr(report, item.name) for item in fields(report) if item.name not in PICTURES}
-    content["scores"] = [asdict(score) for score in report.scores]
-    content["verdicts"] = verdicts(report.scores)
-    return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
-
-
-def load_report_json(path: Path | str) -> RunReport:
-    """Read a report.json back; see `parse_report_json`."""
-    return parse_report_json(Path(path).read_text(encoding="utf-8"), str(path))
-
-
-def parse_report_json(text: str, path: str) -> RunReport:
-    """The report that a report.json holds, without pictures; a `trained` of null comes back as NaN.
-
-    Raises:
-        ValueError: if the file is no report of this format.
-    """
-    content = json.loads(text)
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT_VERSION:
-        expected = f"report.json of format {FORMAT_VERSION}"
-        raise ValueError(f"{path} is no {expected} (its format is {found!r}); write it again from its run")
-    known = {item.name for item in fields(RunReport)} - set(PICTURES)
-    kept = {name: value for name, value in content.items() if name in known}
-    kept["scores"] = [parse_score(score) for score in content["scores"]]
-    return RunReport(**kept)
-
-
-def parse_score(content: dict[str, Any]) -> Score:
-    """A score from its JSON object; without an interval where one of its bounds was not finite."""
-    bounds = {name: content.get(name) for name in INTERVALS}
-    intervals = {name: None if own is None or None in own else (own[0], own[1]) for name, own in bounds.items()}
-    trained = math.nan if content["trained"] is None else content["trained"]
-    return Score(**content | {"trained": trained} | intervals)
-
-
-def plain(value: object) -> Any:
-    """`value` in the types of JSON: numpy scalars unwrapped, NaN and infinities as None, anything else as text."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -7,12 +7,13 @@ from html import escape
 from pathlib import Path
 
 from raysl.redact import redact, redact_tree, redact_uri
-from raysl.report.contents import RunReport, report_json
+from raysl.report.contents import RunReport
 from raysl.report.figure_sections import anchor, figures_of, figures_section
 from raysl.report.html import document
 from raysl.report.picture_sections import curves_section, map_section, neighbours_section, views_section
 from raysl.report.record_sections import environment_section, settings_section, times_section, use_section
 from raysl.report.score_sections import benchmarks_section, results_section
+from raysl.report.stored import report_json
 from raysl.report.tables import score_csv, score_latex
 
 MIN_LISTED = 3

@@ -15,7 +15,7 @@ from raysl.config.dump import plain
 from raysl.config.schema import RunConfig
 from raysl.leaderboard.entry import Objective
 from raysl.redact import redact_uri
-from raysl.report.contents import plain as jsonable
+from raysl.report.stored import plain as jsonable
 from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.judging import Course, Verdict
 from raysl.sweeps.logged import Logged

@@ -13,7 +13,8 @@ import pytest
 
 from raysl.leaderboard.comparison import Comparison, compare, comparison_csv, comparison_latex, unique, write_comparison
 from raysl.leaderboard.page.comparison import comparison_page
-from raysl.report.contents import RunReport, Score, parse_report_json, report_json
+from raysl.report.contents import RunReport, Score
+from raysl.report.stored import parse_report_json, report_json
 from raysl.storage.folder import Folder
 from tests.report.test_page import HOSTILE, Outline
 

@@ -12,7 +12,7 @@ from raysl.errors import ConfigError
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.number import number_of
-from raysl.leaderboard.stored import json_text, parse
+from raysl.leaderboard.stored import parse
 from tests.leaderboard.boards import LOSS, asha, board, entry, population, zoo
 
 
@@ -138,17 +138,17 @@ def test_the_text_has_deviations_beside_numbers_and_no_column_that_says_nothing(
     "found", [asha(), zoo(["simclr", "sinkhorn"]), population(), board([])], ids=lambda b: b.facts.name
 )
 def test_a_leaderboard_reads_back_equal(found: Leaderboard) -> None:
-    again = parse(json_text(found), "x.json")
+    again = Leaderboard(*parse(found.json(), "x.json"))
     assert again == found
     assert again.rows == found.rows
-    assert json_text(again) == json_text(found)
+    assert again.json() == found.json()
 
 
 def test_numbers_that_are_not_finite_are_null_and_read_back_as_nan() -> None:
-    text = json_text(board([entry(0, math.inf, course={"loss": [(1.0, math.nan)]})]))
+    text = board([entry(0, math.inf, course={"loss": [(1.0, math.nan)]})]).json()
     assert "NaN" not in text
     assert "Infinity" not in text
-    (again,) = parse(text, "x.json").entries
+    ((again,), _) = parse(text, "x.json")
     assert math.isnan(again.metrics["knn_top1"])
     assert math.isnan(again.course["loss"][0][1])
 
@@ -165,7 +165,7 @@ def test_no_credentials_are_in_a_leaderboard() -> None:
     uri = "s3://me:SeCrEt@bucket/images"
     secret = entry(0, 90.0, settings={"data.path": uri}, reason=f"cannot read {uri}", path=uri, checkpoint=uri)
     found = board([secret], path=uri, command=f"raysl sweep data.path={uri}", space=f"data.path: {uri}")
-    texts = [json_text(found), found.csv(), found.table(), found._repr_html_(), found.path, repr(found)]
+    texts = [found.json(), found.csv(), found.table(), found._repr_html_(), found.path, repr(found)]
     assert not [text for text in texts if "SeCrEt" in text]
     assert all("***" in text for text in (texts[0], texts[1]))
 

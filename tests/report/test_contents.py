@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from raysl.report.contents import PICTURES, RunReport, Score, load_report_json, plain, report_json
+from raysl.report.contents import RunReport, Score
+from raysl.report.stored import PICTURES, load_report_json, plain, report_json
 from tests.report.run import example
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from raysl.report.contents import RunReport, Score, load_report_json
+from raysl.report.contents import RunReport, Score
 from raysl.report.figures import whiskers
 from raysl.report.page import FILES, page, write_report
 from raysl.report.record_sections import duration
+from raysl.report.stored import load_report_json
 from raysl.report.summary import readable
 from raysl.report.tables import score_csv, score_latex
 from tests.report.run import SCORES, example

@@ -13,7 +13,8 @@ from raysl.benchmarks.suite.results import Result
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.data.source import Split
 from raysl.redact import bare_uri, redact
-from raysl.report.contents import RunReport, flat_metrics, parse_report_json
+from raysl.report.contents import RunReport, flat_metrics
+from raysl.report.stored import parse_report_json
 from raysl.storage.folder import Folder, outlast
 
 

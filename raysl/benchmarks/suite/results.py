@@ -22,7 +22,8 @@ from raysl.checkpoint.files import BACKBONE_FILE
 from raysl.components import ALIASES, only_own_components, resolve
 from raysl.config.dump import plain as plain_settings
 from raysl.config.schema import BenchmarkConfig, DataConfig
-from raysl.report.contents import Score, parse_score, plain
+from raysl.report.contents import Score
+from raysl.report.stored import parse_score, plain
 from raysl.storage.folder import Folder, outlast
 
 log = logging.getLogger("raysl")

@@ -13,7 +13,8 @@ from raysl.config.arguments import words
 from raysl.config.load import load_dumped
 from raysl.errors import ConfigError
 from raysl.plan.plan import TrainPlan
-from raysl.report.contents import RunReport, parse_report_json
+from raysl.report.contents import RunReport
+from raysl.report.stored import parse_report_json
 from raysl.storage.addresses import cut, join
 from raysl.storage.folder import Folder, outlast
 
