@@ -25,7 +25,7 @@ from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
-from raysl.transforms.functional_lab import to_lab
+from raysl.transforms.functional_color import to_lab
 from raysl.transforms.recipes import Crops
 
 GRID = 10.0

@@ -25,9 +25,8 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.crop import RandomCrop
 from raysl.transforms.geometric import HorizontalFlip
-from raysl.transforms.permutations import permutation_table
 from raysl.transforms.photometric import Grayscale
-from raysl.transforms.tiles import Tiles
+from raysl.transforms.tiles import Tiles, permutation_table
 from raysl.transforms.transform import Transform
 from raysl.transforms.view import View
 from raysl.transforms.view_recipe import ViewRecipe

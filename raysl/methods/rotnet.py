@@ -21,8 +21,8 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
+from raysl.transforms.geometric import RandomRotation90
 from raysl.transforms.recipes import Crops, NumViews
-from raysl.transforms.rotation import RandomRotation90
 from raysl.transforms.transform import Transform
 
 NUM_TURNS = 4

@@ -9,16 +9,14 @@ from raysl.transforms.color import Autocontrast, Equalize, Invert, Posterize, Ra
 from raysl.transforms.crop import Canvas, CenterCrop, Crop, RandomCrop, RandomResizedCrop
 from raysl.transforms.erasing import RandomErasing
 from raysl.transforms.functional import normalize
-from raysl.transforms.geometric import Affine, HorizontalFlip, VerticalFlip
+from raysl.transforms.geometric import Affine, HorizontalFlip, RandomRotation90, VerticalFlip
 from raysl.transforms.masking import BlockMask, RandomMask, UnitMask
 from raysl.transforms.mix import CutMix, Mixup, MixupOrCutMix
 from raysl.transforms.multi_block import MultiBlockMask
-from raysl.transforms.permutations import permutation_table
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
 from raysl.transforms.rand_augment import RandAugment
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.rotation import RandomRotation90
-from raysl.transforms.tiles import Tiles
+from raysl.transforms.tiles import Tiles, permutation_table
 from raysl.transforms.transform import Transform
 from raysl.transforms.view import View
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe

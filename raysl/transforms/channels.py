@@ -6,7 +6,7 @@ from typing import Literal
 from torch import Tensor
 
 from raysl.transforms.functional import grayscale, normalize, to_float
-from raysl.transforms.functional_lab import to_lab
+from raysl.transforms.functional_color import to_lab
 
 Channels = Literal["rgb", "bgr", "gray", "lab_l"]
 

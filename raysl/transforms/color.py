@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from raysl.transforms import functional, functional_color
-from raysl.transforms.functional_lab import to_lab
+from raysl.transforms.functional_color import to_lab
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.transform import Masked, Transform, check_probability
 

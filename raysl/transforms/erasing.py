@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from raysl.hashing import hash_rows
-from raysl.transforms.boxes import inside_boxes
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.transform import Transform, check_probability
 
@@ -91,3 +90,22 @@ def fill_with_noise(images: Tensor, boxes: Tensor, keys: Tensor) -> Tensor:
         noise = torch.from_numpy(bits.astype(np.float32) * np.float32(2.0**-24)).view(shape)
         out[row, :, top : top + height, left : left + width] = noise.to(out, non_blocking=True)
     return out
+
+
+def inside_boxes(boxes: Tensor, size: tuple[int, int], device: torch.device) -> Tensor:
+    """Which pixels lie in each image's box.
+
+    Args:
+        boxes: int64 [B, 4]: top, left, height and width; a height or width of 0 is an empty box.
+        size: height and width of the images.
+        device: where the result is wanted.
+
+    Returns:
+        bool [B, 1, H, W].
+    """
+    top, left, height, width = boxes.to(device, non_blocking=True)[:, :, None].unbind(1)  # [B, 1] each
+    rows = torch.arange(size[0], device=device)
+    columns = torch.arange(size[1], device=device)
+    in_rows = (rows >= top) & (rows < top + height)
+    in_columns = (columns >= left) & (columns < left + width)
+    return (in_rows[:, :, None] & in_columns[:, None, :])[:, None]

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysl.transforms.boxes import inside_boxes
+from raysl.transforms.erasing import inside_boxes
 from raysl.transforms.random import Floats, Ints, SampleRandom
 from raysl.transforms.transform import check_probability
 

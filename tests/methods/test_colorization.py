@@ -14,7 +14,7 @@ from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.vit import ViT
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
-from raysl.transforms.functional_lab import to_lab
+from raysl.transforms.functional_color import to_lab
 
 STEP = Step(0, 10, 5)
 RESNET = ("backbone.stem=cifar", "backbone.num_stages=2", "backbone.width=4")

@@ -12,7 +12,7 @@ from raysl.methods.jigsaw import Jigsaw, ShuffledTiles
 from raysl.nn.backbones.resnet import ResNet
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
-from raysl.transforms.permutations import permutation_table
+from raysl.transforms.tiles import permutation_table
 
 STEP = Step(0, 10, 5)
 ORDERS = torch.tensor([[4], [0], [11]])

@@ -15,14 +15,12 @@ from raysl.config.ranges import Areas, Share, Side, Within
 from raysl.transforms.color import RandomPhotometric
 from raysl.transforms.crop import RandomCrop, RandomResizedCrop
 from raysl.transforms.erasing import RandomErasing
-from raysl.transforms.geometric import HorizontalFlip
+from raysl.transforms.geometric import HorizontalFlip, RandomRotation90
 from raysl.transforms.masking import BlockMask, Mask, RandomMask
-from raysl.transforms.permutations import permutation_table
 from raysl.transforms.photometric import ColorJitter, GaussianBlur, Grayscale, Solarize
 from raysl.transforms.rand_augment import RandAugment
 from raysl.transforms.random import Ints
-from raysl.transforms.rotation import RandomRotation90
-from raysl.transforms.tiles import Tiles
+from raysl.transforms.tiles import Tiles, permutation_table
 from raysl.transforms.transform import Transform
 from raysl.transforms.view import View
 from raysl.transforms.view_recipe import ViewRecipe

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raysl.transforms import functional, functional_color
 from raysl.transforms.color import Autocontrast, Equalize, Invert, Posterize, RandomPhotometric, Sharpness, ToLab
-from raysl.transforms.functional_lab import to_lab
+from raysl.transforms.functional_color import to_lab
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.transform import Transform
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from raysl.transforms.permutations import average_hamming_distance, permutation_table
+from raysl.transforms.tiles import average_hamming_distance, permutation_table
 
 
 def naive_greedy(num: int, num_tiles: int, first: tuple[int, ...]) -> list[tuple[int, ...]]:

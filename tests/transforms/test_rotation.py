@@ -6,8 +6,8 @@ import torch
 import torchvision.transforms.functional as vision
 from torch import Tensor
 
+from raysl.transforms.geometric import RandomRotation90, rotate_quarters
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.rotation import RandomRotation90, rotate_quarters
 
 
 def draws(num: int) -> SampleRandom:

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from raysl.transforms.permutations import permutation_table
 from raysl.transforms.random import SampleRandom
-from raysl.transforms.tiles import Tiles
+from raysl.transforms.tiles import Tiles, permutation_table
 
 
 def draws(num: int) -> SampleRandom:
