@@ -1,7 +1,7 @@
 """The operations that AutoAugment and RandAugment choose from, with torchvision's magnitudes.
 
-Each is equal to what torchvision's `RandAugment` does to one image with bilinear interpolation and a black outside,
-within the tolerance of the function behind it.
+Each equals torchvision's `RandAugment` on one image, with bilinear interpolation and black outside the image,
+within the tolerance of the function that computes it.
 """
 
 import math
@@ -32,14 +32,14 @@ OPS = (
     "equalize",
     "invert",
 )
-"""Names of the operations; elsewhere an operation is its place here."""
+"""Names of the operations; elsewhere an operation is its index in this tuple."""
 
 
-def values_of(ops: Ints, levels: Floats, signs: Floats, size: tuple[int, int]) -> Floats:
-    """What each operation does at a level: degrees, pixels, bits, a threshold or a factor less 1.
+def operation_values(ops: Ints, levels: Floats, signs: Floats, size: tuple[int, int]) -> Floats:
+    """Return the value of each operation at a level: degrees, pixels, bits, a threshold or a factor minus 1.
 
     Args:
-        ops: [...], places in OPS.
+        ops: [...], indices into OPS.
         levels: [...], in [0, 1], from weakest to strongest.
         signs: [...], 1 or -1, for the operations that have two directions.
         size: height and width of the images.
@@ -59,9 +59,9 @@ def apply_ops(images: Tensor, ops: Tensor, values: Tensor, fill: float) -> Tenso
 
     Args:
         images: float [B, C, H, W] in [0, 1], on any device.
-        ops: int64 [B, S], places in OPS, on the CPU.
-        values: float64 [B, S], what `values_of` gives.
-        fill: value of the pixels that come from outside of the image.
+        ops: int64 [B, S], indices into OPS, on the CPU.
+        values: float64 [B, S], as returned by `operation_values`.
+        fill: value of pixels that enter from outside the image.
     """
     for stage in range(ops.shape[1]):
         for number in sorted(set(ops[:, stage].tolist())):
@@ -85,6 +85,7 @@ def _affine(
     shear: Tensor | None = None,
 ) -> Tensor:
     """Turn by [B] degrees clockwise, shift by [B, 2] pixels, shear by [B, 2] degrees; `fill` comes in from outside."""
+    # With a fill, the images are shifted so that 0, the value outside, stands for it.
     num = len(images)
     pair = torch.zeros(num, 2, dtype=torch.float64)
     moved = functional.affine(
@@ -112,7 +113,7 @@ def _translate(images: Tensor, pixels: Tensor, fill: float, axis: int) -> Tensor
     return _affine(images, fill, shift=shift)
 
 
-def _all(images: Tensor) -> Tensor:
+def _every_image(images: Tensor) -> Tensor:
     return torch.ones(len(images), dtype=torch.bool)
 
 
@@ -128,7 +129,7 @@ _FUNCTIONS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "sharpness": lambda images, value, fill: functional_color.adjust_sharpness(images, 1.0 + value),
     "posterize": lambda images, value, fill: functional_color.posterize(images, value.long()),
     "solarize": lambda images, value, fill: functional.solarize(images, value),
-    "autocontrast": lambda images, value, fill: functional_color.autocontrast(images, _all(images)),
-    "equalize": lambda images, value, fill: functional_color.equalize(images, _all(images)),
-    "invert": lambda images, value, fill: functional_color.invert(images, _all(images)),
+    "autocontrast": lambda images, value, fill: functional_color.autocontrast(images, _every_image(images)),
+    "equalize": lambda images, value, fill: functional_color.equalize(images, _every_image(images)),
+    "invert": lambda images, value, fill: functional_color.invert(images, _every_image(images)),
 }

@@ -1,4 +1,4 @@
-"""AutoAugment with the policies that its authors found."""
+"""AutoAugment with its published policies."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.transforms.augment_ops import OPS, apply_ops, values_of
+from raysl.transforms.augment_ops import OPS, apply_ops, operation_values
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.transform import Transform
 
@@ -52,15 +52,19 @@ POLICIES = {
 
 @dataclass(frozen=True, kw_only=True)
 class AutoAugment(Transform):
-    """One pair of operations of a learned policy, drawn evenly of 25 (Cubuk et al. 2019).
+    """One pair of operations of a learned policy, drawn uniformly from 25 (Cubuk et al. 2019).
 
-    As torchvision's, but for bilinear interpolation.
+    Equal to torchvision's, except that interpolation is bilinear.
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(4), view=0)
+    >>> {name: tuple(value.shape) for name, value in AutoAugment().draw(random, (32, 32)).items()}
+    {'ops': (4, 2), 'values': (4, 2)}
     """
 
     policy: str = "imagenet"
-    """The data that it was learned on: imagenet, cifar10 or svhn."""
+    """Dataset that the policy was learned on: imagenet, cifar10 or svhn."""
     fill: float = 0.0
-    """Value of the pixels that come from outside of the image, in [0, 1]."""
+    """Value of pixels that enter from outside the image, in [0, 1]."""
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
@@ -69,22 +73,22 @@ class AutoAugment(Transform):
             raise ValueError(f"fill={self.fill} is outside [0, 1]; 128 of 255 is 0.5")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
-        table = pairs_of(self.policy)
+        table = policy_table(self.policy)
         pair = table[random.integers(0, len(table))]  # [B, 2, 3]
         ops = pair[..., 0].astype(np.int64)
         is_done = random.uniforms(2) < pair[..., 1]
         signs = np.where(random.uniforms(2) < 0.5, -1.0, 1.0)
         return {
             "ops": torch.from_numpy(np.where(is_done, ops, 0)),
-            "values": torch.from_numpy(values_of(ops, pair[..., 2] / (BINS - 1), signs, size)),
+            "values": torch.from_numpy(operation_values(ops, pair[..., 2] / (BINS - 1), signs, size)),
         }
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
         return apply_ops(images, params["ops"], params["values"], self.fill)
 
 
-def pairs_of(policy: str) -> np.ndarray[tuple[int, int, int], np.dtype[np.float64]]:
-    """float64 [25, 2, 3]: place in OPS, probability and magnitude of both operations of each pair."""
+def policy_table(policy: str) -> np.ndarray[tuple[int, int, int], np.dtype[np.float64]]:
+    """Return float64 [25, 2, 3]: index into OPS, probability and magnitude of both operations of each pair."""
     pairs = [pair for line in POLICIES[policy].strip().splitlines() for pair in line.split("|")]
     words = [[op.split() for op in pair.split(",")] for pair in pairs]
     return np.array([[(OPS.index(name), float(p), float(bin_)) for name, p, bin_ in pair] for pair in words])

@@ -1,4 +1,4 @@
-"""Running a chain of transforms on uint8 images: compiled, image by image, where that can be, else as tensors."""
+"""Run a chain of transforms on uint8 images: as compiled loops where possible, else as tensor operations."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -14,21 +14,22 @@ from raysl.transforms.transform import Transform
 Params = Sequence[dict[str, Tensor]]
 
 CHUNK = 1 << 20
-"""Float values that go through tensor operations at once on a CPU, few enough for its cache; a GPU takes all."""
+"""Float values per tensor operation on a CPU, few enough for its cache; a GPU takes all at once."""
 
 
 def apply_chain(transforms: Sequence[Transform], params: Params, images: Tensor, rows: Tensor) -> None:
-    """Replace uint8 images by what the transforms make of them; they are floats in between.
+    """Transform uint8 images in place; between transforms they are floats.
 
     Args:
         transforms: in their order.
-        params: what each has drawn, for the B images.
+        params: what each transform drew for the B images.
         images: uint8 [N, C, H, W], contiguous, on any device; changed in place.
-        rows: which of them, int64 [B] on the CPU.
+        rows: indices of the images to change, int64 [B] on the CPU.
     """
     if len(rows) == 0:
         return
     runs = list(_runs(transforms, params, images))
+    # One compiled program for the whole chain reads and writes the uint8 images directly.
     if len(runs) == 1 and isinstance(runs[0], tuple):
         from raysl.transforms import kernels
 
@@ -53,7 +54,7 @@ Drawn = list[tuple[Transform, dict[str, Tensor]]]
 
 
 def _runs(transforms: Sequence[Transform], params: Params, images: Tensor) -> Iterator[Program | Drawn]:
-    """The chain in pieces: programs of transforms in a row that have one, and each other transform alone."""
+    """Split the chain into compiled programs of consecutive transforms, and single transforms without a program."""
     size = (images.shape[2], images.shape[3])
     can_compile = HAS_KERNELS and images.device.type == "cpu" and images.shape[1] == 3
     drawn = list(zip(transforms, params, strict=True))
@@ -76,5 +77,9 @@ def _run_program(images: Tensor, program: Program) -> Tensor:
 
 
 def row_numbers(num_samples: int, num_views: int, view: int) -> Tensor:
-    """Rows of one view among the images [B * V, ...] of a group, int64 [B]."""
+    """Return the rows of one view among the images [B * V, ...] of a group, int64 [B].
+
+    >>> row_numbers(num_samples=3, num_views=2, view=1)
+    tensor([1, 3, 5])
+    """
     return torch.arange(num_samples) * num_views + view

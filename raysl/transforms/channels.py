@@ -1,4 +1,4 @@
-"""What networks see of images: red, green and blue, the same backwards, or lightness alone."""
+"""The channels that a network sees: RGB, BGR, grey or lightness."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -12,13 +12,18 @@ Channels = Literal["rgb", "bgr", "gray", "lab_l"]
 
 
 def network_input(images: Tensor, mean: Sequence[float], std: Sequence[float], channels: Channels = "rgb") -> Tensor:
-    """Normalised images [..., 3, H, W] for a network.
+    """Normalise images [..., 3, H, W] for a network.
+
+    >>> import torch
+    >>> network_input(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8), (0.5,) * 3, (0.5,) * 3)[0, :, 0, 0]
+    tensor([1., 1., 1.])
 
     Args:
-        images: red, green and blue [..., 3, H, W], uint8, or float in [0, 1].
-        mean, std: of the normalisation, for each channel of `rgb`, `gray` and `lab_l`; `bgr` has those of its colours.
-        channels: `rgb`; `bgr`, normalised as that and then turned round; `gray`, 0.299 R + 0.587 G + 0.114 B three
-            times; `lab_l`, L / 100 of CIE `L*a*b*` three times. The latter two are made before the normalisation.
+        images: RGB, uint8 or float in [0, 1], [..., 3, H, W].
+        mean, std: per channel, in the order of `rgb` also for `bgr`.
+        channels: `rgb`; `bgr`, normalised as `rgb` and then reversed; `gray`, 0.299 R + 0.587 G + 0.114 B repeated
+            three times; `lab_l`, L / 100 of CIE `L*a*b*` repeated three times. The last two are computed before the
+            normalisation.
     """
     if channels == "rgb":
         return normalize(images, mean, std)

@@ -1,4 +1,4 @@
-"""Transforms of colours that AutoAugment, PIRL and Colorization use."""
+"""Colour transforms of AutoAugment, PIRL and Colorization."""
 
 from dataclasses import dataclass
 
@@ -13,12 +13,16 @@ from raysl.transforms.transform import Masked, Transform, check_probability
 
 @dataclass(frozen=True, kw_only=True)
 class Posterize(Transform):
-    """Keep only the highest bits of each value."""
+    """Keep only the highest bits of each value.
+
+    >>> Posterize().apply(torch.full((1, 3, 1, 1), 0.6), {"bits": torch.tensor([1])})[0, 0]  # 128 of 255
+    tensor([[0.5020]])
+    """
 
     p: float = 0.5
     """Probability for each image."""
     bits: tuple[int, int] = (4, 7)
-    """Fewest and most bits that are kept, in [0, 8]; both may be drawn."""
+    """Range of the number of bits kept, in [0, 8]; both ends may be drawn."""
 
     def __post_init__(self) -> None:
         check_probability(self.p)
@@ -36,7 +40,12 @@ class Posterize(Transform):
 
 @dataclass(frozen=True, kw_only=True)
 class Sharpness(Transform):
-    """Smooth or sharpen."""
+    """Smooth or sharpen.
+
+    >>> images = torch.rand(1, 3, 8, 8)
+    >>> torch.equal(Sharpness().apply(images, {"factor": torch.tensor([1.0])}), images)
+    True
+    """
 
     p: float = 0.5
     """Probability for each image."""
@@ -58,7 +67,12 @@ class Sharpness(Transform):
 
 @dataclass(frozen=True, kw_only=True)
 class Autocontrast(Masked):
-    """Stretch each channel to the full range."""
+    """Stretch each channel to the full range.
+
+    >>> images = torch.tensor([0.2, 0.4, 0.6]).view(1, 1, 1, 3)
+    >>> Autocontrast().apply(images, {"mask": torch.tensor([True])}).flatten()
+    tensor([0.0000, 0.5000, 1.0000])
+    """
 
     p: float = 0.5
     """Probability for each image."""
@@ -69,7 +83,14 @@ class Autocontrast(Masked):
 
 @dataclass(frozen=True, kw_only=True)
 class Equalize(Masked):
-    """Spread the levels of each channel evenly."""
+    """Spread the levels of each channel evenly.
+
+    >>> images = torch.linspace(0.4, 0.6, 1024).view(1, 1, 32, 32)
+    >>> Equalize().apply(images, {"mask": torch.tensor([True])}).aminmax()
+    torch.return_types.aminmax(
+    min=tensor(0.),
+    max=tensor(1.))
+    """
 
     p: float = 0.1
     """Probability for each image."""
@@ -80,7 +101,11 @@ class Equalize(Masked):
 
 @dataclass(frozen=True, kw_only=True)
 class Invert(Masked):
-    """The negative."""
+    """Replace each value x by 1 - x.
+
+    >>> Invert().apply(torch.full((1, 3, 1, 1), 0.25), {"mask": torch.tensor([True])}).flatten()
+    tensor([0.7500, 0.7500, 0.7500])
+    """
 
     p: float = 0.5
     """Probability for each image."""
@@ -91,16 +116,22 @@ class Invert(Masked):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPhotometric(Transform):
-    """Posterise, sharpen, solarise and stretch the contrast, in this order: all four or none (PIRL, Misra 2020)."""
+    """Posterise, sharpen, solarise and stretch the contrast, in this order: all four or none (PIRL, Misra 2020).
+
+    >>> import numpy as np
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> sorted(RandomPhotometric().draw(random, (32, 32)))
+    ['bits', 'mask', 'sharpness', 'threshold']
+    """
 
     p: float = 0.66
     """Probability for each image."""
     bits: tuple[int, int] = (4, 7)
-    """Fewest and most bits that are kept, in [0, 8]; both may be drawn."""
+    """Range of the number of bits kept, in [0, 8]; both ends may be drawn."""
     sharpness: tuple[float, float] = (0.1, 1.9)
-    """Range of the factor of the sharpness, at least 0."""
+    """Range of the sharpness factor, at least 0."""
     threshold: tuple[int, int] = (0, 255)
-    """Lowest and highest level from which values are inverted, in [0, 255]; both may be drawn."""
+    """Range of the level from which values are inverted, in [0, 255]; both ends may be drawn."""
 
     def __post_init__(self) -> None:
         check_probability(self.p)
@@ -133,7 +164,11 @@ def _photometric(images: Tensor, bits: Tensor, sharpness: Tensor, threshold: Ten
 
 @dataclass(frozen=True, kw_only=True)
 class ToLab(Transform):
-    """From sRGB to L / 100, (a + 128) / 255, (b + 128) / 255 of CIE L*a*b*, for Colorization (Zhang et al. 2016)."""
+    """From sRGB to L / 100, (a + 128) / 255, (b + 128) / 255 of CIE `L*a*b*`, for Colorization (Zhang et al. 2016).
+
+    >>> ToLab().apply(torch.ones(1, 3, 1, 1), {}).flatten()  # white
+    tensor([1.0000, 0.5020, 0.5020])
+    """
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
         return {}

@@ -1,4 +1,4 @@
-"""Crops: from a decoded image of any size to a square of a fixed one, on the CPU, image by image."""
+"""Crops: from a decoded image of any size to a square of a fixed size, on the CPU, image by image."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ CropParams = dict[str, Ints]
 
 @dataclass(frozen=True, kw_only=True)
 class Crop(ABC):
-    """A way to cut a square view out of an image."""
+    """Cuts a square view out of an image."""
 
     size: int
     """Side of the result, in pixels."""
@@ -29,29 +29,35 @@ class Crop(ABC):
 
     @abstractmethod
     def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
-        """Draw the parameters of images with these sizes, int64 [B] each."""
+        """Draw the parameters for images of these sizes, int64 [B] each."""
 
     @abstractmethod
     def apply(self, image: Tensor, params: dict[str, int]) -> Tensor:
-        """Cut one uint8 image [C, H, W] to [C, size, size]; it may be a view of the image."""
+        """Cut one uint8 image [C, H, W] to [C, size, size]; the result may share the image's memory."""
 
     @abstractmethod
     def room(self, params: CropParams, heights: Ints, widths: Ints) -> Floats:
-        """How many times smaller the images could be before the crop had to enlarge them, float64 [B]."""
+        """Return how many times smaller the images could be before the crop had to enlarge them, float64 [B]."""
 
     def shrunk(self, params: dict[str, int], size: Sequence[int], reduced: Sequence[int]) -> dict[str, int]:
-        """The parameters for an image of the size `reduced` (height, width) that were drawn for one of `size`."""
+        """Convert parameters drawn for an image of `size` (height, width) to one decoded at the size `reduced`."""
         return params
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomResizedCrop(Crop):
-    """A box of random area and aspect ratio, resized: torchvision's rule (Szegedy et al. 2015, section 6)."""
+    """A box of random area and aspect ratio, resized: torchvision's rule (Szegedy et al. 2015, section 6).
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(1), view=0)
+    >>> box = RandomResizedCrop(size=32).draw(random, heights=np.array([60]), widths=np.array([80]))
+    >>> sorted(box), bool(box["height"][0] <= 60)
+    (['height', 'left', 'top', 'width'], True)
+    """
 
     scale: tuple[float, float] = (0.08, 1.0)
-    """Range of the box's area, as a share of the image's, in (0, 1]."""
+    """Range of the box's share of the image's area, in (0, 1]."""
     ratio: tuple[float, float] = (3.0 / 4.0, 4.0 / 3.0)
-    """Range of width / height, drawn evenly in its logarithm."""
+    """Range of width / height, its logarithm drawn uniformly."""
     interpolation: Interpolation = "bilinear"
     """How the box is resized."""
 
@@ -63,7 +69,7 @@ class RandomResizedCrop(Crop):
             raise ValueError(f"ratio={self.ratio} must be a rising range above 0")
 
     def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
-        """Boxes: the first of 10 attempts that fits the image, else the largest central one."""
+        """Draw boxes: the first of 10 attempts that fits the image, else the largest central one."""
         area = (heights * widths)[:, None] * random.uniforms(10, *self.scale)  # [B, 10]
         aspect = np.exp(random.uniforms(10, math.log(self.ratio[0]), math.log(self.ratio[1])))
         width = np.rint(np.sqrt(area * aspect)).astype(np.int64)
@@ -72,14 +78,14 @@ class RandomResizedCrop(Crop):
 
         first = fits.argmax(axis=1)
         rows = np.arange(len(first))
-        found = fits[rows, first]
+        is_found = fits[rows, first]
         central_height, central_width = self._central_box(heights, widths)
-        height = np.where(found, height[rows, first], central_height)
-        width = np.where(found, width[rows, first], central_width)
+        height = np.where(is_found, height[rows, first], central_height)
+        width = np.where(is_found, width[rows, first], central_width)
         top, left = random.integers(0, heights - height + 1), random.integers(0, widths - width + 1)
         return {
-            "top": np.where(found, top, (heights - height) // 2),
-            "left": np.where(found, left, (widths - width) // 2),
+            "top": np.where(is_found, top, (heights - height) // 2),
+            "left": np.where(is_found, left, (widths - width) // 2),
             "height": height,
             "width": width,
         }
@@ -98,7 +104,7 @@ class RandomResizedCrop(Crop):
         return {"top": top, "left": left, "height": max(1, bottom - top), "width": max(1, right - left)}
 
     def _central_box(self, heights: Ints, widths: Ints) -> tuple[Ints, Ints]:
-        """Height and width of the largest box whose ratio is allowed."""
+        """Return height and width of the largest box whose ratio is allowed."""
         in_ratio: Floats = widths / heights
         height = np.where(in_ratio < self.ratio[0], np.rint(widths / self.ratio[0]), heights)
         width = np.where(in_ratio > self.ratio[1], np.rint(heights * self.ratio[1]), widths)
@@ -107,7 +113,7 @@ class RandomResizedCrop(Crop):
 
 @dataclass(frozen=True, kw_only=True)
 class ShortSideCrop(Crop):
-    """A square of fixed size out of an image whose short side is resized first."""
+    """A square of fixed size, cut after the image's short side is resized."""
 
     resize: int
     """Short side before the crop, in pixels, at least `size`."""
@@ -123,7 +129,12 @@ class ShortSideCrop(Crop):
 
 @dataclass(frozen=True, kw_only=True)
 class CenterCrop(ShortSideCrop):
-    """The middle of the image after its short side is resized, for evaluation. Nothing is drawn."""
+    """The middle of the image after its short side is resized, for evaluation; nothing is random.
+
+    >>> import torch
+    >>> CenterCrop(size=32, resize=36).apply(torch.zeros(3, 60, 80, dtype=torch.uint8), {}).shape
+    torch.Size([3, 32, 32])
+    """
 
     interpolation: Interpolation = "bilinear"
     """How the image is resized."""
@@ -143,7 +154,13 @@ class CenterCrop(ShortSideCrop):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCrop(ShortSideCrop):
-    """A square of fixed size at a random place, after the short side is resized (Noroozi and Favaro 2016)."""
+    """A square of fixed size at a random position, after the short side is resized (Noroozi and Favaro 2016).
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(1), view=0)
+    >>> params = RandomCrop(size=24, resize=30).draw(random, heights=np.array([60]), widths=np.array([80]))
+    >>> params["height"], params["width"]
+    (array([30]), array([40]))
+    """
 
     def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
         height, width = _short_side_resized(heights, widths, self.resize)
@@ -163,7 +180,12 @@ class RandomCrop(ShortSideCrop):
 
 @dataclass(frozen=True, kw_only=True)
 class Canvas(Crop):
-    """The image as it is on a black square, as VISSL puts MNIST's digits there; what reaches over is cut off."""
+    """The unresized image on a black square, as VISSL places MNIST's digits; what exceeds the square is cut off.
+
+    >>> import torch
+    >>> Canvas(size=4, top=1, left=1).apply(torch.ones(1, 2, 2, dtype=torch.uint8), {})[0, 1]
+    tensor([0, 1, 1, 0], dtype=torch.uint8)
+    """
 
     top: int = 0
     """Row of the canvas where the image begins."""
@@ -173,7 +195,7 @@ class Canvas(Crop):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not (0 <= self.top < self.size and 0 <= self.left < self.size):
-            raise ValueError(f"top={self.top} and left={self.left} are outside of the canvas of {self.size} pixels")
+            raise ValueError(f"top={self.top} and left={self.left} are outside the canvas of {self.size} pixels")
 
     def draw(self, random: SampleRandom, heights: Ints, widths: Ints) -> CropParams:
         return {}
@@ -189,6 +211,6 @@ class Canvas(Crop):
 
 
 def _short_side_resized(heights: Ints, widths: Ints, resize: int) -> tuple[Ints, Ints]:
-    """Sizes [B] of images whose short side becomes `resize`, the long one rounded down as in torchvision."""
+    """Return sizes [B] of images whose short side becomes `resize`, the long side rounded down as in torchvision."""
     short = np.minimum(heights, widths)
     return heights * resize // short, widths * resize // short

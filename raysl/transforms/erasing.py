@@ -1,4 +1,4 @@
-"""Random erasing."""
+"""Random erasing, and which pixels lie in a box."""
 
 import math
 from dataclasses import dataclass
@@ -17,17 +17,22 @@ class RandomErasing(Transform):
     """Fill a random box, with torchvision's rule for the box (Zhong et al. 2020).
 
     An image where none of ten boxes fits stays as it is.
+
+    >>> params = {"box": torch.tensor([[0, 0, 1, 2]]), "noise": torch.tensor([0])}
+    >>> RandomErasing().apply(torch.ones(1, 1, 2, 2), params)[0, 0]
+    tensor([[0., 0.],
+            [1., 1.]])
     """
 
     p: float = 0.25
     """Probability for each image."""
     scale: tuple[float, float] = (0.02, 0.33)
-    """Range of the box's area, as a share of the image's, in [0, 1]."""
+    """Range of the box's area, as a share of the image's area, in [0, 1]."""
     ratio: tuple[float, float] = (0.3, 3.3)
-    """Range of height / width, above 0, drawn evenly in its logarithm."""
+    """Range of height / width, above 0, its logarithm drawn uniformly."""
     value: float | tuple[float, ...] | str = 0.0
-    """What fills the box, in [0, 1]: a number, a number for each channel, or `random` for even noise, other numbers for
-    each pixel and channel. torchvision's 0 after the normalisation is the mean of the dataset here."""
+    """What fills the box, in [0, 1]: a number, a number for each channel, or `random` for uniform noise in every pixel
+    and channel. torchvision's 0, which it applies after normalisation, is the dataset's mean here."""
 
     def __post_init__(self) -> None:
         check_probability(self.p)
@@ -76,7 +81,7 @@ class RandomErasing(Transform):
 
 
 def fill_with_noise(images: Tensor, boxes: Tensor, keys: Tensor) -> Tensor:
-    """Put even noise in [0, 1) into the box of each image, a function of its key alone.
+    """Fill the box of each image with uniform noise in [0, 1), a function of its key alone.
 
     Args:
         images: float [B, C, H, W].
@@ -93,12 +98,16 @@ def fill_with_noise(images: Tensor, boxes: Tensor, keys: Tensor) -> Tensor:
 
 
 def inside_boxes(boxes: Tensor, size: tuple[int, int], device: torch.device) -> Tensor:
-    """Which pixels lie in each image's box.
+    """Return which pixels lie in each image's box.
+
+    >>> inside_boxes(torch.tensor([[0, 1, 1, 2]]), (2, 3), torch.device("cpu"))[0, 0].int()
+    tensor([[0, 1, 1],
+            [0, 0, 0]], dtype=torch.int32)
 
     Args:
         boxes: int64 [B, 4]: top, left, height and width; a height or width of 0 is an empty box.
         size: height and width of the images.
-        device: where the result is wanted.
+        device: of the result.
 
     Returns:
         bool [B, 1, H, W].

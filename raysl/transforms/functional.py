@@ -1,13 +1,13 @@
-"""Image operations on a batch with a parameter for each image, equal to torchvision's functions of one image.
+"""Image operations on a batch with one parameter per image, equal to torchvision's functions of one image.
 
 Images are float [B, C, H, W] in [0, 1]. Parameters are tensors [B] and may stay on the CPU whatever device the images
-are on: rows are chosen by them without a GPU being asked, and its copies of them are made while the host goes on. The
-functions are pure and may return their input where there is nothing to do.
+are on: rows are chosen on the CPU without waiting for a GPU, and copies to the GPU are asynchronous. The functions are
+pure and may return their input where there is nothing to do.
 
-An image's result does not depend, to the last bit, on the other images of its batch or on the number of threads. So
-blurs and means are written as sums and products of whole tensors in a fixed order, where each element sees the same
-correctly rounded operations (neither BLAS nor a parallel reduction promises that), and exponentials and sines are taken
-one by one in Python (vectorised ones may differ in the last bit between the body and the tail of an array).
+An image's result does not depend, to the last bit, on the other images of its batch or on the number of threads.
+Therefore blurs and means are sums and products of whole tensors in a fixed order, in which each element sees the same
+correctly rounded operations (neither BLAS nor a parallel reduction guarantees that), and exponentials and sines are
+computed one by one in Python (vectorised ones may differ in the last bit between the body and the tail of an array).
 """
 
 import math
@@ -26,17 +26,29 @@ LUMA = (0.2989, 0.587, 0.114)
 
 
 def to_float(images: Tensor) -> Tensor:
-    """uint8 images [..., C, H, W] as float32 in [0, 1]."""
+    """Convert uint8 images [..., C, H, W] to float32 in [0, 1].
+
+    >>> to_float(torch.tensor([0, 51, 255], dtype=torch.uint8))
+    tensor([0.0000, 0.2000, 1.0000])
+    """
     return images.to(torch.float32).div_(torch.full((), 255.0, device=images.device))
 
 
 def to_uint8(images: Tensor) -> Tensor:
-    """Float images [..., C, H, W] as uint8, clamped to [0, 1] and rounded to the nearest of 256 levels."""
+    """Convert float images [..., C, H, W] to uint8, clamped to [0, 1] and rounded to the nearest of 256 levels.
+
+    >>> to_uint8(torch.tensor([-1.0, 0.2, 2.0]))
+    tensor([  0,  51, 255], dtype=torch.uint8)
+    """
     return images.clamp(0.0, 1.0).mul_(255.0).round_().to(torch.uint8)
 
 
 def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(images - mean) / std for each channel of float images in [0, 1], or of uint8 images, [..., C, H, W]."""
+    """Return (images - mean) / std per channel, of float images in [0, 1] or uint8 images [..., C, H, W].
+
+    >>> normalize(torch.ones(2, 3, 1, 1), mean=(0.5, 0.5, 0.5), std=(0.5, 0.25, 0.5))[0].flatten()
+    tensor([1., 2., 1.])
+    """
     if images.dtype == torch.uint8 and images.device.type == "cpu" and programs.HAS_KERNELS:
         return _normalize_on_cpu(images, mean, std)
     if not images.is_floating_point():
@@ -47,7 +59,7 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 
 def _normalize_on_cpu(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """The same in one pass over the pixels."""
+    """`normalize` uint8 images in one pass over the pixels."""
     from raysl.transforms import kernels
 
     flat = images.reshape(-1, *images.shape[-3:])
@@ -57,7 +69,11 @@ def _normalize_on_cpu(images: Tensor, mean: Sequence[float], std: Sequence[float
 
 
 def horizontal_flip(images: Tensor, mask: Tensor) -> Tensor:
-    """Mirror the images where `mask`, bool [B], is true."""
+    """Mirror the images left to right where `mask`, bool [B], is true.
+
+    >>> horizontal_flip(torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([True]))
+    tensor([[[[2., 1.]]]])
+    """
     return change_where(mask, images, lambda chosen: chosen.flip(-1))
 
 
@@ -67,17 +83,25 @@ def vertical_flip(images: Tensor, mask: Tensor) -> Tensor:
 
 
 def grayscale(images: Tensor, mask: Tensor) -> Tensor:
-    """Grey, in as many channels as before, where `mask`, bool [B], is true."""
+    """Turn images grey where `mask`, bool [B], is true; the number of channels stays."""
     return change_where(mask, images, lambda chosen: _luma(chosen).expand_as(chosen))
 
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Invert the values at or above `threshold` [B]; above 1 it leaves an image as it is."""
+    """Invert the values at or above `threshold` [B]; a threshold above 1 leaves an image as it is.
+
+    >>> solarize(torch.tensor([0.25, 0.75]).view(1, 1, 1, 2), torch.tensor([0.5])).flatten()
+    tensor([0.2500, 0.2500])
+    """
     return change_where(threshold <= 1.0, images, _invert_from, threshold)
 
 
 def adjust_brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """Multiply by `factor` [B] >= 0: 0 is black, 1 the image itself."""
+    """Multiply by `factor` [B] >= 0: 0 is black, 1 the image itself.
+
+    >>> adjust_brightness(torch.full((1, 3, 1, 1), 0.25), torch.tensor([2.0])).flatten()
+    tensor([0.5000, 0.5000, 0.5000])
+    """
     return images.mul(_column(factor, images)).clamp_(0.0, 1.0)
 
 
@@ -108,8 +132,8 @@ def adjust_hsv_saturation(images: Tensor, factor: Tensor) -> Tensor:
     if images.shape[1] == 1:
         return images
     highest, lowest = images.amax(dim=1, keepdim=True), images.amin(dim=1, keepdim=True)
-    most = highest / (highest - lowest).clamp_min(1e-20)  # that makes the saturation 1
-    share = torch.minimum(_column(factor, images), most)
+    largest = highest / (highest - lowest).clamp_min(1e-20)  # the factor at which the saturation is 1
+    share = torch.minimum(_column(factor, images), largest)
     return highest.sub(share * (highest - images)).clamp_(0.0, 1.0)
 
 
@@ -122,7 +146,7 @@ def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
     lowest = torch.minimum(torch.minimum(red, green), blue)
     chroma = highest - lowest
 
-    # Masks are floats: products with 0 and 1 are exact, and many times faster on a CPU than a selection by bools.
+    # Masks are floats: products with 0 and 1 are exact, and many times faster on a CPU than a selection by booleans.
     is_red = torch.eq(highest, red, out=torch.empty_like(highest))
     is_green = torch.eq(highest, green, out=torch.empty_like(highest)).mul_(1.0 - is_red)
     is_blue = 1.0 - is_red - is_green
@@ -145,10 +169,10 @@ def adjust_hue(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def gaussian_blur(images: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
-    """Blur with a Gaussian of `sigma` pixels [B], cut to an odd `kernel_size`, borders reflected; sigma 0 is no blur.
+    """Blur with a Gaussian of `sigma` pixels [B], cut to an odd `kernel_size`, borders reflected; 0 leaves an image.
 
     Raises:
-        ValueError: if the kernel is even, or reaches further over the border than the image is long.
+        ValueError: if the kernel is even, or its radius is not smaller than the image.
     """
     radius = kernel_size // 2
     if kernel_size % 2 == 0:
@@ -168,7 +192,7 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
 
 
 def check_blur(radius: int, size: tuple[int, int]) -> None:
-    """Raise ValueError if a blur reaches further over the border than images of this size are long."""
+    """Raise ValueError if the radius of a blur is not smaller than the images."""
     if radius >= min(size):
         limit = 2 * min(size) - 1
         raise ValueError(f"kernel_size {2 * radius + 1} is too large for {size} pixels; give at most {limit}")
@@ -211,7 +235,7 @@ def resized_crop(
 ) -> Tensor:
     """A box of one uint8 image [C, H, W], resized to [C, size, size]; antialiased, as torchvision's.
 
-    The work is skipped where the box has the output's size already.
+    A box that already has the output's size is returned as it is.
     """
     box = image[:, top : top + height, left : left + width]
     return box if (height, width) == (size, size) else resize(box, size, size, interpolation)
@@ -230,7 +254,7 @@ def resize_larger_side(image: Tensor, size: int) -> Tensor:
 
 
 def change_where(mask: Tensor, images: Tensor, function: Callable[..., Tensor], *params: Tensor) -> Tensor:
-    """The images with `function(chosen, *chosen_params)` in place of those where `mask`, bool [B], is true."""
+    """Return the images, those where `mask`, bool [B], is true replaced by `function(chosen, *chosen_params)`."""
     rows = mask.nonzero().flatten()
     if len(rows) == 0:
         return images
@@ -247,7 +271,7 @@ def _invert_from(images: Tensor, threshold: Tensor) -> Tensor:
 
 
 def _column(values: Tensor, images: Tensor) -> Tensor:
-    """Values [B] as [B, 1, 1, 1] of the images' type and device."""
+    """Return values [B] as [B, 1, 1, 1] of the images' type and device."""
     return values.to(images, non_blocking=True)[:, None, None, None]
 
 
@@ -257,7 +281,7 @@ def _blend(images: Tensor, other: Tensor, factor: Tensor) -> Tensor:
 
 
 def _luma(images: Tensor) -> Tensor:
-    """Grey [B, 1, H, W] of images with three channels; an image of one channel is grey already."""
+    """Return the grey [B, 1, H, W] of images with three channels; an image of one channel is already grey."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images[:, 0:1], images[:, 1:2], images[:, 2:3]
@@ -265,7 +289,7 @@ def _luma(images: Tensor) -> Tensor:
 
 
 def _mean(planes: Tensor) -> Tensor:
-    """Mean of [B, 1, H, W] as [B, 1, 1, 1], summed by halves so that the order of additions is fixed."""
+    """Return the mean of [B, 1, H, W] as [B, 1, 1, 1], summed by halves so that the order of additions is fixed."""
     values = planes.flatten(1)
     num_values = values.shape[1]
     while values.shape[1] > 1:
@@ -278,7 +302,7 @@ def _mean(planes: Tensor) -> Tensor:
 
 
 def _gaussian_weights(sigma: Tensor, radius: int) -> Tensor:
-    """float64 [B, radius + 1]: the weight at distance 0 to radius, of a kernel that sums to 1 over both sides."""
+    """Return float64 [B, radius + 1]: weights at distances 0 to radius of a kernel that sums to 1 over both sides."""
     weights = []
     for width in sigma.tolist():
         sides = [math.exp(-0.5 * (distance / width) ** 2) for distance in range(1, radius + 1)]
@@ -300,7 +324,7 @@ def _symmetric_taps(padded: Tensor, weights: Tensor, dim: int) -> Tensor:
 
 
 def _inverse_affine(angle: float, translate: list[float], scale: float, shear: list[float]) -> list[list[float]]:
-    """[2, 3]: from output to input pixels, both counted from the centre."""
+    """Return the map [2, 3] from output to input pixels, both counted from the centre."""
     turn, shear_x, shear_y = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
     shift_x, shift_y = translate
     a = math.cos(turn - shear_y) / math.cos(shear_y)

@@ -1,13 +1,22 @@
-"""Colour operations of AutoAugment and PIRL on a batch, each image alone: more of `raysl.transforms.functional`.
+"""Colour operations of AutoAugment, PIRL and Colorization on a batch, beside those of `raysl.transforms.functional`.
 
-Images are float [B, C, H, W] in [0, 1]; parameters are tensors [B] that may stay on the CPU. What is defined on the 256
-levels of uint8 images (`posterize`, `equalize`) takes each value to its nearest level first.
+Images are float [B, C, H, W] in [0, 1]; parameters are tensors [B] that may stay on the CPU. Operations on the 256
+levels of uint8 images (`posterize`, `equalize`, `to_lab`) first round each value to its nearest level.
 """
 
 import torch
 from torch import Tensor
 
 from raysl.transforms.functional import change_where, to_float, to_uint8
+
+XYZ = (
+    (0.4124564, 0.3575761, 0.1804375),
+    (0.2126729, 0.7151522, 0.0721750),
+    (0.0193339, 0.1191920, 0.9503041),
+)
+"""Rows: X, Y and Z of linear red, green and blue (IEC 61966-2-1)."""
+WHITE = tuple(sum(row) for row in XYZ)
+"""X, Y and Z of white, D65."""
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
@@ -26,8 +35,8 @@ def posterize(images: Tensor, bits: Tensor) -> Tensor:
 def adjust_sharpness(images: Tensor, factor: Tensor) -> Tensor:
     """Move away from the smoothed image by `factor` [B] >= 0: 0 is smooth, 1 the image itself, 2 sharp.
 
-    Equal to torchvision's `adjust_sharpness` of the float image within 1e-6. Smooth is the mean of the 3x3 neighbours
-    where the centre counts five times; the outermost pixels stay as they are.
+    Equal to torchvision's `adjust_sharpness` of the float image within 1e-6. The smoothed image is the mean of 3x3
+    neighbours in which the centre counts five times; the outermost pixels stay as they are.
     """
     if min(images.shape[-2:]) <= 2:
         return images
@@ -91,20 +100,13 @@ def _column(values: Tensor, device: torch.device) -> Tensor:
     return values.to(device, non_blocking=True)[:, None, None, None]
 
 
-XYZ = (
-    (0.4124564, 0.3575761, 0.1804375),
-    (0.2126729, 0.7151522, 0.0721750),
-    (0.0193339, 0.1191920, 0.9503041),
-)
-"""Rows: X, Y and Z of linear red, green and blue (IEC 61966-2-1)."""
-WHITE = tuple(sum(row) for row in XYZ)
-"""X, Y and Z of white, D65."""
-
-
 def to_lab(images: Tensor) -> Tensor:
-    """CIE L*a*b* (D65) of sRGB images, in channels that stay inside [0, 1]: L / 100, (a + 128) / 255, (b + 128) / 255.
+    """Convert sRGB images to CIE `L*a*b*` (D65), scaled to [0, 1]: L / 100, (a + 128) / 255, (b + 128) / 255.
 
-    Values are taken to the nearest of 256 levels first. Exact to 2e-6 of each channel's range.
+    Exact to 2e-6 of each channel's range.
+
+    >>> to_lab(torch.zeros(1, 3, 1, 1)).flatten()  # black
+    tensor([0.0000, 0.5020, 0.5020])
 
     Args:
         images: float [B, 3, H, W] in [0, 1].
@@ -114,10 +116,10 @@ def to_lab(images: Tensor) -> Tensor:
     """
     if images.shape[1] != 3:
         raise ValueError(f"images of {images.shape[1]} channels have no L*a*b*; give red, green and blue")
-    levels = torch.tensor([_linear(level / 255.0) for level in range(256)], dtype=torch.float64)
-    table = levels.to(images, non_blocking=True)
-    places = to_uint8(images).long()
-    red, green, blue = table.index_select(0, places.flatten()).view_as(images).unbind(1)  # [B, H, W] each
+    linear = torch.tensor([_linear(level / 255.0) for level in range(256)], dtype=torch.float64)
+    table = linear.to(images, non_blocking=True)
+    levels = to_uint8(images).long()
+    red, green, blue = table.index_select(0, levels.flatten()).view_as(images).unbind(1)  # [B, H, W] each
     x, y, z = (
         _cube_root_or_line(red * (of_red / white) + green * (of_green / white) + blue * (of_blue / white))
         for (of_red, of_green, of_blue), white in zip(XYZ, WHITE, strict=True)
@@ -129,12 +131,12 @@ def to_lab(images: Tensor) -> Tensor:
 
 
 def _linear(value: float) -> float:
-    """Linear light of one sRGB value in [0, 1]."""
+    """Return the linear light of an sRGB value in [0, 1]."""
     return float(value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4)
 
 
 def _cube_root_or_line(values: Tensor) -> Tensor:
-    """f of CIE L*a*b* for values in [0, 1]: the cube root from (6 / 29)**3 on, its tangent there below."""
+    """Return f of CIE `L*a*b*` for values in [0, 1]: the cube root above (6 / 29)**3, a line below."""
     bound = (6.0 / 29.0) ** 3
     bright = values.clamp_min(bound)
     root = bright * 0.7 + 0.3

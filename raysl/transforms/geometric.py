@@ -1,4 +1,4 @@
-"""Transforms that move pixels."""
+"""Transforms that move pixels: flips, affine maps and quarter turns."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,11 @@ from raysl.transforms.transform import Masked, Transform, check_probability
 
 @dataclass(frozen=True, kw_only=True)
 class HorizontalFlip(Masked):
-    """Mirror left and right."""
+    """Mirror left to right.
+
+    >>> HorizontalFlip().apply(torch.tensor([[[[1.0, 2.0]]]]), {"mask": torch.tensor([True])})
+    tensor([[[[2., 1.]]]])
+    """
 
     p: float = 0.5
     """Probability for each image."""
@@ -28,7 +32,11 @@ class HorizontalFlip(Masked):
 
 @dataclass(frozen=True, kw_only=True)
 class VerticalFlip(Masked):
-    """Mirror top and bottom."""
+    """Mirror top to bottom.
+
+    >>> VerticalFlip().apply(torch.tensor([[[[1.0], [2.0]]]]), {"mask": torch.tensor([True])}).flatten()
+    tensor([2., 1.])
+    """
 
     p: float = 0.5
     """Probability for each image."""
@@ -39,7 +47,12 @@ class VerticalFlip(Masked):
 
 @dataclass(frozen=True, kw_only=True)
 class Affine(Transform):
-    """Rotate, shift, scale and shear about the centre, as torchvision's RandomAffine; black outside."""
+    """Rotate, shift, scale and shear about the centre, as torchvision's RandomAffine; black outside.
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=torch.arange(4).numpy(), view=0)
+    >>> Affine(translate=(0.5, 0.0)).draw(random, (8, 8))["translate"].shape
+    torch.Size([4, 2])
+    """
 
     p: float = 1.0
     """Probability for each image."""
@@ -86,10 +99,14 @@ class Affine(Transform):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRotation90(Transform):
-    """Turn square images by 0, 90, 180 or 270 degrees, each as often (RotNet, Gidaris et al. 2018).
+    """Turn square images by 0, 90, 180 or 270 degrees, equally often (RotNet, Gidaris et al. 2018).
 
     Counter-clockwise, as torchvision's `rotate` by positive angles; no pixel changes its value. The number of quarters
     is in the extras as `rotation`, int64 [B].
+
+    >>> RandomRotation90().apply(torch.arange(4.0).view(1, 1, 2, 2), {"quarters": torch.tensor([1])})[0, 0]
+    tensor([[1., 3.],
+            [0., 2.]])
     """
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
@@ -110,7 +127,7 @@ def rotate_quarters(images: Tensor, quarters: Tensor) -> Tensor:
     """
     height, width = images.shape[-2:]
     if height != width:
-        raise ValueError(f"images of {height}x{width} cannot turn by 90 degrees in place; crop them to squares before")
+        raise ValueError(f"images of {height}x{width} cannot turn by 90 degrees in place; crop them to squares first")
     for number in range(1, 4):
         images = change_where(quarters == number, images, lambda chosen, k=number: chosen.rot90(k, (-2, -1)))
     return images

@@ -1,11 +1,11 @@
-"""Compiled loops over the pixels of one image after the other, for CPUs: what `functional` does, several times faster.
+"""Compiled loops over the pixels of images, for CPUs: `raysl.transforms.functional` several times faster.
 
 A chain of transforms becomes a *program* for each image, rows of (operation, two numbers): see
-`raysl.transforms.programs`. An image is read once, goes through its whole program while it lies in the cache, and is
-written once. No operation looks at another image or splits its sums among threads, so the result of an image is the
-same to the last bit in any batch.
+`raysl.transforms.programs`. An image is read once, passes through its whole program while it is in the cache, and is
+written once. No operation reads another image or splits its sums among threads, so an image's result is the same to the
+last bit in any batch.
 
-The loops are compiled by numba when they are first called and kept in its cache on disk. They hold no lock of Python's.
+Numba compiles the loops when they are first called and keeps them in its cache on disk. They release Python's lock.
 """
 
 import math
@@ -54,18 +54,18 @@ def run(images: Pixels, rows: NDArray[np.int64], codes: NDArray[np.int64], value
 
     Args:
         images: uint8 [N, 3, H, W].
-        rows: which of them, int64 [B].
+        rows: indices of the images to change, int64 [B].
         codes: operations in their order, int64 [B, S].
-        values: their numbers, float64 [B, S, 2].
+        values: the operations' numbers, float64 [B, S, 2].
         out: uint8 [N, 3, H, W], its `rows` are filled; it may be `images` itself.
     """
     height, width = images.shape[2], images.shape[3]
     planes = np.empty((3, height * width), np.float32)
     spare = np.empty(height * width, np.float32)
-    for place in range(rows.size):
-        _load(images[rows[place]], planes)
-        _steps(planes, spare, width, codes[place], values[place])
-        _store(planes, out[rows[place]])
+    for image in range(rows.size):
+        _load(images[rows[image]], planes)
+        _steps(planes, spare, width, codes[image], values[image])
+        _store(planes, out[rows[image]])
 
 
 @_compiled
@@ -73,8 +73,8 @@ def run_in_place(images: Planes, codes: NDArray[np.int64], values: Values) -> No
     """Run the programs of all float32 images [B, 3, H, W] in [0, 1]; codes and values as in `run`."""
     height, width = images.shape[2], images.shape[3]
     spare = np.empty(height * width, np.float32)
-    for place in range(images.shape[0]):
-        _steps(images[place].reshape((3, height * width)), spare, width, codes[place], values[place])
+    for image in range(images.shape[0]):
+        _steps(images[image].reshape((3, height * width)), spare, width, codes[image], values[image])
 
 
 @_compiled
@@ -147,25 +147,25 @@ def _flip(planes: Planes, width: int) -> None:
 
 
 @_compiled
-def _luma(planes: Planes, place: int) -> Any:
-    return _RED * planes[0, place] + _GREEN * planes[1, place] + _BLUE * planes[2, place]
+def _luma(planes: Planes, pixel: int) -> Any:
+    return _RED * planes[0, pixel] + _GREEN * planes[1, pixel] + _BLUE * planes[2, pixel]
 
 
 @_compiled
 def _grayscale(planes: Planes) -> None:
-    for place in range(planes.shape[1]):
-        grey = _luma(planes, place)
-        planes[0, place] = grey
-        planes[1, place] = grey
-        planes[2, place] = grey
+    for pixel in range(planes.shape[1]):
+        grey = _luma(planes, pixel)
+        planes[0, pixel] = grey
+        planes[1, pixel] = grey
+        planes[2, pixel] = grey
 
 
 @_compiled
 def _solarize(planes: Planes, threshold: np.float32) -> None:
     for channel in range(3):
-        for place in range(planes.shape[1]):
-            value = planes[channel, place]
-            planes[channel, place] = _ONE - value if value >= threshold else value
+        for pixel in range(planes.shape[1]):
+            value = planes[channel, pixel]
+            planes[channel, pixel] = _ONE - value if value >= threshold else value
 
 
 @_compiled
@@ -173,25 +173,25 @@ def _blend(planes: Planes, other: np.float32, factor: float) -> None:
     """factor * planes + (1 - factor) * other, clamped."""
     share, rest = np.float32(factor), np.float32(1.0 - factor) * other
     for channel in range(3):
-        for place in range(planes.shape[1]):
-            planes[channel, place] = min(max(planes[channel, place] * share + rest, _ZERO), _ONE)
+        for pixel in range(planes.shape[1]):
+            planes[channel, pixel] = min(max(planes[channel, pixel] * share + rest, _ZERO), _ONE)
 
 
 @_compiled
 def _saturate(planes: Planes, factor: float) -> None:
     share, rest = np.float32(factor), np.float32(1.0 - factor)
-    for place in range(planes.shape[1]):
-        grey = rest * _luma(planes, place)
-        planes[0, place] = min(max(planes[0, place] * share + grey, _ZERO), _ONE)
-        planes[1, place] = min(max(planes[1, place] * share + grey, _ZERO), _ONE)
-        planes[2, place] = min(max(planes[2, place] * share + grey, _ZERO), _ONE)
+    for pixel in range(planes.shape[1]):
+        grey = rest * _luma(planes, pixel)
+        planes[0, pixel] = min(max(planes[0, pixel] * share + grey, _ZERO), _ONE)
+        planes[1, pixel] = min(max(planes[1, pixel] * share + grey, _ZERO), _ONE)
+        planes[2, pixel] = min(max(planes[2, pixel] * share + grey, _ZERO), _ONE)
 
 
 @_compiled
 def _shift(planes: Planes, amount: np.float32) -> None:
     for channel in range(3):
-        for place in range(planes.shape[1]):
-            planes[channel, place] = min(max(planes[channel, place] + amount, _ZERO), _ONE)
+        for pixel in range(planes.shape[1]):
+            planes[channel, pixel] = min(max(planes[channel, pixel] + amount, _ZERO), _ONE)
 
 
 @_compiled
@@ -200,19 +200,19 @@ def _blend_channels(planes: Planes, factor: float) -> None:
     share = np.float32(factor)
     for channel in range(3):
         rest = np.float32(1.0 - factor) * _mean(planes[channel])
-        for place in range(planes.shape[1]):
-            planes[channel, place] = min(max(planes[channel, place] * share + rest, _ZERO), _ONE)
+        for pixel in range(planes.shape[1]):
+            planes[channel, pixel] = min(max(planes[channel, pixel] * share + rest, _ZERO), _ONE)
 
 
 @_compiled
 def _saturate_hsv(planes: Planes, factor: np.float32) -> None:
-    for place in range(planes.shape[1]):
-        red, green, blue = planes[0, place], planes[1, place], planes[2, place]
+    for pixel in range(planes.shape[1]):
+        red, green, blue = planes[0, pixel], planes[1, pixel], planes[2, pixel]
         highest, lowest = max(max(red, green), blue), min(min(red, green), blue)
         share = min(factor, highest / max(highest - lowest, _SMALL))
-        planes[0, place] = min(max(highest - share * (highest - red), _ZERO), _ONE)
-        planes[1, place] = min(max(highest - share * (highest - green), _ZERO), _ONE)
-        planes[2, place] = min(max(highest - share * (highest - blue), _ZERO), _ONE)
+        planes[0, pixel] = min(max(highest - share * (highest - red), _ZERO), _ONE)
+        planes[1, pixel] = min(max(highest - share * (highest - green), _ZERO), _ONE)
+        planes[2, pixel] = min(max(highest - share * (highest - blue), _ZERO), _ONE)
 
 
 @_compiled
@@ -226,8 +226,8 @@ def _mean(plane: NDArray[np.float32]) -> np.float32:
     total = 0.0
     for lane in range(_LANES):
         total += sums[lane]
-    for place in range(whole, num_pixels):
-        total += plane[place]
+    for pixel in range(whole, num_pixels):
+        total += plane[pixel]
     return np.float32(total / num_pixels)
 
 
@@ -242,16 +242,16 @@ def _mean_luma(planes: Planes) -> np.float32:
     total = 0.0
     for lane in range(_LANES):
         total += sums[lane]
-    for place in range(whole, num_pixels):
-        total += _luma(planes, place)
+    for pixel in range(whole, num_pixels):
+        total += _luma(planes, pixel)
     return np.float32(total / num_pixels)
 
 
 @_compiled
 def _turn_hue(planes: Planes, turn: np.float32) -> None:
     """Exact HSV, hue in sixths of a turn: colour = lowest + chroma * wave(hue)."""
-    for place in range(planes.shape[1]):
-        red, green, blue = planes[0, place], planes[1, place], planes[2, place]
+    for pixel in range(planes.shape[1]):
+        red, green, blue = planes[0, pixel], planes[1, pixel], planes[2, pixel]
         highest, lowest = max(max(red, green), blue), min(min(red, green), blue)
         chroma = highest - lowest
         is_red = highest == red
@@ -260,9 +260,9 @@ def _turn_hue(planes: Planes, turn: np.float32) -> None:
         leading = _ZERO if is_red else (_TWO if is_green else _FOUR)
         hue = ahead / max(chroma, _SMALL) + leading + turn
         hue = hue - _SIX * np.floor(hue * _SIXTH)
-        planes[0, place] = lowest + chroma * min(max(abs(hue - _THREE) - _ONE, _ZERO), _ONE)
-        planes[1, place] = lowest + chroma * min(max(_TWO - abs(hue - _TWO), _ZERO), _ONE)
-        planes[2, place] = lowest + chroma * min(max(_TWO - abs(hue - _FOUR), _ZERO), _ONE)
+        planes[0, pixel] = lowest + chroma * min(max(abs(hue - _THREE) - _ONE, _ZERO), _ONE)
+        planes[1, pixel] = lowest + chroma * min(max(_TWO - abs(hue - _TWO), _ZERO), _ONE)
+        planes[2, pixel] = lowest + chroma * min(max(_TWO - abs(hue - _FOUR), _ZERO), _ONE)
 
 
 @_compiled
@@ -302,7 +302,7 @@ def _blur(planes: Planes, spare: Planes, height: int, width: int, sigma: float, 
 
 @_compiled
 def _gaussian(sigma: float, radius: int) -> Planes:
-    """Weights at distance 0 to `radius` of a kernel that sums to 1, without the last ones that no float32 can feel."""
+    """Return weights at distances 0 to `radius` of a kernel that sums to 1, without those too small for float32."""
     weights = np.empty(radius + 1)
     for distance in range(radius + 1):
         weights[distance] = math.exp(-0.5 * (distance / sigma) ** 2)
@@ -314,6 +314,6 @@ def _gaussian(sigma: float, radius: int) -> Planes:
 
 
 @_compiled
-def _reflect(place: int, length: int) -> int:
-    place = abs(place)
-    return 2 * (length - 1) - place if place >= length else place
+def _reflect(position: int, length: int) -> int:
+    position = abs(position)
+    return 2 * (length - 1) - position if position >= length else position

@@ -14,12 +14,12 @@ from raysl.transforms.random import Ints, SampleRandom
 Masks = NDArray[np.bool_]
 
 MAX_TRIES = 10
-"""Blocks in a row that may fail to fit before a mask is left as it is."""
+"""Number of consecutive blocks that may fail to fit before a mask stays as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mask(ABC):
-    """Which patches of a view are masked; the method gets the whole view, and the mask beside it."""
+    """Chooses the masked patches of a view; the method gets the whole view and the mask."""
 
     patch_size: int = 16
     """Side of a patch, in pixels."""
@@ -29,7 +29,7 @@ class Mask(ABC):
         """Draw the masks of `len(random)` views.
 
         Args:
-            random: the numbers of this mask, from its own slot.
+            random: the random numbers of this mask's slot.
             size: height and width of the views, in pixels.
 
         Returns:
@@ -40,7 +40,7 @@ class Mask(ABC):
         """
 
     def extras(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
-        """All that the method is told, [B, ...] by name: the masks of `draw`, whose arguments these are, as "mask"."""
+        """Return what the method gets, [B, ...] by name: "mask", drawn by `draw` with the same arguments."""
         return {"mask": self.draw(random, size)}
 
 
@@ -48,15 +48,19 @@ class Mask(ABC):
 class BlockMask(Mask):
     """Mask rectangles of patches until a drawn share is covered (iBOT, Zhou et al. 2022; BEiT, Bao et al. 2022).
 
-    The share is never exceeded, and falls short of it where ten blocks in a row do not fit.
+    The share is never exceeded; it is not reached where ten blocks in a row do not fit.
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> BlockMask(ratios=((0.5, 0.0),)).draw(random, (224, 224)).shape
+    torch.Size([2, 14, 14])
     """
 
     ratios: tuple[tuple[float, float], ...] = ((0.0, 0.0), (0.3, 0.2))
-    """(mean, spread) of the masked share; each image takes one entry at random, and of it a share in mean +- spread."""
+    """(mean, spread) of the masked share; each image draws one entry, and from it a share in mean +- spread."""
     aspect: tuple[float, float] = (0.3, 1.0 / 0.3)
-    """Range of height / width of a block, above 0, drawn evenly in its logarithm."""
+    """Range of height / width of a block, above 0, its logarithm drawn uniformly."""
     min_block: int | None = None
-    """Patches of the smallest block. Default: the square of a third of the view's shorter side, rounded down."""
+    """Patches in the smallest block. Default: the square of a third of the view's shorter side, rounded down."""
 
     def __post_init__(self) -> None:
         if not self.ratios:
@@ -70,21 +74,21 @@ class BlockMask(Mask):
             raise ValueError(f"min_block={self.min_block} must be at least 1 patch")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
-        height, width = grid_of(size, self.patch_size)
+        height, width = patch_grid(size, self.patch_size)
         mean, spread = np.array(self.ratios)[random.integers(0, len(self.ratios))].T
         share = mean + spread * random.uniform(-1.0, 1.0)
         target = (height * width * share + 1e-9).astype(np.int64)  # [B]
         return torch.from_numpy(self._grow(random, target, height, width))
 
     def most_masked(self, num_patches: int) -> int:
-        """How many of so many patches are masked at most."""
+        """Return the largest number of masked patches in a view of `num_patches`."""
         return int(num_patches * max(mean + spread for mean, spread in self.ratios) + 1e-9)
 
     def _grow(self, random: SampleRandom, target: Ints, height: int, width: int) -> Masks:
         """Masks bool [B, height, width] of at most `target` [B] patches.
 
-        All images try one block at a time. Each has its own numbers for its n-th try, so it is no matter to one image
-        how many tries the others need.
+        All images try one block at a time. The n-th try of an image has random numbers of its own, so its
+        mask does not depend on how many tries the other images need.
         """
         masks = np.zeros((len(target), height, width), dtype=np.bool_)
         num_missing, num_tries = target.copy(), np.zeros(len(target), dtype=np.int64)
@@ -102,9 +106,9 @@ class BlockMask(Mask):
             num_tries[growing] = np.where(is_good, 0, num_tries[growing] + 1)
 
     def _blocks(self, numbers: NDArray[np.float64], num_missing: Ints, height: int, width: int) -> Masks:
-        """One block for each row of numbers [b, 4] in [0, 1); empty where it would not fit into the image.
+        """Make one block from each row of numbers [b, 4] in [0, 1); it is empty if it would not fit into the image.
 
-        Areas are even between the smallest block and the patches that are still missing.
+        Areas are uniform between the smallest block and the number of patches still missing.
         """
         smallest = float(self.min_block or (min(height, width) // 3) ** 2)
         area = smallest + numbers[:, 0] * (num_missing - smallest)
@@ -122,58 +126,71 @@ class BlockMask(Mask):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMask(Mask):
-    """Mask the same number of patches of every image, all alike (MAE, He et al. 2022; MSN, Assran et al. 2022)."""
+    """Mask the same number of patches of every image, uniformly (MAE, He et al. 2022; MSN, Assran et al. 2022).
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> RandomMask(ratio=0.75).draw(random, (64, 64)).sum(dim=(1, 2))
+    tensor([12, 12])
+    """
 
     ratio: float = 0.75
-    """Share of the patches that are masked, in [0, 1], to the nearest whole number."""
+    """Masked share of the patches, in [0, 1], rounded to the nearest number of patches."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.ratio <= 1.0:
-            raise ValueError(f"ratio={self.ratio} is no share of the patches; give a number in [0, 1]")
+            raise ValueError(f"ratio={self.ratio} is outside [0, 1]; give a share of the patches")
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
-        height, width = grid_of(size, self.patch_size)
+        height, width = patch_grid(size, self.patch_size)
         mask = random.permutation(height * width) < self.num_masked(height * width)
         return torch.from_numpy(mask.reshape(-1, height, width))
 
     def num_masked(self, num_patches: int) -> int:
-        """How many of so many patches are masked."""
+        """Return the number of masked patches out of `num_patches`."""
         return round(num_patches * self.ratio)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnitMask(Mask):
-    """Mask squares of several patches, the same number of them in every image (SimMIM, Xie et al. 2022)."""
+    """Mask squares of several patches, the same number of squares in every image (SimMIM, Xie et al. 2022).
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> UnitMask(unit_size=32, ratio=0.5).draw(random, (64, 64)).sum(dim=(1, 2))  # 2 squares of 4 patches
+    tensor([8, 8])
+    """
 
     unit_size: int = 32
-    """Side of such a square in pixels, a multiple of `patch_size`."""
+    """Side of a square in pixels, a multiple of `patch_size`."""
     ratio: float = 0.6
-    """Share of the squares that are masked, in [0, 1], up to the next whole number."""
+    """Masked share of the squares, in [0, 1], rounded up to a number of squares."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.ratio <= 1.0:
-            raise ValueError(f"ratio={self.ratio} is no share of the squares; give a number in [0, 1]")
+            raise ValueError(f"ratio={self.ratio} is outside [0, 1]; give a share of the squares")
         if self.unit_size < 1 or self.unit_size % self.patch_size:
             raise ValueError(
-                f"unit_size={self.unit_size} is no multiple of patch_size={self.patch_size}; take one that is"
+                f"unit_size={self.unit_size} is not a multiple of patch_size={self.patch_size}; give a multiple"
             )
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> Tensor:
-        height, width = grid_of(size, self.unit_size)
+        height, width = patch_grid(size, self.unit_size)
         mask = random.permutation(height * width) < self.num_masked(height * width)
         fold = self.unit_size // self.patch_size
         return torch.from_numpy(mask.reshape(-1, height, width).repeat(fold, axis=1).repeat(fold, axis=2))
 
     def num_masked(self, num_squares: int) -> int:
-        """How many of so many squares are masked."""
+        """Return the number of masked squares out of `num_squares`."""
         return math.ceil(num_squares * self.ratio - 1e-9)
 
 
-def grid_of(size: tuple[int, int], patch_size: int) -> tuple[int, int]:
-    """Patches down and across an image of this height and width.
+def patch_grid(size: tuple[int, int], patch_size: int) -> tuple[int, int]:
+    """Return the number of patches down and across an image of this height and width.
+
+    >>> patch_grid((224, 112), patch_size=16)
+    (14, 7)
 
     Raises:
-        ValueError: if they do not cover it exactly.
+        ValueError: if the patches do not cover the image exactly.
     """
     height, width = size
     if patch_size < 1 or height % patch_size or width % patch_size:

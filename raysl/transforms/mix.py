@@ -1,8 +1,8 @@
 """Mixing of the images and labels of a batch: Mixup and CutMix, with neighbours of a lane as partners.
 
-A lane is read by one process whatever the number of processes, so the pairs are the same at any number of them. What
-is drawn belongs to a sample, or to a step where the batch shares one draw: that is the choice of the caller's
-`SampleRandom`: `Batch.random` or `Batch.shared`.
+A lane is read by one process whatever the number of processes, so the pairs are the same at any number of processes.
+The caller chooses whether each sample has its own random numbers (`Batch.random`) or the batch shares one draw
+(`Batch.shared`).
 """
 
 from abc import ABC, abstractmethod
@@ -20,7 +20,7 @@ from raysl.transforms.transform import check_probability
 
 @dataclass(frozen=True, kw_only=True)
 class Mix(ABC):
-    """A way to mix each image of a batch with one other."""
+    """Mixes each image of a batch with one other image."""
 
     @abstractmethod
     def draw(self, random: SampleRandom, lanes: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
@@ -28,19 +28,19 @@ class Mix(ABC):
 
         Args:
             random: of the samples, or one draw for all of them (`Batch.shared`).
-            lanes: int64 [B], the lane of each row of the batch, on any device; nobody waits for it.
+            lanes: int64 [B], the lane of each row of the batch, on any device, which is not waited for.
             size: height and width of the images.
 
         Returns:
             On the device of the lanes:
-            `partner`, int64 [B]: row of each image's partner, the next of its lane and after the last the first; a
-            row alone in its lane is its own partner, and stays as it is;
+            `partner`, int64 [B]: row of each image's partner, the next row of its lane and after the last the first; a
+            row alone in its lane is its own partner and stays as it is;
             `lam`, float64 [B]: share of the image itself, in [0, 1];
-            `box`, int64 [B, 4]: top, left, height and width of what is cut from the partner; empty where it is blended.
+            `box`, int64 [B, 4]: top, left, height and width of the box cut from the partner; empty for blends.
         """
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
-        """Mix float images [B, C, H, W], on any device; they are not written to."""
+        """Mix float images [B, C, H, W], on any device; the input is not written to."""
         height, width = images.shape[-2:]
         partner, boxes = (params[name].to(images.device, non_blocking=True) for name in ("partner", "box"))
         others = images.index_select(0, partner)
@@ -51,7 +51,13 @@ class Mix(ABC):
         return torch.where(is_cut, pasted, blended)
 
     def mix_labels(self, labels: Tensor, params: dict[str, Tensor]) -> Tensor:
-        """Mix one-hot or soft labels, float [B, K], in the shares that the images have."""
+        """Mix one-hot or soft labels, float [B, K], in the shares of the images.
+
+        >>> params = {"lam": torch.tensor([0.75, 0.5]), "partner": torch.tensor([1, 0])}
+        >>> Mixup().mix_labels(torch.eye(2), params)
+        tensor([[0.7500, 0.2500],
+                [0.5000, 0.5000]])
+        """
         share = params["lam"].to(labels, non_blocking=True)[:, None]
         return labels * share + labels.index_select(0, params["partner"].to(labels.device, non_blocking=True)) * (
             1.0 - share
@@ -60,10 +66,15 @@ class Mix(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixup(Mix):
-    """Blend two images: lam * x + (1 - lam) * partner (Zhang et al. 2018)."""
+    """Blend two images: lam * x + (1 - lam) * partner (Zhang et al. 2018).
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(3), view=0)
+    >>> Mixup().draw(random, lanes=torch.tensor([0, 0, 1]), size=(8, 8))["partner"]
+    tensor([1, 0, 2])
+    """
 
     alpha: float = 0.2
-    """lam is drawn of Beta(alpha, alpha); above 0."""
+    """lam is drawn from Beta(alpha, alpha); above 0."""
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
@@ -79,10 +90,14 @@ class CutMix(Mix):
 
     The box has the share 1 - lam of the image and its centre anywhere in it; where it reaches over the border, lam
     becomes the share that is left of the image.
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> CutMix().draw(random, lanes=torch.tensor([0, 0]), size=(8, 8))["box"].shape
+    torch.Size([2, 4])
     """
 
     alpha: float = 1.0
-    """lam is drawn of Beta(alpha, alpha); above 0."""
+    """lam is drawn from Beta(alpha, alpha); above 0."""
 
     def __post_init__(self) -> None:
         _check_alpha(self.alpha)
@@ -99,25 +114,30 @@ class CutMix(Mix):
 
 @dataclass(frozen=True, kw_only=True)
 class MixupOrCutMix(Mix):
-    """Mixup or CutMix, one of them for each image, or neither (as in DeiT, Touvron et al. 2021)."""
+    """Mixup, CutMix or neither for each image (as in DeiT, Touvron et al. 2021).
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> MixupOrCutMix(p=0.0).draw(random, lanes=torch.tensor([0, 0]), size=(8, 8))["lam"]
+    tensor([1., 1.], dtype=torch.float64)
+    """
 
     p: float = 1.0
-    """Probability that an image is mixed at all."""
+    """Probability that an image is mixed."""
     switch_p: float = 0.5
-    """Probability of CutMix where it is mixed."""
+    """Probability of CutMix for a mixed image."""
     mixup: Mixup = field(default_factory=lambda: Mixup(alpha=0.8))
-    """How to blend."""
+    """Settings of Mixup."""
     cutmix: CutMix = field(default_factory=CutMix)
-    """How to paste."""
+    """Settings of CutMix."""
 
     def __post_init__(self) -> None:
         check_probability(self.p)
         if not 0.0 <= self.switch_p <= 1.0:
-            raise ValueError(f"switch_p={self.switch_p} is no probability; give a number in [0, 1]")
+            raise ValueError(f"switch_p={self.switch_p} is outside [0, 1]; give a probability")
 
     def draw(self, random: SampleRandom, lanes: Tensor, size: tuple[int, int]) -> dict[str, Tensor]:
-        is_mixed = _moved(random.bernoulli(self.p), lanes.device)
-        is_cut = _moved(random.bernoulli(self.switch_p), lanes.device) & is_mixed
+        is_mixed = _to_device(random.bernoulli(self.p), lanes.device)
+        is_cut = _to_device(random.bernoulli(self.switch_p), lanes.device) & is_mixed
         blended = self.mixup.draw(random, lanes, size)
         pasted = self.cutmix.draw(random, lanes, size)
         lam = torch.where(is_cut, pasted["lam"], torch.where(is_mixed, blended["lam"], 1.0))
@@ -125,19 +145,23 @@ class MixupOrCutMix(Mix):
 
 
 def lane_partners(lanes: Tensor) -> Tensor:
-    """For each row the next row of the same lane, after the last one the first; int64 [B] for lanes [B]."""
+    """Return the next row of the same lane for each row, after the last one the first; int64 [B] for lanes [B].
+
+    >>> lane_partners(torch.tensor([7, 7, 9, 7]))
+    tensor([1, 3, 2, 0])
+    """
     sorted_lanes, order = lanes.sort(stable=True)
-    places = torch.arange(len(lanes), device=lanes.device)
-    is_first = torch.ones_like(places, dtype=torch.bool)
+    positions = torch.arange(len(lanes), device=lanes.device)
+    is_first = torch.ones_like(positions, dtype=torch.bool)
     is_first[1:] = sorted_lanes[1:] != sorted_lanes[:-1]
-    starts = torch.where(is_first, places, 0).cummax(dim=0).values  # of each row's lane
-    is_last = is_first.roll(-1)  # the row before a first one, and the very last
-    following = torch.where(is_last, starts, places + 1)
+    starts = torch.where(is_first, positions, 0).cummax(dim=0).values  # first position of each row's lane
+    is_last = is_first.roll(-1)  # the row before a first one, and the last of all
+    following = torch.where(is_last, starts, positions + 1)
     return torch.empty_like(order).scatter_(0, order, order[following])
 
 
 def beta(uniform: Floats, alpha: float) -> Floats:
-    """Numbers of Beta(alpha, alpha) that belong to even ones in [0, 1)."""
+    """Turn uniform numbers in [0, 1) into numbers from Beta(alpha, alpha)."""
     from scipy.special import betaincinv
 
     return np.asarray(betaincinv(alpha, alpha, uniform), dtype=np.float64)
@@ -145,20 +169,20 @@ def beta(uniform: Floats, alpha: float) -> Floats:
 
 def _params(lanes: Tensor, lam: Floats, box: Ints) -> dict[str, Tensor]:
     if len(lanes) != len(lam):
-        raise ValueError(f"{len(lanes)} lanes came for {len(lam)} images; give the lane of each row")
+        raise ValueError(f"{len(lanes)} lanes were given for {len(lam)} images; give the lane of each row")
     partner = lane_partners(lanes)
     is_alone = partner == torch.arange(len(lanes), device=lanes.device)
     return {
         "partner": partner,
-        "lam": torch.where(is_alone, 1.0, _moved(lam, lanes.device)),
-        "box": torch.where(is_alone[:, None], 0, _moved(box, lanes.device)),
+        "lam": torch.where(is_alone, 1.0, _to_device(lam, lanes.device)),
+        "box": torch.where(is_alone[:, None], 0, _to_device(box, lanes.device)),
     }
 
 
-def _moved(values: Floats | Ints | NDArray[np.bool_], device: torch.device) -> Tensor:
+def _to_device(values: Floats | Ints | NDArray[np.bool_], device: torch.device) -> Tensor:
     return torch.from_numpy(values).to(device, non_blocking=True)
 
 
 def _check_alpha(alpha: float) -> None:
     if not alpha > 0.0:
-        raise ValueError(f"alpha={alpha} must be above 0; leave the mixing out where none is wanted")
+        raise ValueError(f"alpha={alpha} must be above 0; leave the mixing out to turn it off")

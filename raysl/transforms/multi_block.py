@@ -1,4 +1,4 @@
-"""The masks of I-JEPA: blocks of an image to predict, and what they are predicted from."""
+"""The masks of I-JEPA: blocks of an image to predict, and the context to predict them from."""
 
 import math
 from dataclasses import dataclass
@@ -8,31 +8,35 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from raysl.transforms.masking import MAX_TRIES, Mask, Masks, grid_of
+from raysl.transforms.masking import MAX_TRIES, Mask, Masks, patch_grid
 from raysl.transforms.random import SampleRandom
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiBlockMask(Mask):
-    """Several target blocks, and a large context block less all of them (I-JEPA, Assran et al. 2023, section 3).
+    """Several target blocks, and a large context block without them (I-JEPA, Assran et al. 2023, section 3).
 
-    "mask" hides all that is not context; "targets", bool [B, M, h, w], tells the target blocks. Every block has a size
-    and a place of its own, and may lie at the border. Where a context comes to fewer than `min_context` patches, all
-    blocks are drawn anew, up to ten times; then the largest context of them is taken.
+    "mask" hides all but the context; "targets", bool [B, M, h, w], marks the target blocks. Size and position are drawn
+    for each block, which may touch the border. Where the context has fewer than `min_context` patches, all blocks are
+    drawn again, up to ten times; then the largest context counts.
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> {name: tuple(mask.shape) for name, mask in MultiBlockMask().extras(random, (224, 224)).items()}
+    {'mask': (2, 14, 14), 'targets': (2, 4, 14, 14)}
     """
 
     num_targets: int = 4
-    """M, the blocks to predict."""
+    """M, the number of blocks to predict."""
     target_scale: tuple[float, float] = (0.15, 0.2)
-    """Range of a target's share of the patches, even."""
+    """Range of a target's share of the patches, drawn uniformly."""
     target_aspect: tuple[float, float] = (0.75, 1.5)
-    """Range of a target's height / width, even."""
+    """Range of a target's height / width, drawn uniformly."""
     context_scale: tuple[float, float] = (0.85, 1.0)
-    """Range of the context's share of the patches before the targets are taken from it, even; it is a square."""
+    """Range of the context's share of the patches, a square, before the targets are removed; drawn uniformly."""
     min_context: int = 10
-    """Patches that a context should have at least."""
+    """Smallest number of patches that a context should have."""
     max_context: int | None = None
-    """Patches that a context is cut to, the first ones row by row. Default: it is not cut."""
+    """Largest number of patches in a context, which keeps its first ones row by row. Default: no limit."""
 
     def __post_init__(self) -> None:
         if self.num_targets < 1:
@@ -52,8 +56,7 @@ class MultiBlockMask(Mask):
         return self.extras(random, size)["mask"]
 
     def extras(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
-        """See `Mask.extras`."""
-        grid, num = grid_of(size, self.patch_size), len(random)
+        grid, num = patch_grid(size, self.patch_size), len(random)
         masks = np.ones((num, *grid), dtype=np.bool_)
         targets = np.zeros((num, self.num_targets, *grid), dtype=np.bool_)
         num_seen = np.full(num, -1)
@@ -74,8 +77,8 @@ class MultiBlockMask(Mask):
         return {"mask": torch.from_numpy(masks), "targets": torch.from_numpy(targets)}
 
     def most(self, size: tuple[int, int]) -> tuple[int, int]:
-        """How many patches a context and a target have at most, in views of this height and width in pixels."""
-        grid = grid_of(size, self.patch_size)
+        """Return the largest number of patches in a context and in a target, for views of this height and width."""
+        grid = patch_grid(size, self.patch_size)
         targets = _areas(self.target_scale, self.target_aspect, grid)
         contexts = _areas(self.context_scale, (1.0, 1.0), grid)
         most = min(max(contexts), grid[0] * grid[1] - min(targets))
@@ -85,7 +88,7 @@ class MultiBlockMask(Mask):
 def _blocks(
     numbers: NDArray[np.float64], scale: tuple[float, float], aspect: tuple[float, float], grid: tuple[int, int]
 ) -> Masks:
-    """A block [b, n, h, w] for each four numbers [b, n, 4] in [0, 1): for its area, its aspect and its place."""
+    """Make a block [b, n, h, w] from each four numbers [b, n, 4] in [0, 1): area, aspect, top and left."""
     height, width = grid
     area = height * width * (scale[0] + numbers[..., 0] * (scale[1] - scale[0]))
     ratio = aspect[0] + numbers[..., 1] * (aspect[1] - aspect[0])
@@ -100,20 +103,20 @@ def _blocks(
 
 
 def _areas(scale: tuple[float, float], aspect: tuple[float, float], grid: tuple[int, int]) -> list[int]:
-    """Patches of all blocks that `_blocks` makes, and of few others that just do not come about."""
+    """Return the areas in patches of all blocks that `_blocks` can make, and of a few at the edge of its ranges."""
     height, width = grid
     least, most = (height * width * share for share in scale)
-    found = []
+    areas = []
     for tall in range(1, height + 1):
         for wide in range(1, width + 1):
             low_tall, high_tall = _rounded_from(tall, height)
             low_wide, high_wide = _rounded_from(wide, width)
             is_area = low_tall * low_wide <= most and high_tall * high_wide >= least
             if is_area and low_tall <= aspect[1] * high_wide and high_tall >= aspect[0] * low_wide:
-                found.append(tall * wide)
-    return found
+                areas.append(tall * wide)
+    return areas
 
 
 def _rounded_from(side: int, most: int) -> tuple[float, float]:
-    """Between which numbers those lie that come to `side` when they are rounded and kept in 1 to `most`."""
+    """Return the range of the numbers that become `side` when they are rounded and clamped to 1 to `most`."""
     return side - 0.5 if side > 1 else 0.0, side + 0.5 if side < most else math.inf

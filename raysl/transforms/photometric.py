@@ -36,7 +36,7 @@ TENSORFLOW: dict[str, tuple[Operation, int]] = {
     "contrast": (functional.adjust_channel_contrast, programs.CHANNEL_CONTRAST),
     "saturation": (functional.adjust_hsv_saturation, programs.HSV_SATURATION),
 }
-"""Operations of `arithmetic="tensorflow"` that are not those of torchvision."""
+"""Operations of `arithmetic="tensorflow"` that differ from torchvision's."""
 IDENTITY = {"brightness": (1.0, 1.0), "contrast": (1.0, 1.0), "saturation": (1.0, 1.0), "hue": (0.0, 0.0)}
 
 
@@ -45,6 +45,10 @@ class ColorJitter(Transform):
     """Change brightness, contrast, saturation and hue, in an order drawn for each image, as torchvision's ColorJitter.
 
     The defaults are SimCLR's at colour strength 1 (Chen et al. 2020, appendix A).
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(2), view=0)
+    >>> sorted(ColorJitter(hue=0.0).draw(random, (32, 32)))  # a factor of 1 or a turn of 0 is not drawn
+    ['brightness', 'contrast', 'mask', 'order', 'saturation']
     """
 
     p: float = 0.8
@@ -58,9 +62,9 @@ class ColorJitter(Transform):
     hue: Range = 0.2
     """Range of the turn, in [-0.5, 0.5]; one number x means (-x, x)."""
     arithmetic: Arithmetic = "torchvision"
-    """What a factor f does: torchvision multiplies brightness by f, and contrast and saturation are distances from the
-    mean grey and the pixel's grey; tensorflow adds f - 1, contrast is the distance from each channel's mean, and
-    saturation is that of HSV (BYOL, Grill et al. 2020, and its code)."""
+    """Effect of a factor f: torchvision multiplies brightness by f, and contrast and saturation are distances from the
+    mean grey and the pixel's grey; tensorflow adds f - 1 to the brightness, contrast is the distance from each
+    channel's mean, and saturation is that of HSV (BYOL, Grill et al. 2020, and its code)."""
 
     def __post_init__(self) -> None:
         check_probability(self.p)
@@ -70,7 +74,7 @@ class ColorJitter(Transform):
                 raise ValueError(f"{name}={getattr(self, name)} must be a rising range inside [{floor}, {ceiling}]")
 
     def _ranges(self) -> dict[str, tuple[float, float]]:
-        """Bounds of each operation's factor, by name."""
+        """Return the bounds of each operation's factor, by name."""
         return {
             "brightness": _around_one(self.brightness),
             "contrast": _around_one(self.contrast),
@@ -104,12 +108,12 @@ class ColorJitter(Transform):
         return codes, factors
 
     def _replaced(self) -> dict[str, tuple[Operation, int]]:
-        """Operations and their codes that are not torchvision's, by name."""
+        """Return the operations that differ from torchvision's and their codes, by name."""
         return TENSORFLOW if self.arithmetic == "tensorflow" else {}
 
 
 def _jitter(operations: list[tuple[int, Operation]], images: Tensor, order: Tensor, *factors: Tensor) -> Tensor:
-    """Apply operations, by their numbers, to each image in its `order` [B, 4] of those numbers."""
+    """Apply numbered operations to each image, in its `order` [B, 4] of their numbers."""
     out = images.clone()
     for stage in range(order.shape[1]):
         for (number, operation), factor in zip(operations, factors, strict=True):
@@ -122,7 +126,11 @@ def _jitter(operations: list[tuple[int, Operation]], images: Tensor, order: Tens
 
 @dataclass(frozen=True, kw_only=True)
 class Grayscale(Masked):
-    """Grey, in as many channels as before."""
+    """Turn images grey; the number of channels stays.
+
+    >>> Grayscale().apply(torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1), {"mask": torch.tensor([True])}).flatten()
+    tensor([0.2989, 0.2989, 0.2989])
+    """
 
     p: float = 0.2
     """Probability for each image."""
@@ -136,7 +144,13 @@ class Grayscale(Masked):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianBlur(Transform):
-    """Blur with a Gaussian of random width (SimCLR, Chen et al. 2020, appendix A)."""
+    """Blur with a Gaussian of random width (SimCLR, Chen et al. 2020, appendix A).
+
+    >>> GaussianBlur(kernel_size=3).apply(torch.eye(3).view(1, 1, 3, 3), {"sigma": torch.tensor([0.0])}).view(3, 3)
+    tensor([[1., 0., 0.],
+            [0., 1., 0.],
+            [0., 0., 1.]])
+    """
 
     p: float = 0.5
     """Probability for each image."""
@@ -172,12 +186,16 @@ class GaussianBlur(Transform):
 
 @dataclass(frozen=True, kw_only=True)
 class Solarize(Transform):
-    """Invert the bright values (BYOL, Grill et al. 2020, appendix B; with a range of thresholds PIRL's)."""
+    """Invert the bright values (BYOL, Grill et al. 2020, appendix B; with a range of thresholds PIRL's).
+
+    >>> Solarize().apply(torch.tensor([0.25, 1.0]).view(1, 1, 1, 2), {"threshold": torch.tensor([0.5])}).flatten()
+    tensor([0.2500, 0.0000])
+    """
 
     p: float = 0.2
     """Probability for each image."""
     threshold: float | tuple[float, float] = 0.5
-    """Values from here on are inverted, in [0, 1]; of a range one of its 256ths is drawn for each image."""
+    """Lowest value that is inverted, in [0, 1]; from a range one of 256 levels is drawn for each image."""
 
     def __post_init__(self) -> None:
         check_probability(self.p)
@@ -205,7 +223,11 @@ class Solarize(Transform):
 
 
 def blur_kernel_size(side: int) -> int:
-    """The odd number nearest to a tenth of `side`, at least 3: 3 for 32 px, 23 for 224 px."""
+    """Return the odd number nearest to a tenth of `side`, at least 3.
+
+    >>> blur_kernel_size(32), blur_kernel_size(224)
+    (3, 23)
+    """
     return max(3, side // 20 * 2 + 1)
 
 

@@ -1,4 +1,4 @@
-"""Programs of compiled operations: their codes, and whether there is something that runs them."""
+"""Programs of compiled operations: their codes, and whether numba is there to run them."""
 
 from importlib.util import find_spec
 
@@ -7,19 +7,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Program = tuple[NDArray[np.int64], NDArray[np.float64]]
-"""What `raysl.transforms.kernels` does to each image: operations [B, S] and their numbers [B, S, 2]."""
+"""The operations [B, S] that `raysl.transforms.kernels` applies to each image, and their numbers [B, S, 2]."""
 
 NONE, FLIP, GRAYSCALE, SOLARIZE, BRIGHTNESS, CONTRAST, SATURATION, HUE, BLUR = range(9)
 SHIFT, CHANNEL_CONTRAST, HSV_SATURATION = range(9, 12)
-"""Operations. Their two numbers: none, none, none, (threshold), (factor) four times, (standard deviation, radius),
-(factor) three times."""
+"""Codes of operations. NONE, FLIP and GRAYSCALE take no numbers, SOLARIZE a threshold, BLUR a standard deviation and a
+radius, and all others a factor."""
 
 HAS_KERNELS = find_spec("numba") is not None
-"""Without numba, which compiles them, the tensor operations of `raysl.transforms.functional` do the same."""
+"""Whether numba is installed; without it the tensor operations of `raysl.transforms.functional` do the same."""
 
 
 def program_of(code: int, mask: Tensor, *values: Tensor) -> Program:
-    """A program of one operation, on the images where `mask` [B] is true.
+    """Make a program of one operation for the images where `mask` [B] is true.
 
     Args:
         code: the operation.
@@ -28,6 +28,6 @@ def program_of(code: int, mask: Tensor, *values: Tensor) -> Program:
     """
     codes = np.where(mask.numpy(), code, NONE)[:, None]  # [B, 1]
     numbers = np.zeros((len(codes), 1, 2))
-    for place, value in enumerate(values):
-        numbers[:, 0, place] = value.double().numpy()
+    for number, value in enumerate(values):
+        numbers[:, 0, number] = value.double().numpy()
     return codes, numbers

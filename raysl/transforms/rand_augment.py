@@ -1,4 +1,4 @@
-"""RandAugment."""
+"""RandAugment: random operations of one magnitude."""
 
 import math
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl.transforms.augment_ops import OPS, apply_ops, values_of
+from raysl.transforms.augment_ops import OPS, apply_ops, operation_values
 from raysl.transforms.random import Floats, SampleRandom
 from raysl.transforms.transform import Transform, check_probability
 
@@ -17,24 +17,28 @@ NUM_OPS = OPS.index("invert")
 
 @dataclass(frozen=True, kw_only=True)
 class RandAugment(Transform):
-    """A few operations one after the other, each drawn evenly from 14, all of one magnitude (Cubuk et al. 2020).
+    """A few operations one after the other, each drawn uniformly from 14, all of one magnitude (Cubuk et al. 2020).
 
-    The defaults are torchvision's, but for bilinear interpolation. timm's has `p` 0.5, 11 bins, a fill of 0.5 and
-    operations of its own.
+    The defaults are torchvision's, except that interpolation is bilinear. timm's version has `p` 0.5, 11 bins, a fill
+    of 0.5 and other operations.
+
+    >>> random = SampleRandom(seed=0, epoch=0, index=np.arange(4), view=0)
+    >>> RandAugment(num_ops=3).draw(random, (32, 32))["ops"].shape
+    torch.Size([4, 3])
     """
 
     num_ops: int = 2
-    """Operations in a row."""
+    """Operations applied one after the other."""
     magnitude: float = 9.0
     """Strength of each, in [0, num_bins - 1]."""
     magnitude_std: float = 0.0
-    """Standard deviation of the strength, a normal one for each operation, cut to its range."""
+    """Standard deviation of normal noise on each operation's magnitude, which is then clamped to its range."""
     p: float = 1.0
-    """Probability that an operation is done."""
+    """Probability that an operation is applied."""
     num_bins: int = 31
-    """The strongest magnitude, and one: magnitudes are measured on this scale."""
+    """Number of magnitudes; the strongest is num_bins - 1."""
     fill: float = 0.0
-    """Value of the pixels that come from outside of the image, in [0, 1]."""
+    """Value of pixels that enter from outside the image, in [0, 1]."""
 
     def __post_init__(self) -> None:
         check_probability(self.p)
@@ -56,7 +60,7 @@ class RandAugment(Transform):
         levels = magnitude.clip(0.0, self.num_bins - 1) / (self.num_bins - 1)
         return {
             "ops": torch.from_numpy(np.where(is_done, ops, 0)),
-            "values": torch.from_numpy(values_of(ops, levels, signs, size)),
+            "values": torch.from_numpy(operation_values(ops, levels, signs, size)),
         }
 
     def apply(self, images: Tensor, params: dict[str, Tensor]) -> Tensor:
@@ -64,8 +68,9 @@ class RandAugment(Transform):
 
 
 def _normals(random: SampleRandom, num: int) -> Floats:
-    """float64 [B, num] of the standard normal distribution, by Box and Muller's transform, one by one."""
+    """Draw float64 [B, num] from the standard normal distribution by the Box-Muller transform."""
     radii, angles = random.uniforms(num), random.uniforms(num, 0.0, 2.0 * math.pi)
     pairs = zip(radii.ravel().tolist(), angles.ravel().tolist(), strict=True)
+    # Plain Python floats: vectorised logarithms and cosines may differ in the last bit between positions in an array.
     values = [math.sqrt(-2.0 * math.log(1.0 - radius)) * math.cos(angle) for radius, angle in pairs]
     return np.array(values, dtype=np.float64).reshape(radii.shape)

@@ -1,4 +1,4 @@
-"""Random numbers for the samples of a batch, each a pure function of the sample it belongs to."""
+"""Random numbers for the samples of a batch, each a pure function of its sample."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,19 +8,24 @@ from raysl.hashing import MASK, Words, absorb, as_word, hash_words
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-SAMPLE, CHILD, DRAW = 1, 3, 4  # what a key is for, so that no two purposes share numbers
+SAMPLE, CHILD, DRAW = 1, 3, 4  # the purpose of a key, so that no two purposes share numbers
 
 
 class SampleRandom:
     """Random numbers for the samples of a batch, a function of (seed, epoch, sample index, view, slot).
 
-    A sample gets the same numbers whatever batch it is in. Each call of a draw moves on to fresh numbers; `at` gives
-    the stream of one transform, which starts from its own beginning whatever was drawn here before.
+    A sample gets the same numbers in any batch. Each draw moves on to fresh numbers; `at` returns the stream of one
+    transform, which does not depend on what was drawn here before.
+
+    >>> both = SampleRandom(seed=0, epoch=0, index=np.array([7, 8]), view=0)
+    >>> alone = SampleRandom(seed=0, epoch=0, index=np.array([8]), view=0)
+    >>> bool(both.uniform()[1] == alone.uniform()[0])
+    True
 
     Args:
         seed: seed of the run.
         epoch: pass over the dataset.
-        index: int64 [B], the samples' stable places in the dataset.
+        index: int64 [B], the samples' stable indices in the dataset.
         view: number of the view among all views of the sample.
     """
 
@@ -39,43 +44,43 @@ class SampleRandom:
         return len(self._keys)
 
     def at(self, slot: int) -> "SampleRandom":
-        """The stream of one slot, independent of this one's draws and of every other slot's."""
+        """Return the stream of a slot, independent of the draws here and of all other slots."""
         child = SampleRandom.__new__(SampleRandom)
         child._start(absorb(absorb(self._keys, as_word(CHILD)), as_word(slot)))
         return child
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> Floats:
-        """float64 [B] in [low, high); `low` itself where the two are equal."""
+        """Draw float64 [B] from [low, high); `low` itself where the two are equal."""
         return self.uniforms(1, low, high)[:, 0]
 
     def uniforms(self, num: int, low: float = 0.0, high: float = 1.0) -> Floats:
-        """float64 [B, num] in [low, high); `low` itself where the two are equal."""
+        """Draw float64 [B, num] from [low, high); `low` itself where the two are equal."""
         if not low <= high:
             raise ValueError(f"uniform numbers in [{low}, {high}) do not exist; swap the bounds")
         values = low + self._unit(num) * (high - low)
         return np.minimum(values, np.nextafter(high, low))  # the sum may round up to `high`
 
     def bernoulli(self, p: float) -> NDArray[np.bool_]:
-        """bool [B], true with probability `p` in [0, 1]."""
+        """Draw bool [B], true with probability `p` in [0, 1]."""
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"probability {p} is outside [0, 1]")
         return self._unit(1)[:, 0] < p
 
     def integers(self, low: int | Ints, high: int | Ints) -> Ints:
-        """int64 [B] in [low, high), where each bound is a number or one for each sample [B]."""
+        """Draw int64 [B] from [low, high); each bound is a number, or one number per sample [B]."""
         if np.any(np.asarray(low) >= np.asarray(high)):
             raise ValueError(f"integers in [{low}, {high}) do not exist; the upper bound is exclusive")
         span = np.asarray(high, dtype=np.int64) - np.asarray(low, dtype=np.int64)
         return np.asarray(low + (self._unit(1)[:, 0] * span).astype(np.int64), dtype=np.int64)
 
     def permutation(self, n: int) -> Ints:
-        """int64 [B, n], an order of 0 to n - 1 for each sample."""
+        """Draw int64 [B, n], a permutation of 0 to n - 1 for each sample."""
         return np.argsort(self._unit(n), axis=1, kind="stable").astype(np.int64)
 
     def _unit(self, num: int) -> Floats:
-        """float64 [B, num] in [0, 1), multiples of 2**-53."""
+        """Draw float64 [B, num] from [0, 1), multiples of 2**-53."""
         start = hash_words(DRAW, self._num_draws)
         self._num_draws += 1
-        counters = np.array([(start + place) & MASK for place in range(num)], dtype=np.uint64)
+        counters = np.array([(start + number) & MASK for number in range(num)], dtype=np.uint64)
         bits = absorb(self._keys[:, None], counters)  # [B, num]
         return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,6 +1,6 @@
-"""Recipes of views that several papers share: frozen settings that a method's `Config` nests as `views`.
+"""Recipes of views that several papers share: frozen settings that a method's `Config` holds as `views`.
 
-A paper's numbers stand as defaults in its method's file. Images are normalised after the last transform.
+The defaults of a paper are in its method's file. Images are normalised after the last transform.
 """
 
 from dataclasses import dataclass, replace
@@ -25,23 +25,28 @@ Shear = Annotated[float, Within(0, 89)]
 
 @dataclass(frozen=True, kw_only=True)
 class Crops:
-    """Views of one size, all of an image drawn alike: a random crop, a flip, colours, a blur. SimCLR's by default
-    (Chen et al. 2020, section 3 and appendix A)."""
+    """Views of one size, all drawn the same way: a random crop, a flip, colours, a blur. The defaults are SimCLR's
+    (Chen et al. 2020, section 3 and appendix A).
+
+    >>> recipe = Crops(size=32, num=2).recipe()
+    >>> recipe.num_views, [type(transform).__name__ for transform in recipe.groups["global"][0].transforms]
+    (2, ['HorizontalFlip', 'ColorJitter', 'Grayscale', 'GaussianBlur'])
+    """
 
     size: ViewSide = 224
-    """Side of a view in pixels; follows data.image_size, and that follows it, unless both are given."""
+    """Side of a view in pixels; it and data.image_size follow each other unless both are given."""
     num: NumViews = 2
     """Views of each image."""
     min_scale: Area = 0.08
-    """Smallest area of the random crop as a share of the image."""
+    """Smallest area of the random crop, as a share of the image."""
     interpolation: Interpolation = "bilinear"
-    """How crops are resized, antialiased in either case."""
+    """How crops are resized, always antialiased."""
     flip: Share = 0.5
     """Probability of a horizontal flip."""
     vertical_flip: Share = 0.0
-    """Probability of a vertical flip, for images without an upside, such as those of satellites."""
+    """Probability of a vertical flip, for images without an upright position, such as satellite images."""
     affine_p: Share = 0.0
-    """Probability of a random affine map; of use where a crop alone says little, as on digits."""
+    """Probability of a random affine map, which helps where crops alone are too weak, as on digits."""
     degrees: Angle = 0.0
     """Largest rotation of the affine map, either way, in degrees."""
     translate: Share = 0.0
@@ -74,7 +79,7 @@ class Crops:
     """Probability of inverting the values above a half."""
 
     def recipe(self, mask: Mask | None = None) -> ViewRecipe:
-        """`num` views of the group "global"; with patches of each of them masked where a mask is given.
+        """Return `num` views in the group "global", each with masked patches if a mask is given.
 
         Raises:
             ValueError: if the settings make no view.
@@ -87,7 +92,7 @@ class Crops:
         )
 
     def _chain(self) -> tuple[Transform, ...]:
-        """The transforms in order; what can never act is left out."""
+        """Return the transforms in order, without those that can never act."""
         is_map = any((self.degrees, self.translate, self.shear, self.scale != (1.0, 1.0)))
         affine = Affine(
             p=self.affine_p,
@@ -107,7 +112,7 @@ class Crops:
         return tuple(transform for acts, transform in chain if acts > 0)
 
     def _colors(self) -> list[tuple[float, Transform]]:
-        """The transforms of colours in order, each with a number above 0 where it may act."""
+        """Return the colour transforms in order, each with a number that is above 0 if it can act."""
         brightness, contrast, saturation, hue = (self.jitter_strength * amount for amount in self.jitter)
         jitter = ColorJitter(
             p=self.jitter_p,
@@ -126,8 +131,13 @@ class Crops:
 
 @dataclass(frozen=True, kw_only=True)
 class AsymmetricCrops(Crops):
-    """Views of which every second one is blurred and solarised as often as the other is not. BYOL's by default (Grill
-    et al. 2020, appendix B, table 6); with `MultiCrop` as a further base class, the large views of multi-crop."""
+    """Views whose blur and solarisation alternate between two settings. The defaults are BYOL's (Grill et al. 2020,
+    appendix B, table 6); with `MultiCrop` as a further base class, these are the large views of multi-crop.
+
+    >>> first, second = AsymmetricCrops(size=32).recipe().groups["global"]
+    >>> type(first.transforms[-1]).__name__, type(second.transforms[-1]).__name__
+    ('GaussianBlur', 'Solarize')
+    """
 
     jitter: tuple[Amount, Amount, Amount, Annotated[float, Within(0, 0.5)]] = (0.4, 0.4, 0.2, 0.1)
     """Colour jitter of brightness, contrast, saturation and hue at strength 1."""
@@ -141,7 +151,7 @@ class AsymmetricCrops(Crops):
     """Probability of inverting the values above a half in the second view."""
 
     def recipe(self, mask: Mask | None = None) -> ViewRecipe:
-        """The same groups; in "global" the first, third, ... view are drawn one way, the second, fourth, ... the other.
+        """Return the groups; in "global" the first, third, ... view have the first settings, the others the second.
 
         Raises:
             ValueError: if the settings make no view.
@@ -154,7 +164,11 @@ class AsymmetricCrops(Crops):
 
 @dataclass(frozen=True, kw_only=True)
 class MultiCrop(Crops):
-    """Large views and small ones, all distorted alike. SwAV's by default (Caron et al. 2020, appendix A.2)."""
+    """Large and small views, all with the same transforms. The defaults are SwAV's (Caron et al. 2020, appendix A.2).
+
+    >>> {name: len(views) for name, views in MultiCrop().recipe().groups.items()}
+    {'global': 2, 'local': 6}
+    """
 
     min_scale: Area = 0.14
     """Smallest area of a large view as a share of the image."""
@@ -166,7 +180,7 @@ class MultiCrop(Crops):
     """Areas of small views as shares of the image."""
 
     def recipe(self, mask: Mask | None = None) -> ViewRecipe:
-        """The groups "global", masked where a mask is given, and "local".
+        """Return the groups "global", with masked patches if a mask is given, and "local".
 
         Raises:
             ValueError: if the settings make no view.
@@ -178,8 +192,12 @@ class MultiCrop(Crops):
 
 @dataclass(frozen=True, kw_only=True)
 class AsymmetricMultiCrop(AsymmetricCrops, MultiCrop):
-    """Large views as `AsymmetricCrops` has them, and small ones that are blurred by half. DINO's by default (Caron et
-    al. 2021, and the authors' code)."""
+    """Large views as in `AsymmetricCrops`, and small views with a blur probability of their own. The defaults are
+    DINO's (Caron et al. 2021, and the authors' code).
+
+    >>> {name: (len(views), views[0].size) for name, views in AsymmetricMultiCrop().recipe().groups.items()}
+    {'global': (2, 224), 'local': (8, 96)}
+    """
 
     min_scale: Area = 0.4
     """Smallest area of a large view as a share of the image."""
@@ -188,10 +206,10 @@ class AsymmetricMultiCrop(AsymmetricCrops, MultiCrop):
     local_scale: Areas = (0.05, 0.4)
     """Areas of small views as shares of the image."""
     local_blur_p: Share = 0.5
-    """Probability of a Gaussian blur of a small view, which is never solarised."""
+    """Probability of a Gaussian blur of a small view; small views are never solarised."""
 
     def recipe(self, mask: Mask | None = None) -> ViewRecipe:
-        """The groups "global", masked where a mask is given, and "local".
+        """Return the groups "global", with masked patches if a mask is given, and "local".
 
         Raises:
             ValueError: if the settings make no view.

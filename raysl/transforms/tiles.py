@@ -1,4 +1,4 @@
-"""Tiles of an image, in order or shuffled, for Jigsaw and PIRL."""
+"""Tiles of an image, in order or shuffled, for Jigsaw and PIRL, and tables of permutations to shuffle them by."""
 
 import math
 from dataclasses import dataclass
@@ -13,13 +13,20 @@ from torch import Tensor
 from raysl.hashing import hash_words
 from raysl.transforms.random import Ints, SampleRandom
 
+MAX_TILES = 9  # whose 362,880 permutations can all be compared
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tiles:
-    """One square tile out of each cell of a grid, at a random place in its cell.
+    """One square tile from each cell of a grid, at a random position in its cell.
 
     Cells are counted down the first column, then down the second: cell i * grid + j is the j-th from the top of the
-    i-th column from the left. Jigsaw (Noroozi and Favaro 2016) takes tiles of 64 pixels out of 3x3 cells of 85.
+    i-th column from the left. Jigsaw (Noroozi and Favaro 2016) takes tiles of 64 pixels from 3x3 cells of 85.
+
+    >>> tiles = Tiles(grid=2, size=8, jitter=1, order="fixed")
+    >>> params = tiles.draw(SampleRandom(seed=0, epoch=0, index=np.arange(5), view=0), (16, 16))
+    >>> tiles.cut(torch.zeros(5, 3, 16, 16), params).shape
+    torch.Size([5, 4, 3, 8, 8])
     """
 
     grid: int = 3
@@ -27,10 +34,10 @@ class Tiles:
     size: int = 64
     """Side of a tile, in pixels."""
     jitter: int = 21
-    """Number of places of a tile along each axis: offsets of 0 to jitter - 1 pixels from its cell's corner."""
+    """Number of positions of a tile along each axis: offsets of 0 to jitter - 1 pixels from its cell's corner."""
     order: str | Ints = "random"
-    """`fixed` is the cells' order, `random` one for each image (PIRL); a table int64 [num, grid**2], as
-    `permutation_table` makes it, gives each image one of its rows, whose number is the label (Jigsaw)."""
+    """`fixed` is the order of the cells, `random` a random order for each image (PIRL); a table int64 [num, grid**2]
+    from `permutation_table` gives each image one of its rows, whose number is the label (Jigsaw)."""
 
     def __post_init__(self) -> None:
         if min(self.grid, self.size, self.jitter) < 1:
@@ -43,7 +50,7 @@ class Tiles:
         if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] != self.num_tiles:
             raise ValueError(f"order of shape {rows.shape} must be a table [num, {self.num_tiles}]")
         if not np.array_equal(np.sort(rows, axis=1), np.broadcast_to(np.arange(self.num_tiles), rows.shape)):
-            raise ValueError(f"order has rows that are no permutations of 0 to {self.num_tiles - 1}; count from 0")
+            raise ValueError(f"order has rows that are not permutations of 0 to {self.num_tiles - 1}; count from 0")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Tiles):
@@ -58,7 +65,7 @@ class Tiles:
 
     @property
     def num_tiles(self) -> int:
-        """Tiles of an image."""
+        """Number of tiles of an image."""
         return self.grid**2
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
@@ -67,7 +74,7 @@ class Tiles:
         Returns:
             `offsets`, int64 [B, T, 2]: pixels to the right and down from the corner of each cell;
             `order`, int64 [B, T]: the cell of each tile;
-            `permutation`, int64 [B], where a table is given: the row of the order.
+            `permutation`, int64 [B], if there is a table: the row of the order.
 
         Raises:
             ValueError: if a tile with its jitter does not fit into its cell.
@@ -90,10 +97,10 @@ class Tiles:
 
         Args:
             images: [B, C, H, W] of any type, on any device.
-            params: what `draw` gave for images of this size.
+            params: the result of `draw` for images of this size.
 
         Returns:
-            [B, T, C, size, size]: tile k is that of cell `order[k]`.
+            [B, T, C, size, size]: tile k is from cell `order[k]`.
         """
         height, width = self._cell((images.shape[2], images.shape[3]))
         order = params["order"]  # [B, T]
@@ -102,15 +109,15 @@ class Tiles:
         top = order % self.grid * height + offsets[..., 1]
         image = torch.arange(len(order))[:, None]
         windows = images.unfold(2, self.size, 1).unfold(3, self.size, 1).permute(0, 2, 3, 1, 4, 5)
-        rows = (place.to(images.device, non_blocking=True) for place in (image, top, left))
+        rows = (indices.to(images.device, non_blocking=True) for indices in (image, top, left))
         return windows[tuple(rows)].contiguous()
 
     def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The label `permutation`, int64 [B], where a table is given."""
+        """Return the label `permutation`, int64 [B], if there is a table."""
         return {"permutation": params["permutation"]} if "permutation" in params else {}
 
     def _cell(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of a cell of images of this size."""
+        """Return height and width of a cell of images of this size."""
         height, width = size[0] // self.grid, size[1] // self.grid
         reach = self.size + self.jitter - 1
         if reach > min(height, width):
@@ -121,43 +128,43 @@ class Tiles:
         return height, width
 
 
-MAX_TILES = 9
-
-
 @lru_cache(maxsize=8)
 def permutation_table(num: int, num_tiles: int = 9, seed: int = 0) -> Ints:
-    """A set of permutations, each as far as possible from those before it.
+    """Return a set of permutations, each as far as possible from those before it.
 
-    The first is drawn with the seed; each further one has the largest average Hamming distance from all before, and is
-    the first of the lexicographic order where several have. A function of its arguments alone. 2000 permutations of 9
-    take about a second.
+    The method of Jigsaw (Noroozi and Favaro 2016, section 4.2): the first is drawn with the seed; each further one has
+    the largest average Hamming distance from all before, the lexicographically first of several. A function of its
+    arguments alone. 2000 permutations of 9 take about a second.
+
+    >>> permutation_table(3, num_tiles=3).shape
+    (3, 3)
 
     Args:
         num: how many, in [1, num_tiles!].
         num_tiles: length of each, in [1, 9].
-        seed: which first permutation.
+        seed: of the first permutation.
 
     Returns:
-        int64 [num, num_tiles], all different, not to be written to.
+        int64 [num, num_tiles], read-only, all rows different.
 
     Raises:
-        ValueError: if there are not that many, or the tiles are too many to list all their permutations.
+        ValueError: if there are fewer permutations than `num`, or more than 9 tiles.
     """
     if not 1 <= num_tiles <= MAX_TILES:
-        raise ValueError(f"num_tiles={num_tiles} must be in [1, {MAX_TILES}]; more have too many to compare")
+        raise ValueError(f"num_tiles={num_tiles} must be in [1, {MAX_TILES}]; more tiles have too many permutations")
     if not 1 <= num <= math.factorial(num_tiles):
         raise ValueError(f"num={num} permutations of {num_tiles}: give 1 to {math.factorial(num_tiles)}")
     candidates = _all_permutations(num_tiles)  # [num_tiles, N]
     chosen = hash_words(seed, num_tiles) % candidates.shape[1]
     table = np.empty((num, num_tiles), dtype=np.int64)
-    num_equal = np.zeros(candidates.shape[1], dtype=np.int32)  # places shared with all chosen so far
+    num_equal = np.zeros(candidates.shape[1], dtype=np.int32)  # positions shared with all chosen so far
     shared = np.empty(candidates.shape[1], dtype=np.uint8)
     same = np.empty(candidates.shape[1], dtype=np.bool_)
     for row in range(num):
         table[row] = candidates[:, chosen]
         shared.fill(0)
-        for place, tile in enumerate(table[row]):
-            np.equal(candidates[place], np.uint8(tile), out=same)
+        for position, tile in enumerate(table[row]):
+            np.equal(candidates[position], np.uint8(tile), out=same)
             np.add(shared, same.view(np.uint8), out=shared)
         np.add(num_equal, shared, out=num_equal)
         num_equal[chosen] = np.iinfo(np.int32).max // 2  # never again: far more than num * num_tiles
@@ -167,15 +174,19 @@ def permutation_table(num: int, num_tiles: int = 9, seed: int = 0) -> Ints:
 
 
 def average_hamming_distance(table: Ints) -> float:
-    """Share of places in which two different rows of [num, num_tiles] differ, on average over all pairs, in [0, 1]."""
+    """Return the average share of positions in which two different rows of [num, num_tiles] differ, in [0, 1].
+
+    >>> average_hamming_distance(np.array([[0, 1, 2], [1, 0, 2]]))
+    0.6666666666666667
+    """
     num, num_tiles = table.shape
     counts = np.stack([np.bincount(column, minlength=num_tiles) for column in table.T])
-    equal_pairs = (counts * (counts - 1)).sum()  # ordered pairs that share a place
+    equal_pairs = (counts * (counts - 1)).sum()  # ordered pairs that share a position
     return float(1.0 - equal_pairs / (num * (num - 1) * num_tiles))
 
 
 def _all_permutations(num_tiles: int) -> NDArray[np.uint8]:
-    """uint8 [num_tiles, num_tiles!], in lexicographic order."""
+    """Return all permutations, uint8 [num_tiles, num_tiles!], in lexicographic order."""
     count = math.factorial(num_tiles) * num_tiles
     flat = np.fromiter(chain.from_iterable(permutations(range(num_tiles))), dtype=np.uint8, count=count)
     return np.ascontiguousarray(flat.reshape(-1, num_tiles).T)

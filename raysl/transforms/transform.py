@@ -1,4 +1,4 @@
-"""The shape of a batched transform."""
+"""The base classes of batched transforms."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Transform(ABC):
         """Draw the parameters of `len(random)` images.
 
         Args:
-            random: the numbers of this transform, from its own slot.
+            random: the random numbers of this transform's slot.
             size: height and width of the images, in pixels.
 
         Returns:
@@ -36,29 +36,29 @@ class Transform(ABC):
 
         Args:
             images: float [B, C, H, W] in [0, 1], on any device; not written to.
-            params: what `draw` gave, still on the CPU.
+            params: the result of `draw`, still on the CPU.
 
         Returns:
             Float images of the same shape.
         """
 
     def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program | None:
-        """The same change as compiled operations for a CPU; None where there are none, and `apply` is used there too.
+        """Return the same change as compiled operations for a CPU, or None to use `apply` there too.
 
         Args:
-            params: what `draw` gave.
+            params: the result of `draw`.
             size: height and width of the images, in pixels.
         """
         return None
 
     def extras(self, params: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What a method has to know of the drawn parameters, [B, ...] by name, such as the rotation."""
+        """Return the drawn parameters that the method needs, [B, ...] by name, such as the rotation."""
         return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masked(Transform):
-    """A transform without other parameters than which images it changes."""
+    """A transform whose only parameter is which images it changes, `mask`."""
 
     p: float = 0.5
     """Probability for each image."""
@@ -67,11 +67,10 @@ class Masked(Transform):
         check_probability(self.p)
 
     def draw(self, random: SampleRandom, size: tuple[int, int]) -> dict[str, Tensor]:
-        """See `Transform.draw`: which images are changed, as `mask`."""
         return {"mask": torch.from_numpy(random.bernoulli(self.p))}
 
 
 def check_probability(p: float) -> None:
     """Raise ValueError unless `p` lies in [0, 1]."""
     if not 0.0 <= p <= 1.0:
-        raise ValueError(f"p={p} is no probability; give a number in [0, 1]")
+        raise ValueError(f"p={p} is outside [0, 1]; give a probability")

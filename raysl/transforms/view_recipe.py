@@ -1,4 +1,4 @@
-"""Recipes: all views that the data pipeline makes of an image for a method, and for evaluation."""
+"""Recipes: all views that the data pipeline makes of an image, for a method and for evaluation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +21,12 @@ class ViewRecipe:
     """All views of an image, by group; the views of a group share one output size.
 
     Views are numbered through all groups, and the number is part of the key of their randomness. A sample's views
-    are a function of (its image, seed, epoch, its index): the batch it comes in, the number of threads and the place
-    where it is worked on change no pixel, as long as that is one kind of device.
+    are a function of (image, seed, epoch, index): its batch, the number of threads and the process change no pixel on
+    one kind of device.
+
+    >>> recipe = evaluation_recipe(image_size=32)
+    >>> recipe([torch.zeros(3, 60, 80, dtype=torch.uint8)], index=np.array([0]), seed=0, epoch=0)["image"].shape
+    torch.Size([1, 1, 3, 32, 32])
 
     Raises:
         ValueError: if there is no group, an empty one, or one with two sizes.
@@ -41,8 +45,8 @@ class ViewRecipe:
             if len({view.tiles is None for view in views}) != 1:
                 raise ValueError(f"group {name!r} has views with tiles and without; give each kind a group of its own")
             if len(kinds := {view.extra_names for view in views}) != 1:
-                told = " and ".join(", ".join(names) or "nothing" for names in sorted(kinds))
-                raise ValueError(f"group {name!r} has views that tell {told}; give each kind a group of its own")
+                extras = " and ".join(", ".join(names) or "nothing" for names in sorted(kinds))
+                raise ValueError(f"group {name!r} has views with extras {extras}; give each kind a group of its own")
 
     @property
     def size(self) -> int:
@@ -51,11 +55,11 @@ class ViewRecipe:
 
     @property
     def num_views(self) -> int:
-        """Views of one image, over all groups."""
+        """Number of views of one image, over all groups."""
         return sum(view.num_images for views in self.groups.values() for view in views)
 
     def __call__(self, images: Sequence[Tensor], index: Ints, seed: int, epoch: int) -> dict[str, Tensor]:
-        """`crop`, then `augment`: uint8 [B, V, C, H, W] by group."""
+        """Crop and augment: uint8 [B, V, C, H, W] by group."""
         return self.augment(self.crop(images, index, seed, epoch), index, seed, epoch).views
 
     def crop(
@@ -66,15 +70,15 @@ class ViewRecipe:
         epoch: int,
         sizes: Sequence[tuple[int, int]] | None = None,
     ) -> dict[str, Tensor]:
-        """Cut every view out of every image, on the CPU.
+        """Cut every view from every image, on the CPU.
 
         Args:
             images: B uint8 images [C, H, W], of any sizes, with the same number of channels.
-            index: int64 [B], the samples' places in the dataset.
+            index: int64 [B], the samples' indices in the dataset.
             seed: seed of the run.
             epoch: pass over the dataset.
-            sizes: heights and widths that the crops are drawn for, where images were decoded at a reduced scale;
-                default: their own.
+            sizes: heights and widths to draw the crops for, where images were decoded at a reduced scale;
+                default: the sizes of `images`.
 
         Returns:
             uint8 [B, V, C, size, size] by group.
@@ -83,8 +87,7 @@ class ViewRecipe:
             ValueError: if an image is not uint8 [C, H, W] with as many channels as the first.
         """
         _check_images(images, index)
-        own = [(image.shape[1], image.shape[2]) for image in images]
-        sizes = own if sizes is None else sizes
+        sizes = [(image.shape[1], image.shape[2]) for image in images] if sizes is None else sizes
         heights, widths = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
         num_channels = images[0].shape[0] if images else 3
         out = {}
@@ -92,25 +95,22 @@ class ViewRecipe:
         for name, views in self.groups.items():
             side = views[0].crop.size
             group = torch.empty(len(images), len(views), num_channels, side, side, dtype=torch.uint8)
-            for place, view in enumerate(views):
-                random = SampleRandom(seed, epoch, index, first + place).at(_CROP)
+            for number, view in enumerate(views):
+                random = SampleRandom(seed, epoch, index, first + number).at(_CROP)
                 params = view.crop.draw(random, heights, widths)
-                _crop_each(view.crop, images, params, sizes, group[:, place])
+                _crop_each(view.crop, images, params, sizes, group[:, number])
             out[name] = group
             first += len(views)
         return out
 
     def room(self, sizes: Ints, index: Ints, seed: int, epoch: int) -> Floats:
-        """How many times smaller images could be before a view had to enlarge what it would have shrunk.
+        """Return how many times smaller images could be before a view had to enlarge its crop, float64 [B].
 
         Args:
             sizes: heights and widths in pixels, int64 [B, 2].
-            index: int64 [B], the samples' places in the dataset.
+            index: int64 [B], the samples' indices in the dataset.
             seed: seed of the run.
             epoch: pass over the dataset.
-
-        Returns:
-            float64 [B].
         """
         heights, widths = sizes.T
         rooms = []
@@ -121,11 +121,11 @@ class ViewRecipe:
         return np.min(rooms, axis=0)  # type: ignore[no-any-return]
 
     def augment(self, crops: dict[str, Tensor], index: Ints, seed: int, epoch: int) -> "Augmented":
-        """Run every view's transforms, on the device that the crops are on.
+        """Run every view's transforms, on the device of the crops.
 
         Args:
-            crops: uint8 [B, V, C, H, W] by group; used up, their memory is that of the result where that is possible.
-            index: int64 [B], the samples' places in the dataset.
+            crops: uint8 [B, V, C, H, W] by group; overwritten, since the result reuses their memory where possible.
+            index: int64 [B], the samples' indices in the dataset.
             seed: seed of the run.
             epoch: pass over the dataset.
         """
@@ -133,22 +133,22 @@ class ViewRecipe:
         first = 0
         for name, views in self.groups.items():
             group = crops[name].contiguous()
-            randoms = [SampleRandom(seed, epoch, index, first + place) for place in range(len(views))]
-            done = [view.augment(randoms[place], group, place) for place, view in enumerate(views)]
-            cut = [tiles for tiles, _ in done if tiles is not None]
+            randoms = [SampleRandom(seed, epoch, index, first + number) for number in range(len(views))]
+            results = [view.augment(randoms[number], group, number) for number, view in enumerate(views)]
+            cut = [tiles for tiles, _ in results if tiles is not None]
             out[name] = torch.cat(cut, dim=1) if cut else group
-            for extra in done[0][1]:
-                extras[f"{name}.{extra}"] = torch.stack([told[extra] for _, told in done], dim=1)
+            for extra in results[0][1]:
+                extras[f"{name}.{extra}"] = torch.stack([values[extra] for _, values in results], dim=1)
             first += len(views)
         return Augmented(out, extras)
 
 
 @dataclass(frozen=True)
 class Augmented:
-    """Views of some samples, and what the method has to know of what was drawn for them.
+    """Views of some samples, and the extras that the method needs.
 
     Args:
-        views: uint8 [B, V, C, H, W] by group; a view that is cut into tiles counts as many times as it has tiles.
+        views: uint8 [B, V, C, H, W] by group; each tile counts as a view.
         extras: [B, V, ...] on the CPU by group and name, such as "global.mask"; V views of the group.
     """
 
@@ -159,7 +159,11 @@ class Augmented:
 def evaluation_recipe(
     image_size: int, eval_resize: int | None = None, interpolation: Interpolation = "bilinear"
 ) -> ViewRecipe:
-    """One group "image" with one centre crop of `image_size`, nothing random.
+    """Return the recipe for evaluation: one group "image" with one centre crop, nothing random.
+
+    >>> recipe = evaluation_recipe(image_size=224)
+    >>> recipe.size, recipe.groups["image"][0].crop.resize
+    (224, 256)
 
     Args:
         image_size: side of the result, in pixels.
@@ -173,11 +177,11 @@ def evaluation_recipe(
 
 def _check_images(images: Sequence[Tensor], index: Ints) -> None:
     if len(images) != len(index):
-        raise ValueError(f"{len(images)} images came with {len(index)} indices; give one index for each image")
-    for image, place in zip(images, index, strict=True):
+        raise ValueError(f"{len(images)} images were given with {len(index)} indices; give one index for each image")
+    for image, number in zip(images, index, strict=True):
         if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != images[0].shape[0]:
             shape = f"[{images[0].shape[0]}, H, W]"
-            raise ValueError(f"image {place} is {image.dtype} {list(image.shape)}; decode it to uint8 {shape}")
+            raise ValueError(f"image {number} is {image.dtype} {list(image.shape)}; decode it to uint8 {shape}")
 
 
 def _crop_each(
@@ -186,7 +190,7 @@ def _crop_each(
     """Fill `out` [B, C, size, size]."""
     columns = [values.tolist() for values in params.values()]
     rows = zip(*columns, strict=True) if columns else [()] * len(images)
-    for image, row, size, place in zip(images, rows, sizes, out.unbind(0), strict=True):
+    for image, row, size, view in zip(images, rows, sizes, out.unbind(0), strict=True):
         values = dict(zip(params, row, strict=True))
         is_reduced = image.shape[1:] != size
-        place.copy_(crop.apply(image, crop.shrunk(values, size, image.shape[1:]) if is_reduced else values))
+        view.copy_(crop.apply(image, crop.shrunk(values, size, image.shape[1:]) if is_reduced else values))

@@ -136,7 +136,7 @@ def test_a_mask_does_not_depend_on_its_batch(transform) -> None:
         (lambda: BlockMask(aspect=(0.0, 1.0)), "aspect"),
         (lambda: RandomMask(ratio=75), "ratio=75"),
         (lambda: UnitMask(ratio=75), "ratio=75"),
-        (lambda: UnitMask(unit_size=24), "unit_size=24 is no multiple of patch_size=16"),
+        (lambda: UnitMask(unit_size=24), "unit_size=24 is not a multiple of patch_size=16"),
         (lambda: masks(RandomMask(), 1, (224, 100)), "does not divide images of 224x100"),
         (lambda: masks(BlockMask(patch_size=15), 1), "patch_size=15"),
     ],

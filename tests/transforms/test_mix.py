@@ -147,7 +147,7 @@ def test_images_in_uneven_sizes_do_not_depend_on_their_batch(images: Tensor) -> 
         (lambda: CutMix(alpha=-1.0), "alpha=-1.0"),
         (lambda: MixupOrCutMix(p=1.1), "p=1.1"),
         (lambda: MixupOrCutMix(switch_p=1.1), "switch_p=1.1"),
-        (lambda: Mixup().draw(draws(3), LANES, (8, 8)), "9 lanes came for 3 images"),
+        (lambda: Mixup().draw(draws(3), LANES, (8, 8)), "9 lanes were given for 3 images"),
     ],
 )
 def test_settings_out_of_range_are_refused(make, message: str) -> None:

@@ -7,8 +7,8 @@ import torchvision.transforms.v2 as vision
 from torch import Tensor
 
 from raysl.transforms import functional
-from raysl.transforms.augment_ops import OPS, apply_ops, values_of
-from raysl.transforms.auto_augment import POLICIES, AutoAugment, pairs_of
+from raysl.transforms.augment_ops import OPS, apply_ops, operation_values
+from raysl.transforms.auto_augment import POLICIES, AutoAugment, policy_table
 from raysl.transforms.rand_augment import NUM_OPS, RandAugment
 from raysl.transforms.random import SampleRandom
 
@@ -46,7 +46,7 @@ def test_each_operation_equals_torchvision_at_its_magnitude(images: Tensor, op: 
     table = magnitudes(10, height, width)
     number = np.full(9, OPS.index(op))
     signs = np.array([1.0, -1.0] * 4 + [1.0])
-    values = values_of(number, np.full(9, bin_ / 9), signs, (height, width))
+    values = operation_values(number, np.full(9, bin_ / 9), signs, (height, width))
     expected = []
     for row in range(9):
         magnitude = 0.0 if table is None else float(table[bin_]) * (signs[row] if is_signed else 1.0)
@@ -98,13 +98,13 @@ def test_rand_augment_leaves_operations_out_with_their_probability() -> None:
 def test_policies_are_torchvisions(policy: str) -> None:
     table = vision.AutoAugment(policy=vision.AutoAugmentPolicy(policy))._policies
     expected = [[(name, p, bin_ or 0) for name, p, bin_ in pair] for pair in table]
-    ours = [[(their_name(OPS[int(op)]), p, bin_) for op, p, bin_ in pair] for pair in pairs_of(policy).tolist()]
+    ours = [[(their_name(OPS[int(op)]), p, bin_) for op, p, bin_ in pair] for pair in policy_table(policy).tolist()]
     assert ours == expected
 
 
 def test_auto_augment_draws_the_operations_of_its_policy_with_their_probabilities() -> None:
     params = AutoAugment(policy="svhn").draw(draws(), (32, 32))
-    pairs = pairs_of("svhn")
+    pairs = policy_table("svhn")
     for place in range(2):
         expected = np.zeros(len(OPS))
         np.add.at(expected, pairs[:, place, 0].astype(int), pairs[:, place, 1] / len(pairs))

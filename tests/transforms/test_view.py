@@ -204,7 +204,7 @@ def test_wrong_recipes_and_images_are_refused(cuts) -> None:
     with pytest.raises(ValueError, match="at least one group"):
         ViewRecipe({})
     recipe, images = everything(16), cuts(2, 20, 20)
-    with pytest.raises(ValueError, match="2 images came with 3 indices"):
+    with pytest.raises(ValueError, match="2 images were given with 3 indices"):
         recipe(images, np.arange(3), 0, 0)
     with pytest.raises(ValueError, match=r"image 8 is torch\.float32"):
         recipe([images[0], images[1].float()], np.array([4, 8]), 0, 0)
