@@ -1,8 +1,7 @@
 """Losses: pure functions, tensors in, a scalar out; never below fp32 inside, float64 in stays float64.
 
 Where a loss compares this rank's rows with "the batch", the batch is an argument, gathered by
-`raysl.distributed.all_gather`. None reads a number from its tensors or picks by a mask, so that nobody has to wait for
-a GPU.
+`raysl.distributed.all_gather`. No loss reads a number from its tensors or selects by a mask, so none waits for a GPU.
 """
 
 from raysl.losses.classification import one_hot, smoothed, soft_binary_cross_entropy, soft_cross_entropy, top_share
@@ -18,11 +17,9 @@ from raysl.losses.contrastive import (
     self_normalised_nce,
     sup_con,
 )
-from raysl.losses.cosine import negative_cosine
+from raysl.losses.non_contrastive import koleo, negative_cosine, off_diagonal_squares
 from raysl.losses.precision import at_least_fp32
 from raysl.losses.reconstruction import masked_patch_l1, masked_patch_mse, patchify
-from raysl.losses.redundancy import off_diagonal_squares
-from raysl.losses.spread import koleo
 
 __all__ = [
     "UNKNOWN",

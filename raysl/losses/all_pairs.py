@@ -1,4 +1,4 @@
-"""What a contrastive loss needs of all pairs of embeddings, with memory linear in their number."""
+"""Sums over all pairs of embeddings for contrastive losses, with memory linear in the number of embeddings."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,40 +8,43 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 AT_ONCE = 2**22
-"""Products held at a time: 16 MB in float32."""
+"""Number of products held at a time: 16 MB in float32."""
 MOST_KEPT = 2**24
-"""Up to so many, all are kept for the backward pass; more are computed anew in it."""
+"""Largest number of products kept for the backward pass; more than that are computed again."""
 
 
 def log_sum_exp(anchors: Tensor, keys: Tensor, left_out: Tensor) -> tuple[Tensor, Tensor]:
-    """log of the sum of exp(anchor . key) over the keys that count, for each anchor, and the products with the others.
+    """Return for each anchor the log of the sum of exp(anchor . key) over the keys that count, and the other products.
 
-    No more than 64 MB are held beyond what goes in and out, in float32: with more products than fit, rows of them are
-    made a few at a time, and once more in the backward pass. Gradients can be taken once, of anchors and keys.
+    Beyond inputs and outputs at most 64 MB are held in float32: if the products do not fit, a few rows are computed at
+    a time, and again in the backward pass. Gradients can be taken once, for anchors and keys.
+
+    >>> log_sum_exp(torch.zeros(1, 2), torch.zeros(3, 2), left_out=torch.tensor([[0]]))  # log 2
+    (tensor([0.6931]), tensor([[0.]]))
 
     Args:
-        anchors: [A, D], each already divided by the temperature where there is one.
+        anchors: [A, D], already divided by the temperature, if any.
         keys: [M, D], of the same type.
-        left_out: int64 [A, E], the places of the keys that do not count for each anchor, all different; one at least
+        left_out: int64 [A, E], indices of the keys that do not count for each anchor, all different; at least one key
             must count.
 
     Returns:
-        The logarithms [A], and anchor . key of those left out [A, E].
+        The logarithms [A], and anchor . key for the keys left out [A, E].
     """
     return _LogSumExp.apply(anchors, keys, left_out)  # type: ignore[no-any-return]
 
 
 @torch.no_grad()
 def is_nearer(anchors: Tensor, keys: Tensor, left_out: Tensor) -> Tensor:
-    """Whether each left-out key has a larger product with its anchor than all keys that count have, bool [A, E].
+    """Return whether each left-out key has a larger product with its anchor than every key that counts, bool [A, E].
 
-    Arguments are those of `log_sum_exp`; memory is too.
+    Arguments and memory are those of `log_sum_exp`.
     """
-    found = torch.empty(left_out.shape, dtype=torch.bool, device=anchors.device)
+    is_near = torch.empty(left_out.shape, dtype=torch.bool, device=anchors.device)
     for part, products in _products(anchors, keys):
-        near = products.gather(1, left_out[part])  # [a, E], of the very products that they are compared with
-        found[part] = near > _masked(products, left_out[part]).amax(dim=1, keepdim=True)
-    return found
+        near = products.gather(1, left_out[part])  # [a, E], bit for bit among those it is compared with
+        is_near[part] = near > _masked(products, left_out[part]).amax(dim=1, keepdim=True)
+    return is_near
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -53,7 +56,7 @@ class _LogSumExp(torch.autograd.Function):
         for part, products in _products(anchors, keys):
             left.append(products.gather(1, left_out[part]))
             most[part] = _masked(products, left_out[part]).amax(dim=1, keepdim=True)
-            weights = products.sub_(most[part]).exp_()  # [a, M], of the keys in their sum
+            weights = products.sub_(most[part]).exp_()  # [a, M], shares of the sum before its normalisation
             total[part] = weights.sum(dim=1, keepdim=True)
             if is_kept:
                 kept.append(weights)
@@ -64,12 +67,12 @@ class _LogSumExp(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_sums: Tensor, grad_left: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         anchors, keys, left_out, most, total, *kept = ctx.saved_tensors
-        of_anchors, of_keys, _ = ctx.needs_input_grad
-        grad_anchors = torch.empty_like(anchors) if of_anchors else None
-        grad_keys = torch.zeros_like(keys) if of_keys else None
+        needs_anchors, needs_keys, _ = ctx.needs_input_grad
+        grad_anchors = torch.empty_like(anchors) if needs_anchors else None
+        grad_keys = torch.zeros_like(keys) if needs_keys else None
         scale = grad_sums[:, None] / total  # [A, 1]
         with torch.autocast(anchors.device.type, enabled=False):
-            for part, weights in _kept(kept) if kept else _recomputed(anchors, keys, left_out, most):
+            for part, weights in _stored_weights(kept) if kept else _recomputed(anchors, keys, left_out, most):
                 grad = (weights * scale[part]).scatter_(1, left_out[part], grad_left[part])  # [a, M]
                 if grad_anchors is not None:
                     torch.mm(grad, keys, out=grad_anchors[part])
@@ -79,7 +82,7 @@ class _LogSumExp(torch.autograd.Function):
 
 
 def _products(anchors: Tensor, keys: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Anchors a few at a time: which, and their products with all keys [a, M], in memory of their own."""
+    """Yield slices of the anchors and their products with all keys [a, M], each in fresh memory."""
     for part in _parts(anchors, keys):
         yield part, anchors[part] @ keys.T
 
@@ -94,7 +97,7 @@ def _masked(products: Tensor, left_out: Tensor) -> Tensor:
     return products.scatter_(1, left_out, -torch.inf)
 
 
-def _kept(parts: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
+def _stored_weights(parts: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
     first = 0
     for weights in parts:
         yield slice(first, first + len(weights)), weights

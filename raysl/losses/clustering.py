@@ -1,4 +1,4 @@
-"""Losses on the scores of prototypes."""
+"""Losses on scores of prototypes and clusters."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,20 @@ from torch.nn import functional as F
 from raysl.losses.precision import at_least_fp32
 
 UNKNOWN = -100
-"""Cluster of an image that no clustering has seen; it has no loss."""
+"""Cluster of an image that was not clustered; it has no loss."""
 
 
 def cluster_cross_entropy(logits: Tensor, clusters: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Cross entropy with clusters as classes, mean over all rows, also those of cluster `UNKNOWN`, which count 0: so it
-    is the same mean at any number of ranks.
+    """Cross entropy with clusters as classes, mean over all rows.
+
+    Rows of cluster `UNKNOWN` count 0 in the mean, so that it is the same at any number of ranks.
+
+    >>> cluster_cross_entropy(torch.zeros(2, 4), torch.tensor([3, UNKNOWN]))  # log(4) / 2
+    tensor(0.6931)
 
     Args:
         logits: [..., K].
-        clusters: int64 [...], of 0 to K - 1, or `UNKNOWN`.
+        clusters: int64 [...], 0 to K - 1 or `UNKNOWN`.
         weights: factors of the rows' losses [...]; default: 1.
 
     Raises:
@@ -38,44 +42,51 @@ def cluster_cross_entropy(logits: Tensor, clusters: Tensor, weights: Tensor | No
 def swapped_prediction(scores: Tensor, codes: Tensor, crops: Sequence[int], temperature: float = 0.1) -> Tensor:
     """Cross entropy of each view's prediction with the codes of another view (SwAV, arXiv 2006.09882, eq. 2 and 6).
 
-    The code of each assigned view is predicted from all other views of its image, of the same group or not. Mean over
-    images, other views and assigned views.
+    The code of each assigned view is predicted from all other views of its image, in any group. Mean over images, other
+    views and assigned views.
+
+    >>> scores, codes = torch.zeros(1, 2, 4), torch.eye(4)[None, :2]  # the codes of both views
+    >>> swapped_prediction(scores, codes, crops=[0, 1])  # log 4
+    tensor(1.3863)
 
     Args:
-        scores: cosines with the prototypes, of all views [B, V, K], V >= 2.
+        scores: cosines of all views with the prototypes [B, V, K], V >= 2.
         codes: soft or hard assignments [B, A, K], each summing to 1; no gradient flows into them.
-        crops: which view of `scores` each of the A codes belongs to.
+        crops: the view in `scores` of each of the A codes.
         temperature: divides the scores, above 0.
 
     Raises:
-        ValueError: if there is one view only, or `crops` does not fit `codes` and `scores`.
+        ValueError: if there are fewer than two views, or `crops` does not fit `codes` and `scores`.
     """
     num_views = scores.shape[1]
     if num_views < 2 or len(crops) != codes.shape[1] or not all(0 <= crop < num_views for crop in crops):
         raise ValueError(
-            f"{codes.shape[1]} codes of the views {list(crops)} cannot be predicted from the others of {num_views} "
-            "view(s): give two views at least, and the place of its view for each code"
+            f"{codes.shape[1]} codes of the views {list(crops)} cannot be predicted from the other views of "
+            f"{num_views}: give at least two views, and for each code the number of its view"
         )
     with torch.autocast(scores.device.type, enabled=False):
         log_p = torch.log_softmax(at_least_fp32(scores) / temperature, dim=-1)  # [B, V, K]
         q = codes.detach().to(log_p.dtype)
         terms = -torch.einsum("bak,bvk->bav", q, log_p)  # [B, A, V]
         others = [
-            torch.cat([terms[:, place, :crop], terms[:, place, crop + 1 :]], dim=1) for place, crop in enumerate(crops)
+            torch.cat([terms[:, code, :crop], terms[:, code, crop + 1 :]], dim=1) for code, crop in enumerate(crops)
         ]
         return torch.stack(others).mean()
 
 
 def masked_prediction(scores: Tensor, codes: Tensor, mask: Tensor, temperature: float = 0.1) -> Tensor:
-    """Cross entropy of what is predicted for masked patches with their codes (iBOT, arXiv 2111.07832, eq. 3).
+    """Cross entropy of predictions for masked patches with their codes (iBOT, arXiv 2111.07832, eq. 3).
 
-    Mean over the masked patches of a view, then over views and images: a view without any counts, with 0. So an image
-    weighs the same whatever the others' masks are.
+    Mean over the masked patches of a view, then over views and images; a view without masked patches counts as 0. An
+    image's weight does not depend on the masks of the others.
+
+    >>> masked_prediction(torch.zeros(1, 2, 4), torch.eye(4)[None, :2], torch.tensor([[True, False]]))  # log 4
+    tensor(1.3863)
 
     Args:
         scores: of M patches of each view, [..., M, K].
         codes: assignments, each summing to 1, [..., M, K]; no gradient flows into them.
-        mask: bool [..., M], which of the M patches are masked.
+        mask: bool [..., M], True where a patch is masked.
         temperature: divides the scores, above 0.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Losses on pixels that a network did not see."""
+"""Losses on reconstructed pixels of masked patches."""
 
 import torch
 from torch import Tensor
@@ -9,18 +9,22 @@ from raysl.losses.precision import at_least_fp32
 def masked_patch_mse(predictions: Tensor, patches: Tensor, mask: Tensor, is_normalised: bool = True) -> Tensor:
     """Squared error of predicted pixels on masked patches (MAE, He et al. 2021, arXiv 2111.06377, section 3).
 
-    Mean over the values of a patch, the masked patches of an image, and images; as a mask of MAE hides equally many
-    patches of each image, that is the mean over masked patches. An image without any adds 0.
+    Mean over the values of a patch, the masked patches of an image, and images. MAE masks equally many patches of each
+    image, so this is the mean over masked patches. An image without masked patches adds 0.
+
+    >>> patches = torch.tensor([[[1.0, 3.0], [0.0, 0.0]]])
+    >>> masked_patch_mse(torch.zeros(1, 2, 2), patches, torch.tensor([[True, False]]), is_normalised=False)
+    tensor(5.)
 
     Args:
         predictions: [B, L, P].
-        patches: the pixels of `patchify`, [B, L, P]; no gradient flows into them.
-        mask: bool [B, L], True where a patch was hidden.
-        is_normalised: compare with pixels less the mean of their patch, over the root of its (unbiased) variance
+        patches: the pixels from `patchify`, [B, L, P]; no gradient flows into them.
+        mask: bool [B, L], True where a patch was masked.
+        is_normalised: compare with pixels minus their patch's mean, divided by the root of its (unbiased) variance
             + 1e-6 (section 4.1, table 1d).
 
     Raises:
-        ValueError: if the shapes do not fit, or a patch has one value and is to be normalised.
+        ValueError: if the shapes do not fit, or patches of one value are to be normalised.
     """
     _check_shapes(predictions, patches, mask)
     if is_normalised and patches.shape[2] < 2:
@@ -38,7 +42,11 @@ def masked_patch_l1(predictions: Tensor, patches: Tensor, mask: Tensor) -> Tenso
     """Absolute error of predicted pixels on masked patches (SimMIM, Xie et al. 2021, arXiv 2111.09886, section 3.4).
 
     Mean over the values of a patch, the masked patches of an image, and images, with the arguments of
-    `masked_patch_mse`. Pixels are compared as they are.
+    `masked_patch_mse`. Pixels are not normalised.
+
+    >>> patches = torch.tensor([[[1.0, 3.0], [0.0, 0.0]]])
+    >>> masked_patch_l1(torch.zeros(1, 2, 2), patches, torch.tensor([[True, False]]))
+    tensor(2.)
 
     Raises:
         ValueError: if the shapes do not fit.
@@ -50,14 +58,17 @@ def masked_patch_l1(predictions: Tensor, patches: Tensor, mask: Tensor) -> Tenso
 
 
 def patchify(images: Tensor, patch_size: int) -> Tensor:
-    """Images [B, C, H, W] as rows of patches [B, H/p * W/p, p*p*C], a patch's values by row, column and channel.
+    """Cut images [B, C, H, W] into patches [B, H/p * W/p, p*p*C], whose values are in order of row, column and channel.
+
+    >>> patchify(torch.zeros(2, 3, 224, 224), patch_size=16).shape
+    torch.Size([2, 196, 768])
 
     Raises:
         ValueError: if `patch_size` does not divide both sides.
     """
     batch, channels, height, width = images.shape
     if height % patch_size or width % patch_size:
-        raise ValueError(f"patches of {patch_size} pixels do not fill images of {height} x {width}")
+        raise ValueError(f"patches of {patch_size} pixels do not cover images of {height} x {width}; give a divisor")
     grid = images.reshape(batch, channels, height // patch_size, patch_size, width // patch_size, patch_size)
     return grid.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, patch_size**2 * channels)  # from [B, C, h, p, w, p]
 
@@ -71,6 +82,6 @@ def _check_shapes(predictions: Tensor, patches: Tensor, mask: Tensor) -> None:
 
 
 def _over_masked(errors: Tensor, mask: Tensor) -> Tensor:
-    """Mean over images of the mean error [B, L] of the masked patches of each; an image without any adds 0."""
+    """Return the mean over images of the mean error [B, L] of masked patches; an image without any adds 0."""
     masked = mask.to(errors.dtype)
     return ((errors * masked).sum(dim=1) / masked.sum(dim=1).clamp(min=1)).mean()

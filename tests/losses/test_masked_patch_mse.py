@@ -73,7 +73,7 @@ def test_patches_hold_their_pixels_by_row_column_and_channel() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="patches of 3 pixels do not fill images of 4 x 6"):
+    with pytest.raises(ValueError, match="patches of 3 pixels do not cover images of 4 x 6"):
         patchify(torch.ones(1, 3, 4, 6), 3)
     with pytest.raises(ValueError, match=r"must be \[B, L, P\]"):
         masked_patch_mse(torch.ones(2, 5, 4), torch.ones(2, 5, 4), torch.ones(2, 4, dtype=torch.bool))

@@ -136,7 +136,7 @@ def test_contrast_is_computed_in_fp32_at_the_least() -> None:
 
 
 def test_nce_without_noise_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"rows \[2, 1, 3\] hold no noise"):
+    with pytest.raises(ValueError, match=r"rows \[2, 1, 3\] contain no noise"):
         nce(torch.ones(2, 3), torch.ones(2, 1, 3), torch.tensor(0.0), 5)
-    with pytest.raises(ValueError, match=r"rows \[2, 1, 3\] hold no noise"):
+    with pytest.raises(ValueError, match=r"rows \[2, 1, 3\] contain no noise"):
         self_normalised_nce(torch.ones(2, 3), torch.ones(2, 1, 3))

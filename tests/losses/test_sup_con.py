@@ -74,5 +74,5 @@ def test_sup_con_is_computed_in_fp32_at_the_least() -> None:
 
 def test_sup_con_refuses_a_single_view() -> None:
     z = torch.ones(4, 1, 3)
-    with pytest.raises(ValueError, match="two views at least, got 1"):
+    with pytest.raises(ValueError, match="at least two views, got 1"):
         sup_con(z, z, torch.arange(4), torch.zeros(4, dtype=torch.int64))

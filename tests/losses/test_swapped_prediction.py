@@ -68,5 +68,5 @@ def test_it_is_computed_in_fp32_at_the_least() -> None:
 
 @pytest.mark.parametrize(("views", "crops"), [(1, [0]), (3, [0, 1, 2]), (3, [0, 3])])
 def test_codes_of_views_that_are_not_there_are_refused(views: int, crops: list[int]) -> None:
-    with pytest.raises(ValueError, match="cannot be predicted from the others"):
+    with pytest.raises(ValueError, match="cannot be predicted from the other views"):
         swapped_prediction(torch.ones(2, views, 4), torch.ones(2, min(len(crops), 2), 4), crops)
