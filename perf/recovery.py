@@ -14,7 +14,7 @@ from typing import Any
 
 from perf.numbers import machine, medians, seconds_line
 from raysl.errors import ConfigError, RunFailed
-from raysl.process.descendants import PROC, command_of, descendants
+from raysl.process.proc import PROC, command_of, descendants
 from raysl.train.files import STARTUP_FILE
 
 log = logging.getLogger("raysl")

@@ -42,7 +42,7 @@ from raysl.runs.trainer import Trainer
 from raysl.runs.worker import Job, Outcome, max_corrupt, train_worker
 from raysl.storage.addresses import absolute, join
 from raysl.storage.folder import outlast
-from raysl.storage.lock_files import Lock
+from raysl.storage.owner import Owner
 from raysl.train.callbacks.corrupt_images import too_many
 from raysl.train.callbacks.metrics_log import parse_metrics
 from raysl.train.expected import check_expected
@@ -131,7 +131,7 @@ def _pretrain(
     run = prepare(config)
     folder, plan = RunFolder.of(config), run.setup.plan
     folder.make()
-    with folder.locked() as lock:
+    with folder.locked() as owner:
         found = begin(run, folder)
         if found.name is not None:
             _check_corrupt(run, folder, found)
@@ -143,7 +143,7 @@ def _pretrain(
                 log.info("resumed at step %d of %d", step, plan.total_steps)
             if stop is not None and stop.is_set():
                 raise Stopped(how_to_go_on(step, plan.total_steps, found.name, folder.uri))
-            step, ended = _train(run, lock, folder, marks, callbacks, signals, waits, step, last, stop)
+            step, ended = _train(run, owner, folder, marks, callbacks, signals, waits, step, last, stop)
         elif ended is not None:
             log.info("the run %s is finished: %s; train.extend=true goes on with it", config.name, ended)
         elif step == plan.total_steps:
@@ -168,7 +168,7 @@ def _check_corrupt(run: Prepared, folder: RunFolder, found: Found) -> None:
 
 def _train(
     run: Prepared,
-    lock: Lock | None,
+    owner: Owner | None,
     folder: RunFolder,
     marks: dict[str, float],
     callbacks: Sequence[ray.train.UserCallback],
@@ -189,7 +189,7 @@ def _train(
         run=replace(run, loader=replace(run.loader, augment_in_task=in_task)),
         task_cpus=shape.task_cpus,
         probe=uuid.uuid4().hex,
-        lock=lock,
+        owner=owner,
         marks=marks | {"ray": time.time()},
         last=last,
     )

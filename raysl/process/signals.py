@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from raysl.errors import Stopped
-from raysl.process.descendants import descendants
+from raysl.process.proc import descendants
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ONE_REQUEST_S = 0.5  # `timeout` sends its signal to its child and to the group of both: the child may get it twice
@@ -146,13 +146,15 @@ def _tell(stopped: Stopped) -> None:
         os.write(2, f"{line}\n".encode())
 
 
-def end_at_once(code: int) -> None:
+def end_at_once(code: int, message: str = "") -> None:
     """End this process now, and all that it has started."""
     for pid in descendants(os.getpid()):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     if os.isatty(2):
         os.write(2, b"\x1b[?25h\n")  # the cursor, which a progress bar hides
+    if message:
+        print(message, file=sys.stderr, flush=True)
     os._exit(code)
 
 

@@ -6,8 +6,8 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from raysl.checkpoint.files import Found, newest_whole
@@ -18,8 +18,7 @@ from raysl.errors import ConfigError, RunInUse
 from raysl.runs.extend import check_length
 from raysl.storage.addresses import cut, join
 from raysl.storage.folder import Folder
-from raysl.storage.lock import run_lock
-from raysl.storage.lock_files import Lock
+from raysl.storage.owner import Owner, own_folder
 from raysl.train.files import EVENTS_FILE, event_line
 
 log = logging.getLogger("raysl")
@@ -76,15 +75,13 @@ class RunFolder(Folder):
         """Add a line to the events, while no worker does."""
         self.write(EVENTS_FILE, self.read_if_there(EVENTS_FILE) + event_line(event))
 
-    @contextmanager
-    def locked(self) -> Iterator[Lock | None]:
-        """Be the only driver of the run; gives the lock of a remote one, which its worker looks at, too.
+    def locked(self) -> AbstractContextManager[Owner | None]:
+        """Be the only driver of the run while inside; yields the owner of a remote one, which its worker checks, too.
 
         Raises:
             RunInUse: if another one is at work in this folder.
         """
-        with run_lock(self) as lock:
-            yield lock
+        return own_folder(self)
 
     def is_in_use(self) -> bool:
         """Whether another driver is at work in this folder."""

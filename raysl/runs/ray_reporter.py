@@ -14,7 +14,7 @@ from raysl.checkpoint.files import KEPT_FILE, META_FILE, STATE_FILE, checkpoint_
 from raysl.runs.folder import RunFolder
 from raysl.runs.store import LocalStore, RemoteStore, Store
 from raysl.storage.folder import Folder, outlast
-from raysl.storage.lock_files import Lock
+from raysl.storage.owner import Owner
 from raysl.train.disk import Disk
 from raysl.train.files import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, PROJECTOR_FILE, note_event
 from raysl.train.reporter import Save
@@ -27,19 +27,19 @@ class RayReporter:
         folder: of the run.
         logs: local folder that logs are written to.
         keep: newest checkpoints that stay.
-        lock: of the run, where its folder is remote; nothing is stored by one who lost it.
+        owner: of the run's folder, where that is remote; nothing is stored once another driver owns it.
         disk: is told where it is full.
     """
 
     def __init__(
-        self, folder: RunFolder, logs: Path, keep: int, lock: Lock | None = None, disk: Disk | None = None
+        self, folder: RunFolder, logs: Path, keep: int, owner: Owner | None = None, disk: Disk | None = None
     ) -> None:
         self.disk = disk or Disk()
         self.folder = folder
         self.logs = logs
         self.store: Store | None = None
         if dist.is_main():
-            self.store = store_of(folder, logs, keep, lock, self.disk)
+            self.store = store_of(folder, logs, keep, owner, self.disk)
 
     def restore(self) -> Path | None:
         """See `Reporter.restore`. What an earlier start left half-written is swept up."""
@@ -88,7 +88,7 @@ class RayReporter:
         return found.name
 
 
-def store_of(folder: Folder, logs: Path, keep: int, lock: Lock | None = None, disk: Disk | None = None) -> Store:
+def store_of(folder: Folder, logs: Path, keep: int, owner: Owner | None = None, disk: Disk | None = None) -> Store:
     """Where the checkpoints of a run go; each that is stored is noted in its events."""
     disk = disk or Disk()
 
@@ -101,7 +101,7 @@ def store_of(folder: Folder, logs: Path, keep: int, lock: Lock | None = None, di
 
     if folder.is_local:
         return LocalStore(folder, keep, tell, told_saved, disk)
-    return RemoteStore(folder, logs, keep, tell, lock, told_saved, disk)
+    return RemoteStore(folder, logs, keep, tell, owner, told_saved, disk)
 
 
 def local_logs(folder: RunFolder) -> Path:

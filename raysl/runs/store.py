@@ -15,7 +15,7 @@ from typing import Protocol
 from raysl.checkpoint.files import remove_old, upload, write_local
 from raysl.errors import ConfigError, StorageError
 from raysl.storage.folder import Folder, outlast
-from raysl.storage.lock_files import Lock, LockFiles
+from raysl.storage.owner import Owner, OwnerFiles
 from raysl.storage.reads import reason_of
 from raysl.train.disk import Disk
 from raysl.train.reporter import Save
@@ -104,7 +104,7 @@ class RemoteStore:
         logs: local folder that the logs are written to.
         keep: checkpoints.
         tell: takes a sentence when one cannot be stored.
-        lock: of the run; nothing more is stored once another driver has taken it over.
+        owner: of the run's folder; nothing more is stored once another driver owns it.
         told_saved: takes the name of each that is stored.
         disk: is told where the local one is full.
     """
@@ -115,14 +115,14 @@ class RemoteStore:
         logs: Path,
         keep: int,
         tell: Tell,
-        lock: Lock | None = None,
+        owner: Owner | None = None,
         told_saved: Tell = _nothing,
         disk: Disk | None = None,
     ) -> None:
         self.folder = folder
         self.told_saved = told_saved
         self.disk = disk or Disk()
-        self.lock = lock
+        self.owner = owner
         self.is_overtaken = False
         self.logs = logs
         self.keep = keep
@@ -192,7 +192,7 @@ class RemoteStore:
     def _store(self, task: tuple[str, Path] | None) -> None:
         """One try: the logs first, so that they reach as far as the checkpoint."""
         try:
-            self._check_lock()
+            self._check_owner()
             self._store_logs()
             if task is not None:
                 name, draft = task
@@ -216,11 +216,11 @@ class RemoteStore:
                 self.folder.copy_in(path, name) if "/" in name else self.folder.upload(path, name)
                 self._stored_logs[name] = version
 
-    def _check_lock(self) -> None:
-        taker = None if self.lock is None else LockFiles(self.folder).taker(self.lock)
-        if taker is not None:
+    def _check_owner(self) -> None:
+        successor = None if self.owner is None else OwnerFiles(self.folder).successor(self.owner)
+        if successor is not None:
             self.is_overtaken = True
-            raise StorageError(f"nothing more is stored in {self.folder.uri}, which is held by {taker} now")
+            raise StorageError(f"nothing more is stored in {self.folder.uri}, which is now held by {successor}")
 
     def _goes_on(self) -> bool:
         """Whether a try that failed is followed by another."""

@@ -26,7 +26,7 @@ from raysl.process.memory import keep_freed_memory
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.prepare import Prepared
 from raysl.runs.ray_reporter import RayReporter, local_logs
-from raysl.storage.lock_files import Lock
+from raysl.storage.owner import Owner
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.collapse_watch import CollapseWatch
 from raysl.train.callbacks.corrupt_images import CorruptImages
@@ -54,7 +54,7 @@ class Job:
         run: settings, images, classes.
         task_cpus: CPUs of a data task.
         probe: what the driver wrote into the run's folder, for workers to find there.
-        lock: of the run, where its folder is remote.
+        owner: of the run's folder, where that is remote.
         marks: moments of the start so far, seconds since the epoch, by name.
         last: updates to be done when this start ends; None for all of the run's.
     """
@@ -62,7 +62,7 @@ class Job:
     run: Prepared
     task_cpus: float
     probe: str
-    lock: Lock | None
+    owner: Owner | None
     marks: dict[str, float]
     last: int | None = None
 
@@ -108,7 +108,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     except ConfigError as error:
         return Outcome(0, str(error), is_input_wrong=True)
     logs, disk = local_logs(folder) if dist.is_main() else Path(folder.path), Disk()
-    reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.lock, disk)
+    reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.owner, disk)
     restored = reporter.restore()
     state = TrainState.create(setup, device, job.run.classes, is_new=restored is None)
     if restored is not None:

@@ -71,7 +71,7 @@ def read_file(system: fs.FileSystem, path: str) -> bytes:
 
 
 def _read_whole(system: fs.FileSystem, path: str) -> bytes:
-    inner = _fsspec(system)
+    inner = fsspec_client(system)
     if inner is not None:
         return bytes(inner.cat_file(path))
     if isinstance(system, fs.LocalFileSystem):
@@ -87,7 +87,7 @@ def check_server(system: fs.FileSystem, path: str) -> None:
         RunFailed: if it does not answer again and again.
         aiohttp.ClientResponseError: if it answers that it will not tell.
     """
-    inner = _fsspec(system)
+    inner = fsspec_client(system)
     if inner is None or "http" not in inner.protocol:
         return
     with suppress(FileNotFoundError):
@@ -114,7 +114,7 @@ def read_ranges(system: fs.FileSystem, path: str, offsets: Sequence[int], sizes:
     is_local = isinstance(system, fs.LocalFileSystem)
     with ExitStack() as stack:
         file = None
-        if _fsspec(system) is None:
+        if fsspec_client(system) is None:
             file = stack.enter_context(retrying(lambda: system.open_input_file(path), "open", path))
         if is_local or len(offsets) == 1:
             return [part(offset, size) for offset, size in zip(offsets, sizes, strict=True)]
@@ -124,7 +124,7 @@ def read_ranges(system: fs.FileSystem, path: str, offsets: Sequence[int], sizes:
 
 def _read_part(system: fs.FileSystem, path: str, file: pa.NativeFile | None, offset: int, size: int) -> bytes:
     if file is None:
-        content = bytes(_fsspec(system).cat_file(path, start=offset, end=offset + size))
+        content = bytes(fsspec_client(system).cat_file(path, start=offset, end=offset + size))
     else:
         content = bytes(file.read_at(size, offset))
     if len(content) != size:
@@ -132,8 +132,8 @@ def _read_part(system: fs.FileSystem, path: str, file: pa.NativeFile | None, off
     return content
 
 
-def _fsspec(system: fs.FileSystem) -> Any:
-    """The fsspec file system in an Arrow one, else None.
+def fsspec_client(system: fs.FileSystem) -> Any:
+    """Return the fsspec file system in an Arrow one, else None.
 
     Whole files and parts are asked of it directly: Arrow takes any answer of a website but 200 for a missing file.
     """

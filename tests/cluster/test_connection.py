@@ -17,7 +17,7 @@ from raysl.errors import ConfigError, RunFailed
 DRIVER = """
 import os, signal
 from raysl.cluster.connection import connect, disconnect
-from raysl.process.descendants import descendants
+from raysl.process.proc import descendants
 from raysl.process.signals import heeding
 import ray
 with heeding() as signals, signals.saving(lambda: True):

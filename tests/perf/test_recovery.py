@@ -7,7 +7,7 @@ import pytest
 
 from perf.recovery import measure_recovery, recovery_table
 from raysl.errors import ConfigError, RunFailed
-from raysl.process.descendants import command_of, descendants
+from raysl.process.proc import command_of, descendants
 
 
 def test_a_run_that_fails_is_reported_with_what_it_said() -> None:

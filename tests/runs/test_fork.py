@@ -21,7 +21,7 @@ from raysl.runs.fork import fork
 from raysl.runs.lineage import Parent, parents_of
 from raysl.runs.prepare import prepare
 from raysl.schedule import Step
-from raysl.storage.lock import LockTimes
+from raysl.storage.owner import OwnerTimes
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
@@ -225,7 +225,7 @@ def test_a_parent_without_a_checkpoint_is_refused(tmp_path: Path, where: str) ->
 def test_a_fork_from_and_to_a_bucket_is_the_same(
     tmp_path: Path, parent: RunFolder, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("raysl.storage.lock.LockTimes", partial(LockTimes, settle_s=0.0))
+    monkeypatch.setattr("raysl.storage.owner.OwnerTimes", partial(OwnerTimes, settle_s=0.0))
     bucket = f"faulty://{tmp_path}"
     config = config_of(f"{bucket}/bucket", "child", "optim.lr=0.7")
     fork(config, f"{bucket}/parent")

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from raysl.errors import RunFailed, RunInUse
 from raysl.storage.folder import Folder, outlast
-from raysl.storage.lock import local_lock, remote_lock
+from raysl.storage.owner import own_folder
 
 log = logging.getLogger("raysl")
 
@@ -76,43 +75,34 @@ def workplace(folder: Folder) -> Iterator[Workplace]:
     with ExitStack() as held:
         place = Workplace(folder)
         try:
-            _lock(folder, place, held)
+            held.enter_context(_owned(place))
         except RunInUse as error:
             holder = str(error).partition(";")[0]
             place = Workplace(folder.child(f"{OWN}{uuid.uuid4().hex[:8]}"))
             outlast(place.folder.make)
             held.callback(partial(outlast, partial(place.folder.remove_folder, "")))
-            _lock(place.folder, place, held)
+            held.enter_context(_owned(place))
             log.info("%s: this command keeps its features in a folder of its own, %s", holder, place.folder.uri)
         else:
             _clear(folder)
         yield place
 
 
-def _lock(folder: Folder, place: Workplace, held: ExitStack) -> None:
-    """Hold the lock of a folder until the end.
+@contextmanager
+def _owned(place: Workplace) -> Iterator[None]:
+    """Own the folder of a workplace. A process that loses a remote one goes on, and leaves what lies there alone.
 
     Raises:
-        RunInUse: if another process has it.
+        RunInUse: if another process owns it.
     """
-    if folder.is_local:
-        held.enter_context(local_lock(Path(folder.path), folder.uri))
-        return
-
-    held.enter_context(_remote(folder, place))
-
-
-@contextmanager
-def _remote(folder: Folder, place: Workplace) -> Iterator[None]:
-    """The lock of a remote folder. A process that loses it goes on, and leaves what lies there alone."""
 
     def lost(message: str) -> None:
         place.is_lost = True
-        log.warning("another process has taken over the features in %s: %s", folder.uri, message)
+        log.warning("another process has taken over the features in %s: %s", place.folder.uri, message)
 
     is_done = False
     try:
-        with remote_lock(folder, on_lost=lost):
+        with own_folder(place.folder, lost):
             yield
             is_done = True
     except RunFailed:
@@ -125,5 +115,5 @@ def _clear(folder: Folder) -> None:
     for entry in folder.entries() if folder.is_local else ():
         is_new = time.time() - entry.mtime_ns / 1e9 < YOUNG_S  # its process may be about to lock it
         if entry.base_name.startswith(OWN) and not is_new:
-            with suppress(RunInUse), local_lock(Path(entry.path), folder.uri_of(entry.base_name)):
+            with suppress(RunInUse), own_folder(folder.child(entry.base_name)):
                 folder.remove_folder(entry.base_name)

@@ -9,7 +9,7 @@ from typing import Any
 from pyarrow import fs
 
 from raysl.storage.addresses import telling
-from raysl.storage.reads import REMOTE_READS, retrying
+from raysl.storage.reads import REMOTE_READS, fsspec_client, retrying
 
 MOST_ASKED = 10_000
 """Files that a remote storage is asked for one by one; of more of them the version is unknown."""
@@ -59,7 +59,7 @@ def _versions_in(system: fs.FileSystem, paths: Sequence[str]) -> list[str | None
     if len(paths) > MOST_ASKED:
         return [None] * len(paths)
     with telling("read", paths[0]):
-        if not _has_tags(system):
+        if fsspec_client(system) is None:
             infos = retrying(lambda: system.get_file_info(list(paths)), "read", paths[0])
             return [version_at(system, info) for info in infos]
         with ThreadPoolExecutor(REMOTE_READS) as pool:
@@ -74,17 +74,14 @@ def _local(path: str) -> str | None:
 
 
 def _tag(system: fs.FileSystem, path: str) -> str | None:
-    if not _has_tags(system):
+    client = fsspec_client(system)
+    if client is None:
         return None
     try:
-        known: dict[str, Any] = system.handler.fs.info(path)
+        known: dict[str, Any] = client.info(path)
     except FileNotFoundError:  # reading it says so
         return None
     return next((f"{known[name]}" for name in _TAGS if known.get(name)), None)
-
-
-def _has_tags(system: fs.FileSystem) -> bool:
-    return isinstance(system, fs.PyFileSystem) and isinstance(system.handler, fs.FSSpecHandler)
 
 
 def _is_local(system: fs.FileSystem) -> bool:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,14 @@ from raysl.checkpoint.files import seal
 from raysl.errors import ConfigError, RunFailed, RunInUse, StorageError
 from raysl.runs.folder import RunFolder
 from raysl.runs.store import RemoteStore
-from raysl.storage.exclusive import Unconditional, create_new
 from raysl.storage.folder import Folder
-from raysl.storage.lock import LockTimes, remote_lock
-from raysl.storage.lock_files import Lock, LockFiles
+from raysl.storage.notes import Unconditional, create_new
+from raysl.storage.owner import Owner, OwnerFiles, OwnerTimes, own_remote
 from tests.processes import has_ended, wait_until
 
-FAST = LockTimes(beat_s=0.05, stale_s=1.5, look_s=0.05, settle_s=0.3)
+FAST = OwnerTimes(beat_s=0.05, stale_s=1.5, look_s=0.05, settle_s=0.3)
 ME = rf"process {os.getpid()} on "
+SINCE = r"\d{4}-\d\d-\d\d \d\d:\d\d UTC"
 
 
 @pytest.fixture
@@ -60,14 +61,21 @@ def on(storage: LocalFileSystem, folder: Folder) -> Folder:
     return folder
 
 
-def leave(folder: Folder, age_s: float, generation: int = 1) -> Lock:
+def leave(folder: Folder, age_s: float, generation: int = 1) -> Owner:
     """Files of a driver that is no more."""
-    lock = Lock(generation, "x", "process 1 on gone", time.time() - age_s)
-    folder.write(lock.name, json.dumps(asdict(lock)).encode())
-    return lock
+    owner = Owner(generation, "x", "process 1 on gone", time.time() - age_s, None)
+    folder.write(owner.name, json.dumps(asdict(owner)).encode())
+    return owner
 
 
-def locks(folder: Folder) -> list[str]:
+def newest_beat(folder: Folder) -> bytes:
+    files = OwnerFiles(folder)
+    owner = files.newest()
+    assert owner is not None
+    return files.beat(owner)
+
+
+def files_of(folder: Folder) -> list[str]:
     return [name for name in folder.names() if name.startswith((".lock", ".beat"))]
 
 
@@ -76,7 +84,7 @@ def test_a_local_folder_is_locked_by_the_system(tmp_path: Path) -> None:
     folder.make()
     folder.write(".lock", b"left by another process")
     with folder.locked():
-        taken = pytest.raises(RunInUse, match=rf"is in use by {ME}.*; wait for it, stop it, or give")
+        taken = pytest.raises(RunInUse, match=rf"is in use by {ME}.* \(since {SINCE}\); wait for it, stop it, or give")
         with taken, RunFolder(folder.uri).locked():
             pass
         other = RunFolder(str(tmp_path / "two"))
@@ -114,45 +122,79 @@ def test_a_folder_behind_a_uri_is_locked_while_inside() -> None:
     folder.make()
     for _ in range(2):
         with folder.locked():
-            assert locks(folder)
-        assert locks(folder) == []
+            assert files_of(folder)
+        assert files_of(folder) == []
 
 
 def test_a_driver_at_work_is_seen_by_its_beat_whatever_its_clock_says(folder: Folder) -> None:
     for clock_s in (-200.0, 3600.0):
-        with remote_lock(folder, FAST):
-            wait_until(lambda: len(locks(folder)) == 2)
-            beat = locks(folder)[0]
+        with own_remote(folder, times=FAST):
+            wait_until(lambda: len(files_of(folder)) == 2)
+            beat = files_of(folder)[0]
             folder.write(beat, json.dumps({"time": time.time() + clock_s}).encode())
-            with pytest.raises(RunInUse, match=ME), remote_lock(folder, FAST):
+            with pytest.raises(RunInUse, match=rf"{ME}.* \(since {SINCE}\); wait"), own_remote(folder, times=FAST):
                 pass
+
+
+def files_of_a_former_version(folder: Folder, age_s: float) -> Callable[[int], None]:
+    """Write what an owner of that version has written; return what writes its next beat."""
+    then = time.time() - age_s
+    owner = {"generation": 3, "token": "0f", "who": "process 7 on there", "time": then}
+    place = {"boot": "1-2", "space": "pid:[4026531836]", "pid": 7, "started": "99"}
+    folder.write(".lock-000003", json.dumps(owner | {"place": place}).encode())
+
+    def beat(number: int) -> None:
+        folder.write(".beat-0f", json.dumps({"time": then + number, "number": number}).encode())
+
+    beat(1)
+    return beat
+
+
+def test_an_owner_of_a_former_version_is_respected_while_it_is_at_work(folder: Folder) -> None:
+    beat = files_of_a_former_version(folder, 0.0)
+    at_work = threading.Timer(0.3, beat, [2])
+    at_work.start()
+    with (
+        pytest.raises(RunInUse, match=rf"in use by process 7 on there \(since {SINCE}\)"),
+        own_remote(folder, times=replace(FAST, stale_s=60.0)),
+    ):
+        pass
+    at_work.join()
+
+
+def test_a_folder_that_an_owner_of_a_former_version_left_behind_is_taken_over(folder: Folder) -> None:
+    files_of_a_former_version(folder, 1000.0)
+    with own_remote(folder, times=replace(FAST, stale_s=60.0)):
+        wait_until(lambda: len(files_of(folder)) == 2)
+        assert ".lock-000004" in files_of(folder)
+        assert ".beat-0f" not in files_of(folder)
 
 
 @pytest.mark.parametrize("age_s", [-3600.0, 0.0, 200.0])
 def test_a_lock_left_behind_is_taken_over_when_it_gave_no_sign_for_a_while(
     folder: Folder, age_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    leave(folder, age_s, generation=7)
+    owner = leave(folder, age_s, generation=7)
     start = time.monotonic()
-    with caplog.at_level(logging.INFO, "raysl"), remote_lock(folder, FAST):
+    with caplog.at_level(logging.INFO, "raysl"), own_remote(folder, times=FAST):
         assert time.monotonic() - start >= FAST.stale_s
-        assert [name for name in locks(folder) if "lock" in name] == [".lock-000008"]
-    assert "in use by process 1 on gone: waiting up to 2 s for a sign of it" in caplog.text
-    assert locks(folder) == []
+        assert [name for name in files_of(folder) if "lock" in name] == [".lock-000008"]
+    assert f"in use by {owner}: waiting up to 2 s for a sign of it" in caplog.text
+    assert files_of(folder) == []
 
 
 def test_a_lock_older_than_any_clock_is_wrong_is_taken_over_at_once(folder: Folder) -> None:
     leave(folder, FAST.stale_s + FAST.clock_error_s + 10)
-    with remote_lock(folder, replace(FAST, stale_s=60.0, clock_error_s=200.0)):
-        assert ".lock-000002" in locks(folder)
+    with own_remote(folder, times=replace(FAST, stale_s=60.0, clock_error_s=200.0)):
+        assert ".lock-000002" in files_of(folder)
 
 
 def test_a_lock_given_back_during_the_wait_is_free(folder: Folder) -> None:
-    lock = leave(folder, 0)
-    removal = threading.Timer(0.3, folder.remove, [lock.name])
+    owner = leave(folder, 0)
+    removal = threading.Timer(0.3, folder.remove, [owner.name])
     removal.start()
-    with remote_lock(folder, replace(FAST, stale_s=60.0)):
-        assert ".lock-000001" in locks(folder)
+    with own_remote(folder, times=replace(FAST, stale_s=60.0)):
+        assert ".lock-000001" in files_of(folder)
     removal.join()
 
 
@@ -166,7 +208,7 @@ def test_of_many_at_once_one_wins(tmp_path: Path, left_s: float | None) -> None:
         folder = shared(tmp_path)
         ready.wait()
         try:
-            with remote_lock(folder, replace(FAST, stale_s=2.0 if left_s == 0.0 else 60.0)):
+            with own_remote(folder, times=replace(FAST, stale_s=2.0 if left_s == 0.0 else 60.0)):
                 over.wait()
                 return True
         except RunInUse:
@@ -175,14 +217,14 @@ def test_of_many_at_once_one_wins(tmp_path: Path, left_s: float | None) -> None:
 
     with ThreadPoolExecutor(num) as pool:
         assert sum(pool.map(contend, range(num))) == 1
-    assert locks(shared(tmp_path)) == []
+    assert files_of(shared(tmp_path)) == []
 
 
 def contend_alone(path: Path, ready: Any, over: Any, won: Any) -> None:
     folder = shared(path)
     ready.wait()
     try:
-        with remote_lock(folder, replace(FAST, stale_s=60.0)):
+        with own_remote(folder, times=replace(FAST, stale_s=60.0)):
             with won:
                 won.value += 1
             over.wait()
@@ -237,34 +279,41 @@ class Storage(Exclusive):
             raise FileExistsError(path)
 
 
-def test_a_storage_that_fails_for_a_while_costs_no_lock(folder: Folder, caplog: pytest.LogCaptureFixture) -> None:
+def fail_for_a_while(storage: Storage) -> None:
+    storage.fail = Failures(4)
+    wait_until(lambda: storage.fail.left == 0)
+
+
+def fail_for_longer_than_a_lock_lasts(storage: Storage) -> None:
+    storage.fail = Failures(float("inf"))
+    time.sleep(FAST.stale_s + 0.2)
+    storage.fail = lambda path: None
+
+
+def list_nothing(storage: Storage) -> None:
+    storage.vanished = 5  # one stat that fails empties a whole listing of fsspec's
+    wait_until(lambda: storage.vanished == 0)
+
+
+@pytest.mark.parametrize("misbehave", [fail_for_a_while, fail_for_longer_than_a_lock_lasts, list_nothing])
+def test_a_storage_that_fails_for_everybody_stops_nobody(
+    folder: Folder, misbehave: Callable[[Storage], None], caplog: pytest.LogCaptureFixture
+) -> None:
     storage = Storage()
     lost: list[str] = []
-    with remote_lock(on(storage, folder), FAST, lost.append):
-        storage.fail = Failures(4)
-        wait_until(lambda: storage.fail.left == 0)
-        beat = LockFiles(folder).beat(LockFiles(folder).highest())
-        wait_until(lambda: LockFiles(folder).beat(LockFiles(folder).highest()) != beat)
+    with own_remote(on(storage, folder), lost.append, FAST):
+        misbehave(storage)
+        beat = newest_beat(folder)
+        wait_until(lambda: newest_beat(folder) != beat)
     assert lost == []
-    assert "cannot renew the lock of the run, trying again: cannot" in caplog.text
-    assert locks(folder) == []
+    assert ("cannot renew the lock of the run, trying again: cannot" in caplog.text) == (misbehave is not list_nothing)
+    assert files_of(folder) == []
 
 
 def test_a_client_that_looks_before_it_writes_is_not_taken_for_exclusive(tmp_path: Path) -> None:
     folder = on(LocalFileSystem(), Folder(f"{tmp_path}"))
     with pytest.raises(Unconditional, match="LocalFileSystem"):
         create_new(folder.system, f"{tmp_path}/file", b"mine")
-
-
-def test_a_listing_that_lacks_files_costs_no_lock(folder: Folder) -> None:
-    storage = Storage()
-    lost: list[str] = []
-    with remote_lock(on(storage, folder), FAST, lost.append):
-        storage.vanished = 5  # one stat that finds nothing empties a whole listing of fsspec's
-        wait_until(lambda: storage.vanished == 0)
-        beat = LockFiles(folder).beat(LockFiles(folder).highest())
-        wait_until(lambda: LockFiles(folder).beat(LockFiles(folder).highest()) != beat)
-    assert lost == []
 
 
 class Failures:
@@ -279,84 +328,72 @@ class Failures:
             raise OSError("no route to host")
 
 
-def test_a_storage_that_fails_for_longer_than_a_lock_lasts_ends_no_driver(folder: Folder) -> None:
-    storage = Storage()
-    lost: list[str] = []
-    with remote_lock(on(storage, folder), FAST, lost.append):
-        storage.fail = Failures(float("inf"))
-        time.sleep(FAST.stale_s + 0.2)
-        storage.fail = lambda path: None
-        beat = LockFiles(folder).beat(LockFiles(folder).highest())
-        wait_until(lambda: LockFiles(folder).beat(LockFiles(folder).highest()) != beat)
-    assert lost == []
-
-
 def test_a_driver_that_was_overtaken_while_its_network_was_cut_stops_when_it_is_back(
     folder: Folder, tmp_path: Path
 ) -> None:
     storage = Storage()
-    told = threading.Event()
+    is_lost = threading.Event()
 
     def work() -> None:
-        with remote_lock(on(storage, folder), FAST, lambda message: told.set()):
+        with own_remote(on(storage, folder), lambda message: is_lost.set(), FAST):
             storage.fail = Failures(float("inf"))
-            with remote_lock(shared(tmp_path), FAST):
+            with own_remote(shared(tmp_path), times=FAST):
                 storage.fail = lambda path: None
-                assert told.wait(20)
+                assert is_lost.wait(20)
 
-    with pytest.raises(RunFailed, match=told_of(f"{ME}.*")):
+    with pytest.raises(RunFailed, match=loss(f"{ME}.*")):
         work()
 
 
 def test_a_worker_stores_nothing_for_a_driver_that_was_overtaken(folder: Folder, tmp_path: Path) -> None:
-    lock = leave(folder, 0)
-    told: list[str] = []
+    owner = leave(folder, 0)
+    messages: list[str] = []
     (tmp_path / "logs").mkdir()
-    store = RemoteStore(folder, tmp_path / "logs", keep=2, tell=told.append, lock=lock)
+    store = RemoteStore(folder, tmp_path / "logs", keep=2, tell=messages.append, owner=owner)
     store.put("checkpoint_000000005", lambda draft: seal(draft, {"step": 5}))
     store.finish()
     taken = replace(leave(folder, 0, generation=2), who="process 2 on there")
     folder.write(taken.name, json.dumps(asdict(taken)).encode())
     store.put("checkpoint_000000010", lambda draft: seal(draft, {"step": 10}))
-    with pytest.raises(StorageError, match=r"nothing more is stored in .*, which is held by process 2 on there now"):
+    with pytest.raises(StorageError, match=r"nothing more is stored in .*, which is now held by process 2 on there"):
         store.finish()
     assert "checkpoint_000000010" not in folder.names()
 
 
 def test_a_lock_of_a_process_of_this_machine_that_has_ended_is_taken_over_at_once(folder: Folder) -> None:
-    script = "from raysl.storage.lock_files import *; import json; print(json.dumps(asdict(Place.here())))"
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    left = {**asdict(leave(folder, 0)), "place": json.loads(said)}
-    folder.write(".lock-000001", json.dumps(left).encode())
-    with remote_lock(folder, replace(FAST, stale_s=600.0)):
-        assert ".lock-000002" in locks(folder)
-        with pytest.raises(RunInUse, match=ME), remote_lock(folder, FAST):
+    script = "from raysl.storage.owner import *; print(json.dumps(asdict(Owner(1))))"
+    content = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
+    folder.write(".lock-000001", content)
+    with own_remote(folder, times=replace(FAST, stale_s=600.0)):
+        assert ".lock-000002" in files_of(folder)
+        with pytest.raises(RunInUse, match=ME), own_remote(folder, times=FAST):
             pass
 
 
-def test_a_driver_whose_lock_was_taken_hears_who_has_it(folder: Folder) -> None:
-    with pytest.raises(RunFailed, match=told_of("process 1 on gone")):
-        work_until_lost(folder, lambda: leave(folder, 0, generation=2))
-    assert ".lock-000002" in locks(folder), "the lock of the other one stays"
-
-
 def work_until_lost(folder: Folder, change: Callable[[], object]) -> None:
-    told: list[str] = []
-    with remote_lock(folder, FAST, told.append):
+    messages: list[str] = []
+    with own_remote(folder, messages.append, FAST):
         change()
-        wait_until(lambda: told != [])
+        wait_until(lambda: messages != [])
 
 
-def told_of(who: str) -> str:
-    return rf"is held by {who} now; this process stops, and the same command goes on from the newest checkpoint"
+def loss(who: str) -> str:
+    return rf"is now held by {who}; this process stops, and the same command goes on from the newest checkpoint"
 
 
-@pytest.mark.parametrize("change", ["removed", "replaced"])
-def test_a_driver_whose_note_is_not_its_own_any_more_stops(folder: Folder, change: str) -> None:
-    who = r"no one \(its files were removed\)" if change == "removed" else "process 1 on gone"
-    with pytest.raises(RunFailed, match=told_of(who)):
-        work_until_lost(folder, lambda: leave(folder, 0) if change == "replaced" else folder.remove(".lock-000001"))
-    assert (".lock-000001" in locks(folder)) == (change == "replaced")
+@pytest.mark.parametrize("generation", [1, 2], ids=["replaced", "taken over"])
+def test_a_driver_that_lost_its_folder_stops_and_leaves_the_files_of_the_other_one(
+    folder: Folder, generation: int
+) -> None:
+    with pytest.raises(RunFailed, match=loss(rf"process 1 on gone \(since {SINCE}\)")):
+        work_until_lost(folder, lambda: leave(folder, 0, generation))
+    assert f".lock-00000{generation}" in files_of(folder)
+
+
+def test_a_driver_whose_files_were_removed_stops(folder: Folder) -> None:
+    with pytest.raises(RunFailed, match=loss(r"no one \(its files were removed\)")):
+        work_until_lost(folder, lambda: folder.remove(".lock-000001"))
+    assert ".lock-000001" not in files_of(folder)
 
 
 def test_one_who_comes_after_others_took_over_and_left_starts_again(folder: Folder) -> None:
@@ -369,15 +406,15 @@ def test_one_who_comes_after_others_took_over_and_left_starts_again(folder: Fold
         assert path.endswith(".lock-000006")
 
     storage.create = others_come_and_go
-    with remote_lock(on(storage, folder), replace(FAST, stale_s=60.0)):
-        assert [name for name in locks(folder) if "lock" in name] == [".lock-000001"]
+    with own_remote(on(storage, folder), times=replace(FAST, stale_s=60.0)):
+        assert [name for name in files_of(folder) if "lock" in name] == [".lock-000001"]
 
 
 def test_a_lost_answer_to_the_creation_loses_no_lock(folder: Folder) -> None:
     storage = Storage()
     storage.loses_answers = True
-    with remote_lock(on(storage, folder), FAST):
-        assert ".lock-000001" in locks(folder)
+    with own_remote(on(storage, folder), times=FAST):
+        assert ".lock-000001" in files_of(folder)
 
 
 def test_a_storage_that_ignores_the_condition_is_noticed_and_asked_again_later(
@@ -391,7 +428,7 @@ def test_a_storage_that_ignores_the_condition_is_noticed_and_asked_again_later(
         folder = on(storage, shared(tmp_path))
         ready.wait()
         try:
-            with remote_lock(folder, replace(FAST, stale_s=60.0)):
+            with own_remote(folder, times=replace(FAST, stale_s=60.0)):
                 over.wait()
                 return True
         except RunInUse:
@@ -408,10 +445,10 @@ def test_a_storage_that_ignores_the_condition_is_noticed_and_asked_again_later(
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
-from raysl.storage.lock import LockTimes, remote_lock
-from tests.storage.test_lock import FAST, shared
+from raysl.storage.owner import own_remote
+from tests.storage.test_owner import FAST, shared
 folder = shared(Path(sys.argv[1]))
-with remote_lock(folder, FAST):
+with own_remote(folder, times=FAST):
     child = subprocess.Popen(["sleep", "600"])
     print(child.pid, flush=True)
     while True:
@@ -426,12 +463,12 @@ def test_a_driver_that_slept_too_long_ends_with_all_it_started(folder: Folder, t
     assert process.stdout is not None
     child = int(process.stdout.readline())
     process.send_signal(signal.SIGSTOP)
-    with remote_lock(folder, FAST):
+    with own_remote(folder, times=FAST):
         process.send_signal(signal.SIGCONT)
-        _, said = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=20)
         assert process.returncode == 1
-        assert said.count("error: ") == 1
-        assert f"is held by process {os.getpid()} on " in said
+        assert errors.count("error: ") == 1
+        assert f"is now held by process {os.getpid()} on " in errors
         written = folder.read("written")
         wait_until(lambda: has_ended(child))
     assert folder.read("written") == written
@@ -443,10 +480,10 @@ def test_a_driver_that_slept_too_long_ends_with_all_it_started(folder: Folder, t
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     """A folder in a bucket of a server on this machine."""
-    server_of = pytest.importorskip("moto.server")
+    moto_server = pytest.importorskip("moto.server")
     for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "EC2_METADATA_DISABLED": "true"}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
-    server = server_of.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     query = f"?endpoint_override={host}:{port}&scheme=http&region=us-east-1&allow_bucket_creation=true"
@@ -463,19 +500,45 @@ def test_a_lock_in_a_bucket_is_exclusive(bucket: Folder) -> None:
     assert not create_new(bucket.system, f"{bucket.path}/file", b"2")
     assert bucket.read("file") == b"1"
     leave(bucket, 1000.0)
-    with remote_lock(bucket, replace(FAST, stale_s=60.0)):
-        assert ".lock-000002" in locks(bucket)
-        with pytest.raises(RunInUse, match=ME), remote_lock(bucket, replace(FAST, stale_s=60.0)):
+    with own_remote(bucket, times=replace(FAST, stale_s=60.0)):
+        assert ".lock-000002" in files_of(bucket)
+        with pytest.raises(RunInUse, match=ME), own_remote(bucket, times=replace(FAST, stale_s=60.0)):
             pass
-    assert locks(bucket) == []
+    assert files_of(bucket) == []
 
 
 def test_a_bucket_without_a_client_for_conditions_is_locked_by_reading_back(
     bucket: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "botocore.session", None)
-    with remote_lock(bucket, replace(FAST, stale_s=60.0)):
+    with own_remote(bucket, times=replace(FAST, stale_s=60.0)):
         assert "s3:// needs boto3" in caplog.text
-        with pytest.raises(RunInUse, match=ME), remote_lock(bucket, replace(FAST, stale_s=60.0)):
+        with pytest.raises(RunInUse, match=ME), own_remote(bucket, times=replace(FAST, stale_s=60.0)):
             pass
-    assert locks(bucket) == []
+    assert files_of(bucket) == []
+
+
+class Unable(BaseHTTPRequestHandler):
+    """A storage in the manner of S3 that does not know conditions."""
+
+    def do_PUT(self) -> None:
+        self.send_response(501)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *values: object) -> None:
+        pass
+
+
+def test_a_server_that_does_not_implement_conditions_is_taken_for_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("botocore")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with HTTPServer(("127.0.0.1", 0), Unable) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        system = fs.S3FileSystem(
+            access_key="a", secret_key="b", endpoint_override=address, scheme="http", region="us-east-1"
+        )
+        with pytest.raises(Unconditional, match="501"):
+            create_new(system, "bucket/file", b"1")
+        server.shutdown()

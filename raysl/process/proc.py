@@ -1,0 +1,74 @@
+"""Processes of this machine, as /proc shows them."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """What tells one process from every other one, also after its id was given to another.
+
+    Args:
+        boot: id of the machine's boot.
+        space: namespace of the process id; each container has its own.
+        pid: process id in that namespace.
+        started: when the process started, in ticks since the boot.
+    """
+
+    boot: str
+    space: str
+    pid: int
+    started: str
+
+    @classmethod
+    def current(cls) -> "ProcessIdentity | None":
+        """Return the identity of this process; None where the system has no /proc."""
+        try:
+            boot = (PROC / "sys/kernel/random/boot_id").read_text().strip()
+            return cls(boot, os.readlink(PROC / "self/ns/pid"), os.getpid(), _status(os.getpid())[START_TIME])
+        except OSError:
+            return None
+
+    def has_ended(self) -> bool:
+        """Return whether the process is known to have ended; False where it cannot be seen from here."""
+        current = ProcessIdentity.current()
+        if current is None or (current.boot, current.space) != (self.boot, self.space):
+            return False
+        try:
+            return _status(self.pid)[START_TIME] != self.started
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the ids of all processes below one, parents first; an empty list where the system has no /proc."""
+    children: dict[int, list[int]] = {}
+    for folder in PROC.glob("[0-9]*"):
+        try:
+            parent = int(_status(int(folder.name))[PARENT])
+        except (FileNotFoundError, ProcessLookupError):  # it has ended since
+            continue
+        children.setdefault(parent, []).append(int(folder.name))
+    family = [pid]
+    for member in family:
+        family.extend(children.get(member, []))
+    return family[1:]
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process, which it may have changed; empty if it has ended."""
+    try:
+        return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+PARENT, START_TIME = 1, 19  # fields of /proc/<pid>/stat, counted behind the name of the command
+
+
+def _status(pid: int) -> list[str]:
+    # the name of the command is in brackets and may itself hold spaces and brackets
+    return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
