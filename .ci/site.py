@@ -1,4 +1,4 @@
-"""Pages of the site that `docs/` lacks: the README, the notebooks, the settings, and source files behind links."""
+"""Pages of the site that `docs/` lacks: README and its like, notebooks, settings, source files behind links."""
 
 import json
 import posixpath
@@ -20,6 +20,7 @@ from raysl.config.schema import TrainConfig
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = re.compile(r"\]\(\.\./((?:raysl|jobs|configs)/[\w./-]+|cluster\.yaml)\)")
 NOTEBOOK = re.compile(r"\]\((?:\.\./)?(notebooks/\w+)\.ipynb\)")
+FRONT = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 KIND = {".py": "python", ".yaml": "yaml"}
 NODES = {
     "method": "method",
@@ -34,9 +35,10 @@ where its paper does: `raysl config NAME key=value ...` prints the settings of a
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the front page, the notebooks, the settings, and a page for each source file that is linked to."""
-    front = re.sub(r"\]\(docs/", "](", (ROOT / "README.md").read_text())
-    files.append(File.generated(config, "index.md", content=front))
+    """Add the pages of the repository's root, the notebooks, the settings, and each source file that is linked to."""
+    for name, page in FRONT.items():
+        content = re.sub(r"\]\(docs/", "](", (ROOT / name).read_text())
+        files.append(File.generated(config, page, content=content))
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook_page(path)))
     files.append(File.generated(config, "api/settings.md", content=settings_page()))

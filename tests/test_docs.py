@@ -22,7 +22,9 @@ from tests.data.samples import png
 from tests.train.callbacks.own import train
 
 ROOT = Path(__file__).parents[1]
-DOCS = {path.name: path.read_text() for path in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]}
+FRONT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / name for name in FRONT)]
+DOCS = {path.name: path.read_text() for path in PAGES}
 DATA_ENGINE = ("views.md", "data.md", "ingest.md")
 COMING = ("coming-from-vissl.md", "coming-from-lightly-or-solo-learn.md")
 
@@ -97,7 +99,7 @@ def test_settings_of_the_pipeline_exist(doc: str) -> None:
 
 @pytest.mark.parametrize("doc", sorted(DOCS))
 def test_links_lead_somewhere(doc: str) -> None:
-    folder = ROOT if doc == "README.md" else ROOT / "docs"
+    folder = ROOT if doc in FRONT else ROOT / "docs"
     links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", DOCS[doc]) if "://" not in link]
     assert [link for link in links if not (folder / link).exists()] == []
 
