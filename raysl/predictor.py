@@ -20,11 +20,11 @@ from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.checkpoint.files import META_FILE, STATE_FILE, local_copy
 from raysl.components import resolve
 from raysl.config.arguments import text_or_path
-from raysl.config.background import color_of
-from raysl.data.decode.corrupt import CorruptImage
+from raysl.config.background import parse_color
+from raysl.data.decode.pixels import CorruptImage
 from raysl.data.given import given_device, given_list, given_split, told_unusable
 from raysl.data.source import Split
-from raysl.data.split import seen_on
+from raysl.data.split import with_background
 from raysl.errors import ConfigError
 from raysl.methods.method import Method
 from raysl.train.state import TrainState, setup_of
@@ -118,7 +118,7 @@ class Predictor:
         parts = []
         for first in range(0, len(given), self.batch_size):
             split = given_split(given[first : first + self.batch_size], first)
-            parts.append(self._embedded(seen_on(split, color_of(self.data.background))))
+            parts.append(self._embedded(with_background(split, parse_color(self.data.background))))
         return torch.cat(parts)
 
     def neighbours(

@@ -12,9 +12,8 @@ import numpy as np
 
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.source import Missing, Rows, Split
-from raysl.data.sources.endings import is_image
 from raysl.data.sources.files import FilesSplit
-from raysl.data.sources.listing import listing
+from raysl.data.sources.listing import is_image, listing
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s

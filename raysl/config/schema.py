@@ -8,7 +8,7 @@ A field that may differ when a run is started again under its name carries `MAY_
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from raysl.config.background import color_of
+from raysl.config.background import parse_color
 from raysl.config.component import MAY_CHANGE as MAY_CHANGE
 from raysl.config.component import ComponentConfig as ComponentConfig
 from raysl.config.compute import ComputeConfig, ParallelConfig
@@ -124,7 +124,7 @@ class DataConfig(ComponentConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        color_of(self.background)
+        parse_color(self.background)
 
 
 @dataclass(frozen=True, kw_only=True)

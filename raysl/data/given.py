@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysl.data.sources.files import read_if_there
 from raysl.data.sources.versions import digest_of, versions_of
@@ -47,20 +48,20 @@ class GivenImages(Split):
         self.classes = tuple(map(str, range(int(self.labels.max(initial=-1)) + 1)))
         self.is_random_access = True
 
+    @override
     def content(self) -> Mapping[str, str]:
-        """See `Split.content`."""
         digest = hashlib.sha256(self.labels.tobytes())
         for image in self.images:
             digest.update(_described(image))
         return {"pixels": digest.hexdigest()[:16]}
 
+    @override
     def written(self, ask: bool = True) -> str:
-        """See `Split.written`."""
         files = [open_uri(image) for image in self.images if isinstance(image, str)] if ask else []
         return digest_of(versions_of(files))
 
+    @override
     def read(self, index: Int64s) -> Rows:
-        """See `Split.read`."""
         places = index.tolist()
         names = [f"image {place}" if self.names is None else self.names[place] for place in places]
         return Rows([_read(self.images[place]) for place in places], self.labels[index], names)

@@ -1,9 +1,11 @@
-"""What a dataset is to raysl: a class with settings, and the splits that it gives."""
+"""The base class of datasets: settings, and the splits that they describe."""
 
 from abc import ABC, abstractmethod
+from dataclasses import MISSING, Field, fields
 from typing import Any, ClassVar
 
-from raysl.config.background import color_of
+from raysl.components import resolve
+from raysl.config.background import parse_color
 from raysl.config.schema import DataConfig
 from raysl.data.sources.subset import with_subset
 from raysl.data.split import LABELS as LABELS
@@ -12,14 +14,14 @@ from raysl.data.split import Missing as Missing
 from raysl.data.split import Rows as Rows
 from raysl.data.split import Split as Split
 from raysl.data.split import runs as runs
-from raysl.data.split import seen_on, with_labels
+from raysl.data.split import with_background, with_labels
 from raysl.errors import ConfigError
 
 SPLITS = ("train", "test")
 
 
 class Source(ABC):
-    """A dataset: its splits. A subclass nests a frozen `Config` and takes it as its only argument."""
+    """A dataset. A subclass nests a frozen `Config` and takes one as its only argument."""
 
     Config: ClassVar[type[DataConfig]]
 
@@ -28,31 +30,69 @@ class Source(ABC):
 
     @abstractmethod
     def split(self, name: str) -> Split | None:
-        """The whole split `train` or `test`; None where the dataset has no such part.
+        """Return the whole split `train` or `test`; None if the dataset has none.
 
         Raises:
             ConfigError: if the images cannot be found or read.
         """
 
     def optional(self, name: str) -> Split | None:
-        """The split `name` with the images and labels that the settings choose; None where there is no such part.
+        """Return the images and labels of a split that the settings choose; None if the dataset has no such split.
 
         Raises:
-            ConfigError: if the images cannot be found or read, or cannot be chosen so.
+            ConfigError: if the images cannot be found or read, or the choice does not fit them.
         """
         split = self.split(name)
         if split is None:
             return None
         chosen = with_labels(with_subset(split, self.config, name), self.config.label_type)
-        return seen_on(chosen, color_of(self.config.background))
+        return with_background(chosen, parse_color(self.config.background))
 
     def required(self, name: str) -> Split:
-        """The split `name` with the images and labels that the settings choose.
+        """Return the images and labels of a split that the settings choose.
 
         Raises:
-            ConfigError: as `optional`, and if the dataset has no such part.
+            ConfigError: as `optional`, and if the dataset has no such split.
         """
         split = self.optional(name)
         if split is None:
             raise ConfigError(f"the dataset {self.config.name!r} has no {name} images; give data.{name}=")
         return split
+
+
+OF_THE_IMAGES: dict[str, bool] = {"of_the_images": True}
+"""Metadata of a common setting that a source declares anew because it decides which images it has."""
+
+_OF_THE_IMAGES = {"name", "limit", "balanced", "skip", "subset", "subset_by"}
+
+
+def check_inner(config: DataConfig, where: str) -> None:
+    """Refuse settings of the pipeline on a source inside another: only those of the outer source count.
+
+    An inner source has the settings that decide which images it has: those that it declares, those that choose among
+    its images, and common ones that it marks with OF_THE_IMAGES, such as `image_size` where images are drawn.
+
+    Args:
+        config: settings of the inner source.
+        where: its name in the message.
+
+    Raises:
+        ConfigError: naming the first setting that differs from its default.
+    """
+    declared = {field.name: field for field in fields(type(config))}
+    for common in fields(DataConfig):
+        field = declared[common.name]
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        if not _is_of_the_images(field) and getattr(config, field.name) != default:
+            raise ConfigError(f"{where}: {field.name} has no effect there; set data.{field.name} instead")
+
+
+def _is_of_the_images(field: Field[Any]) -> bool:
+    return field.name in _OF_THE_IMAGES or bool(field.metadata.get("of_the_images", False))
+
+
+def source_of(config: DataConfig) -> Source:
+    """Return the source that these settings describe."""
+    source = resolve("source", config.name)(config)
+    assert isinstance(source, Source)
+    return source

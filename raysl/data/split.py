@@ -13,13 +13,13 @@ from raysl.config.background import WHITE, Color
 from raysl.hashing import Int64s
 
 LABELS = "labels"
-"""What the digest of labels is called in `Split.content`."""
-UNIT_ROWS = 256  # rows of a read unit where the storage has none of its own
+"""Key of the labels' digest in `Split.content`."""
+UNIT_ROWS = 256  # rows of a read unit where the storage does not define units
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Stands for an image that is not there; `reason` says why, in words."""
+    """Takes the place of an image that is missing; `reason` says why, in words."""
 
     reason: str
 
@@ -33,10 +33,10 @@ class Rows:
 
     Args:
         images: encoded files (bytes), or pixels: uint8 [H, W], [H, W, 3] or [H, W, 4]; None, or Missing with the
-            reason, where an image is not there.
+            reason, for a missing image.
         labels: int64 [B], -1 where unlabelled; of a multi-label split int64 [B, K]: 1 present, 0 absent, -1 ignore.
-        names: where each image came from, for messages and to pick images by name.
-        partners: the corresponding rows of further sources, where several are paired.
+        names: the origin of each image, for messages and to pick images by name.
+        partners: the corresponding rows of the other sources, if several are paired.
     """
 
     images: Sequence[Encoded]
@@ -46,19 +46,18 @@ class Rows:
 
 
 class Split(ABC):
-    """One part of a dataset. It is sent to the processes that read, so it holds places, not pixels.
+    """One part of a dataset. It is sent to the processes that read, so it holds paths and offsets, not pixels.
 
     Attributes:
         unit_sizes: rows of each read unit, int64 [U]; samples are numbered through the units.
-        fingerprint: names the dataset; the order of its samples is a function of it, so it stays as it is when files
-            are copied or touched. Where it does not change with everything that the dataset has, `content` and
-            `written` tell the rest.
+        fingerprint: identifies the dataset. The order of samples is a function of it, so copying or touching files must
+            not change it; `content` and `written` describe what it leaves out.
         classes: names of the classes, by label; empty for an unlabelled dataset.
         is_random_access: whether reading rows in any order costs about as much as reading them in sequence.
-        is_multilabel: whether a sample has a label of each class, instead of one class.
-        num_sources: images of a sample; above 1 where sources are paired.
-        notes: what is odd about the files, a line each, for the user to see before they are used.
-        background: what transparent images are blended with when they are decoded; None drops their alpha.
+        is_multilabel: whether a sample has a label for each class, instead of one class.
+        num_sources: images of a sample; above 1 if sources are paired.
+        notes: problems of the files, a line each, shown to the user before they are used.
+        background: the colour behind transparent images; None ignores transparency.
         inner: splits that this one takes its images from.
     """
 
@@ -79,17 +78,19 @@ class Split(ABC):
 
     @abstractmethod
     def read(self, index: Int64s) -> Rows:
-        """The images with these indices, in this order.
+        """Read the images with these indices, in this order.
 
-        An image whose own file has gone since is Missing, and is then handled like a corrupt one.
+        An image whose file has been deleted becomes Missing, and is handled like a corrupt one.
 
         Raises:
-            RunFailed: if a network fails again and again, or a file of many images is gone, damaged or another one.
+            RunFailed: if a network keeps failing, or a file of many images is missing, damaged or changed.
         """
 
     def content(self) -> Mapping[str, str]:
-        """Digests of what the fingerprint leaves out and a copy of the dataset has as well, by what they are of:
-        `labels`, `sizes`, `files`, `pixels`. What is not known without reading all images is not in it."""
+        """Return digests of what a copy of the dataset shares and the fingerprint leaves out.
+
+        Keys are `labels`, `sizes`, `files` and `pixels`; those that need all images to be read are left out.
+        """
         return {
             name if len(self.inner) == 1 else f"{name} of source {number}": digest
             for number, split in enumerate(self.inner, 1)
@@ -97,44 +98,45 @@ class Split(ABC):
         }
 
     def written(self, ask: bool = True) -> str:
-        """A digest of when the files were written, of modification times or ETags; empty where nothing tells, or where
-        `content` has the digest of every byte.
+        """Return a digest of the files' modification times or ETags.
+
+        It is empty if the storage has neither, or if `content` already has a digest of every byte.
 
         Args:
-            ask: whether the storage may be asked of each file, which takes a second for some 100,000 local ones, where
-                no listing has told it.
+            ask: whether the storage may be asked for each file that a listing has not covered; a second for some
+                100,000 local ones.
         """
         return joined_digest([split.written(ask) for split in self.inner])
 
     def state(self) -> dict[str, Any]:
-        """All that tells these images from others, in the types of JSON: what is measured of them is kept with it."""
+        """Return all that identifies these images, in the types of JSON; stored with what is measured on them."""
         parts = {"content": dict(self.content()), "written": self.written()}
         return {"fingerprint": self.fingerprint, **{name: part for name, part in parts.items() if part}}
 
     def readers(self) -> tuple[type["Split"], ...]:
-        """The classes that read these images: its own, and those of `inner`."""
+        """Return the classes that read these images: that of this split and those of `inner`."""
         return (type(self), *(kind for split in self.inner for kind in split.readers()))
 
     def labels_of(self, index: Int64s) -> Int64s:
-        """Labels alone, as in `Rows`. A split that has them at hand overrides this, which reads the images too."""
+        """Return only the labels, as in `Rows`. Override it where that does not need the images to be read."""
         parts = [self.read(index[start : start + UNIT_ROWS]).labels for start in range(0, len(index), UNIT_ROWS)]
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def names_of(self, index: Int64s) -> list[str]:
-        """Names alone, as in `Rows`. A split that has them at hand overrides this, which reads the images too."""
+        """Return only the names, as in `Rows`. Override it where that does not need the images to be read."""
         starts = range(0, len(index), UNIT_ROWS)
         return [name for start in starts for name in self.read(index[start : start + UNIT_ROWS]).names]
 
 
 def joined_digest(parts: Sequence[str]) -> str:
-    """16 hexadecimal digits that change with each part; empty where all parts are, and the part where there is one."""
+    """Return 16 hexadecimal digits that change with each part; a single part as it is, empty if all parts are empty."""
     if len(parts) == 1:
         return parts[0]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16] if any(parts) else ""
 
 
-def seen_on(split: Split, background: Color | None) -> Split:
-    """The split with another background for its transparent images."""
+def with_background(split: Split, background: Color | None) -> Split:
+    """Return the split with another background for its transparent images."""
     if split.background == background:
         return split
     split = copy(split)
@@ -143,12 +145,12 @@ def seen_on(split: Split, background: Color | None) -> Split:
 
 
 def with_labels(split: Split, label_type: str) -> Split:
-    """The split with its own labels (`standard`), each sample's index (`sample_index`), or 0 for all (`zero`)."""
+    """Return the split with its labels (`standard`), each sample's index (`sample_index`), or 0 for all (`zero`)."""
     return split if label_type == "standard" else _Relabelled(split, label_type == "sample_index")
 
 
 def by_unit(starts: Int64s, index: Int64s) -> Iterable[tuple[int, Int64s]]:
-    """Read units that rows lie in, in ascending order, each with the places in `index` of its rows.
+    """Return the read units that contain the rows, in ascending order, each with the positions of its rows in `index`.
 
     Args:
         starts: int64 [U], first row of each unit.
@@ -156,18 +158,22 @@ def by_unit(starts: Int64s, index: Int64s) -> Iterable[tuple[int, Int64s]]:
     """
     units = np.searchsorted(starts, index, side="right") - 1
     order = np.argsort(units, kind="stable")
-    found, firsts = np.unique(units[order], return_index=True)
-    return zip(found.tolist(), np.split(order, firsts[1:]), strict=True) if len(index) else ()
+    used_units, firsts = np.unique(units[order], return_index=True)
+    return zip(used_units.tolist(), np.split(order, firsts[1:]), strict=True) if len(index) else ()
 
 
 def runs(num_samples: int, size: int = UNIT_ROWS) -> Int64s:
-    """Unit sizes of rows without read units of their own: runs of `size` rows, the last one shorter."""
+    """Return unit sizes for storage without read units: runs of `size` rows, the last one shorter.
+
+    >>> runs(600).tolist()
+    [256, 256, 88]
+    """
     whole, rest = divmod(num_samples, size)
     return np.array([size] * whole + [rest] * (rest > 0), np.int64)
 
 
 class _Relabelled(Split):
-    """A split whose labels name no classes: the index of each sample, or 0."""
+    """A split whose labels are not classes: the index of each sample, or 0."""
 
     def __init__(self, split: Split, is_index: bool) -> None:
         self.split = split

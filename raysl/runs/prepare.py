@@ -8,7 +8,7 @@ from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.components import Classes, resolve
 from raysl.config.schema import RunConfig
 from raysl.config.sizes import setting_of
-from raysl.data.ingest.split_parts import tell_notes
+from raysl.data.ingest.split_parts import warn_of_notes
 from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
@@ -63,7 +63,7 @@ def prepare(config: RunConfig) -> Prepared:
     classes = Classes.of(config)
     source = resolve("source", config.data.name)(config.data)
     train, test = source.required("train"), source.optional("test")
-    tell_notes([train] if test is None else [train, test])
+    warn_of_notes([train] if test is None else [train, test])
     callbacks = configured(config)
     plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
     if not config.train.uneven:

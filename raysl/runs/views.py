@@ -10,11 +10,11 @@ from torch import Tensor
 from raysl import distributed as dist
 from raysl.components import Classes
 from raysl.config.arguments import run_config
-from raysl.config.background import color_of
+from raysl.config.background import parse_color
 from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
 from raysl.data.given import GivenImage, GivenImages, given_device, stored_image
-from raysl.data.split import seen_on
+from raysl.data.split import with_background
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -77,7 +77,7 @@ def views(
     """
     run_config(config)
     found = _checked(images)
-    split = seen_on(GivenImages(found, _labels(labels, len(found))), color_of(config.data.background))
+    split = with_background(GivenImages(found, _labels(labels, len(found))), parse_color(config.data.background))
     setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
     loader = loader_of(setup, split, checked_views(setup, classes), augment_in_task=True)
     stream = LocalBatches(loader, dist.rank(), dist.world(), given_device(device))

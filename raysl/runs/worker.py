@@ -15,7 +15,7 @@ from ray.train.collective import broadcast_from_rank_zero
 
 from raysl import distributed as dist
 from raysl.config.schema import RunConfig
-from raysl.data.decode.corrupt import CorruptLog
+from raysl.data.decode.images import CorruptLog
 from raysl.data.stream.pipeline import RayBatches
 from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.methods.place import prepare_device

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from raysl.benchmarks.dense.files import Files, even_part, lines_of
-from raysl.data.decode.corrupt import CorruptImage
 from raysl.data.decode.decode import opened
+from raysl.data.decode.pixels import CorruptImage
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 

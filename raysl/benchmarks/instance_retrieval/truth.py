@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from raysl.benchmarks.instance_retrieval.protocols import Task
-from raysl.data.sources.endings import is_image
-from raysl.data.sources.listing import listing
+from raysl.data.sources.listing import is_image, listing
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.folder import Folder

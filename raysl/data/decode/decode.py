@@ -1,4 +1,4 @@
-"""Encoded images to pixels."""
+"""Decoding of image files to RGB pixels, with limits on what a file may cost."""
 
 import io
 import struct
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from raysl.config.background import WHITE, Color
-from raysl.data.decode.corrupt import CorruptImage as CorruptImage
 from raysl.data.decode.jpeg import JpegHeader, read_header
+from raysl.data.decode.pixels import CorruptImage as CorruptImage
 from raysl.data.decode.pixels import rgb_pixels
 from raysl.data.decode.quiet import quiet_libraries, quiet_pillow
 from raysl.data.split import Encoded as Encoded
@@ -24,39 +24,42 @@ from raysl.data.split import Missing
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MAX_PIXELS = 178_956_970  # Pillow's own limit: a small file may claim any size, and memory is taken for what it claims
-MAX_BYTES = (
-    3 << 29
-)  # that decoding one image may take: pixels, and what a decoder and the conversion to RGB have beside
-MAX_RATIO = 1000  # of the sides: what resizes the short one to 256 pixels takes memory for the long one
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")  # no others: some start other programs
+# A small file may claim any size, and memory is allocated for the size that it claims; this is Pillow's limit.
+MAX_PIXELS = 178_956_970
+MAX_BYTES = 3 << 29
+"""Memory that decoding one image may take: its pixels, the decoder's buffers and the conversion to RGB."""
+MAX_RATIO = 1000
+"""Largest ratio of the sides: resizing the short side to 256 pixels allocates memory for the long one."""
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000")
+"""Formats that Pillow may open; some of its other decoders start programs."""
 
 _JPEG, _PNG = b"\xff\xd8", b"\x89PNG\r\n\x1a\n"
 _PNG_EXIF = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp")
 _BROKEN = (OSError, ValueError, SyntaxError, EOFError, LookupError, TypeError, OverflowError, struct.error, zlib.error)
 
-_BYTES_A_PIXEL = {"WEBP": 16, "TIFF": 12, "JPEG2000": 20}  # at the peak of `decode`, as measured
+_BYTES_A_PIXEL = {"WEBP": 16, "TIFF": 12, "JPEG2000": 20}  # peak memory of `decode`, as measured
 _BYTES_OTHERS, _BYTES_ONE_BAND, _BYTES_PROGRESSIVE = 8, 5, 16
 
 
 def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE) -> Tensor:
-    """RGB pixels, uint8 [3, H, W], turned upright as EXIF says; of an animation the first frame.
+    """Decode an image to RGB pixels, uint8 [3, H, W], upright as its EXIF orientation says.
 
-    CMYK is taken to be inverted, as Adobe and nearly all others write it; 16 bits a channel are scaled to 8, and 32 as
-    `raysl.data.decode.pixels.rgb_pixels` says.
+    Only the first frame of an animation is decoded. CMYK is taken to be inverted, as Adobe and nearly all others write
+    it. Channels of more than 8 bits are scaled to 8, see `raysl.data.decode.pixels.rgb_pixels`.
 
     Args:
         image: an encoded file (JPEG, PNG, WebP, GIF, BMP, TIFF, PPM, JPEG 2000), or pixels uint8 [H, W], [H, W, 3] or,
-            with alpha, [H, W, 4]; None stands for an image that is missing.
+            with alpha, [H, W, 4]; None is a missing image.
         reduce: how many times smaller (1, 2, 4 or 8) a JPEG file is decoded, which is faster than decoding and
-            resizing it; the sides are the stored ones divided by this, rounded up. Others allow 1 alone.
-        background: what transparent pixels are blended with; None takes the colours that are stored under the alpha, as
-            Pillow's `convert("RGB")` does.
+            resizing it; the sides are the stored ones divided by this, rounded up. Other formats allow only 1.
+        background: the colour behind transparent pixels; None ignores transparency, as Pillow's `convert("RGB")` does.
 
     Raises:
-        CorruptImage: if the bytes cannot be decoded, are cut off, claim more than MAX_PIXELS or take more than
-            MAX_BYTES, or there are none.
+        CorruptImage: if the bytes are missing, truncated or cannot be decoded, or exceed MAX_PIXELS or MAX_BYTES.
         ValueError: if `reduce` is not allowed for this image, see `can_reduce`.
+
+    >>> decode(np.zeros((2, 3), np.uint8)).shape
+    torch.Size([3, 2, 3])
     """
     if isinstance(image, Missing):
         raise CorruptImage(image.reason)
@@ -64,27 +67,28 @@ def decode(image: Encoded, reduce: int = 1, background: Color | None = WHITE) ->
         raise CorruptImage("no image: the entry is empty")
     is_jpeg = isinstance(image, bytes) and image[:2] == _JPEG
     if reduce != 1 and not (is_jpeg and reduce in (2, 4, 8)):
-        raise ValueError(f"reduce={reduce}: a JPEG file can be decoded 1, 2, 4 or 8 times smaller, and no other can")
+        raise ValueError(
+            f"reduce={reduce}: a JPEG file can be decoded 1, 2, 4 or 8 times smaller, other images only in full"
+        )
     if isinstance(image, np.ndarray):
         if image.shape[2:] == (4,):
             return _decode_rgba(image, background)
         pixels = torch.from_numpy(np.require(image, requirements=("C", "W")))
         return pixels.expand(3, *pixels.shape) if pixels.ndim == 2 else pixels.permute(2, 0, 1)
-    return _decode_jpeg(image, reduce) if is_jpeg else _turned(*_by_pillow(image, background))
+    return _decode_jpeg(image, reduce) if is_jpeg else _turn_upright(*_decode_by_pillow(image, background))
 
 
 def can_reduce(image: Encoded) -> bool:
-    """Whether `decode` can make this image smaller on the way: a JPEG file whose header is in order."""
+    """Whether `decode` accepts `reduce` for this image: a JPEG file with a valid header."""
     header = read_header(image) if isinstance(image, bytes) and image[:2] == _JPEG else None
-    return header is not None and _problem(header.height, header.width, _bytes_of_jpeg(header)) is None
+    return header is not None and _size_problem(header.height, header.width, _bytes_per_jpeg_pixel(header)) is None
 
 
 def image_size(image: Encoded) -> tuple[int, int]:
-    """Height and width of what `decode` returns, from the header alone: a few microseconds for JPEG and most PNG files.
+    """Return height and width of what `decode` returns, read from the header: microseconds for JPEG and most PNG files.
 
     Raises:
-        CorruptImage: if there is no readable header, or it claims more than MAX_PIXELS, or sides of more than MAX_RATIO
-            to 1.
+        CorruptImage: if the header cannot be read, or claims more than MAX_PIXELS or MAX_RATIO.
     """
     if isinstance(image, np.ndarray):
         return int(image.shape[0]), int(image.shape[1])
@@ -98,28 +102,28 @@ def image_size(image: Encoded) -> tuple[int, int]:
         height, width, orientation = *_png_size(image), 1
     else:
         with opened(image) as file:
-            height, width, orientation = file.height, file.width, _orientation(file)
+            height, width, orientation = file.height, file.width, _read_orientation(file)
     return (width, height) if orientation >= 5 else (height, width)
 
 
 @contextmanager
 def opened(data: bytes) -> "Iterator[Image]":
-    """A file as Pillow sees it, one of FORMATS and of a size that is allowed; what goes wrong with it is told alike.
+    """Open a file of one of FORMATS and of an allowed size with Pillow; every failure becomes a CorruptImage.
 
     Raises:
-        CorruptImage: if Pillow cannot open it, or fails on it inside.
+        CorruptImage: if Pillow cannot open it, or fails on it within the `with` block.
     """
     from PIL import Image, UnidentifiedImageError
 
     quiet_pillow()
     try:
         with quiet_libraries(), Image.open(io.BytesIO(data), formats=FORMATS) as file:
-            _check_size(file.height, file.width, _bytes_of(file))
+            _check_size(file.height, file.width, _bytes_per_pixel(file))
             yield file
     except CorruptImage:
         raise
     except UnidentifiedImageError as error:
-        raise CorruptImage(f"{len(data):,} bytes that are no image; they begin with {data[:8]!r}") from error
+        raise CorruptImage(f"{len(data):,} bytes that are not an image; they begin with {data[:8]!r}") from error
     except (*_BROKEN, Image.DecompressionBombError) as error:
         raise CorruptImage(str(error) or type(error).__name__) from error
 
@@ -127,17 +131,17 @@ def opened(data: bytes) -> "Iterator[Image]":
 def _decode_jpeg(data: bytes, reduce: int) -> Tensor:
     height, width, orientation, _ = _jpeg_header(data)
     if reduce > 1:
-        return _turned(_decode_reduced(data, -(-height // reduce), -(-width // reduce), reduce), orientation)
+        return _turn_upright(_decode_reduced(data, -(-height // reduce), -(-width // reduce), reduce), orientation)
     try:
         with quiet_libraries():
             pixels = _torchvision()(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    except RuntimeError:  # Pillow reads some more, and says better what is wrong with the others
-        pixels, _ = _by_pillow(data, None)
-    return pixels if orientation == 1 else _turned(pixels, orientation)
+    except RuntimeError:  # Pillow reads some of these, and explains better why it cannot read the others
+        pixels, _ = _decode_by_pillow(data, None)
+    return pixels if orientation == 1 else _turn_upright(pixels, orientation)
 
 
 def _decode_reduced(data: bytes, height: int, width: int, reduce: int) -> Tensor:
-    """By the scaled inverse transform of libjpeg; Pillow picks the scale, so what it picked is checked."""
+    """Decode with libjpeg's scaled inverse transform; Pillow chooses the scale, so its choice is checked."""
     with opened(data) as file:
         if file.height >= reduce and file.width >= reduce:
             file.draft("RGB", (file.width // reduce, file.height // reduce))
@@ -146,11 +150,14 @@ def _decode_reduced(data: bytes, height: int, width: int, reduce: int) -> Tensor
         return _pixels(file)
 
 
-def _by_pillow(data: bytes, background: Color | None) -> tuple[Tensor, int]:
-    """Pixels, and how they are to be turned; torchvision is faster at PNG files, but damaged ones crash the process."""
+def _decode_by_pillow(data: bytes, background: Color | None) -> tuple[Tensor, int]:
+    """Return pixels and their EXIF orientation.
+
+    torchvision decodes PNG files faster, but damaged ones crash the process.
+    """
     with opened(data) as file:
         file.load()
-        return _pixels(file, background, data), _orientation(file)
+        return _pixels(file, background, data), _read_orientation(file)
 
 
 def _decode_rgba(image: np.ndarray, background: Color | None) -> Tensor:
@@ -160,12 +167,12 @@ def _decode_rgba(image: np.ndarray, background: Color | None) -> Tensor:
 
 
 def _pixels(file: "Image", background: Color | None = None, data: bytes = b"") -> Tensor:
-    """Pixels of an open file, not turned."""
+    """Return the pixels of an open file [3, H, W], as they are stored."""
     return torch.from_numpy(rgb_pixels(file, background, data)).permute(2, 0, 1)
 
 
-def _turned(pixels: Tensor, orientation: int) -> Tensor:
-    """Pixels [3, H, W] stored with an EXIF orientation, upright."""
+def _turn_upright(pixels: Tensor, orientation: int) -> Tensor:
+    """Turn pixels [3, H, W] stored with an EXIF orientation upright."""
     if orientation >= 5:
         pixels = pixels.transpose(1, 2)
     axes = _MIRRORED[orientation]
@@ -175,8 +182,8 @@ def _turned(pixels: Tensor, orientation: int) -> Tensor:
 _MIRRORED = {1: (), 2: (2,), 3: (1, 2), 4: (1,), 5: (), 6: (2,), 7: (1, 2), 8: (1,)}
 
 
-def _orientation(file: "Image") -> int:
-    if file.format == "TIFF":  # Pillow has turned it already
+def _read_orientation(file: "Image") -> int:
+    if file.format == "TIFF":  # Pillow has turned the image already
         return 1
     value = file.getexif().get(0x0112, 1)
     return value if value in _MIRRORED else 1
@@ -186,22 +193,22 @@ def _jpeg_header(data: bytes) -> JpegHeader:
     header = read_header(data)
     if header is None:
         raise CorruptImage(f"a JPEG file of {len(data):,} bytes that ends before its image begins")
-    _check_size(header.height, header.width, _bytes_of_jpeg(header))
+    _check_size(header.height, header.width, _bytes_per_jpeg_pixel(header))
     return header
 
 
-def _bytes_of(file: "Image") -> int:
+def _bytes_per_pixel(file: "Image") -> int:
     if file.mode in ("1", "L", "P") and file.format != "JPEG2000":
         return _BYTES_ONE_BAND
     return _BYTES_A_PIXEL.get(file.format or "", _BYTES_OTHERS)
 
 
-def _bytes_of_jpeg(header: JpegHeader) -> int:
+def _bytes_per_jpeg_pixel(header: JpegHeader) -> int:
     return _BYTES_PROGRESSIVE if header.is_progressive else _BYTES_OTHERS
 
 
 def _is_plain_png(data: bytes) -> bool:
-    """Whether a PNG file says nothing of an orientation, which may be written behind its pixels."""
+    """Whether a PNG file has no orientation, which may also follow its pixels."""
     return data[:8] == _PNG and not any(name in data for name in _PNG_EXIF)
 
 
@@ -214,24 +221,24 @@ def _png_size(data: bytes) -> tuple[int, int]:
 
 
 def _check_size(height: int, width: int, bytes_a_pixel: int) -> None:
-    if problem := _problem(height, width, bytes_a_pixel):
+    if problem := _size_problem(height, width, bytes_a_pixel):
         raise CorruptImage(f"an image of {height} x {width} pixels{problem}")
 
 
-def _problem(height: int, width: int, bytes_a_pixel: int) -> str | None:
+def _size_problem(height: int, width: int, bytes_a_pixel: int) -> str | None:
     if not 0 < height * width <= MAX_PIXELS:
         return f"; raysl reads 1 to {MAX_PIXELS:,} pixels"
     if max(height, width) > MAX_RATIO * min(height, width):
         return f"; raysl reads sides of up to {MAX_RATIO:,} to 1"
     if height * width * bytes_a_pixel > MAX_BYTES:
         limit = MAX_BYTES // bytes_a_pixel
-        return f"; raysl reads up to {limit:,} in this format, which needs much memory"
+        return f"; raysl reads up to {limit:,} in this format because decoding it needs much memory"
     return None
 
 
 @cache
 def _torchvision() -> Callable[[Tensor], Tensor]:
-    """The decoder of JPEG files to RGB."""
+    """Return the decoder of JPEG files to RGB; importing torchvision takes long, so only when it is needed."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
     warnings.filterwarnings("ignore", "The image decoding and encoding", DeprecationWarning, r"torchvision\.io")

@@ -1,6 +1,6 @@
-"""Reading the images of a split: decoding, with a replacement for what is broken."""
+"""Reading and decoding the images of a split; corrupt ones are replaced and recorded."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -13,13 +13,13 @@ from raysl.data.source import Rows, Split
 from raysl.hashing import Int64s
 from raysl.redact import redact
 
-MOST_TRIED = 4096  # neighbours that are looked at for a valid image
-DECODED_BYTES = 1 << 28  # of decoded images wait to be cut, beside the one that is being decoded
+MOST_TRIED = 4096  # neighbours that are tried as a replacement
+DECODED_BYTES = 1 << 28  # of decoded images that wait to be cropped, beside the one that is being decoded
 
 _Image = tuple[Tensor, tuple[int, int]]  # pixels, and the stored size
 
 Reductions = Callable[[Rows, int], Sequence[int]]
-"""How many times smaller each image of a source, with its number, may be decoded: 1, 2, 4 or 8."""
+"""Takes the rows of a source and its number; returns how many times smaller each may be decoded: 1, 2, 4 or 8."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Pictures:
 
     Args:
         images: uint8 [3, H, W] each.
-        sizes: heights and widths as they are stored; an image that was decoded at a reduced scale is smaller.
+        sizes: stored heights and widths, from before any decoding at a reduced scale.
     """
 
     images: list[Tensor]
@@ -40,7 +40,7 @@ class Read:
     """Decoded samples.
 
     Args:
-        pictures: of each paired source, at least one.
+        pictures: one for each paired source.
         labels: int64 [B], or [B, K] of a multi-label split.
         corrupt: names of the images that were replaced, with the reason.
     """
@@ -52,12 +52,12 @@ class Read:
 
 @dataclass(frozen=True)
 class Cut:
-    """What was made of samples.
+    """Crops of samples.
 
     Args:
         views: [B, ...] by name.
         labels, corrupt: as in `Read`.
-        names: where each image came from, of those that were replaced too.
+        names: the origin of each image, before replacements.
     """
 
     views: dict[str, Tensor]
@@ -69,19 +69,19 @@ class Cut:
 def read_images(split: Split, index: Int64s, reductions: Reductions | None = None) -> Read:
     """Read and decode samples.
 
-    A sample with a corrupt image is replaced by the next valid one of its read unit, or of the units behind it where it
-    has none, so the same on every read.
+    A sample with a corrupt image is replaced by the next valid one of its read unit, else of the units after it: the
+    same one on every read.
 
     Args:
-        split: where they are.
+        split: the images.
         index: int64 [B].
-        reductions: what is allowed; default: all are decoded in full.
+        reductions: the allowed reductions; default: all are decoded in full.
 
     Raises:
         CorruptImage: if none of the next MOST_TRIED images is valid.
     """
     samples = _Samples(split, index, reductions)
-    pictures = samples.pictures([samples.decoded(place) for place in range(len(index))])
+    pictures = samples.pictures([samples.decode(position) for position in range(len(index))])
     return Read(pictures, samples.labels, tuple(samples.corrupt))
 
 
@@ -91,11 +91,11 @@ def cut_images(
     cut: Callable[[tuple[Pictures, ...], Int64s], dict[str, Tensor]],
     reductions: Reductions | None = None,
 ) -> Cut:
-    """Read and decode samples, and keep what is cut out of them: few decoded images are in memory at a time.
+    """Read and decode samples and keep only their crops, so that few decoded images are in memory at a time.
 
     Args:
         split, index, reductions: as in `read_images`.
-        cut: from the images of some of the samples, and the indices of these, to tensors [b, ...] by name; a sample's
+        cut: takes the images of some of the samples and their indices, and returns tensors [b, ...] by name; a sample's
             rows must not depend on the other samples.
 
     Raises:
@@ -105,21 +105,41 @@ def cut_images(
     parts: list[dict[str, Tensor]] = []
     waiting: list[list[_Image]] = []
     num_bytes = first = 0
-    for place in range(len(index)):
-        waiting.append(samples.decoded(place))
+    for position in range(len(index)):
+        waiting.append(samples.decode(position))
         num_bytes += sum(image.nbytes for image, _ in waiting[-1])
         if num_bytes >= DECODED_BYTES:
-            parts.append(cut(samples.pictures(waiting), index[first : place + 1]))
+            parts.append(cut(samples.pictures(waiting), index[first : position + 1]))
             waiting.clear()
-            num_bytes, first = 0, place + 1
+            num_bytes, first = 0, position + 1
     if waiting or not parts:
         parts.append(cut(samples.pictures(waiting), index[first:]))
     views = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     return Cut(views, samples.labels, tuple(samples.corrupt), tuple(samples.sources[0].names))
 
 
+class CorruptLog:
+    """Collects the corrupt images that a process meets, each once."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
+        self.unreported: list[str] = []
+
+    def add(self, images: Iterable[str]) -> list[str]:
+        """Record images, "name: reason" each, and return those that are new."""
+        new = [image for image in dict.fromkeys(images) if image not in self.seen]
+        self.seen.update(new)
+        self.unreported += new
+        return new
+
+    def take_unreported(self) -> list[str]:
+        """Return the images recorded since the last call."""
+        unreported, self.unreported = self.unreported, []
+        return unreported
+
+
 class _Samples:
-    """The rows of some samples, decoded one by one; the labels and the list of corrupt ones follow."""
+    """Decodes samples one by one; `labels` and `corrupt` are updated with each replacement."""
 
     def __init__(self, split: Split, index: Int64s, reductions: Reductions | None) -> None:
         rows = split.read(index)
@@ -131,54 +151,54 @@ class _Samples:
         ]
         self.corrupt: list[str] = []
 
-    def decoded(self, place: int) -> list[_Image]:
-        """The sample at a place of the index, or what replaces it; of all sources."""
+    def decode(self, position: int) -> list[_Image]:
+        """Decode the sample at a position of the index, or its replacement, from all sources."""
         try:
-            return _decoded(self.split, self.sources, place, [factors[place] for factors in self.allowed])
+            return _decode_sample(self.split, self.sources, position, [factors[position] for factors in self.allowed])
         except CorruptImage as error:
             if not self.corrupt:
                 self.labels = self.labels.copy()
             self.corrupt.append(redact(str(error)))  # the name may be a URI, and goes to logs and lists
-            sample, self.labels[place] = _replacement(self.split, int(self.index[place]), str(error))
+            sample, self.labels[position] = _find_replacement(self.split, int(self.index[position]), str(error))
             return sample
 
     def pictures(self, samples: Sequence[list[_Image]]) -> tuple[Pictures, ...]:
-        """Samples by source."""
+        """Regroup samples by source."""
         return tuple(
             Pictures([sample[number][0] for sample in samples], [sample[number][1] for sample in samples])
             for number in range(len(self.sources))
         )
 
 
-def _decoded(split: Split, sources: Sequence[Rows], place: int, reductions: Sequence[int]) -> list[_Image]:
-    """One sample of all sources."""
+def _decode_sample(split: Split, sources: Sequence[Rows], position: int, reductions: Sequence[int]) -> list[_Image]:
+    """Decode one sample from all sources."""
     images = []
     for source, reduction in zip(sources, reductions, strict=True):
-        data = source.images[place]
+        data = source.images[position]
         try:
             image = decode(data, reduction, split.background)
         except CorruptImage as error:
-            raise CorruptImage(f"{source.names[place]}: {error}") from error
+            raise CorruptImage(f"{source.names[position]}: {error}") from error
         images.append((image, image_size(data) if reduction > 1 else (image.shape[1], image.shape[2])))
     return images
 
 
-def _replacement(split: Split, index: int, reason: str) -> tuple[list[_Image], Int64s]:
-    for other in islice(_behind(split, index), MOST_TRIED):
+def _find_replacement(split: Split, index: int, reason: str) -> tuple[list[_Image], Int64s]:
+    for other in islice(_other_rows(split, index), MOST_TRIED):
         rows = split.read(np.array([other]))
         sources = (rows, *rows.partners)
         try:
-            return _decoded(split, sources, 0, [1] * len(sources)), rows.labels[0]
+            return _decode_sample(split, sources, 0, [1] * len(sources)), rows.labels[0]
         except CorruptImage:
             continue
     tried = min(MOST_TRIED, split.num_samples - 1)
     if tried == 0:
         raise CorruptImage(reason)
-    raise CorruptImage(f"no valid image among the {tried:,} behind row {index}; the first problem: {reason}")
+    raise CorruptImage(f"no valid image among the {tried:,} after row {index}; the first problem: {reason}")
 
 
-def _behind(split: Split, index: int) -> Iterator[int]:
-    """All other rows: first those of the unit, from `index` on and around, then those of the units behind it."""
+def _other_rows(split: Split, index: int) -> Iterator[int]:
+    """Yield all other rows: first those of the unit, from `index` on and around, then those of the next units."""
     ends = np.cumsum(split.unit_sizes)
     unit = int(np.searchsorted(ends, index, side="right"))
     end, size = int(ends[unit]), int(split.unit_sizes[unit])

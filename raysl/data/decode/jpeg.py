@@ -1,4 +1,4 @@
-"""What the header of a JPEG file says, read in a few microseconds."""
+"""The header of a JPEG file, parsed in a few microseconds."""
 
 from typing import Literal, NamedTuple
 
@@ -10,8 +10,10 @@ _ORIENTATION = 0x0112
 
 
 class JpegHeader(NamedTuple):
-    """Size of the stored image, the EXIF orientation (1 to 8) that turns it upright, and whether it comes in several
-    passes, all of which a decoder has to keep."""
+    """Size of the stored image, its EXIF orientation (1 to 8), and whether it is progressive.
+
+    A decoder keeps all passes of a progressive file in memory.
+    """
 
     height: int
     width: int
@@ -20,45 +22,45 @@ class JpegHeader(NamedTuple):
 
 
 def read_header(data: bytes) -> JpegHeader | None:
-    """The header of a JPEG file (ITU-T T.81, annex B); None where there is no frame before the pixels."""
-    place, orientation, num_bytes = 2, 0, len(data)
-    while place + 9 <= num_bytes:
-        if data[place] != 0xFF:  # junk between two segments
-            place = data.find(b"\xff", place)
-            if place < 0:
+    """Parse the header of a JPEG file (ITU-T T.81, annex B); None if there is no frame before the pixels."""
+    offset, orientation, num_bytes = 2, 0, len(data)
+    while offset + 9 <= num_bytes:
+        if data[offset] != 0xFF:  # stray bytes between two segments
+            offset = data.find(b"\xff", offset)
+            if offset < 0:
                 return None
             continue
-        marker = data[place + 1]
+        marker = data[offset + 1]
         if marker == 0xFF:  # padding
-            place += 1
+            offset += 1
             continue
         if marker in _FRAMES:
-            height, width = data[place + 5] << 8 | data[place + 6], data[place + 7] << 8 | data[place + 8]
+            height, width = data[offset + 5] << 8 | data[offset + 6], data[offset + 7] << 8 | data[offset + 8]
             return JpegHeader(height, width, orientation or 1, marker in _PROGRESSIVE)
         if marker in (_SCAN, _END):
             return None
         if marker in _BARE:
-            place += 2
+            offset += 2
             continue
-        length = data[place + 2] << 8 | data[place + 3]
-        if marker == _APP1 and not orientation and data[place + 4 : place + 10] == b"Exif\0\0":
-            orientation = exif_orientation(data[place + 10 : place + 2 + length])
-        place += 2 + length
+        length = data[offset + 2] << 8 | data[offset + 3]
+        if marker == _APP1 and not orientation and data[offset + 4 : offset + 10] == b"Exif\0\0":
+            orientation = exif_orientation(data[offset + 10 : offset + 2 + length])
+        offset += 2 + length
     return None
 
 
 def exif_orientation(block: bytes) -> int:
-    """The orientation in an EXIF block (1 to 8, from its TIFF header on); 0 where it says none."""
+    """Return the orientation (1 to 8) in an EXIF block, which begins with its TIFF header; 0 if it has none."""
     order: Literal["little", "big"] = "little" if block[:2] == b"II" else "big"
 
-    def number(place: int, size: int) -> int:
-        return int.from_bytes(block[place : place + size], order)
+    def number(offset: int, size: int) -> int:
+        return int.from_bytes(block[offset : offset + size], order)
 
     if number(2, 2) != 42:
         return 0
     first = number(4, 4)
-    for place in range(first + 2, min(first + 2 + 12 * number(first, 2), len(block) - 11), 12):
-        if number(place, 2) == _ORIENTATION:
-            value = number(place + 8, 2)
+    for offset in range(first + 2, min(first + 2 + 12 * number(first, 2), len(block) - 11), 12):
+        if number(offset, 2) == _ORIENTATION:
+            value = number(offset + 8, 2)
             return value if 1 <= value <= 8 else 0
     return 0

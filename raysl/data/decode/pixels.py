@@ -1,4 +1,4 @@
-"""From an image that Pillow has opened to RGB pixels: alpha, palettes and deep samples, strip by strip."""
+"""RGB pixels of an image that Pillow has opened: transparency, palettes and more than 8 bits, strip by strip."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -6,30 +6,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raysl.config.background import Color
-from raysl.data.decode.corrupt import CorruptImage
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-STRIP_PIXELS = 1 << 20  # are converted at a time, so that copies take little memory beside the result
+STRIP_PIXELS = 1 << 20
+"""Pixels that are converted at a time, so that intermediate copies stay small beside the result."""
 
-_BIT_DEPTH = 24  # where a PNG file has it
+_BIT_DEPTH = 24  # the offset of this byte in a PNG file
+
+
+class CorruptImage(ValueError):
+    """Raised for bytes that are not an image, or a damaged one."""
 
 
 def rgb_pixels(file: "Image", background: Color | None, data: bytes = b"") -> np.ndarray:
-    """RGB pixels of an open image, uint8 [H, W, 3], not turned.
+    """Return the RGB pixels of an open image, uint8 [H, W, 3], without applying its orientation.
 
-    Samples of 16 bits are scaled by 1 / 256. Integers of 32 bits, in TIFF files, are taken as 8-bit values where all of
-    them are in [0, 255], else as 16-bit values where all are in [0, 65535]; floats as shares of white where all are in
-    [0, 1], else as 8-bit values where all are in [0, 255].
+    16-bit values are divided by 256. 32-bit integers (TIFF) are read as 8-bit values if all are in [0, 255], else as
+    16-bit values if all are in [0, 65535]; floats as shares of white if all are in [0, 1], else as 8-bit values if all
+    are in [0, 255].
 
     Args:
         file: the image.
-        background: what transparent pixels are blended with; None takes their colours as they are stored.
-        data: the file's bytes, where it is one.
+        background: the colour behind transparent pixels; None keeps the stored colours and ignores transparency.
+        data: the encoded file, if there is one.
 
     Raises:
-        CorruptImage: if its samples are in no range that is known.
+        CorruptImage: if the values are outside all these ranges.
     """
     convert = _converter(file, background, data)
     if file.width * file.height <= STRIP_PIXELS:
@@ -48,17 +52,17 @@ def _strips(file: "Image") -> "Iterator[tuple[slice, Image]]":
 
 
 def _converter(file: "Image", background: Color | None, data: bytes) -> "Callable[[Image], np.ndarray]":
-    """What makes RGB pixels of the image or of a strip of it."""
+    """Return the function that converts the image, or a strip of it, to RGB pixels."""
     key = file.info.get("transparency") if background is not None else None
     if file.mode == "F" or file.mode.startswith("I"):
-        white = _white(file)
-        return lambda strip: _deep(strip, white, background, key)
+        white = _find_white(file)
+        return lambda strip: _convert_deep(strip, white, background, key)
     if background is None or not _has_alpha(file):
         return lambda strip: np.array(strip if strip.mode == "RGB" else strip.convert("RGB"))
     if file.format == "PNG" and key is not None:
-        file.info["transparency"] = _key_of_pixels(key, file.mode, data[_BIT_DEPTH])
+        file.info["transparency"] = _scale_key(key, file.mode, data[_BIT_DEPTH])
     color = background
-    return lambda strip: _blended(strip, color)
+    return lambda strip: _blend(strip, color)
 
 
 def _has_alpha(file: "Image") -> bool:
@@ -69,18 +73,18 @@ def _has_alpha(file: "Image") -> bool:
     )
 
 
-def _blended(strip: "Image", background: Color) -> np.ndarray:
-    """(alpha * colour + (255 - alpha) * background) / 255, rounded."""
+def _blend(strip: "Image", background: Color) -> np.ndarray:
+    """Return (alpha * colour + (255 - alpha) * background) / 255, rounded."""
     from PIL import Image
 
-    on = Image.new("RGB", strip.size, background)
-    seen = strip if strip.mode == "RGBA" else strip.convert("RGBA")
-    on.paste(seen, mask=seen)
-    return np.array(on)
+    canvas = Image.new("RGB", strip.size, background)
+    foreground = strip if strip.mode == "RGBA" else strip.convert("RGBA")
+    canvas.paste(foreground, mask=foreground)
+    return np.array(canvas)
 
 
-def _key_of_pixels(key: object, mode: str, depth: int) -> object:
-    """The transparent colour of a PNG file, which Pillow leaves as it is stored, in the 8 bits of the pixels."""
+def _scale_key(key: object, mode: str, depth: int) -> object:
+    """Scale the transparent colour of a PNG file to 8 bits as its pixels are; Pillow leaves it as it is stored."""
     if mode == "L" and isinstance(key, int) and depth in (2, 4):
         return key * 255 // (2**depth - 1)
     if mode == "RGB" and isinstance(key, tuple) and depth == 16:
@@ -88,8 +92,8 @@ def _key_of_pixels(key: object, mode: str, depth: int) -> object:
     return key
 
 
-def _white(file: "Image") -> int:
-    """The value that stands for white in samples of more than 8 bits."""
+def _find_white(file: "Image") -> int:
+    """Return the value of white in an image of more than 8 bits."""
     if file.mode.startswith("I;16") or (file.mode == "I" and file.format != "TIFF"):
         return 65535
     low, high = file.getextrema()
@@ -98,16 +102,16 @@ def _white(file: "Image") -> int:
         if low >= 0 and high <= white:  # type: ignore[operator]
             return white
     raise CorruptImage(
-        f"32-bit {kind} from {low:g} to {high:g}, and what stands for white is known in [0, {whites[0]}] "
-        f"and [0, {whites[1]}] alone; store it with 8 or 16 bits"
+        f"32-bit {kind} from {low:g} to {high:g}; only [0, {whites[0]}] and [0, {whites[1]}] are understood; "
+        "store it with 8 or 16 bits"
     )
 
 
-def _deep(strip: "Image", white: int, background: Color | None, key: object) -> np.ndarray:
-    """Grey pixels of 16 or 32 bits."""
+def _convert_deep(strip: "Image", white: int, background: Color | None, key: object) -> np.ndarray:
+    """Convert grey pixels of 16 or 32 bits."""
     samples = np.asarray(strip)
     if strip.mode == "F" and not np.isfinite(samples).all():
-        raise CorruptImage("floats that are not finite; store it with 8 or 16 bits")
+        raise CorruptImage("some values are not finite; store it with 8 or 16 bits")
     if white == 1:
         gray = np.rint(samples * 255).astype(np.uint8)
     elif white == 255:

@@ -1,4 +1,4 @@
-"""What image libraries say of odd files stays off the screen: what matters of it is an error, and told as one."""
+"""Silencing the warnings of image libraries: whatever matters is raised as an error."""
 
 import ctypes
 import platform
@@ -14,16 +14,16 @@ _PILLOW = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
 
 
 def quiet_pillow() -> None:
-    """Let Pillow warn of nothing in this process."""
-    if _PILLOW not in warnings.filters:  # it goes when a process restores the filters that it had before
+    """Silence Pillow's warnings in this process."""
+    if _PILLOW not in warnings.filters:  # the filter is lost when a process restores earlier ones
         warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 @contextmanager
 def quiet_libraries() -> Iterator[None]:
-    """Drop what C libraries print meanwhile; what Python prints, in any thread, is shown.
+    """Drop what C libraries print inside this block; what Python prints, in any thread, is shown.
 
-    torchvision leaves it to libjpeg, and Pillow to libtiff, to print what is odd to C's stderr, which is a variable.
+    libjpeg (under torchvision) and libtiff (under Pillow) print warnings to C's stderr, which is a variable.
     """
     global _num_inside
     streams = _streams()
@@ -49,7 +49,7 @@ _num_inside = 0
 
 @cache
 def _streams() -> tuple[Any, int, int] | None:
-    """C's variable stderr, what it holds, and a stream that goes nowhere; None where there is no glibc."""
+    """Return C's variable stderr, its value, and a stream to /dev/null; None without glibc."""
     if platform.libc_ver()[0] != "glibc":
         return None
     libc = ctypes.CDLL(None)

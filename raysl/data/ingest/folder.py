@@ -1,74 +1,87 @@
-"""The folder of an ingest: whether it may be filled, and what for."""
+"""The folder of an ingest: whether it may be filled, and whether it is complete."""
 
+import hashlib
 import json
 import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from pyarrow import fs
 
 from raysl.config.dump import plain, write_inline
 from raysl.config.schema import DataConfig
-from raysl.data.ingest.ingested import MANIFEST_FILE, PLAN_FILE, Json
 from raysl.errors import ConfigError
+from raysl.storage.addresses import telling
 from raysl.storage.folder import PART, Folder
+from raysl.storage.reads import REMOTE_READS, read_file, read_ranges
 
+PLAN_FILE = "ingest.json"
+MANIFEST_FILE = "manifest.json"
 CORRUPT_FILE = "corrupt.jsonl"
 
+Json = dict[str, Any]
+
+_TAIL = 8  # bytes at the end of a Parquet file: the size of the footer, then a magic number
+
 _FILES = (PLAN_FILE, MANIFEST_FILE, CORRUPT_FILE)
-_LISTS = ("check.jsonl", "check.json")  # of `raysl ingest --check`, which may have been given the same folder
-_LISTED = ("path", "train", "test")  # settings of sources that name folders with all that is in them
+_LISTS = ("check.jsonl", "check.json")  # `raysl ingest --check` may have written to the same folder
+_LISTED = ("path", "train", "test")  # settings of sources whose folders are searched with their sub-folders
 _SHOWN = 5
 
 
 def claim(folder: Folder, plan: Json, data: DataConfig) -> None:
-    """Write down what the folder is for, or check that it is for the same.
+    """Write the plan into a new folder, or check that the folder was begun with the same plan.
 
     Args:
         folder: to fill.
-        plan: what decides what its files hold.
+        plan: everything that determines the content of its files.
         data: settings of the source.
 
     Raises:
-        ConfigError: if it is the source's own folder or lies in it, holds other files, or was begun for another plan.
+        ConfigError: if it is the source's folder or lies in it, holds other files, or was begun with another plan.
     """
     _refuse_source(folder.uri, data)
     before = folder.read_if_there(PLAN_FILE)
-    others = [name for name in folder.names() if not _is_own(name, is_begun=bool(before))]
+    others = [name for name in folder.names() if not _is_of_ingest(name, is_begun=bool(before))]
     if others:
         some = ", ".join(others[:_SHOWN]) + (", ..." if len(others) > _SHOWN else "")
         raise ConfigError(f"{folder.uri} holds files of another origin: {some}; give --out an empty folder")
     if not before:
         folder.make()
-        folder.write(PLAN_FILE, text_of(plan))
+        folder.write(PLAN_FILE, to_json(plan))
         return
-    old, new = _leaves(json.loads(before)), _leaves(plan)
+    old, new = _flatten(json.loads(before)), _flatten(plan)
     changed = [key for key in old | new if old.get(key, _UNSET) != new.get(key, _UNSET)]
     if changed:
-        lines = "\n  ".join(f"{key}: {_shown(old, key)} -> {_shown(new, key)}" for key in changed)
+        lines = "\n  ".join(f"{key}: {_describe(old, key)} -> {_describe(new, key)}" for key in changed)
         raise ConfigError(
             f"{folder.uri} is of images or settings that differ:\n  {lines}\n"
             "give another --out, or go back to those settings to go on with it"
         )
 
 
-def _is_own(name: str, is_begun: bool) -> bool:
-    """Whether what is called so may lie in a folder that an ingest fills."""
+def _is_of_ingest(name: str, is_begun: bool) -> bool:
+    """Whether a file of this name may lie in a folder that an ingest fills."""
     if name.startswith(".") or name.endswith(PART) or name in _LISTS:
         return True
     return is_begun and (name in _FILES or name.startswith(("train-", "test-")) or not name.endswith(".parquet"))
 
 
 def _refuse_source(out: str, data: DataConfig) -> None:
-    """Files that are written where the images are listed would be listed with them."""
-    place = _place(out)
-    for key, value in _leaves(plain(data)).items():
+    """Refuse to write where the images are listed: the new files would be listed with them."""
+    address = _normalize(out)
+    for key, value in _flatten(plain(data)).items():
         if not isinstance(value, str) or not ("://" in value or value.startswith("/")):
             continue
-        is_inside = key.rpartition(".")[2] in _LISTED and place.startswith(f"{_place(value)}/")
-        if place == _place(value) or is_inside:
+        is_inside = key.rpartition(".")[2] in _LISTED and address.startswith(f"{_normalize(value)}/")
+        if address == _normalize(value) or is_inside:
             what = "lies in the source" if is_inside else "is the source itself"
             raise ConfigError(f"--out {out} {what}, data.{key}={value}; give a folder outside")
 
 
-def _place(uri: str) -> str:
-    """An address without what changes nothing of the place: links, the query, a slash at the end."""
+def _normalize(uri: str) -> str:
+    """Resolve links and drop the query and a final slash, so that equal addresses compare equal."""
     path = uri.partition("?")[0].removeprefix("file://") if "://" in uri else uri
     return path.rstrip("/") if "://" in path else os.path.realpath(path)
 
@@ -76,17 +89,101 @@ def _place(uri: str) -> str:
 _UNSET = object()
 
 
-def _leaves(tree: Json, prefix: str = "") -> Json:
-    found: Json = {}
+def _flatten(tree: Json, prefix: str = "") -> Json:
+    leaves: Json = {}
     for key, value in tree.items():
-        found |= _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        leaves |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return leaves
 
 
-def _shown(leaves: Json, key: str) -> str:
+def _describe(leaves: Json, key: str) -> str:
     return write_inline(leaves[key]) if key in leaves else "unset"
 
 
-def text_of(tree: Json) -> bytes:
-    """A tree as the JSON files of an ingest have it."""
+def to_json(tree: Json) -> bytes:
+    """Encode a tree for the JSON files of an ingest."""
     return (json.dumps(tree, indent=1) + "\n").encode()
+
+
+def check_finished(system: fs.FileSystem, sizes: Mapping[str, int]) -> None:
+    """Refuse folders of an unfinished ingest, or whose files have changed since.
+
+    Sizes and footers are compared; `raysl.data.ingest.ingest.verify` compares all bytes.
+
+    Args:
+        system: the file system of the paths.
+        sizes: bytes of all files below some folder, by path.
+
+    Raises:
+        ConfigError: naming the folder, and what is wrong with it.
+    """
+    for plan in (path for path in sizes if path.rpartition("/")[2] == PLAN_FILE):
+        folder = plan.rpartition("/")[0]
+        is_there = f"{folder}/{MANIFEST_FILE}" in sizes
+        files = files_of(read_manifest(system, folder)) if is_there else []
+        damaged = first_damaged(system, folder, files, sizes) if is_there else MANIFEST_FILE
+        if damaged is not None:
+            raise ConfigError(
+                f"{folder} is an unfinished ingest: {damaged} is missing or incomplete; "
+                "run the same `raysl ingest` again"
+            )
+
+
+def read_manifest(system: fs.FileSystem, folder: str) -> Json:
+    """Read the manifest of a finished ingest.
+
+    Raises:
+        ConfigError: if it is missing or cannot be read.
+    """
+    path = f"{folder}/{MANIFEST_FILE}"
+    with telling("read", path):
+        try:
+            manifest: Json = json.loads(read_file(system, path))
+            if not all(file.keys() >= {"name", "bytes"} for file in files_of(manifest)):
+                raise KeyError("files")
+        except FileNotFoundError as error:
+            raise ConfigError(f"{folder} holds no finished ingest: {MANIFEST_FILE} is missing") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path} is damaged; delete it and run the same `raysl ingest` again") from error
+    return manifest
+
+
+def files_of(manifest: Json) -> list[Json]:
+    """Return the files of all splits, each with `name`, `bytes` and `sha256`."""
+    return [file for split in manifest["splits"].values() for file in split["files"]]
+
+
+def first_damaged(system: fs.FileSystem, folder: str, files: Sequence[Json], sizes: Mapping[str, int]) -> str | None:
+    """Return the name of the first file that is missing, or whose size or footer differs from the manifest's.
+
+    Args:
+        system, folder: of the files.
+        files: their entries in the manifest.
+        sizes: bytes of the files in the folder, by path.
+    """
+    for file in files:
+        if sizes.get(f"{folder}/{file['name']}") != file["bytes"]:
+            return str(file["name"])
+    known = [file for file in files if file.get("footer_bytes")]  # manifests of older versions have no footers
+
+    def is_damaged(file: Json) -> bool:
+        sha256 = _footer_sha256(system, f"{folder}/{file['name']}", file["bytes"], file["footer_bytes"])
+        return bool(sha256 != file["footer_sha256"])
+
+    with ThreadPoolExecutor(REMOTE_READS) as pool:
+        damaged = list(pool.map(is_damaged, known))
+    return next((str(file["name"]) for file, is_bad in zip(known, damaged, strict=True) if is_bad), None)
+
+
+def footer_of(system: fs.FileSystem, path: str, num_bytes: int) -> tuple[int, str]:
+    """Return the size of a Parquet file's footer in bytes, and its SHA-256."""
+    with telling("read", path):
+        (tail,) = read_ranges(system, path, [num_bytes - _TAIL], [_TAIL])
+    size = int.from_bytes(tail[:4], "little") + _TAIL
+    return size, _footer_sha256(system, path, num_bytes, size)
+
+
+def _footer_sha256(system: fs.FileSystem, path: str, num_bytes: int, size: int) -> str:
+    with telling("read", path):
+        (footer,) = read_ranges(system, path, [num_bytes - size], [size])
+    return hashlib.sha256(footer).hexdigest()

@@ -1,9 +1,9 @@
-"""Any dataset into a folder of Parquet files that `data=parquet` streams.
+"""Ingesting: any dataset becomes a folder of Parquet files that `data=parquet` streams.
 
-The folder holds `train-00000-of-00012.parquet`, `test-...` with the columns `index` (place in the source's split),
-`image` (an encoded file), `label` and `name`; `ingest.json`, what was asked for; `corrupt.jsonl`, a line for each image
-that cannot be decoded, which is left out together with its index; and at the end `manifest.json`, what there is. A
-start that was cut off goes on when it is asked for again: files that are whole are kept, by their checksums.
+The folder holds `train-00000-of-00012.parquet`, `test-...` with the columns `index` (in the source's split), `image`
+(an encoded file), `label` and `name`; `ingest.json`, the settings; `corrupt.jsonl`, a line for each image that cannot
+be decoded and is left out; and, written last, `manifest.json`, the list of files. An interrupted ingest continues when
+it is started again: files that are complete, by their checksums, are kept.
 """
 
 import dataclasses
@@ -23,10 +23,18 @@ from raysl.components import resolve
 from raysl.config.arguments import instance
 from raysl.config.dump import plain
 from raysl.config.schema import DataConfig
-from raysl.data.ingest.folder import CORRUPT_FILE, claim, text_of
-from raysl.data.ingest.ingested import MANIFEST_FILE, Json, files_of, first_damaged, read_manifest
+from raysl.data.ingest.folder import (
+    CORRUPT_FILE,
+    MANIFEST_FILE,
+    Json,
+    claim,
+    files_of,
+    first_damaged,
+    read_manifest,
+    to_json,
+)
 from raysl.data.ingest.shard import RECORDS, Layout, Shard, ShardWriter
-from raysl.data.ingest.split_parts import SplitPart, Spread, in_process, parts_of, splits_of, tell_notes
+from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits, warn_of_notes
 from raysl.data.source import Split
 from raysl.errors import ConfigError, RunFailed
 from raysl.redact import bare_tree
@@ -36,21 +44,21 @@ from raysl.storage.reads import REMOTE_READS
 log = logging.getLogger("raysl")
 
 FORMAT = 1
-LEFT_BEHIND_S = 600.0  # after which an unfinished file that nobody adds to is one of a start that was cut off
-CHOICE = ("name", "limit", "balanced", "skip", "subset", "label_type")  # common settings that pick images and labels
+LEFT_BEHIND_S = 600.0  # an unfinished file that has not grown for so long belongs to an interrupted ingest
+CHOICE = ("name", "limit", "balanced", "skip", "subset", "label_type")  # common settings that choose images and labels
 
 
 @dataclass(frozen=True)
 class Ingested:
-    """A dataset that is stored.
+    """Summary of an ingested dataset.
 
     Args:
-        uri: its folder.
-        rows: images of each split.
-        num_files: Parquet files.
-        num_bytes: their size.
-        num_corrupt: images that cannot be decoded and were left out.
-        was_done: whether all of it was there before.
+        uri: of its folder.
+        rows: number of images of each split.
+        num_files: number of Parquet files.
+        num_bytes: their total size.
+        num_corrupt: images that were left out because they cannot be decoded.
+        was_done: whether an earlier ingest had finished it.
     """
 
     uri: str
@@ -62,38 +70,38 @@ class Ingested:
 
 
 def ingest(data: DataConfig, out: str, layout: Layout | None = None, spread: Spread = in_process) -> Ingested:
-    """Store all images of a dataset as Parquet files, or what is missing of them.
+    """Store all images of a dataset as Parquet files; files that exist from an interrupted ingest are kept.
 
     Args:
         data: settings of the dataset.
-        out: local path or URI of a folder that is new, or that the same call began to fill.
-        layout: how to store; default: files of 10,000 images as they are.
+        out: local path or URI of a new folder, or of one that the same call began to fill.
+        layout: how images are stored; default: unchanged, 10,000 to a file.
         spread: `in_process`, or `raysl.data.ingest.ray_tasks.on_ray`, which uses a cluster.
 
     Raises:
         ConfigError: if a setting is out of its range, the images or the folder cannot be read or written, or the folder
-            holds something else.
-        RunFailed: if a split has no image that can be decoded, or storage fails again and again.
+            holds other files.
+        RunFailed: if no image of a split can be decoded, or the storage keeps failing.
     """
     instance(data, DataConfig, "data", "settings of a dataset, as raysl.load_config('quickstart').data")
     layout = instance(layout or Layout(), Layout, "layout", "raysl.data.ingest.shard.Layout(resize=256), or None")
     _check(layout)
     folder = Folder(out)
-    splits = splits_of(resolve("source", data.name)(data))
-    tell_notes(splits.values())
+    splits = open_splits(resolve("source", data.name)(data))
+    warn_of_notes(splits.values())
     plan = _plan(data, splits, layout)
     claim(folder, plan, data)
-    if (manifest := _finished(folder, plan)) is not None:
+    if (manifest := _read_finished(folder, plan)) is not None:
         _sweep(folder)
-        return _ingested(folder, manifest, was_done=True)
-    parts = parts_of(splits, layout.rows_per_file)
+        return _summarize(folder, manifest, was_done=True)
+    parts = cut_parts(splits, layout.rows_per_file)
     folder.child(RECORDS).make()
-    shards = _written(ShardWriter(folder.uri, layout), splits, parts, spread)
-    manifest = plan | {"splits": {name: _summary(name, split, parts, shards) for name, split in splits.items()}}
+    shards = _write_parts(ShardWriter(folder.uri, layout), splits, parts, spread)
+    manifest = plan | {"splits": {name: _split_entry(name, split, parts, shards) for name, split in splits.items()}}
     _write_corrupt(folder, parts, shards)
     _sweep(folder)
-    folder.write(MANIFEST_FILE, text_of(manifest))
-    return _ingested(folder, manifest, was_done=False)
+    folder.write(MANIFEST_FILE, to_json(manifest))
+    return _summarize(folder, manifest, was_done=False)
 
 
 def verify(out: str) -> dict[str, str]:
@@ -103,7 +111,7 @@ def verify(out: str) -> dict[str, str]:
         out: local path or URI of its folder.
 
     Returns:
-        What is wrong with each file that is damaged, by its name; empty where all is well.
+        What is wrong with each damaged file, by its name; empty if none is.
 
     Raises:
         ConfigError: if there is no finished ingest, or it cannot be read.
@@ -112,25 +120,25 @@ def verify(out: str) -> dict[str, str]:
     files = files_of(read_manifest(folder.system, folder.path))
     damaged: dict[str, str] = {}
     with _progress("files", len(files)) as advance, ThreadPoolExecutor(REMOTE_READS) as pool:
-        for file, problem in zip(files, pool.map(partial(_problem, folder), files), strict=True):
+        for file, problem in zip(files, pool.map(partial(_find_problem, folder), files), strict=True):
             advance(1)
             if problem is not None:
                 damaged[file["name"]] = problem
     return damaged
 
 
-def _problem(folder: Folder, file: Json) -> str | None:
+def _find_problem(folder: Folder, file: Json) -> str | None:
     num_bytes = folder.size(file["name"])
     if num_bytes is None:
         return "it is missing"
     if num_bytes != file["bytes"]:
         return f"{num_bytes:,} bytes, not the {file['bytes']:,} that were written"
-    return None if folder.sha256(file["name"]) == file["sha256"] else "other bytes than were written"
+    return None if folder.sha256(file["name"]) == file["sha256"] else "its bytes differ from those written"
 
 
 @contextmanager
 def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal; gives what is called with each advance."""
+    """Show a progress bar on a terminal; yield the function that advances it."""
     text = f"{{task.completed:,}}/{{task.total:,}} {what}"
     bar = Progress(TextColumn(text), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     task = bar.add_task(what, total=total)
@@ -151,19 +159,19 @@ def _check(layout: Layout) -> None:
 
 
 def _plan(data: DataConfig, splits: Mapping[str, Split], layout: Layout) -> Json:
-    """What decides what the files hold, as JSON has it: neither settings of the training pipeline nor credentials."""
+    """Return all that determines the content of the files, in JSON types: no pipeline settings, no credentials."""
     common = {field.name for field in dataclasses.fields(DataConfig)} - set(CHOICE)
     settings = {name: value for name, value in bare_tree(plain(data)).items() if name not in common}
     sources = {name: {"fingerprint": split.fingerprint, "rows": split.num_samples} for name, split in splits.items()}
     tree = {"format": FORMAT, "data": settings, "source": sources, "layout": asdict(layout)}
-    if layout.resize is not None:  # else files keep their alpha, and who reads them says what to see it on
+    if layout.resize is not None:  # otherwise files keep their transparency, and their reader chooses the background
         tree["background"] = data.background
     plan: Json = json.loads(json.dumps(tree))
     return plan
 
 
-def _finished(folder: Folder, plan: Json) -> Json | None:
-    """The manifest, where all the files that it lists are there in full size and with their own footers."""
+def _read_finished(folder: Folder, plan: Json) -> Json | None:
+    """Return the manifest if all the files that it lists have their sizes and footers; else None."""
     if not folder.exists(MANIFEST_FILE):
         return None
     manifest = read_manifest(folder.system, folder.path)
@@ -175,7 +183,7 @@ def _finished(folder: Folder, plan: Json) -> Json | None:
 
 
 def _sweep(folder: Folder) -> None:
-    """Remove unfinished files that were left behind; those of another start that is at work here are newer."""
+    """Remove unfinished files of interrupted ingests; those of another ingest at work here are newer."""
     for inner in (folder, folder.child(RECORDS)):
         for entry in inner.entries():
             is_part = entry.type == fs.FileType.File and entry.base_name.endswith(PART)
@@ -183,10 +191,10 @@ def _sweep(folder: Folder) -> None:
                 inner.remove(entry.base_name)
 
 
-def _written(
+def _write_parts(
     writer: ShardWriter, splits: Mapping[str, Split], parts: list[SplitPart], spread: Spread
 ) -> dict[str, Shard]:
-    """The files of all parts, by name."""
+    """Write the files of all parts, and return their records by name."""
     sizes = {f"{part.name}.parquet": part.end - part.first for part in parts}
     shards: dict[str, Shard] = {}
     with _progress("images", sum(sizes.values())) as advance:
@@ -196,12 +204,12 @@ def _written(
     return shards
 
 
-def _summary(name: str, split: Split, parts: list[SplitPart], shards: Mapping[str, Shard]) -> Json:
-    """What the manifest says of a split."""
-    own = [shards[f"{part.name}.parquet"] for part in parts if part.split == name]
-    rows = sum(shard.rows for shard in own)
+def _split_entry(name: str, split: Split, parts: list[SplitPart], shards: Mapping[str, Shard]) -> Json:
+    """Return the manifest's entry for a split."""
+    written = [shards[f"{part.name}.parquet"] for part in parts if part.split == name]
+    rows = sum(shard.rows for shard in written)
     if rows == 0:
-        index, where, reason = own[0].corrupt[0]
+        index, where, reason = written[0].corrupt[0]
         raise RunFailed(f"none of the {split.num_samples:,} {name} images can be decoded; {index} is {where}: {reason}")
     files = [
         {
@@ -212,7 +220,7 @@ def _summary(name: str, split: Split, parts: list[SplitPart], shards: Mapping[st
             "footer_bytes": shard.footer_bytes,
             "footer_sha256": shard.footer_sha256,
         }
-        for shard in own
+        for shard in written
     ]
     return {
         "rows": rows,
@@ -233,7 +241,7 @@ def _write_corrupt(folder: Folder, parts: Iterable[SplitPart], shards: Mapping[s
         folder.write(CORRUPT_FILE, "".join(lines).encode())
 
 
-def _ingested(folder: Folder, manifest: Json, was_done: bool) -> Ingested:
+def _summarize(folder: Folder, manifest: Json, was_done: bool) -> Ingested:
     splits, files = manifest["splits"], files_of(manifest)
     return Ingested(
         uri=folder.uri,

@@ -1,4 +1,4 @@
-"""What is wrong or odd with the images of a dataset, by reading all of them."""
+"""Reading all images of a dataset to list those that are corrupt, odd or repeated."""
 
 import hashlib
 import json
@@ -12,16 +12,16 @@ from raysl.components import resolve
 from raysl.config.background import Color
 from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import CorruptImage, Encoded, decode, opened
-from raysl.data.ingest.split_parts import SplitPart, Spread, in_process, parts_of, splits_of
+from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits
 from raysl.data.source import Split
-from raysl.data.sources.endings import ENDINGS, IMAGES
+from raysl.data.sources.listing import ENDINGS, IMAGES
 from raysl.storage.folder import Folder
 
 PART_ROWS = 2048
 READ_ROWS = 256
-TINY = 8  # px of the short side
-LONGEST = 10  # times the short side
-MOST_CLASSES = 20  # are listed in the table
+TINY = 8  # short sides below so many pixels
+LONGEST = 10  # largest ratio of the sides that is not odd
+MOST_CLASSES = 20  # that the table lists one by one
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Finding:
     """An image that is corrupt or odd.
 
     Args:
-        split, index, name: which one.
+        split, index, name: identify the image.
         is_corrupt: whether it cannot be decoded.
-        problems: what it is, in words.
+        problems: what is wrong with it, in words.
     """
 
     split: str
@@ -49,10 +49,10 @@ class Totals:
     """Counts over a split.
 
     Args:
-        num_images: all of them.
+        num_images: number of images.
         kinds: images by kind: formats, colours (gray, CMYK, alpha, 16-bit) and problems.
-        classes: images by class; of a multi-label split, those where it is present.
-        notes: what is odd about its files, a line each.
+        classes: images by class; of a multi-label split, those where the class is present.
+        notes: problems of its files, a line each.
     """
 
     num_images: int = 0
@@ -63,7 +63,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found in a dataset: a line an image, and totals by split."""
+    """Findings in a dataset, one for each image that is corrupt or odd, and totals by split."""
 
     findings: list[Finding]
     totals: dict[str, Totals]
@@ -74,17 +74,17 @@ class Inspection:
         return sum(finding.is_corrupt for finding in self.findings)
 
     def table(self) -> str:
-        """A line for each image that is corrupt or odd, then the totals."""
+        """Return a text with a line for each finding, then the totals."""
         lines = [str(finding) for finding in self.findings]
         for name, totals in self.totals.items():
-            lines.append(f"{name:<12}{totals.num_images:,} images: {_counts(totals.kinds.most_common())}")
-            lines.append(f"{'':<12}{_class_line(totals.classes)}")
+            lines.append(f"{name:<12}{totals.num_images:,} images: {_describe_counts(totals.kinds.most_common())}")
+            lines.append(f"{'':<12}{_describe_classes(totals.classes)}")
             lines += [f"{'':<12}{note}" for note in totals.notes]
         lines.append(f"{'corrupt':<12}{self.num_corrupt:,}")
         return "\n".join(lines)
 
     def write(self, folder: Folder) -> None:
-        """Write `check.jsonl`, an object a finding, and `check.json`, the totals.
+        """Write `check.jsonl`, an object for each finding, and `check.json`, the totals.
 
         Raises:
             ConfigError: if the folder cannot be written.
@@ -109,7 +109,7 @@ class Inspection:
 
 @dataclass(frozen=True)
 class Inspected:
-    """What a process found in a part; `digests` [n, 16] are checksums of the images `index` [n] that decode."""
+    """Findings in a part; `digests` [n, 16] are checksums of the images `index` [n] that can be decoded."""
 
     part: SplitPart
     findings: list[Finding]
@@ -126,24 +126,24 @@ def inspect(data: DataConfig, spread: Spread = in_process) -> Inspection:
         spread: `in_process`, or `raysl.data.ingest.ray_tasks.on_ray`, which uses a cluster.
 
     Raises:
-        ConfigError, RunFailed: if images cannot be listed or read at all.
+        ConfigError, RunFailed: if images cannot be listed or read.
     """
-    splits = splits_of(resolve("source", data.name)(data))
-    done = list(spread(inspect_part, splits, parts_of(splits, PART_ROWS)))
-    order = {name: place for place, name in enumerate(splits)}
-    done.sort(key=lambda each: (order[each.part.split], each.part.number))
+    splits = open_splits(resolve("source", data.name)(data))
+    done = list(spread(inspect_part, splits, cut_parts(splits, PART_ROWS)))
+    order = {name: rank for rank, name in enumerate(splits)}
+    done.sort(key=lambda part_result: (order[part_result.part.split], part_result.part.number))
     totals = {name: Totals(notes=split.notes) for name, split in splits.items()}
-    for each in done:
-        total = totals[each.part.split]
-        total.num_images += each.totals.num_images
-        total.kinds += each.totals.kinds
-        total.classes.update(each.totals.classes)  # unlike +=, it keeps classes without images
-    repeated = _repeated(splits, done)
+    for part_result in done:
+        total = totals[part_result.part.split]
+        total.num_images += part_result.totals.num_images
+        total.kinds += part_result.totals.kinds
+        total.classes.update(part_result.totals.classes)  # unlike +=, it keeps classes without images
+    repeated = _find_repeats(splits, done)
     for finding in repeated:
         totals[finding.split].kinds["duplicate"] += 1
-    found = _merged([*(finding for each in done for finding in each.findings), *repeated])
-    found.sort(key=lambda finding: (order[finding.split], finding.index))
-    return Inspection(found, totals)
+    findings = _merge([*(finding for part_result in done for finding in part_result.findings), *repeated])
+    findings.sort(key=lambda finding: (order[finding.split], finding.index))
+    return Inspection(findings, totals)
 
 
 def inspect_part(split: Split, part: SplitPart) -> Inspected:
@@ -158,7 +158,7 @@ def inspect_part(split: Split, part: SplitPart) -> Inspected:
         rows = split.read(numbers)
         for row, image, name in zip(numbers.tolist(), rows.images, rows.names, strict=True):
             try:
-                problems = _problems(image, name, totals.kinds, split.background)
+                problems = _describe_problems(image, name, totals.kinds, split.background)
             except CorruptImage as error:
                 totals.kinds["corrupt"] += 1
                 findings.append(Finding(part.split, row, name, True, (f"corrupt: {error}",)))
@@ -172,8 +172,8 @@ def inspect_part(split: Split, part: SplitPart) -> Inspected:
     return Inspected(part, findings, totals, np.array(index, np.int64), table)
 
 
-def _problems(image: Encoded, name: str, kinds: Counter[str], background: Color | None) -> list[str]:
-    """What is odd about an image that decodes; its kind is counted."""
+def _describe_problems(image: Encoded, name: str, kinds: Counter[str], background: Color | None) -> list[str]:
+    """Describe what is odd about an image that can be decoded, and count its kinds."""
     pixels = decode(image, background=background)
     height, width = pixels.shape[1:]
     problems = []
@@ -197,7 +197,7 @@ def _problems(image: Encoded, name: str, kinds: Counter[str], background: Color 
     kinds["alpha"] += has_alpha
     if has_alpha and background is not None and bool((pixels.new_tensor(background) == pixels.flatten(1).T).all()):
         kinds["blank"] += 1
-        problems.append("blank: nothing of it is seen on data.background")
+        problems.append("blank: it has no pixel that differs from data.background")
     kinds["16-bit"] += mode.startswith("I") or (kind == "PNG" and image[24] == 16)
     ending = name.rpartition(".")[2].lower()
     if ending in IMAGES and ending not in ENDINGS.get(kind, ()):
@@ -207,51 +207,53 @@ def _problems(image: Encoded, name: str, kinds: Counter[str], background: Color 
 
 
 def _digest(image: Encoded) -> bytes:
-    """Of the file, or of the pixels and their shape."""
+    """Digest the encoded file, or the pixels and their shape."""
     assert isinstance(image, bytes | np.ndarray)
     content = image if isinstance(image, bytes) else np.ascontiguousarray(image).tobytes() + str(image.shape).encode()
     return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def _class_names(split: Split, labels: np.ndarray) -> Iterator[str]:
-    """The class of each sample, or each class that is present in one."""
-    places = np.nonzero(labels == 1)[1] if split.is_multilabel else labels
-    for label in places.tolist():
+    """Yield the class of each sample; of a multi-label split, each class that is present in one."""
+    numbers = np.nonzero(labels == 1)[1] if split.is_multilabel else labels
+    for label in numbers.tolist():
         yield "unlabelled" if label < 0 else split.classes[label] if label < len(split.classes) else str(label)
 
 
-def _repeated(splits: Mapping[str, Split], done: Iterable[Inspected]) -> list[Finding]:
-    """Images whose bytes are those of one further ahead, in the same split or in one before it."""
-    each = [one for one in done if len(one.index)]
-    if not each:
+def _find_repeats(splits: Mapping[str, Split], done: Iterable[Inspected]) -> list[Finding]:
+    """Find images with the same bytes as an earlier one, in the same split or in one before it."""
+    results = [result for result in done if len(result.index)]
+    if not results:
         return []
-    names = [name for one in each for name in [one.part.split] * len(one.index)]
-    index = np.concatenate([one.index for one in each])
-    digests = np.concatenate([one.digests for one in each])
+    names = [name for result in results for name in [result.part.split] * len(result.index)]
+    index = np.concatenate([result.index for result in results])
+    digests = np.concatenate([result.digests for result in results])
     _, first, group = np.unique(digests, axis=0, return_index=True, return_inverse=True)
-    originals = first[group.reshape(-1)]  # [n], places
+    originals = first[group.reshape(-1)]  # [n], positions
     findings = []
-    for place in np.flatnonzero(originals != np.arange(len(index))).tolist():
-        split, original = names[place], int(originals[place])
-        (name,) = splits[split].names_of(index[place : place + 1])
+    for position in np.flatnonzero(originals != np.arange(len(index))).tolist():
+        split, original = names[position], int(originals[position])
+        (name,) = splits[split].names_of(index[position : position + 1])
         text = f"duplicate: the same bytes as {names[original]} {index[original]}"
-        findings.append(Finding(split, int(index[place]), name, False, (text,)))
+        findings.append(Finding(split, int(index[position]), name, False, (text,)))
     return findings
 
 
-def _merged(findings: Iterable[Finding]) -> list[Finding]:
-    """One finding an image."""
-    found: dict[tuple[str, int], Finding] = {}
-    for one in findings:
-        before = found.get((one.split, one.index))
-        problems = one.problems if before is None else (*before.problems, *one.problems)
-        found[one.split, one.index] = Finding(one.split, one.index, one.name, one.is_corrupt, problems)
-    return list(found.values())
+def _merge(findings: Iterable[Finding]) -> list[Finding]:
+    """Merge the findings of each image into one."""
+    merged: dict[tuple[str, int], Finding] = {}
+    for finding in findings:
+        before = merged.get((finding.split, finding.index))
+        problems = finding.problems if before is None else (*before.problems, *finding.problems)
+        merged[finding.split, finding.index] = Finding(
+            finding.split, finding.index, finding.name, finding.is_corrupt, problems
+        )
+    return list(merged.values())
 
 
-def _class_line(classes: Counter[str]) -> str:
+def _describe_classes(classes: Counter[str]) -> str:
     if len(classes) <= MOST_CLASSES:
-        return f"by class: {_counts(classes.items())}"
+        return f"by class: {_describe_counts(classes.items())}"
     ranked = classes.most_common()
     middle = ranked[len(ranked) // 2][1]
     return (
@@ -260,5 +262,5 @@ def _class_line(classes: Counter[str]) -> str:
     )
 
 
-def _counts(counts: Iterable[tuple[str, int]]) -> str:
+def _describe_counts(counts: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{name} {number:,}" for name, number in counts) or "none"

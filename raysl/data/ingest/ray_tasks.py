@@ -1,4 +1,4 @@
-"""Work on the parts of a dataset as Ray tasks."""
+"""The parts of a dataset as Ray tasks."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,24 +18,24 @@ T = TypeVar("T")
 def on_ray(
     work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
 ) -> Iterator[T]:
-    """Work on parts as tasks of one CPU each, as many at a time as the cluster has or can come to have.
+    """Work on parts as tasks of one CPU each, as many at a time as the cluster has CPUs or can scale up to.
 
-    A task whose node is lost is done again elsewhere.
+    Ray repeats the task of a lost node elsewhere.
 
     Raises:
         ConfigError, RunFailed: as `work` does.
     """
     connect()
-    at_once = max(1, int(cluster_resources().cpus))
+    most_running = max(1, int(cluster_resources().cpus))
     task = ray.remote(num_cpus=1)(_work_on)
-    sent = ray.put(work)
-    places = {name: ray.put(split) for name, split in splits.items()}
+    work_ref = ray.put(work)
+    split_refs = {name: ray.put(split) for name, split in splits.items()}
     waiting = deque(parts)
     running: list[Any] = []
     while waiting or running:
-        while waiting and len(running) < at_once:
+        while waiting and len(running) < most_running:
             part = waiting.popleft()
-            running.append(task.remote(sent, places[part.split], part))
+            running.append(task.remote(work_ref, split_refs[part.split], part))
         done, running = ray.wait(running)
         try:
             yield from ray.get(done)

@@ -1,4 +1,4 @@
-"""A dataset cut into parts that processes work on, each alone."""
+"""A dataset in parts that processes work on independently."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,33 +29,33 @@ class SplitPart:
 
     @property
     def name(self) -> str:
-        """As files of a dataset in parts are called: `train-00002-of-00012`."""
+        """Name of the part's file without its ending: `train-00002-of-00012`."""
         return f"{self.split}-{self.number:05}-of-{self.num_parts:05}"
 
     def runs(self, num_rows: int) -> Iterator[Int64s]:
-        """The indices of the rows, at most `num_rows` at a time."""
+        """Yield the indices of the rows, at most `num_rows` at a time."""
         for start in range(self.first, self.end, num_rows):
             yield np.arange(start, min(self.end, start + num_rows))
 
 
 class Spread(Protocol):
-    """A way to work on parts, here or on a cluster; results come in any order."""
+    """Applies a function to all parts, in this process or on a cluster; results come in any order."""
 
     def __call__(
         self, work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
     ) -> Iterator[T]:
-        """What `work` gives for the split and the rows of each part."""
+        """Yield what `work` returns for the split and the rows of each part."""
 
 
 def in_process(
     work: Callable[[Split, SplitPart], T], splits: Mapping[str, Split], parts: Sequence[SplitPart]
 ) -> Iterator[T]:
-    """Work on one part after the other in this process."""
+    """Work on one part after another in this process."""
     return (work(splits[part.split], part) for part in parts)
 
 
-def parts_of(splits: Mapping[str, Split], num_rows: int) -> list[SplitPart]:
-    """All splits in parts of `num_rows` rows, the last of each split shorter."""
+def cut_parts(splits: Mapping[str, Split], num_rows: int) -> list[SplitPart]:
+    """Cut all splits into parts of `num_rows` rows; the last part of each split is shorter."""
     parts = []
     for name, split in splits.items():
         num_parts = -(-split.num_samples // num_rows)
@@ -65,22 +65,22 @@ def parts_of(splits: Mapping[str, Split], num_rows: int) -> list[SplitPart]:
     return parts
 
 
-def tell_notes(splits: Iterable[Split]) -> None:
-    """Warn of what is odd about the files of a dataset."""
+def warn_of_notes(splits: Iterable[Split]) -> None:
+    """Log the notes of splits as warnings, each once."""
     for note in dict.fromkeys(note for split in splits for note in split.notes):
         log.warning("%s", note)
 
 
-def splits_of(source: Source) -> dict[str, Split]:
-    """The splits that a dataset has, by name.
+def open_splits(source: Source) -> dict[str, Split]:
+    """Open the splits of a dataset, by name.
 
     Raises:
         ConfigError: if it has none, or its sources are paired.
     """
     config: DataConfig = source.config
-    found = {name: split for name in SPLITS if (split := source.optional(name)) is not None}
-    if not found:
+    splits = {name: split for name in SPLITS if (split := source.optional(name)) is not None}
+    if not splits:
         raise ConfigError(f"the dataset {config.name!r} has no images; give data.train= or data.test=")
-    if any(split.num_sources > 1 for split in found.values()):
-        raise ConfigError(f"the dataset {config.name!r} has several images a sample; give its sources one by one")
-    return found
+    if any(split.num_sources > 1 for split in splits.values()):
+        raise ConfigError(f"the dataset {config.name!r} has several images per sample; give its sources one by one")
+    return splits

@@ -8,14 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from raysl.components import ALIASES
 from raysl.config.dump import show
 from raysl.config.fields import component_class, settings_of
 from raysl.config.files import CATALOG_FILE, packaged_folder, read_file
 from raysl.config.load import node_from_dict
 from raysl.config.schema import DataConfig
-from raysl.data.source import Source, Split
-from raysl.data.sources.inner_sources import check_inner, source_of
+from raysl.data.source import Source, Split, check_inner, source_of
 from raysl.errors import ConfigError
 
 OWN_CATALOG = "RAYSL_CATALOG"
@@ -38,8 +39,8 @@ class Catalog(Source):
         dataset: str | None = None
         """Name of the dataset, such as imagenet1k; `configs/catalog.yaml` lists them."""
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         source, file = self._inner
         try:
             return source.optional(name)

@@ -1,5 +1,6 @@
 """Labels as datasets write them, integers or names, to the numbers of classes."""
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -120,3 +121,44 @@ def numbered(texts: np.ndarray, classes: tuple[str, ...], origin: str) -> Int64s
         some = ", ".join(repr(name) for name in unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
         raise ConfigError(f"{origin} has labels that no training image has: {some}; name classes alike in both")
     return np.array([number_of[name] for name in found.tolist()], np.int64)[place.reshape(-1)]
+
+
+def label_of(content: bytes, kind: str, label_key: str | None, where: str) -> int | None:
+    """A label from a member.
+
+    Args:
+        content: an integer in text, or a JSON object.
+        kind: `cls` or `json`.
+        label_key: the field of the object.
+        where: it stands, for messages.
+
+    Returns:
+        The label, None where there is no such field.
+
+    Raises:
+        ConfigError: if it is no integer, or out of its range.
+    """
+    label = _integer(content, where) if kind == "cls" else _field(content, label_key, where)
+    if label is not None:
+        check_range(label, label, where)
+    return label
+
+
+def _integer(content: bytes, where: str) -> int:
+    try:
+        return whole(content.decode())
+    except ValueError as error:
+        raise ConfigError(f"{where} holds {content[:40]!r}, not an integer") from error
+
+
+def _field(content: bytes, label_key: str | None, where: str) -> int | None:
+    try:
+        fields = json.loads(content)
+    except ValueError as error:
+        raise ConfigError(f"{where} is no JSON: {error}") from error
+    label = fields.get(label_key) if isinstance(fields, dict) else None
+    if isinstance(label, float) and label.is_integer():  # as pandas writes integers of a column that lacks some
+        return int(label)
+    if label is not None and (isinstance(label, bool) or not isinstance(label, int)):
+        raise ConfigError(f"{where}: {label_key} is {label!r}, not an integer; set data.label_key= to another field")
+    return label

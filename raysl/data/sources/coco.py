@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
@@ -38,8 +39,8 @@ class COCO(Source):
         test_set: str | None = None
         """Set of the held-out images. Default: val2017, else val2014."""
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         if name == "train":
             return _split(self._folder, self._train_set, self._train, self._categories)
         chosen = self.config.test_set or self._newest("val")

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from typing_extensions import override
 
 from raysl.config.schema import DataConfig
-from raysl.data.source import Rows, Source, Split
-from raysl.data.sources.inner_sources import check_inner, source_of
+from raysl.data.source import Rows, Source, Split, check_inner, source_of
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -39,8 +39,8 @@ class Concat(Source):
             for name, config in self.sources.items():
                 check_inner(config, f"sources.{name}")
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         if not self._train:
             raise ConfigError("concat needs data.sources=, at least one source: {a: {name: image_folder, path: ...}}")
         classes = _union(self._train)

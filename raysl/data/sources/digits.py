@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import override
 
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
@@ -26,8 +27,8 @@ class Digits(Source):
 
         name: str = "digits"
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         return _DigitsSplit(name == "test")
 
 

@@ -8,15 +8,15 @@ from functools import cached_property
 
 import numpy as np
 from pyarrow import fs
+from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
 from raysl.data.sources.class_names import LABELS, class_names, numbered
-from raysl.data.sources.files import FilesSplit
-from raysl.data.sources.listed_images import read_image_list, read_labels
+from raysl.data.sources.files import FilesSplit, Paths
+from raysl.data.sources.list_formats import read_image_list, read_labels
 from raysl.data.sources.listing import shown
-from raysl.data.sources.paths import Paths
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.redact import bare_uri, without_hidden
@@ -60,8 +60,8 @@ class FileList(Source):
         allow_duplicates: bool = False
         """Let a path stand in a list more than once."""
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         if name == "train":
             return self._train
         if self.config.test is None:

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyarrow import fs
+from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.class_names import LABELS, check_range, class_names
 from raysl.data.sources.files import read_if_there
-from raysl.data.sources.parquet_columns import check_there, integers
+from raysl.data.sources.parquet_columns import check_there
+from raysl.data.sources.parquet_labels import integers
 from raysl.data.sources.part_names import HELD_OUT, part_named
 from raysl.data.sources.versions import digest_of, versions_of
 from raysl.data.split import Encoded
@@ -57,8 +59,8 @@ class HuggingFace(Source):
             """See `ComponentConfig.is_place`: a dataset that is not there is a name on the hub."""
             return field != "dataset" or os.path.exists(os.path.expanduser(text))
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         config = self.config
         if config.dataset is None:
             raise ConfigError("hugging_face needs data.dataset=, a name on the hub or a local folder")
@@ -127,17 +129,17 @@ class _TableSplit(Split):
         """See `Split.written`; `datasets` has a fingerprint of its own, of the files that it read."""
         return self._written
 
+    @override
     def read(self, index: Int64s) -> Rows:
-        """See `Split.read`."""
         entries = _images(*self.place)[index.tolist()].column(0).to_pylist()
         return Rows([_encoded(entry) for entry in entries], self.labels_of(index), self.names_of(index))
 
+    @override
     def labels_of(self, index: Int64s) -> Int64s:
-        """See `Split.labels_of`."""
         return self.labels[index]
 
+    @override
     def names_of(self, index: Int64s) -> list[str]:
-        """See `Split.names_of`."""
         dataset, _, part, _ = self.place
         return [f"{dataset} {part} {row}" for row in index.tolist()]
 

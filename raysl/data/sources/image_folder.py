@@ -8,13 +8,13 @@ from functools import cached_property
 
 import numpy as np
 from pyarrow import fs
+from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import LABELS, Source, Split
-from raysl.data.sources.endings import EXTENSIONS, UNREADABLE, is_image
 from raysl.data.sources.files import FilesSplit
-from raysl.data.sources.listing import File, folders_in, listed, listing, shown
+from raysl.data.sources.listing import EXTENSIONS, UNREADABLE, File, folders_in, is_image, listed, listing, shown
 from raysl.data.sources.part_names import HELD_OUT, by_part, held_out_notes, part_named
 from raysl.errors import ConfigError
 from raysl.storage.addresses import info_of, join
@@ -42,8 +42,8 @@ class ImageFolder(Source):
         test: Location | None = None
         """Folder or URI of the held-out images, instead of the one in `path`."""
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         if name == "train":
             return self._train
         folder = self.config.test or self._inside("val") or self._inside("test")

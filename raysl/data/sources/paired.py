@@ -4,9 +4,10 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from typing_extensions import override
+
 from raysl.config.schema import DataConfig
-from raysl.data.source import Rows, Source, Split
-from raysl.data.sources.inner_sources import check_inner, source_of
+from raysl.data.source import Rows, Source, Split, check_inner, source_of
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
@@ -34,8 +35,8 @@ class Paired(Source):
             for name, config in self.sources.items():
                 check_inner(config, f"sources.{name}")
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         if len(self.config.sources) < 2:
             raise ConfigError(
                 "paired needs data.sources=, at least two sources: {a: {name: image_folder, path: ...}, ...}"

@@ -1,4 +1,4 @@
-"""Which classes the labels of Parquet files are of."""
+"""Labels in Parquet files: reading them, and the classes that they name."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -9,104 +9,127 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from raysl.data.sources.class_names import check_range, class_names, numbered
-from raysl.data.sources.parquet_columns import raw_labels
+from raysl.data.sources.class_names import check_numbers, check_range, class_names, numbered
+from raysl.data.sources.parquet_columns import Range
 from raysl.errors import ConfigError
+from raysl.hashing import Int64s
 from raysl.storage.addresses import telling
 from raysl.storage.reads import retrying
 
-Range = tuple[int, int]
 READS = 8  # files at a time
+
+
+def raw_labels(column: pa.ChunkedArray, path: str) -> np.ndarray:
+    """Return labels as they are stored: int64 [B], text [B], or int64 [B, K]; null becomes -1 or an empty text.
+
+    Raises:
+        ConfigError: if lists differ in length, or hold anything but 1, 0 and -1.
+    """
+    kind = column.type
+    if pa.types.is_integer(kind):
+        return integers(column, path)
+    rows = column.to_pylist()
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return np.array(["" if row is None else row for row in rows], str)
+    lengths = {len(row) for row in rows if row is not None}
+    if len(lengths) > 1:
+        raise ConfigError(
+            f"{path}: lists of {min(lengths)} and of {max(lengths)} labels; give one for each class: 1 present, "
+            "0 absent, -1 ignore"
+        )
+    num = lengths.pop() if lengths else 0
+    labels = np.array([[-1] * num if row is None else row for row in rows], np.int64).reshape(len(rows), num)
+    check_numbers(labels, path)
+    return labels
+
+
+def integers(column: pa.ChunkedArray, origin: str) -> Int64s:
+    """Return the labels in a column of integers of any width: int64 [B]; null becomes -1.
+
+    Raises:
+        ConfigError: naming `origin`, if a label does not fit.
+    """
+    try:
+        numbers: Int64s = column.cast(pa.int64()).fill_null(-1).to_numpy()
+    except pa.ArrowInvalid as error:
+        raise ConfigError(f"{origin}: {error}; are these ids? set data.label_column= to the classes") from error
+    return numbers
 
 
 def found_classes(
     system: fs.FileSystem, files: Iterable[str], column: str, classes: tuple[str, ...], is_multilabel: bool
 ) -> tuple[str, ...]:
-    """Look through all texts or lists of labels, for the classes where nobody named them, and for what does not fit.
+    """Read all texts or lists of labels, check them, and return the names of the classes.
 
     Args:
-        system: where the files are.
-        files: paths there.
+        system: the file system of the files.
+        files: their paths.
         column: of texts, or of lists.
-        classes: names of the classes; empty: as the labels say.
-        is_multilabel: whether it is of lists.
+        classes: names of the classes; empty: those of the labels.
+        is_multilabel: whether the column holds lists.
 
     Raises:
-        ConfigError: naming a file that cannot be read, or whose labels are not of the classes.
+        ConfigError: naming a file that cannot be read, or that has a label of no class.
     """
-    found: set[str] = set()
+    labelled: set[str] = set()
     for path in files:
-        labels = _read(system, path, column)
+        labels = _read_labels(system, path, column)
         names = class_names(labels)
         if not is_multilabel and classes:
             numbered(labels, classes, path)
         if is_multilabel and names:
             if len(names) != len(classes or names):
                 raise ConfigError(
-                    f"{path} has lists of {len(names)} labels for {len(classes)} classes; give one of each class"
+                    f"{path} has lists of {len(names)} labels for {len(classes)} classes; give one for each class"
                 )
             classes = classes or names
-        found.update(names)
-    return classes or tuple(sorted(found))
+        labelled.update(names)
+    return classes or tuple(sorted(labelled))
 
 
 def counted_classes(
     system: fs.FileSystem, ranges: dict[str, Range | None], column: str, classes: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Check all integer labels, and give the numbers up to the largest one where nobody named the classes.
+    """Check all integer labels, and return the names of the classes, by default the numbers up to the largest label.
 
     Args:
-        system: where the files are.
-        ranges: smallest and largest label of each file; where it is None the column is read.
+        system: the file system of the files.
+        ranges: smallest and largest label of each file; None: the column is read.
         column: of integers.
-        classes: names of the classes; empty: as the labels say.
+        classes: names of the classes; empty: the numbers.
 
     Raises:
-        ConfigError: naming a file that cannot be read, or whose labels are not of the classes.
+        ConfigError: naming a file that cannot be read, or that has a label of no class.
     """
     largest = -1
     for path, known in ranges.items():
-        least, most = known or _range_of(_read(system, path, column))
+        least, most = known or _find_range(_read_labels(system, path, column))
         check_range(least, most, path, len(classes) or None)
         largest = max(largest, most)
     return classes or class_names(np.array([largest]))
 
 
 def labels_digest(system: fs.FileSystem, files: Sequence[str], column: str) -> str:
-    """16 hexadecimal digits of all labels as they are written, in the order of the rows.
+    """Return 16 hexadecimal digits of all labels as they are stored, in the order of the rows.
 
     Raises:
         ConfigError: naming a file that cannot be read.
     """
 
-    def of_file(path: str) -> bytes:
-        labels = _read(system, path, column)
+    def digest_file(path: str) -> bytes:
+        labels = _read_labels(system, path, column)
         content = "\0".join(labels.tolist()).encode() if labels.dtype.kind == "U" else labels.tobytes()
         return hashlib.sha256(f"{labels.shape} ".encode() + content).digest()
 
     with ThreadPoolExecutor(READS) as pool:
-        return hashlib.sha256(b"".join(pool.map(of_file, files))).hexdigest()[:16]
+        return hashlib.sha256(b"".join(pool.map(digest_file, files))).hexdigest()[:16]
 
 
-def label_range(metadata: pq.FileMetaData, column: str) -> Range | None:
-    """Smallest and largest integer label by the statistics of a file, -1 where it has none; None where they lack."""
-    number = next((n for n in range(metadata.num_columns) if metadata.schema.column(n).path == column), None)
-    if number is None:
-        return None
-    least, most = -1, -1
-    for group in range(metadata.num_row_groups):
-        values = metadata.row_group(group).column(number).statistics
-        if values is None or not values.has_min_max:
-            return None
-        least, most = min(least, values.min), max(most, values.max)
-    return least, most
-
-
-def _range_of(labels: np.ndarray) -> Range:
+def _find_range(labels: np.ndarray) -> Range:
     return int(labels.min(initial=-1)), int(labels.max(initial=-1))
 
 
-def _read(system: fs.FileSystem, path: str, column: str) -> np.ndarray:
+def _read_labels(system: fs.FileSystem, path: str, column: str) -> np.ndarray:
     def read() -> pa.ChunkedArray:
         with system.open_input_file(path) as file:
             return pq.ParquetFile(file, pre_buffer=True).read(columns=[column])[column]

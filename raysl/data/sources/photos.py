@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
+from typing_extensions import override
 
 from raysl.config.ranges import Images, Within
 from raysl.config.schema import DataConfig
@@ -36,8 +37,8 @@ class Photos(Source):
         size: Annotated[int, Within(8, MAX_SIZE)] = 64
         """Side of the smallest crops in pixels."""
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         config = self.config
         if min(config.num_train, config.num_test) < 1:
             raise ConfigError("data.num_train and data.num_test are at least 1")
@@ -59,8 +60,8 @@ class _PhotosSplit(Split):
         self.unit_sizes = runs(num_crops)
         self.fingerprint = f"photos:{name}:{num_crops}:{size}"
 
+    @override
     def read(self, index: Int64s) -> Rows:
-        """See `Split.read`."""
         labels = self.labels_of(index)
         sides = np.array([self.size, self.size * 3 // 2, self.size * 2])[index // 2 % 3]
         tops = self._places(0, index, HEIGHT - sides)
@@ -72,8 +73,8 @@ class _PhotosSplit(Split):
         names = [f"{self.classes[label]} {side} px at row {top}, column {left}" for label, side, top, left in crops]
         return Rows(images, labels, names)
 
+    @override
     def labels_of(self, index: Int64s) -> Int64s:
-        """See `Split.labels_of`."""
         return index % 2
 
     def _places(self, axis: int, index: Int64s, most: Int64s) -> Int64s:

@@ -14,11 +14,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from raysl.data.sources.endings import IMAGES
-from raysl.data.sources.listing import shown
-from raysl.data.sources.shard_labels import label_of
-from raysl.data.sources.shards import Shard
-from raysl.data.sources.tar import Member, members
+from raysl.data.sources.class_names import label_of
+from raysl.data.sources.listing import IMAGES, shown
+from raysl.data.sources.shards import Member, Shard, members
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import join, open_uri, telling

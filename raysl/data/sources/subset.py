@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
+from typing_extensions import override
 
 from raysl.config.schema import DataConfig
 from raysl.data.sources.list_formats import read_values
@@ -81,16 +82,16 @@ class Subset(Split):
         self.background = split.background
         self.inner = (split,)
 
+    @override
     def read(self, index: Int64s) -> Rows:
-        """See `Split.read`."""
         return self.split.read(self.rows[index])
 
+    @override
     def labels_of(self, index: Int64s) -> Int64s:
-        """See `Split.labels_of`."""
         return self.split.labels_of(self.rows[index])
 
+    @override
     def names_of(self, index: Int64s) -> list[str]:
-        """See `Split.names_of`."""
         return self.split.names_of(self.rows[index])
 
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
+from typing_extensions import override
 
 from raysl.config.ranges import Count, Images, Side, Within
 from raysl.config.schema import DataConfig
-from raysl.data.source import Rows, Source, Split, runs
-from raysl.data.sources.inner_sources import OF_THE_IMAGES
+from raysl.data.source import OF_THE_IMAGES, Rows, Source, Split, runs
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows, hash_words
 
@@ -33,8 +33,8 @@ class Synthetic(Source):
         is_random_access: bool = True
         """Whether the order of an epoch may be an exact permutation; false streams unit by unit."""
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         config = self.config
         if min(config.num_train, config.num_test, config.num_classes, config.unit_rows, config.image_size) < 1:
             raise ConfigError("data.num_train, num_test, num_classes, unit_rows and image_size are at least 1")
@@ -57,8 +57,8 @@ class _SyntheticSplit(Split):
         ]
         return Rows(images, labels, [f"synthetic {row}" for row in index.tolist()])
 
+    @override
     def labels_of(self, index: Int64s) -> Int64s:
-        """See `Split.labels_of`."""
         labels: Int64s = (hash_rows(self.salt, index) % np.uint64(len(self.classes))).astype(np.int64)
         return labels
 

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
@@ -85,8 +86,8 @@ class TorchvisionDataset(Source):
         test_split: str | None = None
         """Held-out part, in torchvision's words. Default: test, of Imagenette val."""
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         layout = self._layout()
         given = self.config.train_split if name == "train" else self.config.test_split
         part = layout.train if name == "train" else layout.test
@@ -125,22 +126,22 @@ class _ArraysSplit(Split):
         self.unit_sizes = runs(len(labels))
         self.fingerprint = hashlib.sha256(f"{dataset} {part}".encode() + labels.tobytes()).hexdigest()[:16]
 
+    @override
     def content(self) -> Mapping[str, str]:
-        """See `Split.content`."""
         pixels, _, _ = _arrays(*self.settings)
         return {"pixels": hashlib.sha256(np.ascontiguousarray(pixels).data).hexdigest()[:16]}
 
+    @override
     def read(self, index: Int64s) -> Rows:
-        """See `Split.read`."""
         pixels, _, _ = _arrays(*self.settings)
         return Rows([pixels[row] for row in index.tolist()], self.labels_of(index), self.names_of(index))
 
+    @override
     def labels_of(self, index: Int64s) -> Int64s:
-        """See `Split.labels_of`."""
         return _arrays(*self.settings)[1][index]
 
+    @override
     def names_of(self, index: Int64s) -> list[str]:
-        """See `Split.names_of`."""
         dataset, _, part = self.settings
         word = part if isinstance(part, str) else ("train" if part else "test")
         return [f"{dataset} {word} {row}" for row in index.tolist()]

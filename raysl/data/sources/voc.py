@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
@@ -36,8 +37,8 @@ class VOC(Source):
         test_set: str | None = None
         """Set of the held-out images. Default: test, else val."""
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         train_set, test_set = self._sets
         chosen = train_set if name == "train" else test_set
         if chosen is None:

@@ -7,12 +7,13 @@ from functools import cached_property
 
 import numpy as np
 from pyarrow import fs
+from typing_extensions import override
 
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.class_names import LABELS, check_range, class_names
-from raysl.data.sources.endings import IMAGES
+from raysl.data.sources.listing import IMAGES
 from raysl.data.sources.part_names import chosen, held_out_notes
 from raysl.data.sources.shard_index import ShardIndex, Summary, index_of, summaries
 from raysl.data.sources.shards import Shard, shards
@@ -59,8 +60,8 @@ class WebDataset(Source):
         index: Location | None = None
         """Folder or URI for the `.index.npz` files; default: beside the shards."""
 
+    @override
     def split(self, name: str) -> Split | None:
-        """See `Source.split`."""
         config, is_train = self.config, name == "train"
         given = getattr(config, name)
         if given is not None:
@@ -121,12 +122,12 @@ class _ShardsSplit(Split):
         self.is_random_access = all(isinstance(shard.place()[0], fs.LocalFileSystem) for shard in self.shards)
         self._written = digest_of(shard.mtime_ns for shard in self.shards)
 
+    @override
     def written(self, ask: bool = True) -> str:
-        """See `Split.written`."""
         return self._written or digest_of(versions_of([shard.place() for shard in self.shards]) if ask else ())
 
+    @override
     def read(self, index: Int64s) -> Rows:
-        """See `Split.read`."""
         images: list[Encoded] = [None] * len(index)
         for unit, places in by_unit(self.starts, index):
             found, inner = self._index(unit), index[places] - self.starts[unit]
@@ -137,15 +138,15 @@ class _ShardsSplit(Split):
                 images[place] = image
         return Rows(images, self.labels_of(index), self.names_of(index))
 
+    @override
     def labels_of(self, index: Int64s) -> Int64s:
-        """See `Split.labels_of`."""
         labels = np.full(len(index), -1, np.int64)
         for unit, places in by_unit(self.starts, index):
             labels[places] = self._index(unit).labels[index[places] - self.starts[unit]]
         return labels
 
+    @override
     def names_of(self, index: Int64s) -> list[str]:
-        """See `Split.names_of`."""
         names = [""] * len(index)
         for unit, places in by_unit(self.starts, index):
             _, path = self.shards[unit].place()

@@ -1,4 +1,4 @@
-"""From sample indices to the views of a batch: the part of the pipeline that knows no Ray."""
+"""From sample indices to the views of a batch: the part of the pipeline that does not use Ray."""
 
 import logging
 from collections import deque
@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from raysl.data.batch import Batch
-from raysl.data.decode.corrupt import CorruptLog
 from raysl.data.decode.decode import can_reduce, image_size
-from raysl.data.decode.images import Cut, Pictures, cut_images
+from raysl.data.decode.images import CorruptLog, Cut, Pictures, cut_images
 from raysl.data.order import Order, rank_share
 from raysl.data.source import Rows, Split
 from raysl.data.stream.prefetch import batches_for
@@ -24,7 +23,7 @@ from raysl.transforms.view_recipe import Augmented, ViewRecipe
 log = logging.getLogger("raysl")
 
 PLAIN_ROWS = 256
-LARGE_BYTES = 1 << 17  # JPEG files from here on may be decoded at a reduced scale
+LARGE_BYTES = 1 << 17  # JPEG files of at least this size may be decoded at a reduced scale
 MOST_REDUCED = 8
 
 
@@ -34,10 +33,10 @@ class Loaded:
 
     Args:
         views: uint8 [B, V, C, H, W] by group; those of the n-th paired source end in `_n`.
-        extras: what the recipe tells the method, [B, ...] by group and name; none of views that are still to augment.
+        extras: what the recipe hands to the method, [B, ...] by group and name; empty before augmentation.
         index: int64 [B].
         label: int64 [B], or [B, K].
-        corrupt: images that could not be decoded and were replaced, "name: reason".
+        corrupt: images that were replaced because they cannot be decoded, "name: reason".
     """
 
     views: dict[str, Tensor]
@@ -57,9 +56,9 @@ class Loader:
         order: which samples make up which batch.
         mean, std: of the normalisation.
         augment_in_task: whether `load` also augments; else `finish` does, on the device.
-        plain_recipe: the one view of an image without augmentation.
+        plain_recipe: the view of an image without augmentation.
         scaled_decode: whether large JPEG files may be decoded at a reduced scale for training.
-        channels: what the network sees, see `network_input`.
+        channels: the network's input channels, see `network_input`.
     """
 
     split: Split
@@ -73,22 +72,22 @@ class Loader:
     channels: Channels = "rgb"
 
     def load(self, step: int, rank: int, world: int) -> Loaded:
-        """Read, decode and crop a rank's rows of a step; augment them too if that is done here."""
+        """Read, decode and crop a rank's rows of a step; augment them if `augment_in_task`."""
         return self.load_samples(self.order.batch(step, rank, world), step // self.order.epoch_len)
 
     def load_samples(self, index: Int64s, epoch: int) -> Loaded:
-        """The same for any samples, int64 [B], in an epoch."""
+        """Load any samples, int64 [B], with the views of an epoch."""
         seed = self.order.seed
         cut = self._cut(self.split, self.recipe, index, seed, epoch, self.scaled_decode)
         done = self._augment(cut.views, index, epoch) if self.augment_in_task else Augmented(cut.views, {})
         return Loaded(done.views, done.extras, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
 
     def finish(self, loaded: Loaded, step: int, device: torch.device, rank: int = 0, world: int = 1) -> Batch:
-        """Move a rank's loaded rows to the device, augment them there if that is still to do, and normalise.
+        """Move a rank's loaded rows to the device, augment them there unless `load` did, and normalise.
 
-        To a GPU they go from pinned memory, so that the current stream copies them while the host goes on.
+        Copies to a GPU start from pinned memory, so that they run while the host continues.
         """
-        views = {name: _moved(view, device) for name, view in loaded.views.items()}
+        views = {name: _move(view, device) for name, view in loaded.views.items()}
         index, epoch, extras = loaded.index.numpy(), step // self.order.epoch_len, loaded.extras
         if not self.augment_in_task:
             done = self._augment(views, index, epoch)
@@ -96,10 +95,10 @@ class Loader:
         lane = torch.from_numpy(self.order.lanes_of(step, rank, world))
         return Batch(
             self.normalized(views),
-            _moved(loaded.index, device),
-            _moved(loaded.label, device),
-            _moved(lane, device),
-            {name: _moved(extra, device) for name, extra in extras.items()},
+            _move(loaded.index, device),
+            _move(loaded.label, device),
+            _move(lane, device),
+            {name: _move(extra, device) for name, extra in extras.items()},
             seed=self.order.seed,
             epoch=epoch,
             step=step,
@@ -107,23 +106,23 @@ class Loader:
         )
 
     def plain(self, rank: int, world: int, device: torch.device) -> Iterator[Batch]:
-        """A rank's share of the training images without augmentation, in dataset order, as the group "image"."""
+        """Return a rank's share of the training images without augmentation, in dataset order, as group "image"."""
         share = rank_share(self.split.num_samples, rank, world)
         return self.plain_batches(self.split, share.start, share.stop, device)
 
     def plain_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
-        """The images [first, end) of a split without augmentation, as the group "image" of one view.
+        """Yield the images [first, end) of a split without augmentation, as the group "image" of one view.
 
         Args:
-            split: the images, not necessarily those of the loader.
-            first, end: places in the split.
-            device: where batches go.
+            split: any images, not only those of the loader.
+            first, end: row numbers in the split.
+            device: of the batches.
         """
         for start in range(first, end, PLAIN_ROWS):
             yield self.finish_plain(self.load_plain(split, start, min(end, start + PLAIN_ROWS)), device)
 
     def load_plain(self, split: Split, first: int, end: int) -> Loaded:
-        """The images [first, end) of a split as the group "image", on the CPU and before normalisation."""
+        """Load the images [first, end) of a split as the group "image", on the CPU and before normalisation."""
         index = np.arange(first, end)
         cut = self._cut(split, self.plain_recipe, index, seed=0, epoch=0, may_reduce=False)
         return Loaded(cut.views, {}, torch.from_numpy(index), torch.from_numpy(cut.labels), cut.corrupt)
@@ -140,12 +139,12 @@ class Loader:
         )
 
     def seen_batches(self, split: Split, first: int, end: int, device: torch.device) -> Iterator[Batch]:
-        """The images [first, end) of a split with the method's views, drawn as in epoch 0 of a run of this seed.
+        """Yield the images [first, end) of a split with the method's views, drawn as in epoch 0 of a run.
 
         Args:
-            split: the images, not necessarily those of the loader.
-            first, end: places in the split.
-            device: where batches go.
+            split: any images, not only those of the loader.
+            first, end: row numbers in the split.
+            device: of the batches.
         """
         for start in range(first, end, PLAIN_ROWS):
             index = np.arange(start, min(end, start + PLAIN_ROWS))
@@ -161,18 +160,18 @@ class Loader:
             yield replace(batch, views=self.normalized(batch.views), host_index=index)
 
     def normalized(self, views: dict[str, Tensor]) -> dict[str, Tensor]:
-        """uint8 views as floats."""
+        """Turn uint8 views into normalised floats."""
         return {name: network_input(view, self.mean, self.std, self.channels) for name, view in views.items()}
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that one sample's crops have between a data task and a worker."""
+        """Bytes of one sample on the way from a data task to a worker."""
         views = sum(view.num_images * 3 * view.size**2 for group in self.recipe.groups.values() for view in group)
         crops = sum(3 * view.crop.size**2 for group in self.recipe.groups.values() for view in group)
         return self.split.num_sources * (views if self.augment_in_task else crops)
 
     def _cut(self, split: Split, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int, may_reduce: bool) -> Cut:
-        """The crops of samples."""
+        """Read samples and cut their crops."""
 
         def reductions(rows: Rows, source: int) -> Sequence[int]:
             return _reductions(rows, recipe, index, pair_seed(seed, source), epoch)
@@ -203,14 +202,14 @@ class Loader:
 
 @dataclass(frozen=True)
 class LocalBatches:
-    """Batches made in this process: for notebooks, tests, and to compare the distributed pipeline with.
+    """Batches made in this process: for notebooks, tests, and comparison with the distributed pipeline.
 
     Args:
         loader: makes the rows of any step.
-        rank, world: which rows of a global batch.
-        device: where batches go; to a GPU by a thread that has the next ones ready (see `made_ahead`).
-        threads: that read and augment ahead; 0 does it when a batch is asked for.
-        corrupt: takes note of images that were replaced.
+        rank, world: choose the rows of a global batch.
+        device: of the batches; on a GPU a thread prepares the next ones (see `prefetch`).
+        threads: threads that read and augment ahead; 0 does it when a batch is requested.
+        corrupt: records images that were replaced.
     """
 
     loader: Loader
@@ -221,7 +220,7 @@ class LocalBatches:
     corrupt: CorruptLog = field(default_factory=CorruptLog)
 
     def from_step(self, step: int) -> Iterator[Batch]:
-        """Batches without end, the first one that of `step`."""
+        """Yield batches without end, beginning with that of `step`."""
         made = self._made(step)
         for batch, corrupt in batches_for(made, self.device):
             for image in self.corrupt.add(corrupt):
@@ -229,11 +228,11 @@ class LocalBatches:
             yield batch
 
     def plain(self) -> Iterator[Batch]:
-        """See `Loader.plain`."""
+        """Return this rank's share of the training images without augmentation, in dataset order."""
         return self.loader.plain(self.rank, self.world, self.device)
 
     def _made(self, step: int) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
-        """Batches on the device, with the images that were replaced."""
+        """Yield batches on the device, with the images that were replaced."""
         for number, loaded in enumerate(self._loaded(step), step):
             yield self.loader.finish(loaded, number, self.device, self.rank, self.world), loaded.corrupt
 
@@ -251,29 +250,33 @@ class LocalBatches:
                 step += 1
 
 
-def _moved(values: Tensor, device: torch.device) -> Tensor:
+def _move(values: Tensor, device: torch.device) -> Tensor:
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 def pair_name(name: str, source: int) -> str:
-    """What a group of views or an extra of the n-th paired source is called."""
+    """Return the name of a group of views, or of an extra, of the n-th paired source.
+
+    >>> pair_name("global", 0), pair_name("global", 1)
+    ('global', 'global_1')
+    """
     return f"{name}_{source}" if source else name
 
 
 def pair_seed(seed: int, source: int) -> int:
-    """Seed of the views of the n-th paired source: another one for each but the first."""
+    """Return the seed for the views of the n-th paired source; the first keeps the seed of the run."""
     return hash_words(seed, source) if source else seed
 
 
 def _reductions(rows: Rows, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int) -> Sequence[int]:
-    """How many times smaller each image may be decoded, so that no view has to enlarge what it would have shrunk."""
-    found = np.ones(len(index), np.int64)
-    places = [place for place, image in enumerate(rows.images) if _is_large(image)]
-    if places:
-        sizes = np.array([image_size(rows.images[place]) for place in places])  # [n, 2]
-        room = recipe.room(sizes, index[places], seed, epoch)  # [n]
-        found[places] = 1 << np.log2(room.clip(1, MOST_REDUCED)).astype(np.int64)
-    return found.tolist()
+    """Return how many times smaller each image may be decoded without a view having to enlarge it."""
+    reductions = np.ones(len(index), np.int64)
+    large_rows = [place for place, image in enumerate(rows.images) if _is_large(image)]
+    if large_rows:
+        sizes = np.array([image_size(rows.images[place]) for place in large_rows])  # [n, 2]
+        room = recipe.room(sizes, index[large_rows], seed, epoch)  # [n]
+        reductions[large_rows] = 1 << np.log2(room.clip(1, MOST_REDUCED)).astype(np.int64)
+    return reductions.tolist()
 
 
 def _is_large(image: object) -> bool:

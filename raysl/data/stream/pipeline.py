@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from raysl.data.batch import Batch
-from raysl.data.decode.corrupt import CorruptLog
+from raysl.data.decode.images import CorruptLog
 from raysl.data.order import rank_share
 from raysl.data.stream.blocks import Blocks, Numpy, batches_of, to_columns
 from raysl.data.stream.execution import COLUMN, dealt_blocks
@@ -38,7 +38,7 @@ class RayBatches:
         loader: makes the rows of any step.
         total_steps: steps in the run.
         rank, world: this process among the training workers.
-        device: where batches go; to a GPU by a thread that has the next ones ready (see `made_ahead`).
+        device: where batches go; to a GPU by a thread that has the next ones ready (see `prefetch`).
         share: hands the object of rank 0 to every rank; called by all ranks at the same steps.
         task_cpus: CPUs that each data task takes.
         prefetch: blocks that are fetched ahead.

@@ -1,4 +1,4 @@
-"""Batches made ahead by a thread, on a CUDA stream of its own where they go to a GPU."""
+"""Prefetching: a thread makes batches ahead, on a separate CUDA stream if they go to a GPU."""
 
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -15,41 +15,40 @@ from raysl.data.batch import Batch
 
 Note = TypeVar("Note")
 
-DEPTH = 2  # batches that are ready or in the making, besides the one that the consumer has
+DEPTH = 2  # batches that are ready or in progress, besides the one that the consumer has
 
 
 def runs_ahead(device: torch.device) -> bool:
-    """Whether batches for a device are made by a thread; a CPU would only be shared with it."""
+    """Whether a thread prefetches batches for this device; on a CPU it would compete with training."""
     return device.type == "cuda"
 
 
 def batches_for(
     source: Generator[tuple[Batch, Note], None, None], device: torch.device
 ) -> Iterator[tuple[Batch, Note]]:
-    """The items of a source, made ahead where that is of use on the device."""
-    return made_ahead(source, device) if runs_ahead(device) else source
+    """Return the items of a source, prefetched if the device is a GPU."""
+    return prefetch(source, device) if runs_ahead(device) else source
 
 
-def made_ahead(
+def prefetch(
     source: Generator[tuple[Batch, Note], None, None], device: torch.device, depth: int = DEPTH
 ) -> Iterator[tuple[Batch, Note]]:
-    """The same items in the same order, made by a thread while the consumer works on those before.
+    """Yield the same items in the same order, made by a thread while the consumer works on earlier ones.
 
-    All of `source` runs in the thread: what it does on a GPU, copies from pinned memory and augmentation, goes to a
-    stream of the thread, and the consumer's stream waits for the batch where it takes it, without its host waiting.
-    An error of the source is raised where its item would have come. The thread ends with the source, with an error, or
-    when this iterator is closed or forgotten; it closes the source first.
+    All of `source` runs in the thread. Its GPU work (copies from pinned memory, augmentation) runs on a stream of the
+    thread; the consumer's stream waits for each batch, its host does not. An error of the source is raised in place of
+    its item. The thread ends, and closes the source, with the last item, an error, or the end of this iterator.
 
     Args:
-        source: batches on the device, each with what else belongs to it.
-        device: where the batches are.
-        depth: most of them that are ready or in the making, at least 1.
+        source: batches on the device, each with an attachment.
+        device: of the batches.
+        depth: most batches that are ready or in progress, at least 1.
     """
     thread = _Thread(source, device, depth)
     thread.start()
     try:
-        while (made := thread.take()) is not None:
-            yield made
+        while (item := thread.take()) is not None:
+            yield item
     finally:
         thread.end()
 
@@ -61,39 +60,39 @@ class _Made(Generic[Note]):
 
 
 class _Thread(Generic[Note]):
-    """The thread behind `made_ahead`; `take` and `end` are for its consumer."""
+    """The thread behind `prefetch`; the consumer calls `start`, `take` and `end`."""
 
     def __init__(self, source: Generator[tuple[Batch, Note], None, None], device: torch.device, depth: int) -> None:
         self.source = source
         self.device = device
-        self.stream = _stream_of(device) if device.type == "cuda" else None
+        self.stream = _batch_stream(device) if device.type == "cuda" else None
         self.room = Semaphore(depth)
         self.ready: SimpleQueue[_Made[Note] | BaseException | None] = SimpleQueue()
         self.is_over = False
         self.thread = Thread(target=self._work, name="raysl-prefetch", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
-        if self.stream is not None:  # the source may use what the consumer has in the making
+        """Start the thread."""
+        if self.stream is not None:  # the source may use tensors that the consumer's stream is still computing
             self.stream.wait_stream(torch.cuda.current_stream(self.device))
         self.thread.start()
 
     def take(self) -> tuple[Batch, Note] | None:
-        """The next item, for use on the consumer's current stream; None after the last."""
-        made = self.ready.get()
+        """Return the next item, for use on the consumer's current stream; None after the last."""
+        item = self.ready.get()
         self.room.release()
-        if isinstance(made, BaseException):
-            raise made
-        if made is None:
+        if isinstance(item, BaseException):
+            raise item
+        if item is None:
             return None
-        if made.event is not None:
+        if item.event is not None:
             stream = torch.cuda.current_stream(self.device)
-            stream.wait_event(made.event)
-            made.item[0].map(lambda tensor: _in_use(tensor, stream))
-        return made.item
+            stream.wait_event(item.event)
+            item.item[0].map(lambda tensor: _mark_in_use(tensor, stream))
+        return item.item
 
     def end(self) -> None:
-        """Let the thread finish what it is doing, and no more."""
+        """Let the thread finish its current item, then stop it."""
         self.is_over = True
         self.room.release()
         self.thread.join()
@@ -116,12 +115,15 @@ class _Thread(Generic[Note]):
 
 
 @cache
-def _stream_of(device: torch.device) -> torch.cuda.Stream:
-    """The one stream for batches of a device: memory that is freed on a stream is kept for that stream."""
+def _batch_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream for batches of a device.
+
+    It is always the same one, because the allocator keeps memory freed on a stream for that stream.
+    """
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-def _in_use(tensor: Tensor, stream: torch.cuda.Stream) -> Tensor:
-    """Keep the memory of a tensor from being given to another before what `stream` does with it is done."""
+def _mark_in_use(tensor: Tensor, stream: torch.cuda.Stream) -> Tensor:
+    """Keep the allocator from reusing a tensor's memory before the work of `stream` on it is done."""
     tensor.record_stream(stream)
     return tensor

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from raysl import distributed as dist
-from raysl.data.decode.corrupt import CorruptLog
+from raysl.data.decode.images import CorruptLog
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
@@ -48,7 +48,7 @@ class CorruptImages(Callback):
         is_log_due = run.plan.log_every.is_due(step) or step.index == step.total
         if self.unread is not None:
             self._meet()
-        self.unread = Late(dist.all_least(torch.full((1,), float(not self.found.untold), device=run.state.device)))
+        self.unread = Late(dist.all_least(torch.full((1,), float(not self.found.unreported), device=run.state.device)))
         if is_log_due or not is_late(run.state.device):
             self._meet()
         if not self.images:
@@ -66,7 +66,7 @@ class CorruptImages(Callback):
         (nothing_new,) = self.unread.read()
         self.unread = None
         if not nothing_new:
-            self._tell([image for part in dist.gather_objects(self.found.take_untold()) for image in part])
+            self._tell([image for part in dist.gather_objects(self.found.take_unreported()) for image in part])
 
     def _tell(self, images: list[str]) -> None:
         new = [image for image in dict.fromkeys(images) if image not in self.images]

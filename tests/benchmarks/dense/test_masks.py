@@ -116,7 +116,7 @@ def test_a_dataset_that_is_not_whole_is_refused_with_what_lacks(tmp_path: Path, 
         (palette_png(np.full((32, 40), 21, np.uint8)), "a pixel of the number 21; the classes are 0 to 20"),
         (palette_png(np.zeros((32, 41), np.uint8)), r"has \[32, 41\] pixels, and its image \[32, 40\]"),
         (jpeg(np.zeros((32, 40, 3), np.uint8)), "mode RGB, and masks have one number"),
-        (b"no image", "8 bytes that are no image"),
+        (b"no image", "8 bytes that are not an image"),
     ],
 )
 def test_a_mask_that_cannot_be_one_is_named(tmp_path: Path, content: bytes, message: str) -> None:

@@ -12,12 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
-from raysl.config.background import WHITE, Color, color_of
+from raysl.config.background import WHITE, Color, parse_color
 from raysl.config.load import load_config
 from raysl.config.schema import DataConfig, is_may_change
 from raysl.data.decode.decode import decode
 from raysl.data.decode.images import read_images
-from raysl.data.ingest.stored_image import to_store
+from raysl.data.ingest.shard import encode_for_storage
 from raysl.data.order import Order
 from raysl.data.source import Source
 from raysl.data.sources.catalog import Catalog
@@ -84,7 +84,7 @@ def test_grey_with_alpha_blends() -> None:
 def test_pixels_with_alpha_blend_like_files() -> None:
     assert np.array_equal(seen(COLOURS, RED), blended(COLOURS, RED))
     assert np.array_equal(seen(COLOURS, None), COLOURS[..., :3])
-    assert np.array_equal(seen(to_store(COLOURS, None, 95), RED), blended(COLOURS, RED))
+    assert np.array_equal(seen(encode_for_storage(COLOURS, None, 95), RED), blended(COLOURS, RED))
 
 
 PALETTE = bytes(range(1, 13))
@@ -155,16 +155,16 @@ def test_without_alpha_the_background_changes_no_bit(kind: str, mode: str) -> No
     [("white", WHITE), ("Black", (0, 0, 0)), ("#0a0b0c", (10, 11, 12)), ((1, 2, 3), (1, 2, 3)), ("none", None)],
 )
 def test_a_background_is_a_name_a_code_three_numbers_or_none(background: Any, color: Color | None) -> None:
-    assert color_of(background) == color
+    assert parse_color(background) == color
 
 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("whit", "data.background: 'whit' is no colour; give a name such as white or black"),
+        ("whit", "data.background: 'whit' is not a colour; give a name such as white"),
         ("[300,0,0]", "data.background[0]: 300 is out of range; give a number in [0, 255]"),
         ("[-1,0,0]", "data.background[0]: -1 is out of range; give a number in [0, 255]"),
-        ("'#ffffff80'", "data.background: '#ffffff80' has an alpha of its own; give a name"),
+        ("'#ffffff80'", "data.background: '#ffffff80' has an alpha channel; give a name"),
         ("'rgb(300,0,0)'", "data.background: 'rgb(300,0,0)' is [300, 0, 0], outside [0, 255]; give a name"),
         ("[1,2]", "data.background: [1, 2] has 2 values; it needs 3"),
         ("null", "data.background: null is no text or list of 3"),

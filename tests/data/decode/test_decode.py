@@ -266,7 +266,7 @@ def test_bytes_behind_the_end_of_an_image_do_no_harm(picture: Image.Image, kind:
     [
         (b"", "the entry is empty"),
         (None, "the entry is empty"),
-        (b"<html>not found</html>", r"22 bytes that are no image; they begin with b'<html>no'"),
+        (b"<html>not found</html>", r"22 bytes that are not an image; they begin with b'<html>no'"),
     ],
 )
 def test_what_is_no_image_says_so(data: bytes | None, message: str) -> None:
@@ -275,7 +275,7 @@ def test_what_is_no_image_says_so(data: bytes | None, message: str) -> None:
 
 
 def test_files_that_would_start_another_program_are_no_images(picture: Image.Image) -> None:
-    with pytest.raises(CorruptImage, match="bytes that are no image"):
+    with pytest.raises(CorruptImage, match="bytes that are not an image"):
         decode(encoded(picture, "EPS"))
 
 

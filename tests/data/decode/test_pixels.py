@@ -61,12 +61,12 @@ def test_a_deep_pgm_is_scaled_by_its_own_range_however_dark_it_is() -> None:
     [
         (
             np.array([[-5, 7]], np.int32),
-            r"32-bit integers from -5 to 7, and what stands for white is known in \[0, 255",
+            r"32-bit integers from -5 to 7; only \[0, 255",
         ),
-        (np.array([[0, 70_000]], np.int32), r"32-bit integers from 0 to 70000, .* store it with 8 or 16 bits"),
+        (np.array([[0, 70_000]], np.int32), r"32-bit integers from 0 to 70000; .* store it with 8 or 16 bits"),
         (np.array([[-0.5, 0.5]], np.float32), r"32-bit floats from -0.5 to 0.5"),
         (np.array([[0, 1000]], np.float32), r"32-bit floats from 0 to 1000"),
-        (np.array([[0, np.nan]], np.float32), r"floats that are not finite"),
+        (np.array([[0, np.nan]], np.float32), r"some values are not finite"),
         (np.array([[np.nan, 0]], np.float32), r"32-bit floats from nan"),
         (np.array([[0, np.inf]], np.float32), r"32-bit floats from 0 to inf"),
     ],

@@ -23,9 +23,8 @@ from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.decode.images import read_images
 from raysl.data.ingest.ingest import LEFT_BEHIND_S, ingest, verify
-from raysl.data.ingest.shard import Layout, ShardWriter
-from raysl.data.ingest.split_parts import SplitPart, in_process, parts_of
-from raysl.data.ingest.stored_image import shrunk, to_store
+from raysl.data.ingest.shard import Layout, ShardWriter, encode_for_storage, shrink
+from raysl.data.ingest.split_parts import SplitPart, cut_parts, in_process
 from raysl.data.source import Rows, Source, Split, runs
 from raysl.data.sources.concat import Concat
 from raysl.data.sources.digits import Digits
@@ -177,36 +176,36 @@ def test_a_split_without_a_valid_image_fails_with_the_first_reason(tmp_path: Pat
     ("height", "width", "expected"), [(40, 100, (16, 40)), (100, 41, (39, 16)), (33, 33, (16, 16))]
 )
 def test_the_short_side_is_shrunk_and_the_shape_kept(height: int, width: int, expected: tuple[int, int]) -> None:
-    assert shrunk(torch.zeros(3, height, width, dtype=torch.uint8), 16).shape == (3, *expected)
+    assert shrink(torch.zeros(3, height, width, dtype=torch.uint8), 16).shape == (3, *expected)
 
 
 def test_shrinking_is_antialiased() -> None:
     lines = (torch.arange(64) % 2 * 255).to(torch.uint8).expand(3, 64, 64).contiguous()  # black and white in turn
-    small = shrunk(lines, 8)[:, 2:-2, 2:-2].float()
+    small = shrink(lines, 8)[:, 2:-2, 2:-2].float()
     assert small.mean().item() == pytest.approx(127.5, abs=3)
     assert small.std().item() < 5
 
 
 def test_nothing_is_enlarged_and_large_images_become_jpeg_files(tmp_path: Path) -> None:
     small, large = file_of(1, size=(40, 16)), file_of(1, size=(80, 40))
-    assert to_store(small, 16, 95) == small
-    shrunken = to_store(large, 16, 95)
+    assert encode_for_storage(small, 16, 95) == small
+    shrunken = encode_for_storage(large, 16, 95)
     assert shrunken[:2] == b"\xff\xd8"
     assert decode(shrunken).shape == (3, 16, 32)
     assert (decode(shrunken).float() - decode(large)[:, :16, :32].float()).abs().max() < 4
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
-    assert len(to_store(noise, 32, 50)) < len(to_store(noise, 32, 95))
+    assert len(encode_for_storage(noise, 32, 50)) < len(encode_for_storage(noise, 32, 95))
 
 
 @pytest.mark.parametrize("shape", [(7, 9), (7, 9, 3)])
 def test_pixels_become_a_lossless_file(shape: tuple[int, ...]) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
-    assert torch.equal(decode(to_store(pixels, None, 95)), decode(pixels))
+    assert torch.equal(decode(encode_for_storage(pixels, None, 95)), decode(pixels))
 
 
 def test_what_cannot_be_decoded_is_not_stored() -> None:
     with pytest.raises(CorruptImage):
-        to_store(file_of(1)[:-30], None, 95)
+        encode_for_storage(file_of(1)[:-30], None, 95)
 
 
 # transparent images
@@ -398,7 +397,7 @@ def test_a_file_with_another_footer_is_refused_and_written_again(images: DataCon
     damaged = out / "train-00001-of-00002.parquet"
     flip(damaged, damaged.read_bytes().rindex(b"parquet-cpp"))
     assert pq.read_metadata(damaged).num_rows == 3, "another footer, and a readable one"
-    with pytest.raises(ConfigError, match=r"unfinished ingest: train-00001-of-00002.parquet is missing or not whole"):
+    with pytest.raises(ConfigError, match=r"unfinished ingest: train-00001-of-00002.parquet is missing or incomplete"):
         stored(out)
     assert not ingest(images, str(out), SMALL).was_done
     assert contents(out) == before
@@ -415,7 +414,7 @@ def test_verifying_finds_a_single_bit_that_opening_does_not(images: DataConfig, 
         file.write(b"x")
     (out / "test-00000-of-00001.parquet").unlink()
     found = verify(str(out))
-    assert found.pop("train-00000-of-00002.parquet") == "other bytes than were written"
+    assert found.pop("train-00000-of-00002.parquet") == "its bytes differ from those written"
     assert re.fullmatch(r"[\d,]+ bytes, not the [\d,]+ that were written", found.pop("train-00001-of-00002.parquet"))
     assert found == {"test-00000-of-00001.parquet": "it is missing"}
 
@@ -444,7 +443,7 @@ def test_storage_that_returns_other_bytes_is_noticed(
     images: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("raysl.data.ingest.shard._sha256", lambda folder, name: "0" * 64)
-    with pytest.raises(RunFailed, match=r"train-00000-of-00002.parquet reads back as other bytes than were written"):
+    with pytest.raises(RunFailed, match=r"train-00000-of-00002.parquet reads back with other bytes than were written"):
         ingest(images, str(tmp_path / "out"), SMALL)
     assert not list((tmp_path / "out" / ".ingest").iterdir())
 
@@ -489,7 +488,7 @@ def test_a_uri_with_a_query_names_images_and_folder(images: DataConfig, tmp_path
 
 def test_parts_hold_every_row_once_and_in_order() -> None:
     split = Digits(Digits.Config(limit=23)).required("test")
-    parts = parts_of({"test": split}, 10)
+    parts = cut_parts({"test": split}, 10)
     assert [part.name for part in parts] == [f"test-0000{number}-of-00003" for number in range(3)]
     rows = [index for part in parts for index in part.runs(4)]
     assert [len(index) for index in rows] == [4, 4, 2, 4, 4, 2, 3]
@@ -499,7 +498,7 @@ def test_parts_hold_every_row_once_and_in_order() -> None:
 def test_classes_are_written_where_any_reader_of_the_file_finds_them(images: DataConfig, tmp_path: Path) -> None:
     split = ImageFolder(images).required("train")
     (tmp_path / "out" / ".ingest").mkdir(parents=True)
-    (shard,) = in_process(ShardWriter(str(tmp_path / "out"), SMALL), {"train": split}, parts_of({"train": split}, 10))
+    (shard,) = in_process(ShardWriter(str(tmp_path / "out"), SMALL), {"train": split}, cut_parts({"train": split}, 10))
     assert shard.name == "train-00000-of-00001.parquet"
     assert pq.read_schema(tmp_path / "out" / shard.name).metadata[CLASSES_KEY] == b'["cat", "dog"]'
 
@@ -525,7 +524,9 @@ def test_the_command_verifies_without_a_cluster(
     flip(out / "test-00000-of-00001.parquet", 60)
     code, text, _ = run("--out", str(out), "--verify")
     assert code == 1
-    assert text.startswith("damaged     test-00000-of-00001.parquet: other bytes than were written\ndelete these files")
+    assert text.startswith(
+        "damaged     test-00000-of-00001.parquet: its bytes differ from those written\ndelete these files"
+    )
     for words, message in (
         (("--verify",), "give --out its folder, and nothing else"),
         (("--verify", "--out", str(out), "data=digits"), "give --out its folder, and nothing else"),
@@ -579,4 +580,4 @@ def test_the_command_ingests_on_ray_and_checks(
     split = ImageFolder(images).required("train")
     inside_a_file = ShardWriter(f"{images.path}/train/cat/0.png/out", SMALL)
     with pytest.raises(ConfigError, match=r"^cannot (read|write) '.*/0.png/out"):
-        list(on_ray(inside_a_file, {"train": split}, parts_of({"train": split}, 4)))
+        list(on_ray(inside_a_file, {"train": split}, cut_parts({"train": split}, 4)))

@@ -79,7 +79,7 @@ def test_an_image_that_is_not_seen_on_the_background_is_odd(tmp_path: Path, back
     (tmp_path / "opaque.png").write_bytes(encoded(Image.new("RGB", (12, 12), (255, 255, 255)), "PNG"))
     found = inspect(ImageFolder.Config(path=str(tmp_path), background=background))
     assert [Path(f.name).stem for f in found.findings] == blank
-    assert all(f.problems == ("blank: nothing of it is seen on data.background",) for f in found.findings)
+    assert all(f.problems == ("blank: it has no pixel that differs from data.background",) for f in found.findings)
     assert found.totals["train"].kinds["blank"] == len(blank)
 
 

@@ -65,7 +65,7 @@ def test_lists_of_labels_make_a_multi_label_split(tmp_path: Path, kind: pa.DataT
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ([[1, 0], [1], [0, 0]], r"a.parquet: lists of 1 and of 2 labels; give one of each class"),
+        ([[1, 0], [1], [0, 0]], r"a.parquet: lists of 1 and of 2 labels; give one for each class"),
         ([[1, 0], [2, 0], [0, 0]], r"a.parquet has the label 2; of several labels each is 1 for present"),
         ([0.5, 1.0, 2.0], r"column 'label' holds double, not integers, names or lists of integers; set data.label_co"),
     ],
@@ -226,10 +226,10 @@ def test_a_file_that_is_gone_damaged_or_another_one_is_named_with_its_row_group(
     write(file)
     whole, split = file.read_bytes(), source(tmp_path).required("train")
     file.unlink()
-    with pytest.raises(RunFailed, match=r"cannot read row group 1 of .*a.parquet: .*No such file.*; put the file back"):
+    with pytest.raises(RunFailed, match=r"cannot read row group 1 of .*a.parquet: .*No such file.*; restore the file"):
         sent(split).read(np.array([2]))
     file.write_bytes(b"x" * len(whole))
-    with pytest.raises(RunFailed, match=r"cannot read row group 1 of .*a.parquet: .*; put the file back whole"):
+    with pytest.raises(RunFailed, match=r"cannot read row group 1 of .*a.parquet: .*; restore the file"):
         sent(split).read(np.array([2]))
     pq.write_table(pa.table({"image": [png(0)] * 2}), file, row_group_size=1)
     with pytest.raises(RunFailed, match=r"row group 0 of .*a.parquet changed while it was in use; start again"):
@@ -269,7 +269,7 @@ def test_a_path_without_bytes_is_told_as_such(tmp_path: Path) -> None:
     image, missing = all_rows(source(tmp_path).required("train")).images
     assert image == png(1)
     assert isinstance(missing, Missing)
-    assert missing.reason.startswith("no bytes, the path 'b.png' alone; store the images themselves")
+    assert missing.reason.startswith("only the path 'b.png', no bytes; store the images themselves")
 
 
 @pytest.mark.parametrize("column", ["image", "label"])

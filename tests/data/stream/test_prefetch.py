@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raysl.data.batch import Batch
-from raysl.data.stream.prefetch import made_ahead
+from raysl.data.stream.prefetch import prefetch
 
 CPU = torch.device("cpu")
 Source = Generator[tuple[Batch, int], None, None]
@@ -58,7 +58,7 @@ def alive() -> list[threading.Thread]:
 
 def test_items_come_in_order_with_their_batches_and_from_another_thread() -> None:
     source = Numbers(50)
-    found = list(made_ahead(source(), CPU))
+    found = list(prefetch(source(), CPU))
     assert [note for _, note in found] == list(range(50))
     assert all(int(batch.index[0]) == note for batch, note in found)
     assert source.threads == {"raysl-prefetch"}
@@ -69,7 +69,7 @@ def test_items_come_in_order_with_their_batches_and_from_another_thread() -> Non
 @pytest.mark.parametrize("depth", [1, 2])
 def test_no_more_than_the_depth_is_made_ahead(depth: int) -> None:
     source = Numbers()
-    items = made_ahead(source(), CPU, depth)
+    items = prefetch(source(), CPU, depth)
     for taken in range(1, 6):
         next(items)
         source.wait_for(taken + depth - 1)  # it goes on by itself
@@ -79,7 +79,7 @@ def test_no_more_than_the_depth_is_made_ahead(depth: int) -> None:
 
 def test_an_error_comes_in_the_place_of_its_item() -> None:
     source = Numbers(error_at=3)
-    items = made_ahead(source(), CPU)
+    items = prefetch(source(), CPU)
     assert [note for _, note in islice(items, 3)] == [0, 1, 2]
     with pytest.raises(OSError, match="batch 3 cannot be read") as error:
         next(items)
@@ -91,7 +91,7 @@ def test_an_error_comes_in_the_place_of_its_item() -> None:
 @pytest.mark.parametrize("end", [lambda items: items.close(), lambda items: None], ids=["closed", "forgotten"])
 def test_a_consumer_that_stops_early_ends_the_thread_and_closes_the_source(end: Callable[[Source], None]) -> None:
     source = Numbers()
-    items = made_ahead(source(), CPU)
+    items = prefetch(source(), CPU)
     next(items)
     assert len(alive()) == 1
     end(items)
@@ -106,7 +106,7 @@ def test_a_consumer_that_fails_ends_the_thread() -> None:
     source = Numbers()
 
     def consume() -> None:
-        for _, note in made_ahead(source(), CPU):
+        for _, note in prefetch(source(), CPU):
             if note == 2:
                 raise ValueError("no more")
 
@@ -118,11 +118,11 @@ def test_a_consumer_that_fails_ends_the_thread() -> None:
 
 def test_nothing_is_started_before_the_first_item_is_asked_for() -> None:
     source = Numbers()
-    items = made_ahead(source(), CPU)
+    items = prefetch(source(), CPU)
     assert alive() == []
     items.close()
     assert source.made == []
 
 
 def test_a_source_that_is_empty_is_empty() -> None:
-    assert list(made_ahead(Numbers(0)(), CPU)) == []
+    assert list(prefetch(Numbers(0)(), CPU)) == []
