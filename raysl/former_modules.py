@@ -13,6 +13,7 @@ MOVED = {
     "raysl.memory": "raysl.process.memory",
     "raysl.methods.setup": "raysl.plan.setup",
     "raysl.resources": "raysl.cluster.resources",
+    "raysl.train.callbacks.online_knn": "raysl.benchmarks.online_knn",
     "raysl.train.fork": "raysl.runs.fork",
     "raysl.train.plan": "raysl.plan.plan",
     "raysl.train.pretrain": "raysl.pretraining",

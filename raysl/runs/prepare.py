@@ -1,10 +1,9 @@
-"""What a run comes to before a cluster is asked for anything: all that can be checked, is checked here."""
+"""A run before it asks for a cluster: its settings and images are checked here as far as they can be."""
 
 import logging
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from raysl.benchmarks.benchmark import Needs
-from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.components import Classes, resolve
 from raysl.config.schema import RunConfig
 from raysl.config.sizes import setting_of
@@ -18,12 +17,36 @@ from raysl.optim.layers import check_layers
 from raysl.plan.plan import TrainPlan
 from raysl.plan.reference import told_for_workers
 from raysl.plan.setup import Setup
+from raysl.schedule import Duration
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.configured import configured
 from raysl.train.expected import check_expected_names, course_warning
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 log = logging.getLogger("raysl")
+
+
+OnlineKNN = Callable[[Loader, Split, int, Duration], Callback]
+"""Makes a callback from a loader of training images, held-out images, number of classes, and how often to measure."""
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What is measured of a run while it trains and afterwards.
+
+    Args:
+        names: of the numbers that its benchmarks will report.
+        left_out: a line for each measurement that its images do not allow.
+        online_knn: makes the callback for the kNN accuracy; None where the images do not allow it.
+    """
+
+    names: Collection[str]
+    left_out: Sequence[str]
+    online_knn: OnlineKNN | None
+
+
+Measure = Callable[[RunConfig, Split, Split | None], Measurements]
+"""Checks the benchmarks of a run against its training and held-out images."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +58,7 @@ class Prepared:
         classes: behind the names in the settings.
         loader: makes the batches.
         test: held-out images that are looked at during training, or None where none are.
-        has_online_knn: whether the kNN accuracy on them is measured.
+        online_knn: makes the callback that measures the kNN accuracy on them; None where it is not measured.
         has_held_out: whether the method's own task is tried on them.
         callbacks: those that the settings name.
     """
@@ -44,7 +67,7 @@ class Prepared:
     classes: Classes
     loader: Loader
     test: Split | None
-    has_online_knn: bool = False
+    online_knn: OnlineKNN | None = None
     has_held_out: bool = False
     callbacks: tuple[Callback, ...] = ()
 
@@ -54,8 +77,13 @@ class Prepared:
         return self.setup.config
 
 
-def prepare(config: RunConfig) -> Prepared:
+def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     """Look at the settings and the images of a run, without a cluster.
+
+    Args:
+        config: the run's settings.
+        measure: checks what will be measured, with knowledge of benchmarks. Default: nothing is measured, and
+            `train.expect` is not checked.
 
     Raises:
         ConfigError: if the run could not work.
@@ -81,7 +109,7 @@ def prepare(config: RunConfig) -> Prepared:
     check_layers(config.optim, setup.backbone.num_layers, classes.backbone, has_patches)
     check_place(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
     recipe = checked_views(setup, classes)
-    has_online_knn, has_held_out = _checked_measures(setup, classes, train, test)
+    online_knn, has_held_out = _check_measures(setup, classes, train, test, measure)
     if derived := told_for_workers(config):
         log.info(derived)
     if warning := course_warning(plan):
@@ -99,8 +127,8 @@ def prepare(config: RunConfig) -> Prepared:
         setup=setup,
         classes=classes,
         loader=loader_of(setup, train, recipe, config.data.augment_on == "task"),
-        test=test if has_online_knn or has_held_out else None,
-        has_online_knn=has_online_knn,
+        test=test if online_knn is not None or has_held_out else None,
+        online_knn=online_knn,
         has_held_out=has_held_out,
         callbacks=callbacks,
     )
@@ -155,19 +183,19 @@ def loader_of(setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: b
     )
 
 
-def _checked_measures(setup: Setup, classes: Classes, train: Split, test: Split | None) -> tuple[bool, bool]:
-    """Check that what is to be measured can be; whether the online kNN, and the method's own task, are."""
-    config = setup.config
-    images = MeasuredImages(config.data, train, test)
-    fitting, missing = images.fit(config.benchmarks), images.lacks(Needs())
-    has_online_knn = config.train.online_knn_every is not None and not missing
-    evaluated = _evaluated(config, classes, test)
-    check_expected_names(config, classes.method, fitting.metrics(), has_online_knn, evaluated)
-    for line in fitting.left_out:
+def _check_measures(
+    setup: Setup, classes: Classes, train: Split, test: Split | None, measure: Measure | None
+) -> tuple[OnlineKNN | None, bool]:
+    """Check what is to be measured; return what makes the online kNN, and whether the method's own task is tried."""
+    config, evaluated = setup.config, _evaluated(setup.config, classes, test)
+    if measure is None:
+        return None, bool(evaluated)
+    measured = measure(config, train, test)
+    online_knn = None if config.train.online_knn_every is None else measured.online_knn
+    check_expected_names(config, classes.method, measured.names, online_knn is not None, evaluated)
+    for line in measured.left_out:
         log.warning(line)
-    if config.train.online_knn_every is not None and missing:
-        log.warning("the online kNN is left out: %s", missing)
-    return has_online_knn, bool(evaluated)
+    return online_knn, bool(evaluated)
 
 
 def _evaluated(config: RunConfig, classes: Classes, test: Split | None) -> tuple[str, ...]:

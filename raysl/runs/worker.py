@@ -34,7 +34,6 @@ from raysl.train.callbacks.data_wait import DataWait
 from raysl.train.callbacks.held_out import HeldOut
 from raysl.train.callbacks.metrics_log import MetricsLog
 from raysl.train.callbacks.on_disk import OnDisk
-from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.callbacks.pause import Pause
 from raysl.train.callbacks.startup import Startup
 from raysl.train.callbacks.stop import StopRequest
@@ -217,8 +216,8 @@ def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:
 def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:
     callbacks: list[Callback] = [StopRequest(lambda: disk.failure is not None or folder.exists(STOP_FILE), every=1)]
     knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
-    if knn_every is not None and run.has_online_knn and run.test is not None:
-        callbacks.append(OnlineKNN(run.loader, run.test, run.setup.data.num_classes, knn_every))
+    if knn_every is not None and run.online_knn is not None and run.test is not None:
+        callbacks.append(run.online_knn(run.loader, run.test, run.setup.data.num_classes, knn_every))
     if eval_every is not None and run.has_held_out and run.test is not None:
         callbacks.append(HeldOut(run.loader, run.test, eval_every))
     return callbacks

@@ -9,6 +9,7 @@ import torch
 
 from raysl.benchmarks.benchmark import Needs
 from raysl.benchmarks.suite.fitting import MeasuredImages
+from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.config.dump import show, to_dict
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
@@ -192,7 +193,7 @@ def _check_metrics(base: RunConfig, sweep: SweepConfig, space: Space) -> None:
     names = [own.metric for own in wanted if own.metric not in COSTS]
     expected = {name: (float("-inf"), float("inf")) for name in names}
     try:
-        prepare(replace(base, train=replace(base.train, expect={**base.train.expect, **expected})))
+        prepare(replace(base, train=replace(base.train, expect={**base.train.expect, **expected})), check_benchmarks)
     except ConfigError as error:
         if str(error).startswith("train.expect: nothing will report"):
             raise MetricMissing(str(error).replace("train.expect", "metric")) from error

@@ -1,6 +1,7 @@
 """What a run is expected to come to: which of it can be known before it starts, and whether it did."""
 
 import difflib
+from collections.abc import Collection
 
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
@@ -16,7 +17,7 @@ LOGGED = ("step", "epoch", "loss", "lr", "images_per_s", "step_s", "data_wait", 
 def check_expected_names(
     config: RunConfig,
     method_class: type[Method],
-    measured: set[str],
+    measured: Collection[str],
     has_online_knn: bool,
     evaluated: tuple[str, ...] = (),
 ) -> None:
@@ -36,14 +37,15 @@ def check_expected_names(
     own = method_class.logged_by(config.method)
     logged = {*LOGGED, *(own or ()), *(["knn_top1"] if has_online_knn else [])}
     logged |= {PREFIX + name for name in evaluated}
+    known = logged.union(measured)
     for name in config.train.expect:
         is_open = own is None and not ("/" in name or name == "knn_top1" or name.startswith(PREFIX))
         is_open |= bool(config.callbacks)  # which do not say what they log
-        if name not in logged | measured and not is_open:
-            near = difflib.get_close_matches(name, logged | measured, n=1)
+        if name not in known and not is_open:
+            near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            known = [*sorted(logged), *sorted(other for other in measured if other.count("/") == 1)]
-            raise ConfigError(f"train.expect: nothing will report {name!r}; {hint}There will be: {', '.join(known)}")
+            listed = [*sorted(logged), *sorted(other for other in measured if other.count("/") == 1)]
+            raise ConfigError(f"train.expect: nothing will report {name!r}; {hint}There will be: {', '.join(listed)}")
 
 
 def check_expected(config: RunConfig, metrics: dict[str, float]) -> None:

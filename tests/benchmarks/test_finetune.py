@@ -19,7 +19,7 @@ from raysl.benchmarks.training_runs.run import ProbeViews, training_run
 from raysl.errors import ConfigError
 from raysl.runs.prepare import prepare
 from raysl.train.state import TrainState
-from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, pretrain_here, shades
+from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, shades, train_here
 
 WHOLE = ProbeViews(min_scale=1.0, flip=0.0)
 
@@ -28,7 +28,7 @@ WHOLE = ProbeViews(min_scale=1.0, flip=0.0)
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps that trainings began at, which run in this process."""
     steps: list[int] = []
-    monkeypatch.setattr("raysl.pretraining.pretrain", pretrain_here(steps))
+    monkeypatch.setattr("raysl.runs.run.train", train_here(steps))
     return steps
 
 

@@ -17,6 +17,7 @@ from raysl.benchmarks.low_shot import LowShot
 from raysl.benchmarks.robustness import Robustness
 from raysl.benchmarks.segmentation import Segmentation
 from raysl.benchmarks.suite.fitting import MeasuredImages
+from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.components import resolve
 from raysl.config.build import from_dict
 from raysl.config.dump import to_dict
@@ -134,7 +135,7 @@ def test_a_benchmark_of_which_nothing_is_possible_is_refused_or_left_out_if_it_i
 @pytest.mark.parametrize("words", ["knn.k=0", "knn.k=[0]", "knn.k=[]", "low_shot.shots=[0]", "low_shot.draws=0"])
 def test_settings_that_no_images_allow_are_refused_before_training(words: str) -> None:
     with pytest.raises(ConfigError, match=words.partition(".")[0]):
-        prepare(load_config("quickstart", [f"benchmarks.{words}"]))
+        prepare(load_config("quickstart", [f"benchmarks.{words}"]), check_benchmarks)
 
 
 def test_what_data_limit_took_away_is_named() -> None:
@@ -144,7 +145,10 @@ def test_what_data_limit_took_away_is_named() -> None:
         r"low_shot: shots=30 needs .*'\d' has \d; shots=\[1\] is measured \(under data\.limit=60\)", line
     )
     with pytest.raises(ConfigError, match=r"shots=1000 needs .* has \d; set fewer shots \(under data\.limit=60\); "):
-        prepare(load_config("quickstart", ["train.batch_size=60", "data.limit=60", "benchmarks.low_shot.shots=[1000]"]))
+        prepare(
+            load_config("quickstart", ["train.batch_size=60", "data.limit=60", "benchmarks.low_shot.shots=[1000]"]),
+            check_benchmarks,
+        )
 
 
 @pytest.mark.parametrize("config", [KNN.Config(k=(3, 1, 3)), LowShot.Config(shots=(2, 1, 2), draws=3)])
@@ -200,7 +204,7 @@ def test_a_part_of_the_labels_is_not_enough(uneven: MeasuredImages) -> None:
 def prepared(caplog: pytest.LogCaptureFixture, *words: str) -> tuple[bool, list[str]]:
     """Whether the online kNN has images, and what a run warns of."""
     caplog.clear()
-    job = prepare(load_config("quickstart", ["train.batch_size=4", "train.epochs=5", *words]))
+    job = prepare(load_config("quickstart", ["train.batch_size=4", "train.epochs=5", *words]), check_benchmarks)
     return job.test is not None, [line for line in caplog.messages if " is left out: " in line]
 
 
@@ -251,17 +255,20 @@ def test_no_benchmarks_in_a_file_means_none(tmp_path: Path) -> None:
 def test_an_expectation_of_what_nothing_will_report_is_refused(words: str, near: str) -> None:
     *first, last = re.split(r" (?=benchmarks|train\.online)", words)
     with pytest.raises(ConfigError, match=rf"^train\.expect: nothing will report '[^']+'; .*{near}"):
-        prepare(load_config("quickstart", [*first, last]))
+        prepare(load_config("quickstart", [*first, last]), check_benchmarks)
 
 
 def test_expectations_of_what_is_measured_are_let_through() -> None:
     names = ("loss", "contrastive_top1", "knn_top1", "knn/top1", "knn/top5/untrained", "low_shot/5_shot/deviation")
-    prepare(load_config("quickstart", [f"train.expect={{{', '.join(f'{name}: [0, 100]' for name in names)}}}"]))
+    prepare(
+        load_config("quickstart", [f"train.expect={{{', '.join(f'{name}: [0, 100]' for name in names)}}}"]),
+        check_benchmarks,
+    )
 
 
 def test_a_warm_up_longer_than_the_run_is_said(caplog: pytest.LogCaptureFixture) -> None:
     config = load_config("quickstart", ["train.epochs=2", "optim.warmup=10ep"])
-    prepare(config)
+    prepare(config, check_benchmarks)
     (line,) = [line for line in caplog.messages if "warmup" in line]
     assert "longer than the run of 44: the learning rate ends at 20% of its peak" in line
     plan = TrainPlan.from_config(load_config("quickstart", ["train.epochs=10", "optim.warmup=10ep"]), 1442)

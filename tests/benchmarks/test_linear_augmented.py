@@ -29,7 +29,7 @@ from raysl.nn.stage_heads import StageHead
 from raysl.runs.prepare import prepare
 from raysl.schedule import Duration
 from raysl.train.state import TrainState
-from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, pretrain_here, shades
+from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, shades, train_here
 from tests.train.problem import StopAt
 
 WHOLE = ProbeViews(min_scale=1.0, flip=0.0)
@@ -47,7 +47,7 @@ def config_of(**fields: Any) -> LinearAugmented.Config:
 def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps that trainings began at, which run in this process."""
     steps: list[int] = []
-    monkeypatch.setattr("raysl.pretraining.pretrain", pretrain_here(steps))
+    monkeypatch.setattr("raysl.runs.run.train", train_here(steps))
     return steps
 
 
@@ -165,11 +165,11 @@ def test_one_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
     digits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[int]
 ) -> None:
     whole, found = measured(context_of(digits, tmp_path / "whole"), views=ProbeViews(flip=0.0))
-    monkeypatch.setattr("raysl.pretraining.pretrain", pretrain_here(started, [StopAt(5)]))
+    monkeypatch.setattr("raysl.runs.run.train", train_here(started, [StopAt(5)]))
     context = context_of(digits, tmp_path / "cut")
     with pytest.raises(Stopped):
         measured(context, views=ProbeViews(flip=0.0))
-    monkeypatch.setattr("raysl.pretraining.pretrain", pretrain_here(started))
+    monkeypatch.setattr("raysl.runs.run.train", train_here(started))
     resumed, same = measured(context, views=ProbeViews(flip=0.0))
     assert started == [0, 0, 5]
     assert resumed == whole
@@ -310,7 +310,7 @@ def test_two_workers_on_ray_come_to_what_one_process_does_beside_the_main_thread
     thread.start()
     thread.join()
     assert capsys.readouterr().out == ""
-    monkeypatch.setattr("raysl.pretraining.pretrain", pretrain_here([]))
+    monkeypatch.setattr("raysl.runs.run.train", train_here([]))
     _, here = measured(context_of(digits, tmp_path / "here"), epochs=2, stages=(STEM,))
     torch.testing.assert_close(found[0].scores, here.scores)
     assert found[0].metrics == here.metrics

@@ -17,7 +17,7 @@ from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
-from tests.benchmarks.trainings import DIGITS, checkpoint, context_of, pretrain_here, shades
+from tests.benchmarks.trainings import DIGITS, checkpoint, context_of, shades, train_here
 
 WHOLE = ProbeViews(min_scale=1.0, flip=0.0)
 
@@ -151,7 +151,7 @@ def test_the_settings_are_those_of_vissl(digits: str, tmp_path: Path, fake: Fake
 
 def test_few_shades_suffice_and_all_test_images_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[int] = []
-    monkeypatch.setattr("raysl.pretraining.pretrain", pretrain_here(started))
+    monkeypatch.setattr("raysl.runs.run.train", train_here(started))
     context = context_of(checkpoint(tmp_path, *shades(tmp_path)), tmp_path)
     config = SemiSupervised.Config(fractions=(50.0, 100.0), epochs=60, decay_at=(), lr=4.0, views=WHOLE)
     found = SemiSupervised(config).measure(context)

@@ -8,18 +8,17 @@ from typing import Any
 
 from raysl.benchmarks.benchmark import Context, Side
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import checkpoint_name, newest
+from raysl.checkpoint.files import checkpoint_name
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import Stopped
 from raysl.plan.setup import Setup
-from raysl.pretraining import Result
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
-from raysl.runs.history import load_history
 from raysl.runs.prepare import prepare
+from raysl.runs.run import TrainedRun
 from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback
@@ -74,15 +73,15 @@ def context_of(uri: str, folder: Path, side: Side = "trained") -> Context:
     return Context(side, network, loaded, loaded.config.data, images, None, None, num_classes, 0, where)
 
 
-def pretrain_here(started: list[int], callbacks: Sequence[Callback] = ()) -> Callable[..., Result]:
-    """`pretrain` without Ray.
+def train_here(started: list[int], callbacks: Sequence[Callback] = ()) -> Callable[..., TrainedRun]:
+    """`raysl.runs.run.train` without Ray.
 
     Args:
         started: gets the step that each start begins at.
         callbacks: that observe as well.
     """
 
-    def pretrain(config: RunConfig, **_: Any) -> Result:
+    def train(config: RunConfig, *_: Any) -> TrainedRun:
         run, folder = prepare(config), RunFolder.of(config)
         folder.make()
         found = begin(run, folder)
@@ -95,6 +94,6 @@ def pretrain_here(started: list[int], callbacks: Sequence[Callback] = ()) -> Cal
         fit(state, state.method, run.setup.plan, stream, callbacks=watching, reporter=reporter)
         if state.step < run.setup.plan.total_steps:
             raise Stopped("stopped")
-        return Result(newest(folder.uri), {}, load_history(folder.uri), folder.uri, None)
+        return TrainedRun.read(config, is_done=True, since=0.0)
 
-    return pretrain
+    return train

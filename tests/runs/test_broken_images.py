@@ -18,9 +18,9 @@ from raysl.data.decode.images import CorruptLog
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import RunFailed
 from raysl.methods.method import StepOutput
-from raysl.pretraining import _check_corrupt
 from raysl.runs.folder import RunFolder
 from raysl.runs.prepare import Prepared, prepare
+from raysl.runs.run import _check_corrupt
 from raysl.schedule import Step
 from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, fit

@@ -62,7 +62,7 @@ def begun(config: RunConfig, step: int) -> Result:
 def test_a_paused_run_is_neither_measured_nor_judged(
     tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("raysl.pretraining.connect")  # there is nothing to train
+    monkeypatch.delattr("raysl.runs.run.connect")  # there is nothing to train
     result = begun(config_of(tmp_path, "benchmarks=[knn]", "train.expect={loss: [0, 1]}"), step)
     assert result.report is None
     assert result.checkpoint.endswith(checkpoint_name(step))

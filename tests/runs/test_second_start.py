@@ -14,6 +14,8 @@ import pytest
 import ray
 import ray.cloudpickle
 
+from raysl.benchmarks.online_knn import OnlineKNN
+from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.checkpoint.files import Found, checkpoint_name, seal
@@ -31,7 +33,6 @@ from raysl.runs.dataset_note import DATASET_FILE
 from raysl.runs.folder import RunFolder
 from raysl.runs.prepare import Prepared, prepare
 from raysl.runs.worker import _callbacks, max_corrupt
-from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.disk import Disk
 from raysl.train.expected import check_expected
 from raysl.train.state import TrainState
@@ -190,7 +191,7 @@ def first_start(tmp_path: Path, *changes: str) -> RunFolder:
 
 def second_start(tmp_path: Path, *changes: str) -> Second:
     config = load_config("quickstart", words(tmp_path, *changes))
-    run, folder = prepare(config), RunFolder.of(config)
+    run, folder = prepare(config, check_benchmarks), RunFolder.of(config)
     folder.make()
     found = begin(run, folder)
     return Second(ray.cloudpickle.loads(ray.cloudpickle.dumps(run)), folder, found)

@@ -13,9 +13,10 @@ from raysl.data.stream.execution import Packed
 
 DRIVER = """
 import sys
+from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.config.load import load_config
 from raysl.runs.prepare import prepare
-prepare(load_config("quickstart"))
+prepare(load_config("quickstart"), check_benchmarks)
 late = {"torch._dynamo", "torchvision", "matplotlib", "sklearn", "sympy"}
 print(sorted(late & set(sys.modules)))
 """

@@ -64,7 +64,7 @@ def test_another_thread_asks_the_workers_to_stop_once_they_have_made_a_step(
 
 
 def test_a_run_that_is_not_to_train_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("raysl.pretraining.connect")
+    monkeypatch.delattr("raysl.runs.run.connect")
     stop = threading.Event()
     stop.set()
     config = load_config("quickstart", [*SMALL, f"storage={tmp_path}", "name=one"])

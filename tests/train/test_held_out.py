@@ -15,6 +15,7 @@ import torch.distributed as torch_dist
 from torch import Tensor
 
 from raysl import distributed as dist
+from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.data.stream.loader import LocalBatches
@@ -99,7 +100,7 @@ def told(*more: str) -> list[str]:
 
 def trained() -> dict[str, Any]:
     """What the method was told and logged in a run of two epochs of two steps, on the ranks that are there."""
-    run = prepare(load_config("quickstart", told("train.eval_every=3st")))
+    run = prepare(load_config("quickstart", told("train.eval_every=3st")), check_benchmarks)
     assert run.test is not None
     plan = TrainPlan.from_config(run.config, NUM, dist.world())
     state, lines = TrainState.create(replace(run.setup, plan=plan), classes=run.classes), _Lines()
@@ -170,12 +171,16 @@ def test_ranks_share_the_plain_images_in_dataset_order(worlds: Any, world: int) 
 
 def test_names_of_held_out_numbers_can_be_expected(caplog: pytest.LogCaptureFixture) -> None:
     expected = "train.expect={heldout_index: [0, 1000]}"
-    run = prepare(load_config("quickstart", told("train.eval_every=1ep", expected)))
-    assert (run.has_held_out, run.has_online_knn) == (True, False)
+    run = prepare(load_config("quickstart", told("train.eval_every=1ep", expected)), check_benchmarks)
+    assert run.has_held_out
+    assert run.online_knn is None
     with pytest.raises(ConfigError, match=r"nothing will report 'heldout_indx'; did you mean 'heldout_index'\?"):
-        prepare(load_config("quickstart", told("train.eval_every=1ep", "train.expect={heldout_indx: [0, 1]}")))
+        prepare(
+            load_config("quickstart", told("train.eval_every=1ep", "train.expect={heldout_indx: [0, 1]}")),
+            check_benchmarks,
+        )
     with pytest.raises(ConfigError, match="nothing will report 'heldout_index'"):
-        prepare(load_config("quickstart", told(expected)))
+        prepare(load_config("quickstart", told(expected)), check_benchmarks)
     assert "train.eval_every is left out" not in caplog.text
 
 
@@ -183,7 +188,7 @@ def test_a_run_without_a_task_for_held_out_images_says_that_it_measures_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="raysl"):
-        run = prepare(load_config("quickstart", words("train.eval_every=1ep")))
+        run = prepare(load_config("quickstart", words("train.eval_every=1ep")), check_benchmarks)
     assert not run.has_held_out
     assert run.test is None
     assert "train.eval_every is left out: simclr has no task for held-out images" in caplog.text
@@ -191,7 +196,8 @@ def test_a_run_without_a_task_for_held_out_images_says_that_it_measures_none(
         (tmp_path / f"{number}.png").write_bytes(png(number))
     with caplog.at_level(logging.WARNING, logger="raysl"):
         run = prepare(
-            load_config("quickstart", told("data=image_folder", f"data.path={tmp_path}", "train.eval_every=1ep"))
+            load_config("quickstart", told("data=image_folder", f"data.path={tmp_path}", "train.eval_every=1ep")),
+            check_benchmarks,
         )
     assert not run.has_held_out
     assert "the data has no held-out images; give data.test=" in caplog.text

@@ -28,7 +28,7 @@ from raysl.runs.folder import RunFolder
 from raysl.storage.folder import outlast
 
 if TYPE_CHECKING:
-    from raysl.pretraining import Result
+    from raysl.runs.run import TrainedRun
 
 log = logging.getLogger("raysl")
 
@@ -60,7 +60,7 @@ def trained(run: RunConfig, keep_checkpoints: bool = False) -> Trained:
 
     Raises:
         ConfigError: if the run cannot work.
-        RunFailed: if it fails; see `pretrain`.
+        RunFailed: if it fails; see `raysl.pretrain`.
         Stopped: if the process was asked to end; the next start goes on.
     """
     folder = RunFolder.of(run)
@@ -87,12 +87,14 @@ def _read(file: bytes) -> dict[str, Tensor] | None:
         return None
 
 
-def _pretrained(run: RunConfig) -> "Result":
+def _pretrained(run: RunConfig) -> "TrainedRun":
     """The result of the run; what is wrong with its settings is told as what it is, nobody wrote them so."""
-    from raysl.pretraining import pretrain  # Ray, without which settings and this module can be read
+    # Imported here, so that settings can be read without Ray.
+    from raysl.benchmarks.suite.run_check import check_benchmarks
+    from raysl.runs.run import train
 
     try:
-        return pretrain(run, show_progress=False)
+        return train(run, check_benchmarks)
     except (RunInUse, StorageError):
         raise
     except ConfigError as error:
@@ -101,7 +103,7 @@ def _pretrained(run: RunConfig) -> "Result":
         ) from error
 
 
-def _history(result: "Result", run: RunConfig) -> Tensor:
+def _history(result: "TrainedRun", run: RunConfig) -> Tensor:
     """See `Trained`."""
     assert isinstance(run.method, Supervised.Config)
     names = logged_names(1 + len(run.method.heads))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from raysl.benchmarks.online_knn import OnlineKNN
 from raysl.config.load import load_config
 from raysl.data.order import Order
 from raysl.data.sources.digits import Digits
@@ -10,7 +11,6 @@ from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Run
-from raysl.train.callbacks.online_knn import OnlineKNN
 from raysl.train.state import TrainState
 from raysl.transforms.view_recipe import evaluation_recipe
 from tests.rank_processes import run_ranks

@@ -1,0 +1,264 @@
+"""A run from its settings to its last checkpoint: what the driver does."""
+
+import json
+import logging
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from raysl.checkpoint.files import Found, Kept, newest_whole
+from raysl.cluster.connection import cluster_resources, connect
+from raysl.cluster.resources import WorkerShape, worker_shape
+from raysl.config.arguments import run_config
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.plan.plan import TrainPlan
+from raysl.process.signals import Signals, heeding
+from raysl.process.waiting import Waiting, waiting
+from raysl.runs.begin import begin
+from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
+from raysl.runs.follow import progress_of
+from raysl.runs.history import frame
+from raysl.runs.prepare import Measure, Prepared, prepare
+from raysl.runs.stopping import how_to_go_on, stopping
+from raysl.runs.trainer import UserCallback, run_workers
+from raysl.runs.worker import Job, Outcome, max_corrupt
+from raysl.storage.addresses import absolute
+from raysl.storage.folder import outlast
+from raysl.storage.owner import Owner
+from raysl.train.callbacks.corrupt_images import too_many
+from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.files import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger("raysl")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedRun:
+    """A run after its training.
+
+    Args:
+        config: its settings.
+        folder: its folder.
+        checkpoint: URI of the newest checkpoint.
+        best: URI of the best checkpoint by the callback `checkpoint_keeper`, or None.
+        metrics: the newest value of every logged number.
+        history: a row for each logged line (`raysl.load_history`).
+        is_done: whether the run is at its end; else it pauses.
+        since: when this start began, in seconds since 1970.
+    """
+
+    config: RunConfig
+    folder: RunFolder
+    checkpoint: str
+    best: str | None
+    metrics: dict[str, float]
+    history: "pd.DataFrame"
+    is_done: bool
+    since: float
+
+    @classmethod
+    def read(cls, config: RunConfig, is_done: bool, since: float) -> "TrainedRun":
+        """Read what a run has logged and saved.
+
+        Raises:
+            RunFailed: if no whole checkpoint is left.
+        """
+        folder = RunFolder.of(config)
+        lines = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)))
+        metrics: dict[str, float] = {}
+        for line in lines:
+            metrics |= line
+        name = _newest(folder)
+        if name is None:
+            raise RunFailed(f"no whole checkpoint is left in {folder.uri}; start the same command again")
+        best = outlast(lambda: Kept.read(folder).best_in(folder))
+        return cls(
+            config=config,
+            folder=folder,
+            checkpoint=folder.uri_of(name),
+            best=None if best is None else folder.uri_of(best),
+            metrics=metrics,
+            history=frame(lines),
+            is_done=is_done,
+            since=since,
+        )
+
+
+def train(config: RunConfig, measure: Measure | None = None) -> TrainedRun:
+    """Train a run to its end and show nothing; see `training`."""
+    with training(config, measure, show_progress=False) as run:
+        return run
+
+
+@contextmanager
+def training(
+    config: RunConfig,
+    measure: Measure | None = None,
+    *,
+    callbacks: Sequence[UserCallback] = (),
+    show_progress: bool = True,
+    until: int | None = None,
+    stop: threading.Event | None = None,
+) -> Iterator[TrainedRun]:
+    """Train a run; inside the block it is trained, and its folder is still locked, so that it can be measured.
+
+    Args:
+        config: the run's settings.
+        measure: checks what will be measured of the run, and brings the online kNN; see `prepare`.
+        callbacks: see `raysl.pretrain`, as for the other arguments.
+        show_progress: whether to show how training goes.
+        until: epochs after which training pauses.
+        stop: asks the run to save a checkpoint and stop.
+
+    Raises:
+        ConfigError: if the settings cannot work; no worker has started then.
+        RunFailed: if the loss became NaN, or workers were lost too often.
+        Stopped: if the process was asked to end, or the run by `stop`.
+    """
+    config = run_config(config)
+    if until is not None and until < 1:
+        raise ConfigError(f"until={until} is no epoch to train to; give 1 to {config.train.epochs}, or nothing")
+    with heeding() as signals, waiting(show=show_progress) as waits:
+        marks = {"command": waits.since, "imports": time.time()}
+        waits.enter("reading the dataset")
+        config = replace(config, storage=absolute(config.storage))
+        run = prepare(config, measure)
+        folder = RunFolder.of(config)
+        folder.make()
+        with folder.locked() as owner:
+            start = _Start(run, folder, owner, begin(run, folder), marks, callbacks, signals, waits, until, stop)
+            is_done = start.train()
+            if is_done:
+                signals.left = "training is done; the same command goes on with the measurements"
+            yield TrainedRun.read(config, is_done, waits.since)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """A start of a run, from its newest checkpoint to its end or the epoch to pause at.
+
+    Args:
+        run: settings and images.
+        folder: of the run.
+        owner: of the folder, where it is remote.
+        found: the checkpoint to go on from.
+        marks: moments of the start so far, seconds since 1970, by name.
+        callbacks: observers of Ray Train's.
+        signals: those of this process.
+        waits: shows what the start waits for.
+        until: epoch to pause at.
+        stop: asks the run to stop.
+    """
+
+    run: Prepared
+    folder: RunFolder
+    owner: Owner | None
+    found: Found
+    marks: dict[str, float]
+    callbacks: Sequence[UserCallback]
+    signals: Signals
+    waits: Waiting
+    until: int | None
+    stop: threading.Event | None
+
+    @property
+    def plan(self) -> TrainPlan:
+        """How the run is trained."""
+        return self.run.setup.plan
+
+    @property
+    def last(self) -> int:
+        """Updates to be done when this start ends."""
+        epochs = self.until or self.run.config.train.epochs
+        return min(self.plan.total_steps, epochs * self.plan.epoch_len)
+
+    def train(self) -> bool:
+        """Train where something is left to train; return whether the run is at its end."""
+        folder, found, total, name = self.folder, self.found, self.plan.total_steps, self.run.config.name
+        if found.name is not None:
+            _check_corrupt(self.run, folder, found)
+            self.signals.left = (
+                f"{folder.uri_of(found.name)} is the last checkpoint; the same command goes on from there"
+            )
+        step, ended = found.step, None if self.run.config.train.extend else found.meta.get("ended")
+        if step < self.last and ended is None:
+            if step:
+                log.info("resumed at step %d of %d", step, total)
+            if self.stop is not None and self.stop.is_set():
+                raise Stopped(how_to_go_on(step, total, found.name, folder.uri))
+            outcome = self._run_workers()
+            step, ended = outcome.step, outcome.ended
+        elif ended is not None:
+            log.info("the run %s is finished: %s; train.extend=true goes on with it", name, ended)
+        elif step == total:
+            log.info("the run %s is finished: %d steps", name, total)
+        self.waits.end()
+        is_done = step == total or ended is not None
+        if not is_done:
+            log.info("the run %s pauses at step %d of %d", name, step, total)
+        return is_done
+
+    def _run_workers(self) -> Outcome:
+        """Train on Ray's workers, and say how that ended unless it is an error."""
+        self.waits.enter("starting Ray")
+        connect()
+        self.waits.enter("starting workers")
+        shape = worker_shape(self.run.config.train, cluster_resources())
+        job = self._job(shape)
+        for note in (STOP_FILE, STARTUP_FILE):
+            self.folder.remove(note)
+        self.folder.write(PROBE_FILE, job.probe.encode())
+        with (
+            progress_of(self.folder, self.plan, self.waits, self.found.step),
+            stopping(self.folder, self.signals, self.stop) as is_stopping,
+        ):
+            outcome = run_workers(job, shape, self.callbacks)
+        if outcome.failure is not None:
+            raise self._failure(outcome)
+        if is_stopping() or (outcome.step < self.last and outcome.ended is None):
+            code = 128 + (self.signals.asked or signal.SIGINT)
+            saved = _newest(self.folder)
+            raise Stopped(how_to_go_on(outcome.step, self.plan.total_steps, saved, self.folder.uri), code)
+        return outcome
+
+    def _job(self, shape: WorkerShape) -> Job:
+        augment_on, loader = self.run.config.data.augment_on, self.run.loader
+        in_task = augment_on == "task" or (augment_on == "auto" and shape.device == "cpu")
+        return Job(
+            run=replace(self.run, loader=replace(loader, augment_in_task=in_task)),
+            task_cpus=shape.task_cpus,
+            probe=uuid.uuid4().hex,
+            owner=self.owner,
+            marks=self.marks | {"ray": time.time()},
+            last=self.last,
+        )
+
+    def _failure(self, outcome: Outcome) -> Exception:
+        assert outcome.failure is not None
+        if outcome.is_input_wrong:
+            return ConfigError(outcome.failure)
+        saved = _newest(self.folder)
+        kept = f"the last good checkpoint is {self.folder.uri_of(saved)}" if saved else "no checkpoint"
+        return RunFailed(f"{outcome.failure}; {kept}")
+
+
+def _newest(folder: RunFolder) -> str | None:
+    """Return the name of the newest whole checkpoint."""
+    return outlast(lambda: newest_whole(folder, ())).name
+
+
+def _check_corrupt(run: Prepared, folder: RunFolder, found: Found) -> None:
+    """Fail at every start of a run that stopped for too many broken images, until more of them are allowed."""
+    limit = max_corrupt(run.setup)
+    if found.meta["metrics"].get("corrupt_images", 0) > limit:
+        lines = folder.read_if_there(CORRUPT_FILE).decode().splitlines()
+        raise RunFailed(too_many([json.loads(line)["image"] for line in lines], limit))
