@@ -28,12 +28,6 @@ def document(title: str, body: str, style: str = "", script: str = "") -> str:
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>\n{body}\n</main>{end}</body></html>\n'
 
 
-def json_block(name: str, text: str) -> str:
-    """JSON for a script of the page, under an id; nothing in it ends the element."""
-    safe = text.replace("<", "\\u003c")
-    return f'<script type="application/json" id="{name}">{safe}</script>'
-
-
 def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 

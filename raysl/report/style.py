@@ -13,6 +13,11 @@ body { margin: 0; background: var(--paper); color: var(--ink);
 main { max-width: 1120px; margin: 0 auto; padding: 28px 20px 60px; }
 svg text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif !important; }
 svg, img { display: block; width: 100%; height: auto; }
+.chart text { font-size: 12px; fill: var(--muted); }
+.chart .title { fill: var(--ink); font-size: 13px; }
+.chart .label { font-size: 12.5px; font-weight: 600; fill: var(--ink); }
+.chart .halo { paint-order: stroke; stroke: var(--paper); stroke-width: 4px; stroke-linejoin: round; }
+.chart .grid { stroke: var(--grid); stroke-width: .8; } .chart .axis { stroke: var(--muted); stroke-width: 1; }
 h1 { font-size: 30px; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 21px; margin: 44px 0 12px; }
 h3 { font-size: 15px; margin: 0 0 6px; }

@@ -7,7 +7,7 @@ from html import escape
 from raysl.leaderboard.entry import Entry, State, Status
 from raysl.leaderboard.flat import shown
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.page.drawn import row_name, title_of
+from raysl.leaderboard.page.rows import objective_title, row_name
 from raysl.leaderboard.references import gains, verdict
 from raysl.report.record_sections import duration
 from raysl.report.score_table import COLUMN_TITLES
@@ -24,17 +24,23 @@ LIVE: dict[State, str] = {
 """What is told of a sweep that is not done."""
 
 
-def head(board: Leaderboard) -> str:
-    """Name and facts, the trials as one bar, and the command."""
+def head(board: Leaderboard, reload_s: float) -> str:
+    """Return name and facts, the trials as one bar, and the command.
+
+    Args:
+        board: the leaderboard.
+        reload_s: seconds after which the script loads the page of a sweep that runs again.
+    """
     facts = board.facts
     pieces = [f"search <b>{escape(facts.search)}</b>", f"scheduler <b>{escape(facts.scheduler)}</b>"]
-    pieces += [f"ranked by <b>{escape(title_of(facts.objectives[0]))}</b>"]
-    pieces += [f"beside <b>{escape(title_of(objective))}</b>" for objective in facts.objectives[1:]]
+    pieces += [f"ranked by <b>{escape(objective_title(facts.objectives[0]))}</b>"]
+    pieces += [f"beside <b>{escape(objective_title(objective))}</b>" for objective in facts.objectives[1:]]
     pieces += _times(board)
     command = f"<pre>{escape(facts.command)}</pre>" if facts.command else ""
     space = escape(facts.space.strip())
     space = f'<details id="space"><summary>What varies</summary><pre>{space}</pre></details>' if space else ""
-    live = f'<p class="note" id="live">{LIVE[facts.state]}</p>' if facts.state in LIVE else ""
+    reload = f' data-written="{facts.written:.0f}" data-reload="{reload_s:g}"' if facts.state == "running" else ""
+    live = f'<p class="note" id="live"{reload}>{LIVE[facts.state]}</p>' if facts.state in LIVE else ""
     return (
         f'<header><h1>{escape(facts.name)}</h1><p class="what">{" · ".join(pieces)}</p></header>'
         f"{live}{_bar(board)}{_best(board)}{command}{space}"

@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 
 import numpy as np
 
 from raysl.leaderboard.choice import Choice
+from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.page.axes import Axis
+from raysl.leaderboard.page.parallel import MIN_AXES
+from raysl.report.html import table
 
 MIN_ROWS = 10
 """Rows with a number below which nothing is said."""
@@ -76,3 +80,34 @@ def _feature(axis: Axis, row: Choice) -> float:
     if place is None:
         return -1.0 if axis.kind == "category" else -1e9
     return float(np.log10(place)) if axis.kind == "log" else place
+
+
+def importance_section(
+    rows: Sequence[Choice], axes: Sequence[Axis], objective: Objective, learned: Importance | None
+) -> str:
+    """Return bars of how much each setting matters, or why that cannot be said."""
+    if len(axes) < MIN_AXES:
+        return ""
+    heading = '<section id="importance"><h2>Importance of settings</h2>'
+    metric = escape(objective.metric)
+    if learned is None:
+        num = sum(row.value(objective.metric) is not None for row in rows)
+        text = f"It takes {MIN_ROWS} rows with different numbers of {metric} to tell; there are {num} rows with one."
+        return f'{heading}<p class="quiet">{text}</p></section>'
+    facts = f"n = {learned.num} rows, out-of-bag R² = {learned.fit:.2f}"
+    if not learned.settings:
+        text = f"A random forest does not predict {metric} from the settings better than the mean does ({facts})."
+        return f'{heading}<p class="quiet">{text} More rows may tell.</p></section>'
+    largest = max(max(mean for _, mean, _ in learned.settings), 1e-9)
+    bars = [
+        f'<td class="name"><code>{escape(key)}</code></td><td class="number main">{mean:.3f} '
+        f'<span class="spread">± {deviation:.3f}</span></td>'
+        f'<td class="bar"><div style="width:{max(0.0, 100 * mean / largest):.1f}%"></div></td>'
+        for key, mean, deviation in learned.settings
+    ]
+    note = (
+        f"What R² of a random forest ({TREES} trees, {facts}) loses where a setting's values are shuffled among the "
+        f"rows; mean ± standard deviation of {REPEATS} shuffles, fixed seed. It is of the ranges searched here, and "
+        "settings that vary together share what they matter."
+    )
+    return f'{heading}{table("", bars)}<p class="quiet">{note}</p></section>'

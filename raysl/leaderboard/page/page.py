@@ -9,25 +9,20 @@ from raysl.leaderboard.best import NUM_BEST, best_runs
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.page.axes import Axis, axes
-from raysl.leaderboard.page.chart_sections import (
-    curves_section,
-    importance_section,
-    lineage_section,
-    parallel_section,
-    scatter_sections,
-)
-from raysl.leaderboard.page.drawn import drawn, row_name, scatters
+from raysl.leaderboard.page.curves import curves_section
 from raysl.leaderboard.page.head import head
-from raysl.leaderboard.page.importance import Importance, importance
+from raysl.leaderboard.page.importance import Importance, importance, importance_section
+from raysl.leaderboard.page.lineage import lineage_section
+from raysl.leaderboard.page.parallel import parallel_section
+from raysl.leaderboard.page.rows import row_name
+from raysl.leaderboard.page.scatters import scatter_sections
 from raysl.leaderboard.page.style import LEADERBOARD_STYLE
 from raysl.leaderboard.page.table import table_section
-from raysl.report.html import document, json_block
+from raysl.report.html import document
 from raysl.report.page import contents
 
 RELOAD_S = 15.0
 """Seconds after which the page of a sweep that runs is loaded again."""
-SCRIPTS = ("state", "svg", "chart", "table", "curves", "parallel", "scatter", "lineage", "main")
-"""The parts of the page's script, in order."""
 
 
 @dataclass
@@ -46,18 +41,24 @@ class Extras:
 
 
 def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = RELOAD_S) -> str:
-    """The page as HTML text: the same leaderboard gives the same text."""
+    """Return the page as HTML text: the same leaderboard gives the same text.
+
+    Args:
+        board: the leaderboard.
+        extras: what is shown beside it.
+        reload_s: seconds after which the page of a sweep that runs is loaded again.
+    """
     extras = extras or Extras()
     rows, facts = board.choices, board.facts
     scales = axes(rows, facts.space)
     learned = extras.explain(rows, scales, facts.objectives[0].metric)
     parts = [
         table_section(board),
-        curves_section(board.entries, facts.objectives),
-        parallel_section(scales, facts.objectives[0]),
+        curves_section(board),
+        parallel_section(board, scales),
         importance_section(rows, scales, facts.objectives[0], learned),
-        scatter_sections(scatters(rows, facts.objectives)),
-        lineage_section(board.entries),
+        scatter_sections(board),
+        lineage_section(board),
         _neighbours(board, extras),
         _configurations(board, extras),
     ]
@@ -65,16 +66,20 @@ def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = REL
     if facts.state == "running":
         again = f'<noscript><meta http-equiv="refresh" content="{reload_s:g}"></noscript>'
     links = contents(parts)
-    body = [again, head(board), *links, *(part for part in parts if part), '<div id="tip" role="status" hidden></div>']
-    body.append(json_block("data", drawn(board, scales, reload_s)))
+    body = [
+        again,
+        head(board, reload_s),
+        *links,
+        *(part for part in parts if part),
+        '<div id="tip" role="status" hidden></div>',
+    ]
     return document(f"{facts.name}: leaderboard", "\n".join(filter(None, body)), LEADERBOARD_STYLE, script())
 
 
 def script() -> str:
-    """The page's JavaScript."""
-    folder = Path(__file__).with_name("script")
-    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n"
+    """Return the page's JavaScript."""
+    text = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
+    return f'"use strict";\n(() => {{\n{text}}})();\n'
 
 
 def _neighbours(board: Leaderboard, extras: Extras) -> str:

@@ -55,15 +55,12 @@ wbr { display: none; }
   font-weight: 700; font-size: 13px; line-height: 22px; color: var(--paper); background: var(--rest); }
 .badge.best1 { background: var(--best1); } .badge.best2 { background: var(--best2); }
 .badge.best3 { background: var(--best3); }
-.chart { overflow-x: auto; overflow-y: hidden; touch-action: pan-x pan-y; }
-.chart svg { max-width: none; }
-.chart text { font-size: 12px; fill: var(--muted); }
-.chart .title { fill: var(--ink); font-size: 13px; }
-.chart .label { font-size: 12.5px; font-weight: 600; fill: var(--ink); }
-.chart .halo { paint-order: stroke; stroke: var(--paper); stroke-width: 4px; stroke-linejoin: round; }
+.drawing { overflow-x: auto; overflow-y: hidden; touch-action: pan-x pan-y; }
+.drawing[hidden] { display: none; }
+.drawing > svg { min-width: 420px; } :is(#curves, #parallel, #lineage) .drawing > svg { min-width: 720px; }
 .reference { stroke-width: 1.6; stroke-dasharray: 7 4; }
 .reference.pixels { stroke: var(--pixels); } .reference.untrained { stroke: var(--untrained); }
-.grid { stroke: var(--grid); stroke-width: .8; } .axis, .pole { stroke: var(--muted); stroke-width: 1; }
+.pole { stroke: var(--muted); stroke-width: 1; }
 .curve { fill: none; stroke: var(--rest); stroke-width: 1.1; stroke-linejoin: round; }
 .curve.rest { opacity: .55; }
 .curve.best1, .curve.best2, .curve.best3 { stroke-width: 2.4; }
@@ -78,14 +75,17 @@ wbr { display: none; }
 .thread { fill: none; stroke-width: 1.8; opacity: .85; }
 .stretch { stroke: var(--muted); stroke-width: .6; }
 .copied { fill: none; stroke: var(--ink); stroke-width: 1.3; } .arrow { fill: var(--ink); }
-svg.dimmed > [data-row] { opacity: .18; }
-.over [data-row] { opacity: 1; } .over .curve, .over .thread { stroke-width: 3.2; }
-.over .curve.rest, .over .reach.rest { stroke: var(--ink); } .over .dot.rest, .over .end.rest { fill: var(--ink); }
-.legend svg.line { width: 28px; }
+svg [data-row].hidden { display: none; }
+svg.dimmed > [data-row] { opacity: .18; } svg.dimmed > .over { opacity: 1; pointer-events: none; }
+.over.curve, .over.thread { stroke-width: 3.2; }
+.over.rest:is(.curve, .reach) { stroke: var(--ink); } .over.rest:is(.dot, .end) { fill: var(--ink); }
+.keys { display: block; margin-bottom: 4px; }
+.keys > span { margin-right: 16px; white-space: nowrap; } .keys svg { display: inline; width: 28px; }
 #tip { position: fixed; z-index: 9; max-width: min(330px, 92vw); padding: 7px 10px; border-radius: 7px; font-size: 13px;
-  line-height: 1.35; color: var(--ink); background: var(--panel); border: 1px solid var(--grid); pointer-events: none;
+  line-height: 1.35; white-space: pre-line;
+  color: var(--ink); background: var(--panel); border: 1px solid var(--grid); pointer-events: none;
   box-shadow: 0 3px 12px rgb(0 0 0 / .22); overflow-wrap: anywhere; }
-#tip[hidden] { display: none; }
+#tip[hidden] { display: none; } #tip::first-line { font-weight: 700; }
 .beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 300px), 1fr)); gap: 20px 26px; }
 .beside img { max-width: 620px; }
 .beside h3, #configurations summary { display: flex; gap: 8px; align-items: center; flex-wrap: wrap; }

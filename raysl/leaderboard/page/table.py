@@ -10,8 +10,8 @@ from raysl.leaderboard.flat import ENDS, measured, shown, varied
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.leaderboard.number import Number
 from raysl.leaderboard.page.axes import spelled
-from raysl.leaderboard.page.drawn import row_name, short
 from raysl.leaderboard.page.head import STATUSES
+from raysl.leaderboard.page.rows import row_name, short_name
 from raysl.leaderboard.references import Reference, references
 from raysl.report.summary import number, readable
 from raysl.storage.addresses import cut
@@ -33,7 +33,7 @@ def table_section(board: Leaderboard) -> str:
         for place, (kind, title) in enumerate(heads)
     )
     body = "".join(
-        f'<tr data-row="{place}" data-status="{row.status}" data-config="{escape(row.config)}">'
+        f'<tr data-row="{place}" data-status="{row.status}" data-config="{escape(row.config)}"{_settings(row)}>'
         + "".join(f'<td class="{kind}"{_sorted(by)}>{html}</td>' for kind, by, html in cells)
         + "</tr>"
         for place, (row, cells) in enumerate(zip(board.choices, rows, strict=True))
@@ -44,6 +44,12 @@ def table_section(board: Leaderboard) -> str:
         f'role="region" aria-label="Results"><table class="full board"><thead><tr>{titles}</tr></thead>'
         f"<tbody>{body}</tbody>{_foot(board, heads)}</table></div>{_note(board)}</section>"
     )
+
+
+def _settings(row: Choice) -> str:
+    """Return what the script shows of a row, beside what a drawing says of it."""
+    lines = [f"{key} {spelled(value)}" for key, value in row.settings.items()]
+    return f' data-told="{escape(chr(10).join(lines))}"' if lines else ""
 
 
 def _sorted(by: str) -> str:
@@ -133,7 +139,7 @@ def _name(row: Choice, path: str) -> Cell:
     """The configuration, and the runs, with links to the pages of those that are finished."""
     links = []
     for run in row.runs:
-        text = escape(short(run))
+        text = escape(short_name(run))
         if len(row.runs) > 1:
             text = f"seed\N{NO-BREAK SPACE}{run.seed}"
         is_done = run.status == "finished" and run.path

@@ -41,7 +41,7 @@ Show = Callable[..., Any]
 
 @pytest.fixture
 def show(browser: Any, tmp_path: Path) -> Iterator[Show]:
-    """Opens a leaderboard's page, of some width, light or dark; afterwards nobody has complained on the console."""
+    """Opens a leaderboard's page, of some width, light or dark; afterwards the console is empty."""
 
     def opened(found: Leaderboard, width: int = 1400, mode: str = "light", **told: Any) -> Any:
         path = tmp_path / "leaderboard.html"
@@ -83,6 +83,12 @@ def column(browser: Any, title: str, shown_only: bool = True) -> list[str]:
     return told
 
 
+def shown(browser: Any, selector: str) -> int:
+    """Number of elements that have a place on the page."""
+    script = "return [...document.querySelectorAll(arguments[0])].filter(e => e.getClientRects().length).length"
+    return int(browser.execute_script(script, selector))
+
+
 def heading(browser: Any, title: str) -> Any:
     buttons = browser.find_elements("css selector", ".board thead button")
     return next(button for button in buttons if button.text.startswith(title))
@@ -93,7 +99,7 @@ def way(browser: Any, title: str) -> str:
 
 
 def point_at(browser: Any, selector: str) -> str:
-    """Move the pointer to the middle of the first element there; returns what is told beside it."""
+    """Move the pointer to the middle of the first element there; return what is told beside it."""
     from selenium.webdriver.common.action_chains import ActionChains
 
     element = browser.find_element("css selector", selector)
@@ -128,13 +134,12 @@ def test_words_configurations_and_statuses_filter_rows_and_drawings(show: Show) 
     from selenium.webdriver.support.ui import Select
 
     browser = show(zoo(["simclr", "moco", "moco_v3", "sinkhorn"]))
-    num_lines = len(browser.find_elements("css selector", "#curves-chart .curve"))
-    assert num_lines == 7
+    assert shown(browser, "#curves .drawing .curve") == 7
     field = browser.find_element("id", "filter")
     field.send_keys("MOCO finished")
     assert sorted(column(browser, "run")) == ["digits/moco", "digits/moco_v3"]
     assert browser.find_element("id", "count").text == "2 of 4 rows"
-    assert len(browser.find_elements("css selector", "#curves-chart .curve")) == 4
+    assert shown(browser, "#curves .drawing .curve") == 4
     field.clear()
     field.send_keys(" ")
     Select(browser.find_element("id", "status")).select_by_visible_text("failed")
@@ -148,12 +153,13 @@ def test_pointing_at_a_line_names_it_and_lights_its_row(show: Show) -> None:
     found = asha()
     browser = show(found)
     name = found.choices[0].runs[0].trial.removeprefix("trial_")
-    told = point_at(browser, "#curves-chart circle.best1")
+    told = point_at(browser, "#curves circle.best1")
     assert told.splitlines()[0] == name
     assert "knn_top1 92." in told
     assert "at epoch 60" in told
     assert browser.execute_script("return document.querySelector('.board tr.lit').dataset.row") == "0"
-    assert browser.execute_script("return document.querySelectorAll('#parallel-chart .over path').length") == 1
+    assert "optim.lr" in told
+    assert len(browser.find_elements("css selector", "#parallel path.over")) == 1
     point_at(browser, "h1")
     assert not browser.find_elements("css selector", "tr.lit")
 
@@ -162,9 +168,7 @@ def test_pointing_at_a_row_lights_its_line_in_all_drawings(show: Show) -> None:
     browser = show(asha())
     point_at(browser, ".board tbody tr:nth-child(4) td")
     for name in ("curves", "parallel", "cost"):
-        lit = browser.execute_script(
-            f"return [...document.querySelectorAll('#{name}-chart .over > *')].map(e => e.dataset.row)"
-        )
+        lit = browser.execute_script(f"return [...document.querySelectorAll('#{name} .over')].map(e => e.dataset.row)")
         assert lit, name
         assert set(lit) == {"3"}
 
@@ -173,7 +177,7 @@ def test_pointing_at_a_row_lights_its_line_in_all_drawings(show: Show) -> None:
 def test_every_drawing_names_what_is_pointed_at(show: Show, name: str) -> None:
     browser = show(asha())
     mark = ".dot.best1" if name != "parallel" else ".thread"
-    assert "knn_top1" in point_at(browser, f"#{name}-chart {mark}")
+    assert "knn_top1" in point_at(browser, f"#{name} {mark}")
 
 
 def test_the_front_joins_finished_rows_that_nothing_beats(show: Show) -> None:
@@ -181,10 +185,10 @@ def test_the_front_joins_finished_rows_that_nothing_beats(show: Show) -> None:
     runs = [entry(place, a, metrics={"knn_top1": a, "loss": b}) for place, (a, b) in enumerate(points)]
     runs[4] = replace(runs[4], status="stopped")
     browser = show(board(runs, Objective("knn_top1"), LOSS))
-    path = browser.find_element("css selector", "#front-chart .front").get_attribute("d")
+    path = browser.find_element("css selector", "#front .front").get_attribute("d")
     corners = {tuple(corner.split()) for corner in path[1:].split("L")}
     dots = browser.execute_script(
-        "return [...document.querySelectorAll('#front-chart > svg > .dot')]"
+        "return [...document.querySelectorAll('#front .dot')]"
         ".map(d => [d.dataset.row, Number(d.getAttribute('cx')).toFixed(1), Number(d.getAttribute('cy')).toFixed(1)])"
     )
     assert {row for row, *place in dots if tuple(place) in corners} == {"0", "1", "3"}
@@ -199,26 +203,27 @@ def test_a_population_shows_whose_weights_were_copied(show: Show) -> None:
         for other in found.entries
         if run.parents and other.trial == run.parents[0][0] and other.member != run.member
     }
-    assert len(browser.find_elements("css selector", "#lineage-chart > svg > .copied")) == len(copies) > 0
-    assert len(browser.find_elements("css selector", "#lineage-chart > svg > .stretch")) == 30
-    assert "weights of" in point_at(browser, "#lineage-chart .stretch[data-row='0']")
+    assert len(browser.find_elements("css selector", "#lineage .copied")) == len(copies) > 0
+    assert len(browser.find_elements("css selector", "#lineage .stretch")) == 30
+    assert "weights of" in point_at(browser, "#lineage .stretch[data-row='0']")
 
 
 def test_another_metric_and_the_clock_draw_other_curves(show: Show) -> None:
     from selenium.webdriver.support.ui import Select
 
     def drawn() -> tuple[str, list[str]]:
-        path = browser.find_element("css selector", "#curves-chart .curve.best1").get_attribute("d")
-        return str(path), [text.text for text in browser.find_elements("css selector", "#curves-chart .title")]
+        (drawing,) = browser.find_elements("css selector", "#curves .drawing:not([hidden])")
+        path = drawing.find_element("css selector", ".curve.best1").get_attribute("d")
+        return str(path), [text.text for text in drawing.find_elements("css selector", ".title")]
 
     browser = show(asha())
     first = drawn()
     assert set(first[1]) == {"epochs", "knn_top1"}
-    Select(browser.find_element("id", "curve-metric")).select_by_visible_text("loss")
+    Select(browser.find_element("id", "curves-0")).select_by_visible_text("loss")
     second = drawn()
     assert set(second[1]) == {"epochs", "loss"}
     assert second[0] != first[0]
-    Select(browser.find_element("id", "curve-axis")).select_by_visible_text("seconds")
+    Select(browser.find_element("id", "curves-1")).select_by_visible_text("seconds")
     assert set(drawn()[1]) == {"minutes", "loss"}
 
 
@@ -228,14 +233,14 @@ def test_a_reload_keeps_sorting_filter_chosen_metric_and_place(show: Show) -> No
     browser = show(asha(40))
     heading(browser, "optim.lr").click()
     browser.find_element("id", "filter").send_keys("stopped")
-    Select(browser.find_element("id", "curve-metric")).select_by_visible_text("loss")
+    Select(browser.find_element("id", "curves-0")).select_by_visible_text("loss")
     browser.execute_script("window.scrollTo(0, 700)")
     before = (column(browser, "optim.lr"), browser.execute_script("return window.scrollY"))
     browser.refresh()
     ready(browser)
     assert (column(browser, "optim.lr"), browser.execute_script("return window.scrollY")) == before
     assert browser.find_element("id", "filter").get_attribute("value") == "stopped"
-    assert Select(browser.find_element("id", "curve-metric")).first_selected_option.text == "loss"
+    assert Select(browser.find_element("id", "curves-0")).first_selected_option.text == "loss"
     assert way(browser, "optim.lr") == "descending"
 
 
@@ -263,7 +268,9 @@ def test_a_phone_scrolls_down_only(show: Show, name: str) -> None:
     browser = show({"asha": asha, "zoo": zoo, "population": population}[name](), width=390)
     width, num = browser.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
     assert width == num == 390
-    tall = browser.execute_script("return [...document.querySelectorAll('.chart svg')].map(s => s.clientHeight)")
+    tall = browser.execute_script(
+        "return [...document.querySelectorAll('.drawing:not([hidden]) > svg')].map(s => s.clientHeight)"
+    )
     assert min(tall) > 200
 
 
@@ -279,7 +286,7 @@ def test_the_dark_has_colours_of_its_own(show: Show) -> None:
     assert paper < 150 < 600 < ink
 
 
-def test_the_rows_stand_there_without_a_script(show: Show, browser: Any, tmp_path: Path) -> None:
+def test_the_rows_and_the_first_drawings_stand_there_without_a_script(show: Show, browser: Any, tmp_path: Path) -> None:
     browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         (tmp_path / "plain.html").write_text(page(zoo(["simclr", "moco"]), Extras(explain=lambda *_: None)))
@@ -288,6 +295,8 @@ def test_the_rows_stand_there_without_a_script(show: Show, browser: Any, tmp_pat
         assert "digits/simclr" in text
         assert "digits/moco" in text
         assert not browser.find_element("css selector", ".tools").is_displayed()
+        drawings = browser.find_elements("css selector", "#curves .drawing")
+        assert [drawing.is_displayed() for drawing in drawings] == [True] + [False] * (len(drawings) - 1)
     finally:
         browser.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
@@ -326,9 +335,11 @@ def test_raw_pixels_and_untrained_networks_are_lines_across_the_charts_and_stay_
     runs = [replace(run, metrics=run.metrics | measured) for run in found.entries]
     browser = show(replace(found, entries=runs))
     for name in ("curves", "cost"):
-        told = [text.text for text in browser.find_elements("css selector", f"#{name}-chart > svg > text.halo")]
+        told = [
+            text.text for text in browser.find_elements("css selector", f"#{name} .drawing:not([hidden]) text.halo")
+        ]
         assert {"raw pixels 96.06", "untrained 41"} <= set(told), name
-        assert len(browser.find_elements("css selector", f"#{name}-chart .reference")) == 2, name
+        assert shown(browser, f"#{name} .reference") == 2, name
     heading(browser, "knn_top1").click()
     browser.find_element("id", "filter").send_keys("nothing has this")
     assert column(browser, "run") == []

@@ -1,0 +1,139 @@
+"""What runs logged, a line a run, against epochs or seconds of training."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from html import escape
+
+from raysl.leaderboard.entry import Entry, Objective
+from raysl.leaderboard.leaderboard import Leaderboard, thinned
+from raysl.leaderboard.page.rows import (
+    BETWEEN,
+    chart_section,
+    clock,
+    draw_rivals,
+    number_of_best,
+    rank_class,
+    rivals,
+    row_name,
+)
+from raysl.nn.collapse import COLLAPSE
+from raysl.report.chart import Chart, Point, spelled
+
+WIDTH, HEIGHT, MAX_WIDTH = 1100, 400, 1320
+MAX_POINTS, MAX_CURVES = 100, 8
+"""Points of a curve, and metrics that have curves."""
+MOST_POINTS = 80_000
+"""Points of all curves together: of many runs each has fewer."""
+CLOCK = "seconds"
+NO_CURVE = (CLOCK, "step", "epoch")
+LEADING = ("knn_top1", "loss", *COLLAPSE)
+
+
+def curves_section(board: Leaderboard) -> str:
+    """Return the section of the curves; empty where nothing was logged."""
+    names = curve_names(board.entries, board.facts.objectives)
+    if not names:
+        return ""
+    has_clock = any(entry.course.get(CLOCK) for entry in board.entries)
+    is_spread = not has_clock and any(CLOCK in entry.costs and entry.epoch for entry in board.entries)
+    units = ["epochs", CLOCK] if has_clock or is_spread else ["epochs"]
+    limit = max(8, min(MAX_POINTS, MOST_POINTS // (max(1, len(board.entries)) * len(names) * len(units))))
+    drawings = {
+        BETWEEN.join([name] * (len(names) > 1) + [unit] * (len(units) > 1)): _drawing(board, name, unit, limit)
+        for name, unit in itertools.product(names, units)
+    }
+    note = "A line a run; dots end what is over. Point at a line or at a row of the table."
+    if is_spread:
+        note += " Seconds of a run are spread evenly over its epochs."
+    return chart_section(
+        "curves", "Course of training", drawings, note, {"metric": names, "against": units}, _legend(board)
+    )
+
+
+def curve_names(entries: Sequence[Entry], objectives: Sequence[Objective]) -> list[str]:
+    """Return the metrics that have curves: objectives first, then leading ones, then those that most runs have.
+
+    Metrics of which no run has two points come last.
+    """
+    counts: dict[str, int] = {}
+    with_lines: set[str] = set()
+    for entry in entries:
+        for name, line in entry.course.items():
+            if line and name not in NO_CURVE:
+                counts[name] = counts.get(name, 0) + 1
+                with_lines |= {name} if len(line) > 1 else set()
+    first = [one.metric for one in objectives] + list(LEADING)
+
+    def key(name: str) -> tuple[bool, int, int, str]:
+        return name not in with_lines, first.index(name) if name in first else len(first), -counts[name], name
+
+    return sorted(counts, key=key)[:MAX_CURVES]
+
+
+def _drawing(board: Leaderboard, metric: str, unit: str, limit: int) -> str:
+    """Return the curves of one metric, the best rows on top."""
+    lines = []
+    for place, row in reversed(list(enumerate(board.choices))):
+        for run in row.runs:
+            points = finite_points(run.course.get(metric, []), limit)
+            times = _clock(run) if unit == CLOCK else []
+            if points and (times or unit != CLOCK):
+                at = [_seconds_at(times, epoch) if times else epoch for epoch, _ in points]
+                lines.append((place, row, run, points, at))
+    beside = rivals(board.choices, metric)
+    latest = [x for *_, at in lines for x in at]
+    title, seconds = clock(latest) if unit == CLOCK else (unit, 1.0)
+    values = [y for *_, points, _ in lines for _, y in points] + [value for _, value in beside]
+    chart = Chart(WIDTH, HEIGHT, f"{metric} of each run over {unit}", MAX_WIDTH)
+    chart.frame([0.0, *(x / seconds for x in latest)], values, title, metric, padding=0.01)
+    draw_rivals(chart, beside)
+    num_best = number_of_best(board)
+    for place, row, run, points, at in lines:
+        kind, (epoch, value) = rank_class(place, num_best), points[-1]
+        seed = f", seed {run.seed}" if len(row.runs) > 1 else ""
+        told = f"{row_name(row)}{seed}\n{metric} {spelled(value)} at epoch {spelled(epoch)}\n"
+        told += f"{run.status}, rank {place + 1}"
+        placed = [(x / seconds, y) for x, (_, y) in zip(at, points, strict=True)]
+        if len(placed) > 1:
+            chart.line(placed, told, class_=f"curve {kind}", data_row=place, fill=None)
+        if run.status != "running" or len(placed) == 1:
+            chart.dot(placed[-1], 2 if kind == "rest" else 3.5, told, class_=f"end {kind}", data_row=place)
+    return chart.svg()
+
+
+def finite_points(line: Sequence[Point], limit: int) -> list[Point]:
+    """Return at most `limit` points of a line, evenly chosen with both ends, without those that are not finite."""
+    return [(x, y) for x, y in thinned(line, limit) if math.isfinite(x) and math.isfinite(y)]
+
+
+def _clock(run: Entry) -> list[Point]:
+    """Return (epoch, seconds) of a run, as far as it is known."""
+    line = finite_points(run.course.get(CLOCK, []), 100)
+    if not line and run.epoch and CLOCK in run.costs:
+        line = [(run.epoch, run.costs[CLOCK])]
+    return line
+
+
+def _seconds_at(times: Sequence[Point], epoch: float) -> float:
+    """Return the seconds at an epoch, on straight lines between what is known, and on from the last."""
+    before, after = (0.0, 0.0), times[0]
+    for place, after in enumerate(times):
+        if epoch <= after[0] or place == len(times) - 1:
+            break
+        before = after
+    (first, start), (last, end) = before, after
+    return start + (end - start) * (epoch - first) / (last - first) if last > first else end
+
+
+def _legend(board: Leaderboard) -> str:
+    """Return what the colours of the curves are."""
+    rows, num_best = board.choices, number_of_best(board)
+    names = [(rank_class(place, num_best), f"{place + 1}: {row_name(rows[place])}") for place in range(num_best)]
+    names += [("rest", "others")] if len(rows) > num_best else []
+    items = "".join(
+        '<span><svg viewBox="0 0 28 12" class="key" aria-hidden="true">'
+        f'<path d="M1 6L27 6" class="curve {kind}"/></svg> {escape(name)}</span>'
+        for kind, name in names
+    )
+    return f'<span class="keys">{items}</span>'

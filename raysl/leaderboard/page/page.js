@@ -1,0 +1,179 @@
+// Sorts and filters the table and the drawings, and shows what the pointer is on.
+
+const KEY = "raysl leaderboard " + location.pathname;
+const state = Object.assign({ sort: 0, down: false, fields: {}, open: [], top: 0, left: 0, box: 0 }, restored());
+const board = document.querySelector(".board");
+const tip = document.getElementById("tip");
+const marks = new Map(); // row -> its elements in all drawings
+for (const mark of document.querySelectorAll("svg [data-row]")) {
+  marks.set(mark.dataset.row, [...(marks.get(mark.dataset.row) ?? []), mark]);
+  const title = mark.querySelector("title");
+  if (title) { mark.dataset.told = title.textContent; title.remove(); } // the browser would show it a second time
+}
+
+function restored() {
+  // What the reader had set before a page whose sweep runs was loaded again.
+  try { return JSON.parse(sessionStorage.getItem(KEY)) || {}; } catch (error) { return {}; }
+}
+
+function keep() {
+  const box = document.querySelector("#results .wide"), active = document.activeElement;
+  Object.assign(state, { top: scrollY, left: box?.scrollLeft ?? 0, box: box?.scrollTop ?? 0, focus: active?.id ?? "" });
+  state.caret = active?.type === "search" ? active.selectionStart : null;
+  state.open = [...document.querySelectorAll("details[open]")].map((fold) => fold.id);
+  try { sessionStorage.setItem(KEY, JSON.stringify(state)); } catch (error) { return; } // it works without, and forgets
+}
+
+function comeBack() {
+  for (const name of state.open) if (name && document.getElementById(name)) document.getElementById(name).open = true;
+  const active = state.focus && document.getElementById(state.focus);
+  if (active) active.focus({ preventScroll: true });
+  if (active && state.caret !== null && active.type === "search") active.setSelectionRange(state.caret, state.caret);
+  document.querySelector("#results .wide")?.scrollTo(state.left, state.box);
+  if (state.top) scrollTo(0, state.top);
+}
+
+function field(input, changed) {
+  // An input, set as it was; `changed` is called now and where the reader changes it.
+  const known = input.tagName !== "SELECT" || [...input.options].some((option) => option.value === state.fields[input.id]);
+  if (input.id in state.fields && known) input.value = state.fields[input.id];
+  for (const kind of ["input", "change"]) input.addEventListener(kind, () => { state.fields[input.id] = input.value; changed(); });
+  changed();
+}
+
+function chooseDrawing(section) {
+  const choice = [...section.querySelectorAll("select")].map((one) => one.value).join(" · ");
+  for (const drawing of section.querySelectorAll("[data-choice]")) drawing.hidden = drawing.dataset.choice !== choice;
+}
+
+function compared(one, other, down) {
+  // Numbers as such, text as text, and what is empty last, whichever way.
+  if (one === "" || other === "") return (one === "") - (other === "");
+  const [x, y] = [Number(one), Number(other)];
+  const order = isNaN(x) || isNaN(y) ? one.localeCompare(other, "en", { numeric: true }) : x - y;
+  return down ? -order : order;
+}
+
+function sortRows() {
+  const heads = [...board.tHead.rows[0].cells];
+  if (!(state.sort < heads.length)) [state.sort, state.down] = [0, false];
+  heads.forEach((head, place) =>
+    head.setAttribute("aria-sort", place !== state.sort ? "none" : state.down ? "descending" : "ascending"));
+  const key = (line) => line.cells[state.sort].dataset.by ?? line.cells[state.sort].textContent;
+  const lines = [...board.tBodies[0].rows].map((line) => [key(line), Number(line.dataset.row), line]);
+  lines.sort((one, other) => compared(one[0], other[0], state.down) || one[1] - other[1]);
+  board.tBodies[0].append(...lines.map(([, , line]) => line));
+}
+
+function filterRows() {
+  const value = (name) => document.getElementById(name)?.value ?? "";
+  const words = value("filter").toLowerCase().split(/\s+/).filter(Boolean);
+  const [config, status, lines] = [value("config"), value("status"), [...board.tBodies[0].rows]];
+  for (const line of lines) {
+    const text = line.textContent.toLowerCase();
+    const fits = words.every((word) => text.includes(word)) && (!config || line.dataset.config === config);
+    line.hidden = !(fits && (!status || line.dataset.status.includes(status)));
+    for (const mark of marks.get(line.dataset.row) ?? []) mark.classList.toggle("hidden", line.hidden);
+  }
+  const shown = lines.filter((line) => !line.hidden).length;
+  document.getElementById("count").textContent = shown < lines.length ? `${shown} of ${lines.length} rows` : "";
+}
+
+function setUpTable() {
+  [...board.tHead.rows[0].cells].forEach((head, place) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", id: "sort" + place });
+    button.textContent = head.textContent;
+    button.addEventListener("click", () => {
+      // Numbers begin with the largest, but for ranks; a second click turns them round.
+      state.down = state.sort === place ? !state.down : place > 0 && head.classList.contains("number");
+      state.sort = place;
+      sortRows();
+    });
+    head.replaceChildren(button);
+  });
+  for (const kind of ["pointerover", "focusin"])
+    board.tBodies[0].addEventListener(kind, (event) => light(event.target.closest("tr")?.dataset.row ?? null));
+  board.addEventListener("pointerleave", () => light(null));
+  sortRows();
+}
+
+let lit = null;
+function light(row) {
+  // Bring one row forward in all drawings and in the table; null: none.
+  if (row === lit) return;
+  lit = row;
+  document.querySelectorAll("svg .over").forEach((copy) => copy.remove());
+  for (const svg of document.querySelectorAll(".drawing > svg")) svg.classList.toggle("dimmed", row !== null);
+  for (const mark of marks.get(row) ?? []) {
+    const copy = mark.cloneNode(true);
+    copy.classList.add("over");
+    mark.parentNode.append(copy);
+  }
+  for (const line of board?.tBodies[0].rows ?? []) line.classList.toggle("lit", line.dataset.row === row);
+}
+
+function point(event) {
+  // The mark at the pointer, or the first that a ring around it meets: lines are thin.
+  for (const [radius, turns] of [[0, 1], [4, 8], [9, 12]])
+    for (let turn = 0; turn < turns; turn++) {
+      const angle = (2 * Math.PI * turn) / turns;
+      const spot = [event.clientX + radius * Math.cos(angle), event.clientY + radius * Math.sin(angle)];
+      const mark = document.elementFromPoint(...spot)?.closest("svg [data-row]");
+      if (mark) return show(mark, event);
+    }
+  light(null);
+  tip.hidden = true;
+}
+
+function show(mark, event) {
+  light(mark.dataset.row);
+  const settings = board.querySelector(`tr[data-row="${mark.dataset.row}"]`)?.dataset.told ?? "";
+  tip.textContent = [mark.dataset.told, settings].filter(Boolean).join("\n");
+  tip.hidden = !mark.dataset.told;
+  const { width, height } = tip.getBoundingClientRect();
+  tip.style.left = Math.max(4, Math.min(event.clientX + 14, document.documentElement.clientWidth - width - 4)) + "px";
+  tip.style.top = (event.clientY - height - 12 > 4 ? event.clientY - height - 12 : event.clientY + 18) + "px";
+}
+
+async function copy(button) {
+  const text = button.parentElement.querySelector("pre");
+  try {
+    await navigator.clipboard.writeText(text.textContent);
+    button.textContent = "Copied";
+  } catch (error) {
+    getSelection().selectAllChildren(text); // a file may not write the clipboard: it is then one key away
+    button.textContent = "Selected";
+  }
+}
+
+function reloadWhileItRuns(live) {
+  const stale = 600, loaded = Date.now(), every = Number(live.dataset.reload) * 1000; // something is written each few seconds
+  let touched = 0;
+  if (Date.now() / 1000 - Number(live.dataset.written) > stale)
+    live.textContent = "The sweep ran when this page was written, and has written nothing since: if it was cut off, what started it goes on with it.";
+  for (const kind of ["pointermove", "pointerdown", "keydown", "wheel"])
+    addEventListener(kind, () => (touched = Date.now()), { passive: true });
+  setInterval(() => {
+    const isIdle = Date.now() - touched > Math.min(3000, every);
+    if (Date.now() - loaded >= every && isIdle && !document.hidden) location.reload();
+  }, 500);
+}
+
+for (const tools of document.querySelectorAll(".tools")) tools.hidden = false;
+for (const section of document.querySelectorAll("section:has([data-choice])")) {
+  for (const select of section.querySelectorAll("select")) field(select, () => chooseDrawing(section));
+  for (const kind of ["pointermove", "pointerdown"]) section.addEventListener(kind, point);
+  section.addEventListener("pointerleave", () => { light(null); tip.hidden = true; });
+}
+if (board) setUpTable();
+for (const input of document.querySelectorAll("#results .tools :is(input, select)")) field(input, filterRows);
+for (const button of document.querySelectorAll(".copy")) {
+  button.hidden = false;
+  button.addEventListener("click", () => copy(button));
+}
+history.scrollRestoration = "manual";
+comeBack();
+addEventListener("pagehide", keep);
+const live = document.querySelector("#live[data-reload]");
+if (live) reloadWhileItRuns(live);
+document.documentElement.dataset.ready = "yes";

@@ -1,0 +1,166 @@
+"""One number of each row against another: trade-offs, costs, and the geometry of features beside accuracy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from raysl.leaderboard.choice import Choice
+from raysl.leaderboard.entry import Objective
+from raysl.leaderboard.flat import COSTS
+from raysl.leaderboard.leaderboard import Leaderboard
+from raysl.leaderboard.page.rows import chart_section, clock, draw_rivals, number_of_best, rank_class, rivals, row_name
+from raysl.nn.collapse import COLLAPSE
+from raysl.report.chart import LETTER, Chart, spelled
+from raysl.report.record_sections import duration
+
+WIDTH, HEIGHT, MAX_WIDTH = 440, 340, 640
+MIN_DOTS = 2
+"""Rows from which one number is drawn against another."""
+LOG_FROM = 20.0
+"""Positive values whose largest is so many times the smallest have a logarithmic axis."""
+MAX_NAME = 26
+"""Letters of a name beside a dot."""
+CORNERS = (
+    *((10, 4, "start"), (-10, 4, "end"), (0, -11, "middle"), (0, 19, "middle"), (10, -11, "start")),
+    *((-10, 19, "end"), (8, -11, "end"), (-6, -24, "middle"), (0, 32, "middle"), (8, -24, "end")),
+    *((10, 19, "start"), (10, 32, "start"), (10, -24, "start")),
+)
+"""Where a name may stand beside its dot: pixels to the right and down, and which end of the name is there."""
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """A section whose vertical axis is the first objective.
+
+    Args:
+        name: id of the section.
+        title: its heading.
+        xs: names of the numbers that may be the horizontal axis.
+        front: whether the rows that no other beats are joined, in words; empty: they are not.
+    """
+
+    name: str
+    title: str
+    xs: Sequence[str]
+    front: str = ""
+
+
+def scatter_sections(board: Leaderboard) -> str:
+    """Return the sections side by side; empty where there is nothing to draw."""
+    metric = board.facts.objectives[0].metric
+    has_interval = any(row.numbers[metric].interval is not None for row in board.choices if metric in row.numbers)
+    reach = " Lines: 95 % interval." if has_interval else ""
+    sections = []
+    for kind in scatters(board.choices, board.facts.objectives):
+        drawings = {x if len(kind.xs) > 1 else "": _drawing(board, kind, x) for x in kind.xs}
+        note = f"{escape(metric)} of each row.{reach} {kind.front}".rstrip()
+        sections.append(chart_section(kind.name, kind.title, drawings, note, {"against": kind.xs}))
+    return f'<div class="pair scatters">{"".join(sections)}</div>' if sections else ""
+
+
+def scatters(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[Scatter]:
+    """Return what can be drawn of some rows."""
+    ranked = [row for row in rows if row.value(objectives[0].metric) is not None]
+    if len(ranked) < MIN_DOTS:
+        return []
+    known = {name for row in ranked for name in row.numbers}
+    ranks = [one.metric for one in objectives]
+    geometry = sorted(name for name in known if name.startswith("geometry/") and name.count("/") == 1)
+    joined = "Joined: finished rows that no other beats in both."
+    cheaper = "Joined: finished rows for which none is both cheaper and better."
+    kinds = [
+        Scatter("front", "Trade-off", [name for name in ranks[1:] if name in known], joined),
+        Scatter("cost", "What it costs", _beside(("gpu_hours", *COSTS), known, ranks), cheaper),
+        Scatter("geometry", "Geometry beside accuracy", _beside((*geometry, *COLLAPSE), known, ranks)),
+    ]
+    return [kind for kind in kinds if kind.xs]
+
+
+def _beside(names: Sequence[str], known: set[str], ranks: Sequence[str]) -> list[str]:
+    return [name for name in dict.fromkeys(names) if name in known and name not in ranks]
+
+
+def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
+    """Return one drawing: a dot a row, whose interval is cut off where it is much longer than all else."""
+    y, num_best = board.facts.objectives[0].metric, number_of_best(board)
+    dots = [(place, row) for place, row in enumerate(board.choices) if x in row.numbers and y in row.numbers]
+    xs = [row.numbers[x].mean for _, row in dots]
+    ys = [row.numbers[y].mean for _, row in dots]
+    title, unit = clock(xs) if x == "seconds" else (x, 1.0)
+    low, high = min(ys, default=0.0), max(ys, default=0.0)
+    reach = (high - low) / 2 or float("inf")
+    beside = rivals(board.choices, y)
+    ends = [min(max(end, low - reach), high + reach) for _, row in dots for end in row.numbers[y].interval or ()]
+    chart = Chart(WIDTH, HEIGHT, f"{y} against {x}", MAX_WIDTH)
+    is_log = min(xs, default=0.0) > 0 and max(xs) / min(xs) >= LOG_FROM
+    values = [*ys, *ends, *(value for _, value in beside)]
+    chart.frame([value / unit for value in xs], values, title, y, is_log=is_log, top=40)
+    draw_rivals(chart, beside, is_left=True)  # the best dots are at the right
+    if kind.front:
+        _draw_front(chart, [row for _, row in dots], x, board.facts.objectives, unit)
+    places = []
+    for place, row in reversed(dots):
+        number, across, rank = row.numbers[y], row.numbers[x].mean, rank_class(place, num_best)
+        interval = ""
+        if number.interval is not None:
+            interval = f" ({spelled(number.interval[0])} to {spelled(number.interval[1])})"
+            bounds = [min(max(end, low - reach), high + reach) for end in number.interval]
+            chart.line([(across / unit, end) for end in bounds], class_=f"reach {rank}", data_row=place, fill=None)
+        spent = duration(across) if x == "seconds" else spelled(across)
+        told = f"{row_name(row)}\n{y} {spelled(number.mean)}{interval}\n{x} {spent}, rank {place + 1}"
+        point = (across / unit, number.mean)
+        chart.dot(point, 4 if rank == "rest" else 6, told, class_=f"dot {rank}", data_row=place)
+        if rank != "rest":
+            places.append((place, row_name(row), chart.x(point[0]), chart.y(point[1])))
+    _draw_names(chart, places[::-1])
+    note = "" if kind.front else _correlation(board.choices, x, y)
+    return chart.svg() + (f'<p class="quiet">{note}</p>' if note else "")
+
+
+def _correlation(rows: Sequence[Choice], x: str, y: str) -> str:
+    """Return Spearman's correlation of two numbers over the rows that have both; of fewer than four nothing."""
+    pairs = np.array([(one, two) for row in rows if None not in (one := row.value(x), two := row.value(y))], float)
+    if len(pairs) < 4 or (np.ptp(pairs, axis=0) == 0).any():
+        return ""
+    from scipy.stats import spearmanr
+
+    return f"Spearman's rank correlation {spearmanr(pairs[:, 0], pairs[:, 1]).statistic:.2f}, n = {len(pairs)}."
+
+
+def _draw_front(chart: Chart, rows: Sequence[Choice], x: str, objectives: Sequence[Objective], unit: float) -> None:
+    """Join the finished rows that no other beats, from the best in one number to the best in the other, in steps."""
+    y, modes = objectives[0].metric, {one.metric: one.mode for one in objectives}
+    across, up = (1 if modes.get(x, "min") == "min" else -1), (1 if modes[y] == "min" else -1)
+    points = [(row.numbers[x].mean, row.numbers[y].mean) for row in rows if row.standing == 0]
+    corners: list[tuple[float, float]] = []
+    for point in sorted(points, key=lambda point: (across * point[0], up * point[1])):
+        if not corners or up * point[1] < up * corners[-1][1]:
+            corners += [(point[0], corners[-1][1]), point] if corners else [point]
+    if corners:
+        chart.line([(one / unit, other) for one, other in corners], class_="front", fill=None)
+
+
+def _draw_names(chart: Chart, dots: Sequence[tuple[int, str, float, float]]) -> None:
+    """Write the names of the best rows beside their dots, where there is room: place, name and pixels of each."""
+    taken: list[tuple[float, float, float, float]] = []
+    for place, name, x, y in dots:
+        text = f"{place + 1} {name}"
+        text = text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
+        width = len(text) * LETTER
+        others = [(left - 6, left + 6, top - 6, top + 6) for other, _, left, top in dots if other != place]
+        for right, down, anchor in CORNERS:
+            left = x + right - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
+            box = (left, left + width, y + down - 11, y + down + 3)
+            is_inside = box[0] >= chart.x.start - 4 and box[1] <= chart.width - 14 and box[2] >= 17
+            if is_inside and not any(_overlap(box, other) for other in (*others, *taken)):
+                taken.append(box)
+                where: dict[str, Any] = {"x": x + right, "y": y + down, "text_anchor": anchor}
+                chart.add("text", text, class_="label halo", data_row=place, **where)
+                break
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[1] and other[0] < one[1] and one[2] < other[3] and other[2] < one[3]
