@@ -1,12 +1,17 @@
 """What all tests share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests import rank_processes
 from tests.faults import VARIABLE, Faults, register
+from tests.rank_processes import RunRanks
+
+pytest_plugins = ["tests.tiers"]
 
 CIFAR10 = Path(os.environ.get("RAYSL_CIFAR10", Path(__file__).parents[2] / "shared" / "data" / "cifar10"))
 
@@ -29,3 +34,35 @@ def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
     monkeypatch.setenv(VARIABLE, str(faults.folder))
     monkeypatch.setattr("raysl.storage.reads.FIRST_WAIT_S", 0.0)
     return faults
+
+
+@pytest.fixture(scope="session")
+def run_ranks() -> RunRanks:
+    """`run_ranks(world, function, *args)`: a function on several processes, joined by gloo."""
+    return rank_processes.run_ranks
+
+
+@pytest.fixture(scope="session")
+def _ray_of_worker() -> Iterator[None]:
+    yield
+    import ray
+
+    ray.shutdown()
+
+
+@pytest.fixture
+def shared_ray(_ray_of_worker: None) -> None:
+    """A private Ray that the tests of one worker of the suite share: it is started once."""
+    from raysl.cluster.connection import connect
+
+    connect()
+
+
+@pytest.fixture
+def own_ray() -> Iterator[None]:
+    """Ray is not running before the test, and whatever the test started is ended behind it."""
+    import ray
+
+    ray.shutdown()
+    yield
+    ray.shutdown()

@@ -12,6 +12,9 @@ import torch
 import torch.distributed as torch_dist
 import torch.multiprocessing as mp
 
+RunRanks = Callable[..., list[Any]]
+"""What the fixture `run_ranks` gives to tests: the function below."""
+
 multiprocessing.set_forkserver_preload(["raysl.train.state", "raysl.train", "raysl.runs.prepare"])  # seconds each time
 
 

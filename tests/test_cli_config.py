@@ -48,12 +48,14 @@ def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "raysl", *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.cluster
 def test_wrong_input_is_one_message_and_exit_code_2(tiny: str) -> None:
     done = shell("config", tiny, "lr=0.1")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: lr: no such setting; did you mean optim.lr?\n"
 
 
+@pytest.mark.cluster
 def test_help_loads_neither_torch_nor_ray() -> None:
     code = (
         "import sys, raysl.cli\n"

@@ -207,6 +207,7 @@ def website(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.cluster
 def test_live_credentials_open_what_stored_settings_do_not(website: str) -> None:
     live = f"http://me:SeCrEt@{website}/a.png"
     assert read_file(*open_uri(live)) == png(1)
@@ -214,6 +215,7 @@ def test_live_credentials_open_what_stored_settings_do_not(website: str) -> None
         read_file(*open_uri(redact_uri(live)))
 
 
+@pytest.mark.cluster
 def test_a_list_on_a_website_has_one_order_whoever_reads_it_and_names_no_one(website: str) -> None:
     lists = (f"http://me:SeCrEt@{website}/list.txt", f"http://me:SeCrEt@{website}/list.txt?token=SeCrEt")
     first, second = (FileList(FileList.Config(train=train)).required("train") for train in lists)

@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 REFUSE = """
 import sys
 for name in ("ray", "numba", "lightly", "faiss", "tensorboardX", "smart_open", "matplotlib", "psutil"):
@@ -60,6 +62,7 @@ def run_child(code: str, *arguments: str, cwd: object = None) -> str:
     return done.stdout
 
 
+@pytest.mark.cluster
 def test_a_run_is_trained_saved_and_measured(tmp_path) -> None:
     said = run_child(REFUSE + TRAIN, cwd=tmp_path)
     found = re.fullmatch(r"steps (\d+) loss (\d\.\d+) top1 (\d+\.\d)\n", said)
@@ -68,6 +71,7 @@ def test_a_run_is_trained_saved_and_measured(tmp_path) -> None:
     assert float(found[3]) > 50
 
 
+@pytest.mark.cluster
 def test_the_command_line_has_its_help_and_its_settings() -> None:
     main = REFUSE + "from raysl.cli import main\nmain()"
     assert "pretrain" in run_child(main, "--help")

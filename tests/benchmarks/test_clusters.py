@@ -29,7 +29,7 @@ def saved(tmp_path: Path) -> str:
     return str(folder.parent)
 
 
-def test_images_are_clustered_by_the_directions_of_their_features(saved: str, ray_here: None) -> None:
+def test_images_are_clustered_by_the_directions_of_their_features(saved: str, shared_ray: None) -> None:
     found = cluster_images(saved, ["k=5", "iters=30"])
     clusters = found.assignments.clusters
     rows = F.normalize(extract(saved, split="train").features, dim=1)
@@ -43,7 +43,7 @@ def test_images_are_clustered_by_the_directions_of_their_features(saved: str, ra
 
 
 def test_a_run_learns_from_the_file_of_its_own_images_alone(
-    saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ray_here: None
+    saved: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], shared_ray: None
 ) -> None:
     out = str(tmp_path / "c.parquet")
     monkeypatch.setattr("sys.argv", ["raysl", "cluster", "--checkpoint", saved, "k=5", "pca_dim=2", "--out", out])

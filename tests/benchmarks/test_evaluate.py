@@ -19,7 +19,7 @@ from raysl.train.state import TrainState
 from tests.benchmarks.test_fitting import folder_of
 from tests.data.samples import png
 
-pytestmark = pytest.mark.usefixtures("ray_here")
+pytestmark = pytest.mark.usefixtures("shared_ray")
 
 SMALL = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
 FRAGILE = """

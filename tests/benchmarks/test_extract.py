@@ -41,7 +41,7 @@ def saved(tmp_path: Path) -> Path:
     return folder
 
 
-def test_several_labels_an_image_are_extracted_beside_its_features(saved: Path, ray_here: None) -> None:
+def test_several_labels_an_image_are_extracted_beside_its_features(saved: Path, shared_ray: None) -> None:
     found = extract(str(saved.parent), split="train")
     assert found.features.shape == (3, load_backbone(str(saved)).feature_dim)
     assert found.labels.tolist() == [[1, 0, 0], [0, 0, 0], [-1, 0, 1]]
@@ -52,7 +52,7 @@ def test_several_labels_an_image_are_extracted_beside_its_features(saved: Path, 
     assert torch.equal(torch.tensor(table["features"].to_pylist()), found.features)
 
 
-def test_other_images_are_extracted_to_a_file_of_their_own(saved: Path, tmp_path: Path, ray_here: None) -> None:
+def test_other_images_are_extracted_to_a_file_of_their_own(saved: Path, tmp_path: Path, shared_ray: None) -> None:
     for name, shade in (("a", 1), ("b", 2)):
         (tmp_path / "other" / name).mkdir(parents=True)
         (tmp_path / "other" / name / "0.png").write_bytes(png(shade))

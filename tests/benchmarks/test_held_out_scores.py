@@ -26,7 +26,7 @@ from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, TrainPlan, fit
 from raysl.train.state import TrainState
 from tests.benchmarks.trainings import DIGITS, NUM, checkpoint, context_of, shades
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 
 def run_in(folder: Path) -> RunConfig:
@@ -50,7 +50,7 @@ def trained(config: RunConfig, folder: str) -> dict[str, Tensor]:
     return found | {key: torch.tensor(value) for key, value in logged.items() if key.startswith("test_")}
 
 
-def test_every_image_counts_once_at_any_number_of_ranks(tmp_path: Path) -> None:
+def test_every_image_counts_once_at_any_number_of_ranks(tmp_path: Path, run_ranks: RunRanks) -> None:
     config = run_in(tmp_path)
     alone = trained(config, str(tmp_path / "one"))
     for other in run_ranks(3, trained, config, str(tmp_path / "three")):

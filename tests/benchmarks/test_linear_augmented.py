@@ -300,7 +300,7 @@ def test_one_that_trains_is_measured_where_somebody_asks_for_it() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("ray_here")
+@pytest.mark.usefixtures("shared_ray")
 def test_two_workers_on_ray_come_to_what_one_process_does_beside_the_main_thread_too(
     digits: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,7 +153,7 @@ def test_sets_that_mean_nothing_are_refused_where_they_are_measured() -> None:
 
 
 @pytest.mark.slow  # the processes that import this
-def test_tasks_give_what_this_process_gives(ray_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_give_what_this_process_gives(shared_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = random_set(40, 0), random_set(30, 1)
     here = low_shot_svm(train, test, 4)
     monkeypatch.setattr(parallel, "WORTH_S", 0.0)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from raysl.benchmarks.meters import Meter, PrecisionAtK, RecallAtK, TopK, top_k_hits
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 FIRST = torch.tensor([[3.0, 2, 1], [3, 1, 2], [1, 3, 2]])
 SECOND = torch.tensor([[3.0, 2, 1], [1, 3, 2], [1, 3, 2]])
@@ -100,7 +100,7 @@ def shares_of_this_rank() -> dict[int, float]:
     return meter.values()
 
 
-def test_workers_count_together() -> None:
+def test_workers_count_together(run_ranks: RunRanks) -> None:
     assert run_ranks(2, shares_of_this_rank) == 2 * [{1: pytest.approx(0.5), 2: pytest.approx(5 / 6)}]
 
 

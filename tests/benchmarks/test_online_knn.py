@@ -13,7 +13,7 @@ from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Run
 from raysl.train.state import TrainState
 from raysl.transforms.view_recipe import evaluation_recipe
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 SETTINGS = ("backbone.num_stages=1", "backbone.width=4", "method.hidden_dim=8", "method.output_dim=4")
 
@@ -36,7 +36,7 @@ def measured_each(*sizes: tuple[int, int]) -> list[float]:
     return [measured(num_train, num_test)["knn_top1"] for num_train, num_test in sizes]
 
 
-def test_ranks_without_images_change_nothing() -> None:
+def test_ranks_without_images_change_nothing(run_ranks: RunRanks) -> None:
     sizes = ((40, 2), (2, 5))
     alone = measured_each(*sizes)
     assert all(0 <= accuracy <= 100 for accuracy in alone)

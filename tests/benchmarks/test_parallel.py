@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import ray
 
 from raysl.benchmarks import parallel
 from raysl.benchmarks.parallel import run_jobs
@@ -11,10 +10,9 @@ JOBS = [(3,), (1,), (4,)]
 
 
 def test_jobs_answer_in_their_order_and_tasks_read_what_they_share_without_a_copy(
-    ray_here: None, monkeypatch: pytest.MonkeyPatch
+    own_ray: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = [(3, True), (1, True), (4, True)]
-    ray.shutdown()
     with monkeypatch.context() as patch:
         patch.setattr(parallel, "WORTH_S", 0.0)
         assert run_jobs(look_up, np.arange(5), JOBS) == here

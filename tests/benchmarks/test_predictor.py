@@ -86,7 +86,7 @@ def seen(images: list[np.ndarray]) -> Tensor:
     return normalize(views, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
-def test_features_are_those_that_extract_gives(folder: Path, predictor: Any, ray_here: None) -> None:
+def test_features_are_those_that_extract_gives(folder: Path, predictor: Any, shared_ray: None) -> None:
     found = raysl.extract(str(folder / "run"), split="train")
     assert torch.allclose(predictor(paths(folder)), found.features, rtol=1e-5, atol=1e-6)
     assert found.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
@@ -254,6 +254,7 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path: Path) -> None:
         read_features(str(tmp_path / "x.parquet"))
 
 
+@pytest.mark.cluster
 def test_a_predictor_does_not_load_ray(folder: Path) -> None:
     code = (
         "import sys, numpy, raysl\n"

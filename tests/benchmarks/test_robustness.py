@@ -143,7 +143,7 @@ def test_features_of_a_set_are_asked_for_by_network_and_weights(
 
 
 @pytest.mark.slow
-def test_features_of_a_set_are_made_on_the_cluster(tmp_path: Path, ray_here: None) -> None:
+def test_features_of_a_set_are_made_on_the_cluster(tmp_path: Path, shared_ray: None) -> None:
     context = context_with(tmp_path)
     sets = shifted(tmp_path)
     images = robustness._read("imagenet_a", sets["imagenet_a"], WORDS)

@@ -22,7 +22,7 @@ def config(tmp_path: Path) -> RunConfig:
     return load_config("quickstart", [*SMALL, *words, f"storage={tmp_path}", "name=run"])
 
 
-@pytest.mark.usefixtures("ray_here")
+@pytest.mark.usefixtures("shared_ray")
 def test_checkpoints_of_a_run_are_compared_on_one_page_beside_their_own(config: RunConfig, tmp_path: Path) -> None:
     old, new = save(config, 1), save(config, 2)
     found = compare([str(old), str(new)], ["knn"])
@@ -38,7 +38,7 @@ def test_checkpoints_of_a_run_are_compared_on_one_page_beside_their_own(config: 
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("knn.json")} == before, "nothing is measured twice"
 
 
-@pytest.mark.usefixtures("ray_here")
+@pytest.mark.usefixtures("shared_ray")
 def test_a_watch_measures_each_checkpoint_until_the_last(config: RunConfig, tmp_path: Path) -> None:
     save(config, 1)
     pauses: list[float] = []
@@ -63,7 +63,7 @@ def test_a_watch_measures_each_checkpoint_until_the_last(config: RunConfig, tmp_
     assert "run @ 2 (2)" not in page, "each is itself, though the newest one was another when it was measured"
 
 
-@pytest.mark.usefixtures("ray_here")
+@pytest.mark.usefixtures("shared_ray")
 def test_a_watch_passes_over_what_is_half_written_and_measures_what_was_saved_beside_its_last_look(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,7 +110,7 @@ def test_stages_come_in_the_same_pass_and_are_means_over_all_places() -> None:
         StagedNetwork(RawPixels(), ["res2"])
 
 
-def test_tasks_and_a_pool_of_actors_make_the_same_features(tmp_path: Path, ray_here: None) -> None:
+def test_tasks_and_a_pool_of_actors_make_the_same_features(tmp_path: Path, shared_ray: None) -> None:
     config = load_config("quickstart", ["data.limit=40"])
     split = resolve("source", "digits")(config.data).required("test")
     backbone = network()
@@ -147,6 +147,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.cluster
 def test_writing_and_reading_takes_the_memory_of_a_part(tmp_path: Path) -> None:
     peaks = []
     for num in (2_000, 60_000):

@@ -130,7 +130,7 @@ def svm_in_tasks(train: FeatureSet, test: FeatureSet) -> Findings:
 
 
 @pytest.mark.slow  # the processes that import this
-def test_tasks_give_what_this_process_gives(ray_here: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_give_what_this_process_gives(shared_ray: None, monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = several(40, 0), several(30, 1)
     here = svm(train, test, 3, costs=(0.1, 1.0))
     monkeypatch.setattr(parallel, "WORTH_S", 0.0)

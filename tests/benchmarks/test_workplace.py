@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import fsspec
+import pytest
 
 from raysl.benchmarks.suite.workplace import OWN, YOUNG_S, workplace
 from raysl.storage.folder import Folder
@@ -37,6 +38,7 @@ def end(process: subprocess.Popen[str]) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.cluster
 def test_a_second_process_leaves_the_features_of_one_at_work_alone(tmp_path: Path) -> None:
     first = at_work(tmp_path)
     assert first.stdout is not None
@@ -64,6 +66,7 @@ def test_only_features_that_were_used_are_forgotten(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "features").iterdir()] == ["kept"]
 
 
+@pytest.mark.cluster
 def test_what_a_killed_process_left_in_a_folder_of_its_own_goes_at_the_next_start(tmp_path: Path) -> None:
     first, second = at_work(tmp_path), None
     try:

@@ -199,6 +199,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.cluster
 def test_a_disk_that_takes_no_more_is_an_error_of_the_system_and_leaves_no_checkpoint(tmp_path: Path) -> None:
     most = 20_000  # bytes of a file
     done = subprocess.run(
@@ -212,13 +213,13 @@ def test_a_disk_that_takes_no_more_is_an_error_of_the_system_and_leaves_no_check
 
 
 class Trap:
-    """Runs a command when it is unpickled."""
+    """Makes a folder when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.system, (f"touch {self.mark}",)
+        return os.mkdir, (str(self.mark),)
 
 
 def test_a_hostile_pickle_is_refused_and_runs_nothing(saved: Path, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ with heeding() as signals, signals.saving(lambda: True):
 """
 
 
+@pytest.mark.cluster
 def test_a_signal_to_the_process_group_reaches_the_driver_and_not_ray() -> None:
     done = subprocess.run(
         [sys.executable, "-c", DRIVER], capture_output=True, text=True, timeout=120, start_new_session=True

@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from raysl import distributed as dist
 from raysl.distributed import ddp
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 COUNTS = [2, 0, 3]
 
@@ -172,7 +172,7 @@ def averaged_gradient(**options: Any) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def ranks() -> list[dict[str, Any]]:
+def ranks(run_ranks: RunRanks) -> list[dict[str, Any]]:
     return run_ranks(3, on_three_ranks)
 
 

@@ -11,7 +11,7 @@ from raysl.nn.batch_norm import convert_sync_batch_norm, norm_statistics
 from raysl.schedule import Step
 from tests.gpu.marks import CUDA, on_gpu
 from tests.methods.test_simclr import small_simclr, whole_batch
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.problem import problem
 
 pytestmark = on_gpu
@@ -108,7 +108,7 @@ def on_ranks(world: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=[2, 3], ids=lambda world: f"{world} ranks")
-def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+def ranks(request: pytest.FixtureRequest, run_ranks: RunRanks) -> list[dict[str, Any]]:
     return run_ranks(request.param, on_ranks, request.param, timeout=240)
 
 

@@ -24,7 +24,7 @@ from raysl.train.callbacks.stop import StopRequest
 from raysl.transforms.recipes import Crops
 from raysl.transforms.view_recipe import evaluation_recipe
 from tests.gpu.marks import CUDA, on_gpu
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.problem import StopAt, batches, differing, problem, tensors_of
 
 pytestmark = on_gpu
@@ -159,7 +159,7 @@ def resumed_and_whole(folder: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_with_deterministic_kernels_a_resume_changes_no_bit(
-    world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_ranks: RunRanks
 ) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     for rank in run_ranks(world, resumed_and_whole, str(tmp_path), timeout=240):

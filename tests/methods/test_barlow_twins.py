@@ -14,7 +14,7 @@ from raysl.nn.backbones.resnet import ResNet
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import GaussianBlur, Solarize
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 STEP = Step(0, 10, 5)
 SHARES = [4, 2]
@@ -91,7 +91,7 @@ def correlation_and_gradient() -> tuple[Tensor, Tensor]:
     return correlation.detach(), z.grad
 
 
-def test_the_gradient_is_not_divided_by_the_number_of_ranks() -> None:
+def test_the_gradient_is_not_divided_by_the_number_of_ranks(run_ranks: RunRanks) -> None:
     """Every rank's loss is that of the whole batch, and DDP takes the mean of gradients: their sum is W times one's."""
     correlation, gradient = correlation_and_gradient()
     found = run_ranks(2, correlation_and_gradient)

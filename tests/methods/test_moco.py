@@ -16,7 +16,7 @@ from raysl.nn.backbones.resnet import ResNet
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import ColorJitter, GaussianBlur
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 STEP = Step(0, 10, 5)
 SHARES = [4, 3]
@@ -118,7 +118,7 @@ def keys_and_statistics() -> tuple[Tensor, Tensor]:
     return out.carry["keys"], method.teacher.module[0].state_dict()["bn1.running_mean"]
 
 
-def test_shuffled_keys_come_back_in_order_with_the_statistics_of_shuffled_groups() -> None:
+def test_shuffled_keys_come_back_in_order_with_the_statistics_of_shuffled_groups(run_ranks: RunRanks) -> None:
     images = whole_batch().views["global"][:, 1]
     order = whole_batch().shared("moco.shuffle").permutation(7)[0]
     groups = torch.from_numpy(order).split(SHARES)

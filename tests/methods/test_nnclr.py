@@ -15,7 +15,7 @@ from raysl.nn.backbones.resnet import ResNet
 from raysl.optim.course import peak_lr
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 STEP = Step(0, 10, 5)
 SHARES = [4, 2]
@@ -82,7 +82,7 @@ def loss_here() -> tuple[float, int]:
         return method(mine, STEP).loss.item(), len(mine.index)
 
 
-def test_negatives_are_the_predictions_of_all_ranks() -> None:
+def test_negatives_are_the_predictions_of_all_ranks(run_ranks: RunRanks) -> None:
     found = run_ranks(2, loss_here)
     assert [rows for _, rows in found] == SHARES
     whole = small_nnclr().eval()(whole_batch(), STEP).loss.item()

@@ -1,7 +1,7 @@
 """Which ranks normalise together."""
 
 from raysl.nn.batch_norm import SyncBatchNorm, local_statistics
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.problem import problem
 
 
@@ -17,7 +17,7 @@ def normalising() -> dict[str, tuple[bool, int]]:
     return found
 
 
-def test_ranks_normalise_with_their_neighbours_or_their_node() -> None:
+def test_ranks_normalise_with_their_neighbours_or_their_node(run_ranks: RunRanks) -> None:
     for rank in run_ranks(2, normalising):
         is_grouped, num_local = rank["1"]
         assert is_grouped

@@ -10,7 +10,7 @@ import torch
 from raysl.config.load import load_config
 from raysl.runs.prepare import prepare
 from tests.methods.properties import METHODS, STOPS, exact_steps, on_ranks
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 NOT_EXACT: dict[str, str] = {}
 """Methods whose gradient is another one on other numbers of ranks, each with the reason."""
@@ -21,7 +21,7 @@ every_method = pytest.mark.parametrize("name", METHODS)
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.slow)], ids=lambda world: f"{world} ranks")
-def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, run_ranks: RunRanks) -> list[Any]:
     here = [item for item in request.session.items if item.path == request.path and "ranks" in item.fixturenames]
     asked = {item.callspec.params["name"] for item in here}
     folder = str(tmp_path_factory.mktemp("restarts"))

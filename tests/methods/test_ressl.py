@@ -17,7 +17,7 @@ from raysl.optim.course import peak_lr
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms import Affine, ColorJitter, GaussianBlur, HorizontalFlip
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 STEP = Step(0, 10, 5)
 SHARES = [4, 2]
@@ -108,7 +108,9 @@ def taught_and_statistics() -> tuple[Tensor, Tensor]:
     return out.carry["z"], method.teacher.module[0].state_dict()["bn1.running_mean"]
 
 
-def test_the_teacher_normalises_a_shuffled_group_on_each_rank_and_its_outputs_come_back_in_order() -> None:
+def test_the_teacher_normalises_a_shuffled_group_on_each_rank_and_its_outputs_come_back_in_order(
+    run_ranks: RunRanks,
+) -> None:
     images = whole_batch().views["weak"][:, 0]
     order = whole_batch().shared("ressl.shuffle").permutation(6)[0]
     groups = torch.from_numpy(order).split(SHARES)

@@ -21,7 +21,7 @@ from raysl.schedule import Step
 from raysl.train.expected import check_expected_names
 from raysl.train.state import TrainState
 from tests.methods.properties import Steps, exact_steps
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 STEP = Step(0, 10, 5)
 NETWORK = ("backbone.num_stages=2", "backbone.width=4", "train.batch_size=6")
@@ -111,7 +111,7 @@ def steps() -> Steps:
     return exact_steps("supervised", HEADS, "optim.lr=0.05", "train.epochs=1")
 
 
-def test_two_ranks_give_the_gradient_of_one_process() -> None:
+def test_two_ranks_give_the_gradient_of_one_process(run_ranks: RunRanks) -> None:
     alone, *ranks = steps(), *run_ranks(2, steps)
     for many in ranks:
         for own, expected in zip(many["grads"], alone["grads"], strict=True):

@@ -15,7 +15,7 @@ from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 STEP = Step(0, 10, 5)
 SHARES = {1: [11], 2: [7, 4], 3: [4, 3, 4]}
@@ -119,7 +119,7 @@ def loss_and_gradient() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_sub_batches_are_the_same_on_any_number_of_ranks(world: int) -> None:
+def test_sub_batches_are_the_same_on_any_number_of_ranks(world: int, run_ranks: RunRanks) -> None:
     loss, gradient = loss_and_gradient()
     for many, found in run_ranks(world, loss_and_gradient):
         torch.testing.assert_close(many, loss, rtol=1e-9, atol=0)

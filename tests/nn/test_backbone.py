@@ -74,6 +74,7 @@ def test_visible_places_are_those_without_a_mask_in_their_order() -> None:
     assert places.dtype == torch.int64
 
 
+@pytest.mark.cluster
 def test_facts_do_not_wait_for_torchs_compiler() -> None:
     code = (
         "import sys; from raysl.nn.backbones.resnet import ResNet; from raysl.nn.backbones.vit import ViT; "

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.nn.batch_norm import SyncBatchNorm, convert_sync_batch_norm, local_statistics, norm_statistics
 from raysl.nn.heads import mlp
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 COUNTS = [5, 2]
 CASES = {
@@ -61,7 +61,7 @@ def on_two_ranks() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def ranks() -> list[dict[str, Any]]:
+def ranks(run_ranks: RunRanks) -> list[dict[str, Any]]:
     return run_ranks(2, on_two_ranks)
 
 

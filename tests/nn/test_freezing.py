@@ -23,7 +23,7 @@ from raysl.plan.setup import Setup
 from raysl.runs.prepare import prepare
 from raysl.train.state import TrainState
 from tests.methods.properties import METHODS, Steps, exact_steps, small
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 HAS_TIMM = importlib.util.find_spec("timm") is not None
 needs_timm = pytest.mark.skipif(not HAS_TIMM, reason="timm is not installed")
@@ -160,7 +160,7 @@ def steps(words: Sequence[str]) -> Steps:
     return exact_steps("moco", *words)
 
 
-def test_two_ranks_give_the_gradient_of_one_process_and_nothing_frozen_moves() -> None:
+def test_two_ranks_give_the_gradient_of_one_process_and_nothing_frozen_moves(run_ranks: RunRanks) -> None:
     words = (*WORDS, "backbone.freeze=res2")
     alone, *ranks = steps(words), *run_ranks(2, steps, words)
     kept = [key for key, value in alone["begun"].items() if torch.equal(value, alone["ended"][key])]

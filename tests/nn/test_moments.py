@@ -8,7 +8,7 @@ from torch import Tensor
 
 from raysl import distributed as dist
 from raysl.nn.moments import centred, products
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 SHARES = [5, 2]
 
@@ -31,7 +31,7 @@ def on_rank() -> dict[str, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def ranks() -> list[Any]:
+def ranks(run_ranks: RunRanks) -> list[Any]:
     return run_ranks(2, on_rank)
 
 

@@ -14,7 +14,7 @@ from raysl.nn.kmeans import kmeans
 from raysl.nn.memory_bank import MemoryBank
 from raysl.nn.queue import Queue
 from raysl.nn.sinkhorn import sinkhorn
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 COUNTS = {1: [7], 2: [5, 2], 3: [4, 0, 3]}
 CLOSE: dict[str, float] = {"rtol": 1e-10, "atol": 1e-12}
@@ -109,7 +109,7 @@ def one() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 3])
-def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+def ranks(request: pytest.FixtureRequest, run_ranks: RunRanks) -> list[dict[str, Any]]:
     return run_ranks(request.param, everything)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from raysl import distributed as dist
 from raysl.nn.batch_norm import convert_sync_batch_norm
 from raysl.nn.view_passes import ViewNorm, features_of_views
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 SHARES = [4, 2]
 
@@ -50,7 +50,7 @@ def features_and_gradient(batch_norm: ViewNorm) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("batch_norm", ["per_view", "joint"])
-def test_two_ranks_give_the_features_and_the_gradient_of_one(batch_norm: ViewNorm) -> None:
+def test_two_ranks_give_the_features_and_the_gradient_of_one(batch_norm: ViewNorm, run_ranks: RunRanks) -> None:
     features, gradient = features_and_gradient(batch_norm)
     ranks: list[Any] = run_ranks(2, features_and_gradient, batch_norm)
     torch.testing.assert_close(torch.cat([rows for rows, _ in ranks]), features, rtol=1e-9, atol=1e-12)

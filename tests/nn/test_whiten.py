@@ -5,7 +5,7 @@ from torch import Tensor
 
 from raysl import distributed as dist
 from raysl.nn.whiten import whitened
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 
 def rows_of(num: int = 40, dim: int = 6) -> Tensor:
@@ -57,6 +57,6 @@ def _shares() -> Tensor:
     return whitened(own, 4)
 
 
-def test_ranks_with_uneven_rows_or_none_whiten_as_one() -> None:
+def test_ranks_with_uneven_rows_or_none_whiten_as_one(run_ranks: RunRanks) -> None:
     found = torch.cat(run_ranks(3, _shares))
     torch.testing.assert_close(found.abs(), whitened(rows_of(), 4).abs(), rtol=0, atol=1e-10)

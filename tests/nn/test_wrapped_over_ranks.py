@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.methods.properties import Steps, exact_steps
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 NETWORKS = {
     "torchvision's MobileNet": ("backbone=torchvision", "backbone.model=mobilenet_v3_small"),
@@ -28,7 +28,7 @@ def steps_of(names: list[str]) -> dict[str, Steps]:
 
 
 @pytest.fixture(scope="module")
-def found(request: pytest.FixtureRequest) -> list[dict[str, Steps]]:
+def found(request: pytest.FixtureRequest, run_ranks: RunRanks) -> list[dict[str, Steps]]:
     """The steps of one process, and those of each of two ranks, of the networks that were asked for."""
     here = [item for item in request.session.items if item.path == request.path and "found" in item.fixturenames]
     asked = [item.callspec.params["name"] for item in here if HAS_TIMM or "timm" not in item.callspec.params["name"]]

@@ -2,7 +2,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import ray
 import torch
 
 from perf import clusterwork
@@ -46,6 +45,7 @@ def test_classes_overlap_so_that_linear_classifiers_are_as_right_as_each_other_a
     assert max(shares.values()) - min(shares.values()) < 0.01
 
 
+@pytest.mark.cluster
 def test_classifiers_are_told_with_seconds_accuracy_memory_and_goals() -> None:
     numbers = measure_benchmark(["knn", "linear"], repeats=2, sizes=TINY)
     knn = numbers["cases"]["knn"]
@@ -56,6 +56,7 @@ def test_classifiers_are_told_with_seconds_accuracy_memory_and_goals() -> None:
     assert table.count("goal at most") == len(knn["seconds"]) - 1 + 4
 
 
+@pytest.mark.cluster
 def test_memory_is_what_comes_on_top_of_keys_in_a_file() -> None:
     keys = 30_000 * 512 * 4 / 2**20
     found = memory_of("growth", "30000", replace(TINY, dim=512))
@@ -64,15 +65,14 @@ def test_memory_is_what_comes_on_top_of_keys_in_a_file() -> None:
     assert memory_of("knn", "plain", few) >= 3000 * 500 * 4 / 2**20
 
 
-def test_one_after_another_and_side_by_side_machines_are_as_precise() -> None:
+def test_one_after_another_and_side_by_side_machines_are_as_precise(own_ray: None) -> None:
     contenders = svm_contenders(TINY)
     assert contenders["raysl"]() == contenders["one core"]()
     assert len(contenders["raysl"]()) == 2 * 11
-    ray.shutdown()
 
 
 def test_extraction_is_told_in_images_a_second_beside_the_forward_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ray: None
 ) -> None:
     monkeypatch.setattr(clusterwork, "write_pictures", lambda path, side, num: pictures(path, 32, num))
     extraction = Extraction(replace(TINY, few_images=260, images=520, depth=10), tmp_path, side=32)
@@ -81,13 +81,11 @@ def test_extraction_is_told_in_images_a_second_beside_the_forward_pass(
     assert rates["forward"] > 0
     features = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
     assert features == ["1", "2"]
-    ray.shutdown()
 
 
-def test_a_driver_tells_the_most_that_it_had() -> None:
+def test_a_driver_tells_the_most_that_it_had(own_ray: None) -> None:
     found = driver_memory(300, 8)
     assert found["most_mb"] >= found["before_mb"] > 0
-    ray.shutdown()
 
 
 def test_what_does_not_exist_is_refused() -> None:

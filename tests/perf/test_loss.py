@@ -61,6 +61,7 @@ def test_contenders_compute_the_same_codes(name: str) -> None:
         torch.testing.assert_close(other, codes[0])
 
 
+@pytest.mark.cluster
 def test_every_case_is_measured_and_judged_by_its_goals() -> None:
     numbers = measure_loss(repeats=2, sizes=TINY, with_memory=False)
     assert set(numbers["cases"]) == set(CASES)
@@ -73,6 +74,7 @@ def test_every_case_is_measured_and_judged_by_its_goals() -> None:
     assert ("raysl/lightly" in numbers["cases"]["nt_xent"]["ratios"]) == has_lightly()
 
 
+@pytest.mark.cluster
 def test_what_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_cases, "find_spec", lambda name: None)
     numbers = measure_loss(["nt_xent", "kmeans"], repeats=1, sizes=TINY, with_memory=False)
@@ -81,12 +83,14 @@ def test_what_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert "raysl/faiss" not in loss_table(numbers)
 
 
+@pytest.mark.cluster
 def test_memory_is_that_of_a_process_of_its_own() -> None:
     numbers = measure_loss(["nt_xent_large"], sizes=replace(TINY, large_batch=256))["cases"]["nt_xent_large"]
     assert 0 <= numbers["memory_mb"]["raysl"] < 1000
     assert numbers["seconds"]["raysl"] > 0
 
 
+@pytest.mark.cluster
 def test_memory_counts_what_a_case_holds_at_once() -> None:
     numbers = measure_loss(["sinkhorn"], repeats=1, sizes=replace(TINY, rows=4096, prototypes=3000))
     matrix = 4096 * 3000 * 4 / 2**20

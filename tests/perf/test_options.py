@@ -15,6 +15,7 @@ def test_combinations_are_all_of_precision_kernels_and_memory() -> None:
     assert words_of("bf16 compile recomputed") == ("train.precision=bf16", "train.compile=true", "train.recompute=all")
 
 
+@pytest.mark.cluster
 def test_combinations_are_measured_beside_the_plain_one() -> None:
     numbers = measure_options(
         "resnet50",

@@ -1,3 +1,5 @@
+import pytest
+
 from perf.order import OrderTask, measure_order, order_table, simulate
 
 
@@ -7,6 +9,7 @@ def test_memory_does_not_grow_with_the_rows_of_a_unit() -> None:
     assert large["first_batch_s"] < 1.0
 
 
+@pytest.mark.cluster
 def test_ranks_are_measured_in_processes_of_their_own() -> None:
     numbers = measure_order(OrderTask(rows=1_000_000, world=8, lanes=8, batch_size=256), ranks=(0, 7))
     assert len(numbers["ranks"]) == 2

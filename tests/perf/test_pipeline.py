@@ -29,6 +29,7 @@ def test_pictures_are_different_jpeg_files_of_the_stored_size(size: int, tmp_pat
     assert {tuple(decode(data).shape[1:]) for data in images} == {STORED[size]}
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("name", ["vision_pil", "vision_tensor", "lightly", "raysl_local"])
 def test_each_path_gives_two_normalised_float_views_of_each_image(name: str, task: StreamTask) -> None:
     if name == "lightly":

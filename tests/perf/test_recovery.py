@@ -10,6 +10,7 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.process.proc import command_of, descendants
 
 
+@pytest.mark.cluster
 def test_a_run_that_fails_is_reported_with_what_it_said() -> None:
     with pytest.raises(
         RunFailed, match=r"(?s)run-0: no checkpoint before it ended with code 2:.*error: .*no-such-config"
@@ -31,6 +32,7 @@ def test_the_table_has_both_goals() -> None:
     ]
 
 
+@pytest.mark.cluster
 def test_the_family_of_a_process_is_all_that_it_started() -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1, flush=True); input()'])"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:

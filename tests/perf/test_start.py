@@ -4,6 +4,7 @@ from perf.start import measure_start, start_table
 from raysl.errors import RunFailed
 
 
+@pytest.mark.cluster
 def test_a_start_that_fails_is_reported_with_what_it_said() -> None:
     with pytest.raises(RunFailed, match=r"(?s)pretrain no-such-config.*ended with code 2.*error: "):
         measure_start("no-such-config", repeats=1)

@@ -50,6 +50,7 @@ def test_times_of_a_sweep_are_those_that_its_trials_have_noted(tmp_path: Path, m
     assert told == [["sweep", str(tmp_path / "mine.yaml"), *STEPS.settings, f"storage={tmp_path}", "name=mine"]]
 
 
+@pytest.mark.cluster
 def test_a_run_that_fails_is_reported_with_what_it_said(tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"(?s)pretrain no-such-config.*ended with code 2.*error: "):
         bare_s(Work("no-such-config", ()), tmp_path, "bare")
@@ -74,6 +75,7 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return given
 
 
+@pytest.mark.cluster
 def test_a_trial_is_compared_with_a_bare_run_and_with_a_turn_of_a_loop(seconds: dict[str, Any]) -> None:
     numbers = measure_sweep(["overhead"], repeats=2, sizes=SweepSizes(works={"tiny": STEPS}))
     table = sweep_table(numbers)
@@ -84,6 +86,7 @@ def test_a_trial_is_compared_with_a_bare_run_and_with_a_turn_of_a_loop(seconds: 
     assert verdicts == ["5 s: short, 5 %: short", "5 s: ok, 5 %: ok", "5 s: ok, 5 %: short"]
 
 
+@pytest.mark.cluster
 def test_contenders_take_turns_in_another_order_each_time(seconds: dict[str, Any]) -> None:
     measure_sweep(["overhead"], repeats=2, sizes=SweepSizes(works={"tiny": STEPS}))
     calls = [call if isinstance(call, str) else call[0] for call in seconds["calls"]]
@@ -91,6 +94,7 @@ def test_contenders_take_turns_in_another_order_each_time(seconds: dict[str, Any
     assert calls[:4] != calls[4:]
 
 
+@pytest.mark.cluster
 def test_trials_an_hour_are_told_beside_those_of_one_at_a_time(seconds: dict[str, Any]) -> None:
     sizes = SweepSizes(works={}, at_a_time=(1, 4))
     numbers = measure_sweep(["concurrency"], repeats=1, sizes=sizes)

@@ -43,6 +43,7 @@ def never() -> None:
     """A contender that does not fail."""
 
 
+@pytest.mark.cluster
 def test_a_contender_runs_only_in_its_turns_and_goes_on_where_it_was(starter: Starter) -> None:
     contender = Contender(starter)
     starter.wait_for("x", 1, never)
@@ -53,6 +54,7 @@ def test_a_contender_runs_only_in_its_turns_and_goes_on_where_it_was(starter: St
     assert contender.seen == [0, 1, 0, 1, 0]
 
 
+@pytest.mark.cluster
 def test_the_last_turn_ends_the_stream_after_one_step(starter: Starter) -> None:
     contender = Contender(starter)
     starter.wait_for("x", 1, never)
@@ -62,6 +64,7 @@ def test_the_last_turn_ends_the_stream_after_one_step(starter: Starter) -> None:
     assert not contender.thread.is_alive()
 
 
+@pytest.mark.cluster
 def test_all_processes_of_a_contender_take_the_turn(starter: Starter) -> None:
     contenders = [Contender(starter, rank) for rank in (1, 0)]
     hellos = starter.wait_for("x", 2, never)
@@ -71,6 +74,7 @@ def test_all_processes_of_a_contender_take_the_turn(starter: Starter) -> None:
     assert [contender.seen for contender in contenders] == [[0, 1, 0]] * 2
 
 
+@pytest.mark.cluster
 def test_a_contender_that_ends_inside_its_turn_is_noticed(starter: Starter) -> None:
     Contender(starter, most=1)
     starter.wait_for("x", 1, never)
@@ -78,6 +82,7 @@ def test_a_contender_that_ends_inside_its_turn_is_noticed(starter: Starter) -> N
         starter.run("x", Turn(num_warmup=0, num_steps=2))
 
 
+@pytest.mark.cluster
 def test_a_program_that_fails_before_its_first_turn_is_reported_with_what_it_said(
     starter: Starter, tmp_path: Path
 ) -> None:

@@ -288,6 +288,7 @@ def test_the_page_is_written_below_folders_that_are_made(tmp_path: Path, monkeyp
         write_views("quickstart", [], tmp_path / "new", num=1, num_epochs=1)
 
 
+@pytest.mark.cluster
 def test_views_need_no_ray() -> None:
     code = "import sys, raysl.preview.page; print('ray' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

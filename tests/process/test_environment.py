@@ -26,6 +26,8 @@ from raysl.process import environment as module
 from raysl.process.environment import environment, environment_text, problems
 from raysl.train import process
 
+pytestmark = pytest.mark.cluster  # git is asked for the revision
+
 KEYS = {
     "python", "executable", "system", "packages", "torch", "devices", "driver", "cpu", "memory", "disk", "shm", "git",
     "variables",

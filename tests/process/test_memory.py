@@ -1,6 +1,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from raysl.process.memory import most_resident, resident
 
 MB = 2**20
@@ -14,6 +16,7 @@ def test_the_most_resident_memory_stays_when_some_is_given_back() -> None:
     assert most_resident() >= most
 
 
+@pytest.mark.cluster
 def test_what_the_starting_process_had_does_not_count() -> None:
     held = bytearray(b"1" * (512 * MB))
     told = "from raysl.process.memory import most_resident; print(most_resident())"

@@ -69,6 +69,7 @@ def start(code: str) -> tuple["subprocess.Popen[str]", str]:
     return process, process.stdout.readline()
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("number", "said"),
     [
@@ -86,6 +87,7 @@ def test_a_signal_before_anything_is_trained_ends_a_script_with_one_line(
     assert (process.returncode, out, err) == (128 + number, "", said)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_there_is_something_to_save_lets_the_work_end_by_itself(number: signal.Signals) -> None:
     process, _ = start(SAVES)
@@ -94,12 +96,14 @@ def test_a_signal_while_there_is_something_to_save_lets_the_work_end_by_itself(n
     assert (process.returncode, out, err) == (0, f"saved {number.name}\n", "")
 
 
+@pytest.mark.cluster
 def test_a_signal_that_comes_twice_at_a_time_as_from_timeout_is_one_request() -> None:
     process, said = start(TWICE)
     process.communicate(timeout=30)
     assert (process.returncode, said) == (0, "saved\n")
 
 
+@pytest.mark.cluster
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are found in /proc")
 def test_the_second_signal_ends_a_process_that_hangs_and_all_that_it_started() -> None:
     process, said = start(HANGS)
@@ -146,6 +150,7 @@ def test_what_is_left_is_told_also_while_another_line_is_written(
     assert capfd.readouterr().err.startswith("raysl: ended by SIGTERM; nothing was trained yet\n")
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("command", "left"), [("benchmark", "results that are there"), ("extract", "goes on with the features")]
 )

@@ -96,6 +96,7 @@ def test_nothing_is_said_where_nothing_is_to_be_shown(caplog: pytest.LogCaptureF
     assert caplog.messages == []
 
 
+@pytest.mark.cluster
 def test_on_a_terminal_one_line_lives_and_log_lines_stand_above_it_whole() -> None:
     seen = on_a_terminal(LIVE)
     assert "starting Ray ... 0 s (0 s in all)" in seen
@@ -106,6 +107,7 @@ def test_on_a_terminal_one_line_lives_and_log_lines_stand_above_it_whole() -> No
     assert seen.count("\x1b[?25h") == seen.count("\x1b[?25l"), "the cursor is shown again"
 
 
+@pytest.mark.cluster
 def test_the_command_says_that_it_loads_libraries_before_it_does() -> None:
     code = "import sys; sys.modules['torch'] = None; sys.argv = ['raysl', 'pretrain']; import raysl.cli as c; c.main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -139,6 +141,7 @@ def test_seconds_are_told_as_people_do() -> None:
     ]
 
 
+@pytest.mark.cluster
 def test_what_a_shell_did_before_is_no_part_of_a_start() -> None:
     code = "import time; from raysl.process.waiting import process_start; print(time.time() - process_start())"
     shell = f'sleep 2; exec "{sys.executable}" -c "{code}"'

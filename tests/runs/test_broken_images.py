@@ -27,7 +27,7 @@ from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.state import TrainState
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.runs.runs import SMALL
 from tests.train.problem import batches, problem
 
@@ -115,7 +115,7 @@ def _one_rank(logs: Path) -> tuple[int, str | None, list[str]]:
     return state.step, broken.failure, list(broken.images)
 
 
-def test_all_ranks_stop_at_the_step_at_which_one_has_met_too_many(tmp_path: Path) -> None:
+def test_all_ranks_stop_at_the_step_at_which_one_has_met_too_many(tmp_path: Path, run_ranks: RunRanks) -> None:
     first, second = run_ranks(2, _one_rank, tmp_path)
     assert first == second
     assert first[0] == 3

@@ -36,6 +36,7 @@ def said(code: str, *arguments: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
 
 
+@pytest.mark.cluster
 def test_a_driver_imports_no_compiler_no_plots_and_no_scikit_learn_before_training() -> None:
     assert said(DRIVER) == ["[]"]
 

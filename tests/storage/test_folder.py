@@ -254,6 +254,7 @@ def website(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("statuses", "num_gets", "message"),
     [

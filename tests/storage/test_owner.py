@@ -232,6 +232,7 @@ def contend_alone(path: Path, ready: Any, over: Any, won: Any) -> None:
         over.wait()
 
 
+@pytest.mark.cluster
 def test_of_several_processes_one_wins(tmp_path: Path) -> None:
     leave(shared(tmp_path), 1000.0)
     context = multiprocessing.get_context("fork")
@@ -360,6 +361,7 @@ def test_a_worker_stores_nothing_for_a_driver_that_was_overtaken(folder: Folder,
     assert "checkpoint_000000010" not in folder.names()
 
 
+@pytest.mark.cluster
 def test_a_lock_of_a_process_of_this_machine_that_has_ended_is_taken_over_at_once(folder: Folder) -> None:
     script = "from raysl.storage.owner import *; print(json.dumps(asdict(Owner(1))))"
     content = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout
@@ -456,6 +458,7 @@ with own_remote(folder, times=FAST):
 """
 
 
+@pytest.mark.cluster
 def test_a_driver_that_slept_too_long_ends_with_all_it_started(folder: Folder, tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -478,7 +481,7 @@ def test_a_driver_that_slept_too_long_ends_with_all_it_started(folder: Folder, t
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
+def s3_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     """A folder in a bucket of a server on this machine."""
     moto_server = pytest.importorskip("moto.server")
     for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "EC2_METADATA_DISABLED": "true"}.items():
@@ -493,29 +496,29 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
     server.stop()
 
 
-def test_a_lock_in_a_bucket_is_exclusive(bucket: Folder) -> None:
+def test_a_lock_in_a_bucket_is_exclusive(s3_bucket: Folder) -> None:
     pytest.importorskip("botocore")
-    assert bucket.system.type_name == "s3"
-    assert create_new(bucket.system, f"{bucket.path}/file", b"1")
-    assert not create_new(bucket.system, f"{bucket.path}/file", b"2")
-    assert bucket.read("file") == b"1"
-    leave(bucket, 1000.0)
-    with own_remote(bucket, times=replace(FAST, stale_s=60.0)):
-        assert ".lock-000002" in files_of(bucket)
-        with pytest.raises(RunInUse, match=ME), own_remote(bucket, times=replace(FAST, stale_s=60.0)):
+    assert s3_bucket.system.type_name == "s3"
+    assert create_new(s3_bucket.system, f"{s3_bucket.path}/file", b"1")
+    assert not create_new(s3_bucket.system, f"{s3_bucket.path}/file", b"2")
+    assert s3_bucket.read("file") == b"1"
+    leave(s3_bucket, 1000.0)
+    with own_remote(s3_bucket, times=replace(FAST, stale_s=60.0)):
+        assert ".lock-000002" in files_of(s3_bucket)
+        with pytest.raises(RunInUse, match=ME), own_remote(s3_bucket, times=replace(FAST, stale_s=60.0)):
             pass
-    assert files_of(bucket) == []
+    assert files_of(s3_bucket) == []
 
 
 def test_a_bucket_without_a_client_for_conditions_is_locked_by_reading_back(
-    bucket: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    s3_bucket: Folder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "botocore.session", None)
-    with own_remote(bucket, times=replace(FAST, stale_s=60.0)):
+    with own_remote(s3_bucket, times=replace(FAST, stale_s=60.0)):
         assert "s3:// needs boto3" in caplog.text
-        with pytest.raises(RunInUse, match=ME), own_remote(bucket, times=replace(FAST, stale_s=60.0)):
+        with pytest.raises(RunInUse, match=ME), own_remote(s3_bucket, times=replace(FAST, stale_s=60.0)):
             pass
-    assert files_of(bucket) == []
+    assert files_of(s3_bucket) == []
 
 
 class Unable(BaseHTTPRequestHandler):
@@ -530,6 +533,7 @@ class Unable(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.cluster
 def test_a_server_that_does_not_implement_conditions_is_taken_for_one_without(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("botocore")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

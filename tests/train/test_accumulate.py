@@ -12,7 +12,7 @@ from raysl.methods.method import StepOutput
 from raysl.plan.plan import TrainPlan
 from raysl.train.accumulate import backward_in_parts
 from tests.methods.properties import exact_steps
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 PARTS = "train.accumulate=2"
 BY_IMAGE = ("mae", "ibot")
@@ -42,7 +42,7 @@ def in_parts() -> dict[str, Any]:
     return {name: exact_steps(name, PARTS, *WORDS.get(name, ())) for name in (*BY_IMAGE, *BY_BATCH)}
 
 
-def test_parts_are_the_same_on_any_number_of_ranks() -> None:
+def test_parts_are_the_same_on_any_number_of_ranks(run_ranks: RunRanks) -> None:
     alone = in_parts()
     for found in run_ranks(2, in_parts, timeout=240.0):
         for name, expected in alone.items():

@@ -18,7 +18,7 @@ from raysl.schedule import Duration, Step
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.state import TrainState
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.problem import StopAt, batches, differing, problem, tensors_of
 
 EMA = "train.ema=0.75"
@@ -202,7 +202,7 @@ def on_ranks(folder: str, kind: str) -> tuple[dict[str, Tensor], dict[str, Tenso
 
 
 @pytest.fixture(scope="module")
-def by_kind(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def by_kind(tmp_path_factory: pytest.TempPathFactory, run_ranks: RunRanks) -> dict[str, Any]:
     """Averages of a run on two ranks that hold all weights, and on two that hold shares; and their folders."""
     root = tmp_path_factory.mktemp("average")
     return {kind: (root / kind, run_ranks(2, on_ranks, str(root / kind), kind)) for kind in ("ddp", "fsdp")}

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from raysl import distributed as dist
+from raysl.plan.plan import ClipOver
 from raysl.train import LocalReporter, fit
-from raysl.train.clipping import Over, clip_norm
+from raysl.train.clipping import clip_norm
 from tests.optim.probe import Probe
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.problem import batches, problem
 
 MOST = 2.0
@@ -26,7 +27,7 @@ def filled() -> Probe:
     return method
 
 
-def by_hand(grads: dict[str, Tensor], over: Over) -> dict[str, Tensor]:
+def by_hand(grads: dict[str, Tensor], over: ClipOver) -> dict[str, Tensor]:
     clipped = {}
     for name, grad in grads.items():
         part = {"model": "", "part": name.partition(".")[0], "tensor": name}[over]
@@ -41,7 +42,7 @@ def gradients(method: nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("over", ["model", "part", "tensor"])
-def test_gradients_are_scaled_by_the_norm_of_what_they_belong_to(over: Over) -> None:
+def test_gradients_are_scaled_by_the_norm_of_what_they_belong_to(over: ClipOver) -> None:
     method = filled()
     before = gradients(method)
     clip_norm(method, MOST, over)
@@ -77,7 +78,7 @@ def test_the_loop_clips_over_what_the_settings_say() -> None:
     assert sum(length > 0.9e-4 for length in lengths) > 1  # each by itself
 
 
-def updated(over: Over) -> dict[str, Tensor]:
+def updated(over: ClipOver) -> dict[str, Tensor]:
     """Weights after 8 updates by clipped gradients, in float64."""
     torch.set_default_dtype(torch.float64)
     try:
@@ -90,7 +91,7 @@ def updated(over: Over) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in state.method.named_parameters()}
 
 
-def test_two_ranks_make_the_clipped_updates_of_one() -> None:
+def test_two_ranks_make_the_clipped_updates_of_one(run_ranks: RunRanks) -> None:
     alone = updated("tensor")
     for rank in run_ranks(2, updated, "tensor"):
         for name, value in alone.items():

@@ -31,7 +31,7 @@ from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.held_out import HeldOut
 from raysl.train.state import TrainState
 from tests.data.samples import png
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.problem import SMALL
 
 NUM = 25  # images of either split
@@ -131,7 +131,7 @@ def meet(folder: str, rank: int, world: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def worlds() -> dict[int, list[dict[str, Any]]]:
+def worlds(run_ranks: RunRanks) -> dict[int, list[dict[str, Any]]]:
     """What each rank found, by number of ranks."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = run_ranks(3, at_each_world, folder)

@@ -58,6 +58,7 @@ class _StopAt(Callback):
             run.stop("the test wants it")
 
 
+@pytest.mark.cluster
 def test_the_notebook_page_runs_as_printed_and_does_not_start_ray(tmp_path: Path) -> None:
     (code,) = [block for block in re.findall(r"```python\n(.*?)```", NOTEBOOK.read_text(), re.S) if "fit(" in block]
     assert len([line for line in code.splitlines() if line and not line.startswith(("import", "from"))]) <= 10

@@ -15,7 +15,7 @@ from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.runs.prepare import prepare
 from tests.methods.properties import small
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.runs.parallel_runs import tensors_of, trained
 
 CASES: dict[str, tuple[str, ...]] = {
@@ -69,7 +69,7 @@ class Spread:
     scope="module",
     params=[pytest.param(name, marks=() if name == "dino" else pytest.mark.slow) for name in CASES],
 )
-def case(request: pytest.FixtureRequest) -> Iterator[Spread]:
+def case(request: pytest.FixtureRequest, run_ranks: RunRanks) -> Iterator[Spread]:
     with tempfile.TemporaryDirectory() as folder:
         yield Spread(request.param, folder, run_ranks(2, spread, request.param, folder, timeout=200))
 
@@ -99,7 +99,7 @@ def test_what_is_measured_is_whole_on_every_rank(case: Spread) -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_shares_goes_on_at_three_ranks_as_with_ddp(case: Spread) -> None:
+def test_a_checkpoint_of_shares_goes_on_at_three_ranks_as_with_ddp(case: Spread, run_ranks: RunRanks) -> None:
     whole, *others = run_ranks(3, gone_on, case.name, ["ddp", "zero1", "fsdp"], case.folder, timeout=200)[0]
     for other in others:
         assert_close(other, whole)
@@ -123,7 +123,7 @@ def overflowing() -> list[float]:
     return [float(dist.local(layer.weight).sum()), scaler.get_scale()]
 
 
-def test_an_overflow_in_one_ranks_share_leaves_out_the_update_of_all() -> None:
+def test_an_overflow_in_one_ranks_share_leaves_out_the_update_of_all(run_ranks: RunRanks) -> None:
     assert run_ranks(2, overflowing) == [[4.0, 1.0]] * 2
 
 

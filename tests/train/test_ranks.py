@@ -15,7 +15,7 @@ from raysl.schedule import Step
 from raysl.train import LocalReporter, NonFiniteLoss, TrainPlan, fit, late
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.state import TrainState
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.problem import StopAt, batches, differing, problem, tensors_of
 
 
@@ -76,7 +76,7 @@ def everything(folder: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 3], ids=lambda world: f"{world} ranks")
-def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+def ranks(request: pytest.FixtureRequest, run_ranks: RunRanks) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         return run_ranks(request.param, everything, folder, timeout=180)
 

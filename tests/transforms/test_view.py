@@ -216,6 +216,7 @@ def test_a_recipe_travels_to_another_process() -> None:
     assert pickle.loads(pickle.dumps(multi_crop())) == multi_crop()
 
 
+@pytest.mark.cluster
 def test_transforms_need_neither_ray_nor_omegaconf() -> None:
     code = "import sys, raysl.transforms; print({'ray', 'omegaconf'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "set()"

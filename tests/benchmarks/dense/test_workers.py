@@ -20,7 +20,7 @@ from raysl.train.late import NonFiniteLoss
 from tests.benchmarks.dense import test_boxes, test_detection, test_segmentation
 from tests.benchmarks.dense import test_masks as masks
 from tests.benchmarks.dense.scenes import context, palette_png, put
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 
 CPU = torch.device("cpu")
 
@@ -51,7 +51,7 @@ def both(folder: Path, run: str) -> tuple[Any, Any]:
 
 
 def test_two_ranks_come_to_what_one_does_and_measure_each_image_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_ranks: RunRanks
 ) -> None:
     masks.voc(tmp_path / "segmentation", num=5)
     test_boxes.voc(tmp_path / "detection", num=5)
@@ -107,7 +107,7 @@ def test_what_would_fail_again_is_told_as_it_is_and_not_tried_again(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("ray_here")
+@pytest.mark.usefixtures("shared_ray")
 def test_it_runs_on_ray_and_tells_of_a_broken_file(tmp_path: Path) -> None:
     masks.voc(tmp_path / "data")
     here = settings_of("segmentation", tmp_path / "data").measure_on(context(tmp_path / "here"), CPU)  # type: ignore[attr-defined]

@@ -152,6 +152,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], int]] = {
 """Format, options and bytes a pixel by mode."""
 
 
+@pytest.mark.cluster
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of memory is read from /proc")
 def test_memory_is_that_of_one_image_and_a_bounded_number_of_decoded_ones(tmp_path: Path) -> None:
     """The last is read as a batch too: 24 images of 3 MB decoded, of which 16 MiB may wait."""
@@ -206,6 +207,7 @@ print(len(told))
 """
 
 
+@pytest.mark.cluster
 def test_nothing_is_printed_of_odd_and_broken_images() -> None:
     done = subprocess.run([sys.executable, "-c", NOISY], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("0\n", "")

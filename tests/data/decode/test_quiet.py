@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 PALETTE = """
 import io
 from PIL import Image
@@ -14,6 +16,7 @@ print(tuple(decode(file.getvalue()).shape))
 """
 
 
+@pytest.mark.cluster
 def test_pillows_warning_of_palettes_does_not_reach_the_screen() -> None:
     done = subprocess.run([sys.executable, "-c", PALETTE], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("(3, 8, 8)\n", "")

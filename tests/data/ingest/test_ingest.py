@@ -15,7 +15,6 @@ import fsspec
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import ray
 import torch
 from PIL import Image
 
@@ -275,6 +274,7 @@ class _Deadly(Split):
         return self.split.read(index)
 
 
+@pytest.mark.cluster
 def test_a_start_that_was_killed_goes_on_and_ends_with_the_same_files(images: DataConfig, tmp_path: Path) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
     ingest(images, str(whole), SMALL)
@@ -539,16 +539,8 @@ def test_the_command_verifies_without_a_cluster(
         assert message in error
 
 
-@pytest.fixture
-def private_ray() -> Iterator[None]:
-    """Ends the cluster that a command starts."""
-    ray.shutdown()
-    yield
-    ray.shutdown()
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("private_ray")
+@pytest.mark.usefixtures("own_ray")
 def test_the_command_ingests_on_ray_and_checks(
     images: DataConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -351,12 +351,14 @@ def website() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.mark.cluster
 def test_marks_in_the_names_of_a_website_are_of_the_names(images: Path, website: str) -> None:
     listed = write(images / "l.txt", f"a?b#1.png\nplain.png\n{website}/whole.png?size=4\n")
     found = train(train=listed, root=website).read(np.arange(3)).images
     assert found == [b"/a%3Fb%231.png", b"/plain.png", b"/whole.png?size=4"]
 
 
+@pytest.mark.cluster
 def test_a_website_that_does_not_answer_is_no_missing_file(
     images: Path, website: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

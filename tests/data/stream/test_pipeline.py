@@ -29,7 +29,8 @@ STORE_BYTES = 80 * 1024**2
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _cluster() -> Iterator[None]:
+def small_ray() -> Iterator[None]:
+    ray.shutdown()
     ray.init(
         address="local",
         num_cpus=2,

@@ -17,7 +17,7 @@ from raysl.train import Callback, LocalReporter, fit
 from raysl.train.callbacks.checkpoint_keeper import CheckpointKeeper
 from raysl.train.callbacks.early_stop import EarlyStop
 from raysl.train.state import TrainState
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.callbacks.own import Logs, train
 from tests.train.problem import StopAt, batches, problem
 
@@ -199,5 +199,5 @@ class _Different(Callback):
         run.log({"score": float(step.index * dist.rank())})
 
 
-def test_all_ranks_end_at_the_same_step(tmp_path: Path) -> None:
+def test_all_ranks_end_at_the_same_step(tmp_path: Path, run_ranks: RunRanks) -> None:
     assert run_ranks(2, _on_ranks, str(tmp_path)) == [4, 4]

@@ -12,7 +12,7 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.train import Run
 from raysl.train.callbacks.configured import configured
 from raysl.train.callbacks.function import Function
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.callbacks.own import train
 
 HERE = "tests.train.callbacks.test_function"
@@ -77,7 +77,7 @@ def _on_ranks() -> list[tuple[str, dict[int, dict[str, float]]]]:
     return found
 
 
-def test_workers_log_the_mean_and_fail_together() -> None:
+def test_workers_log_the_mean_and_fail_together(run_ranks: RunRanks) -> None:
     for (_, lines), (broken, _), (other, _) in run_ranks(2, _on_ranks):
         assert lines[4]["inner/rank"] == 0.5
         assert "ZeroDivisionError" in broken

@@ -14,7 +14,7 @@ from raysl.methods.simclr import SimCLR
 from raysl.schedule import Step
 from raysl.train import Callback, LocalReporter, NonFiniteLoss, Run, fit, late
 from raysl.train.callbacks.non_finite_finder import NonFiniteFinder
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.problem import batches, problem
 
 NAN = float("nan")
@@ -128,7 +128,7 @@ def _on_ranks(folder: str, name: str) -> tuple[dict[str, Any], str]:
     return lost(Path(folder), Breaks(f"{name}.weight", 2, rank=1))
 
 
-def test_the_worker_that_lost_it_is_named(tmp_path: Path) -> None:
+def test_the_worker_that_lost_it_is_named(tmp_path: Path, run_ranks: RunRanks) -> None:
     name, _ = a_layer()
     (found, event), _ = run_ranks(2, _on_ranks, str(tmp_path), name)
     assert "on worker 1 was the first" in event

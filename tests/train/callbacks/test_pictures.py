@@ -17,7 +17,7 @@ from raysl.train.callbacks.embedding import Embedding
 from raysl.train.callbacks.histograms import Histograms
 from raysl.train.callbacks.view_images import ViewImages, picture
 from raysl.train.state import TrainState
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.callbacks.own import train
 from tests.train.problem import SMALL, batches, problem
 
@@ -158,7 +158,7 @@ def _embedded(folder: str) -> None:
     train(Path(folder), Embedding(Embedding.Config(images=9)))
 
 
-def test_workers_share_the_images_of_an_embedding(tmp_path: Path) -> None:
+def test_workers_share_the_images_of_an_embedding(tmp_path: Path, run_ranks: RunRanks) -> None:
     run_ranks(2, _embedded, str(tmp_path))
     assert len((tmp_path / "embedding" / "000000008" / "metadata.tsv").read_text().splitlines()) == 10
 

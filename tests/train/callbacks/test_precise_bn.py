@@ -13,7 +13,7 @@ from raysl.plan.setup import Setup
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.precise_bn import PreciseBN
 from raysl.train.state import TrainState
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.callbacks.own import train
 from tests.train.problem import SMALL, StopAt, batches, differing, problem, tensors_of
 
@@ -86,7 +86,7 @@ def _on_ranks(folder: str) -> None:
 
 
 @pytest.mark.parametrize("world", [2])
-def test_workers_take_the_moments_of_their_images_together(tmp_path: Path, world: int) -> None:
+def test_workers_take_the_moments_of_their_images_together(tmp_path: Path, world: int, run_ranks: RunRanks) -> None:
     run_ranks(world, _on_ranks, str(tmp_path))
     assert all(value.isfinite().all() for value in exported(tmp_path).values())
     state, plan = problem()

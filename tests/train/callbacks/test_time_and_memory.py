@@ -22,7 +22,7 @@ from raysl.train.callbacks.memory_stats import MemoryStats
 from raysl.train.callbacks.profiler import Profiler
 from raysl.train.callbacks.windows import Windows
 from raysl.train.meter import Meter
-from tests.rank_processes import run_ranks
+from tests.rank_processes import RunRanks
 from tests.train.callbacks.own import Logs, train
 from tests.train.problem import problem
 
@@ -129,7 +129,7 @@ def _memory_of_ranks() -> tuple[float, dict[str, float]]:
     return run.line["memory/resident_gb"], meter.read()
 
 
-def test_of_several_workers_the_most_memory_and_wait_and_the_mean_time_are_told() -> None:
+def test_of_several_workers_the_most_memory_and_wait_and_the_mean_time_are_told(run_ranks: RunRanks) -> None:
     (first, read), (second, other) = run_ranks(2, _memory_of_ranks)
     assert first == second > 0.08
     assert read == other
