@@ -124,8 +124,7 @@ def fit_on_ray(settings: dict[str, Any]) -> None:
     """raysl's loop with the reporter and the observers of `raysl pretrain`; Ray Train calls it in every worker."""
     from raysl.runs.folder import STOP_FILE, RunFolder
     from raysl.runs.ray_reporter import RayReporter
-    from raysl.train.callbacks.metrics_log import MetricsLog
-    from raysl.train.callbacks.startup import Startup
+    from raysl.train.callbacks.logs import MetricsLog, Startup
     from raysl.train.callbacks.stop import StopRequest
     from raysl.train.callbacks.tensorboard import TensorBoard
 

@@ -114,11 +114,11 @@ ALIASES: dict[str, dict[str, str]] = {
         "non_finite_finder": "raysl.train.callbacks.non_finite_finder:NonFiniteFinder",
         "precise_bn": "raysl.train.callbacks.precise_bn:PreciseBN",
         "view_images": "raysl.train.callbacks.view_images:ViewImages",
-        "iteration_timer": "raysl.train.callbacks.iteration_timer:IterationTimer",
-        "learning_rates": "raysl.train.callbacks.learning_rates:LearningRates",
-        "memory_stats": "raysl.train.callbacks.memory_stats:MemoryStats",
+        "iteration_timer": "raysl.train.callbacks.numbers:IterationTimer",
+        "learning_rates": "raysl.train.callbacks.numbers:LearningRates",
+        "memory_stats": "raysl.train.callbacks.numbers:MemoryStats",
         "profiler": "raysl.train.callbacks.profiler:Profiler",
-        "windows": "raysl.train.callbacks.windows:Windows",
+        "windows": "raysl.train.callbacks.numbers:Windows",
     },
 }
 

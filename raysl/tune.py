@@ -30,8 +30,8 @@ from raysl.runs.lineage import parents_of
 from raysl.storage.addresses import absolute
 from raysl.storage.folder import outlast
 from raysl.sweeps.trial import setting, trial_name
-from raysl.train.callbacks.hparams import write_hparams
-from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.callbacks.tensorboard import write_hparams
 from raysl.train.files import METRICS_FILE
 
 log = logging.getLogger("raysl")

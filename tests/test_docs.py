@@ -16,7 +16,7 @@ from raysl.components import ALIASES, resolve
 from raysl.config.docs import describe
 from raysl.config.schema import DataConfig
 from raysl.preview.request import requested
-from raysl.train.callbacks.configured import configured
+from raysl.train.callbacks.callback import configured
 from tests.claims import CLAIMS
 from tests.data.samples import png
 from tests.train.callbacks.own import train

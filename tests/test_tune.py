@@ -32,7 +32,7 @@ from raysl.schedule import Step
 from raysl.sweeps.trial import trial_name
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
+from raysl.train.callbacks.logs import MetricsLog, parse_metrics
 from raysl.train.files import note_event
 from raysl.train.state import TrainState
 from raysl.tune import Pointer, RunTrainable, settings_of, trainable

@@ -1,6 +1,7 @@
-"""The kNN accuracy on held-out images, measured while training goes on."""
+"""The kNN accuracy on held-out images, measured during training."""
 
 import torch
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.benchmarks.benchmark import FeatureSet, by_name
@@ -34,8 +35,8 @@ class OnlineKNN(Callback):
         self.num_classes = num_classes
         self.every = every
 
+    @override
     def on_epoch_end(self, run: Run, step: Step) -> None:
-        """See `Callback.on_epoch_end`."""
         epochs = max(1, round(self.every.steps(step.total, step.epoch_len) / step.epoch_len))
         if step.epoch % epochs and step.index != step.total:
             return
@@ -51,10 +52,10 @@ class OnlineKNN(Callback):
     @torch.no_grad()
     def _features(self, backbone: Backbone, split: Split, most: int, device: torch.device) -> FeatureSet:
         images = even_share(split, most)
-        own = rank_share(images.num_samples, dist.rank(), dist.world())
+        share = rank_share(images.num_samples, dist.rank(), dist.world())
         features = [torch.empty(0, backbone.feature_dim, device=device)]  # a rank may be left without images
         labels = [torch.empty(0, dtype=torch.int64, device=device)]
-        for batch in self.loader.plain_batches(images, own.start, own.stop, device):
+        for batch in self.loader.plain_batches(images, share.start, share.stop, device):
             features.append(backbone(batch.views["image"][:, 0]).float())
             labels.append(batch.label)
         return FeatureSet(dist.all_gather(torch.cat(features)), dist.all_gather(torch.cat(labels)))

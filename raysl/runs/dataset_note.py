@@ -22,7 +22,7 @@ from raysl.errors import ConfigError
 from raysl.plan.plan import TrainPlan
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
-from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
 
 log = logging.getLogger("raysl")

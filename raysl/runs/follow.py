@@ -10,7 +10,7 @@ from raysl.errors import StorageError
 from raysl.plan.plan import TrainPlan
 from raysl.process.waiting import Waiting
 from raysl.runs.folder import RunFolder
-from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.progress import ProgressView
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE
 

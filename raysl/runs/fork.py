@@ -47,7 +47,7 @@ from raysl.runs.lineage import Parent, parents_of, write_parents
 from raysl.runs.prepare import Prepared, prepare
 from raysl.storage.addresses import absolute, split_query
 from raysl.storage.folder import Folder, outlast
-from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
 from raysl.train.state import TrainState, check_resumable
 

@@ -8,7 +8,7 @@ from raysl.config.arguments import text_or_path
 from raysl.errors import ConfigError
 from raysl.runs.folder import RunFolder
 from raysl.storage.addresses import absolute
-from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from raysl.plan.plan import TrainPlan
 from raysl.plan.reference import told_for_workers
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration
-from raysl.train.callbacks.callback import Callback
-from raysl.train.callbacks.configured import configured
+from raysl.train.callbacks.callback import Callback, configured
 from raysl.train.expected import check_expected_names, course_warning
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 

@@ -32,7 +32,7 @@ from raysl.storage.addresses import absolute
 from raysl.storage.folder import outlast
 from raysl.storage.owner import Owner
 from raysl.train.callbacks.corrupt_images import too_many
-from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import CORRUPT_FILE, METRICS_FILE, STARTUP_FILE
 
 if TYPE_CHECKING:

@@ -28,16 +28,12 @@ from raysl.runs.prepare import Prepared
 from raysl.runs.ray_reporter import RayReporter, local_logs
 from raysl.storage.owner import Owner
 from raysl.train.callbacks.callback import Callback
-from raysl.train.callbacks.collapse_watch import CollapseWatch
 from raysl.train.callbacks.corrupt_images import CorruptImages
-from raysl.train.callbacks.data_wait import DataWait
 from raysl.train.callbacks.held_out import HeldOut
-from raysl.train.callbacks.metrics_log import MetricsLog
-from raysl.train.callbacks.on_disk import OnDisk
-from raysl.train.callbacks.pause import Pause
-from raysl.train.callbacks.startup import Startup
-from raysl.train.callbacks.stop import StopRequest
+from raysl.train.callbacks.logs import MetricsLog, OnDisk, Startup
+from raysl.train.callbacks.stop import Pause, StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
+from raysl.train.callbacks.watch import CollapseWatch, DataWait
 from raysl.train.disk import Disk
 from raysl.train.files import note_event
 from raysl.train.loop import fit

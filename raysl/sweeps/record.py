@@ -20,7 +20,7 @@ from raysl.storage.folder import Folder, outlast
 from raysl.sweeps.judging import Course, Verdict
 from raysl.sweeps.logged import Logged
 from raysl.sweeps.trial import Trial
-from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import METRICS_FILE
 
 NOTE_FILE = "trial.json"

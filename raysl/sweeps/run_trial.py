@@ -17,8 +17,8 @@ from raysl.report.contents import Score
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import outlast
 from raysl.sweeps.record import Note, measures_of
-from raysl.train.callbacks.hparams import write_hparams
-from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.callbacks.tensorboard import write_hparams
 from raysl.train.files import METRICS_FILE
 
 

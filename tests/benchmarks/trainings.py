@@ -22,7 +22,7 @@ from raysl.runs.run import TrainedRun
 from raysl.storage.folder import Folder
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback
-from raysl.train.callbacks.metrics_log import MetricsLog
+from raysl.train.callbacks.logs import MetricsLog
 from raysl.train.state import TrainState, untrained_backbone
 from tests.data.samples import png
 

@@ -179,7 +179,7 @@ def test_a_lost_loss_is_found_one_step_late_and_nothing_bad_is_saved(tmp_path: P
 def test_a_wish_to_stop_is_heeded_one_step_later_with_a_checkpoint(tmp_path: Path) -> None:
     state, plan = problem(device=CUDA)
     asked = StopRequest(lambda: True, every=2)
-    asked.was_asked.set()
+    asked.was_requested.set()
     fit(state, state.method, plan, batches(plan, CUDA), callbacks=[asked], reporter=LocalReporter(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint_000000003"]
 

@@ -11,7 +11,7 @@ from raysl.config.load import load_config
 from raysl.data.stream.loader import LocalBatches
 from raysl.runs.prepare import prepare
 from raysl.train import LocalReporter, fit
-from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
+from raysl.train.callbacks.logs import MetricsLog, parse_metrics
 from raysl.train.state import TrainState
 from tests.faults import Faults
 from tests.runs.runs import (

@@ -15,7 +15,7 @@ from raysl.plan.setup import Setup
 from raysl.pretraining import pretrain
 from raysl.runs.folder import RunFolder
 from raysl.train import LocalReporter, TrainPlan, fit
-from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
+from raysl.train.callbacks.logs import MetricsLog, parse_metrics
 from raysl.train.state import TrainState
 from tests.runs.runs import finish, start
 from tests.train.problem import SMALL, StopAt, batches

@@ -24,8 +24,8 @@ from raysl.schedule import Step
 from raysl.storage.owner import OwnerTimes
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
-from raysl.train.callbacks.pause import Pause
+from raysl.train.callbacks.logs import MetricsLog, parse_metrics
+from raysl.train.callbacks.stop import Pause
 from raysl.train.state import TrainState
 from tests.faults import Faults
 from tests.runs.runs import SMALL, assert_same

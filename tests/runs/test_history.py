@@ -9,7 +9,7 @@ import pytest
 import raysl
 from raysl.errors import ConfigError
 from raysl.runs.history import frame
-from raysl.train.callbacks.metrics_log import MetricsLog
+from raysl.train.callbacks.logs import MetricsLog
 from tests.train.callbacks.own import Logs, train
 
 

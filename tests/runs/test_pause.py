@@ -14,7 +14,7 @@ from raysl.plan.setup import Setup
 from raysl.pretraining import Result, pretrain
 from raysl.runs.folder import RunFolder
 from raysl.train import LocalReporter, fit
-from raysl.train.callbacks.pause import Pause
+from raysl.train.callbacks.stop import Pause
 from raysl.train.state import TrainState
 from tests.runs.runs import SMALL, assert_same, logged_step, tensors
 from tests.train.problem import batches, differing, problem, tensors_of

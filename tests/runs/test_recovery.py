@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.callbacks.logs import parse_metrics
 from tests.runs.runs import assert_same, finish, kill_driver, kill_worker, start, tensors, wait_for_step
 
 WORKERS = {1: (), 2: (), 3: ("train.cpus_per_worker=0.3", "train.uneven=true")}

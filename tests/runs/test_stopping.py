@@ -17,7 +17,7 @@ from raysl.pretraining import pretrain
 from raysl.process.signals import Signals
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.stopping import stopping
-from raysl.train.callbacks.metrics_log import parse_metrics
+from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import STARTUP_FILE
 from tests.runs.runs import SMALL, assert_same, finish, logged_step, start, tensors, wait_for_step
 

@@ -14,7 +14,7 @@ from raysl.methods.simclr import SimCLR
 from raysl.schedule import Step
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Run
-from raysl.train.callbacks.collapse_watch import CollapseWatch
+from raysl.train.callbacks.watch import CollapseWatch
 from tests.train.problem import batches, problem
 
 EVERY = 10  # steps between lines

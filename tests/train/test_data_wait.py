@@ -7,7 +7,7 @@ from raysl.config.load import load_config
 from raysl.plan.setup import Setup
 from raysl.train import TrainPlan
 from raysl.train.callbacks.callback import Run
-from raysl.train.callbacks.data_wait import DataWait
+from raysl.train.callbacks.watch import DataWait
 from raysl.train.state import TrainState
 
 

@@ -19,8 +19,7 @@ from raysl.storage.folder import Folder, outlast
 from raysl.storage.reads import full_disk
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
-from raysl.train.callbacks.on_disk import OnDisk
+from raysl.train.callbacks.logs import MetricsLog, OnDisk, parse_metrics
 from raysl.train.callbacks.stop import StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.disk import Disk

@@ -18,7 +18,7 @@ from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.train import LocalReporter, NonFiniteLoss, TrainPlan, fit
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.callbacks.metrics_log import MetricsLog, parse_metrics
+from raysl.train.callbacks.logs import MetricsLog, parse_metrics
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.meter import WARM_UP
 from raysl.train.state import TrainState

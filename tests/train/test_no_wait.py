@@ -124,7 +124,7 @@ def test_agreeing_to_stop_reads_one_step_late(reads: list[str], monkeypatch: pyt
     monkeypatch.setattr("raysl.train.callbacks.stop.is_late", lambda device: True)
     state, plan = problem()
     run, asked = Run(state, plan), StopRequest(lambda: True, every=2)
-    asked.was_asked.set()
+    asked.was_requested.set()
     seen = []
     for index in range(1, 4):
         reads.clear()

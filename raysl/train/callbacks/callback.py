@@ -1,5 +1,6 @@
-"""What observes a run."""
+"""Callbacks, which observe a run."""
 
+import inspect
 import logging
 import time
 from collections.abc import Iterator
@@ -8,7 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from raysl import distributed as dist
-from raysl.config.schema import CallbackConfig
+from raysl.components import resolve
+from raysl.config.schema import CallbackConfig, RunConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
@@ -23,14 +25,14 @@ log = logging.getLogger("raysl")
 
 
 class Run:
-    """What callbacks see of a run, and what they may do to it: log numbers, write files, and ask it to stop.
+    """A run as callbacks see it: they may log numbers, write files, and stop it.
 
     Attributes:
-        state: what is trained.
-        plan: how.
+        state: method, optimizer and step.
+        plan: number of steps, epochs and batch size.
         metrics: the newest value of every number logged so far.
-        line: what has been logged at this step.
-        batch: this rank's rows of the step at hand; None before the first one.
+        line: the numbers logged at this step.
+        batch: this rank's rows of the current step; None before the first one.
         stopped: the reason given to `stop` or `finish`, or None.
         callback_s: seconds that this start has spent in callbacks after its steps.
     """
@@ -53,28 +55,33 @@ class Run:
         self._stream = stream
 
     def is_log_due(self, step: Step) -> bool:
-        """Whether a line is logged at `step`, the point behind an update."""
+        """Return whether a line is logged after the update that led to `step`."""
         return self.plan.log_every.is_due(step) or step.index == step.total
 
     def log(self, numbers: dict[str, float]) -> None:
-        """Add numbers to the line of this step. All ranks log the same names at the same steps."""
+        """Add numbers to the line of this step. All ranks must log the same names at the same steps."""
         self.line.update(numbers)
         self.metrics.update(numbers)
 
     def stop(self, reason: str) -> None:
-        """End training after this step, with a checkpoint; the same command goes on from there. All ranks must ask at
-        the same step."""
+        """End training after this step, with a checkpoint; the same command goes on from there.
+
+        All ranks must call it at the same step.
+        """
         self.stopped = reason
 
     def finish(self, reason: str) -> None:
-        """End the run after this step for good: it counts as finished, and is measured. All ranks must ask at the same
-        step."""
+        """End the run after this step for good: it counts as finished, and is measured.
+
+        All ranks must call it at the same step.
+        """
         self.stopped = self.state.ended = reason
 
     def images(self, most: int) -> Iterator[Batch]:
-        """This rank's part of at most `most` training images, an even share of the dataset's order, without
-        augmentation, as the group "image" of one view. Where `fit` was given a list of batches: the first view of its
-        first images.
+        """Yield this rank's part of at most `most` training images, an even share of the dataset, without augmentation.
+
+        Each batch has the group "image" with one view. Where `fit` was given a list of batches, these are the first
+        views of its first images.
 
         Raises:
             ConfigError: if the run has no batches, outside of `fit`.
@@ -85,11 +92,12 @@ class Run:
 
     @contextmanager
     def writing(self) -> Iterator[Path]:
-        """The local folder for files of the run, which go where the run is kept; for the main rank alone. A disk that
-        is full ends the run with a word about it.
+        """Yield the local folder for files of the run, which are uploaded with its logs; for the main rank only.
+
+        A full disk ends the run with a message.
 
         Raises:
-            ConfigError: if nothing is kept.
+            ConfigError: if the run keeps no files.
         """
         if self._reporter is None:
             raise ConfigError(_NO_FOLDER)
@@ -100,7 +108,7 @@ class Run:
             yield folder
 
     def note(self, event: str) -> None:
-        """Tell the user in a sentence, kept with the run where it keeps files; the main rank alone does."""
+        """Show the user a sentence and keep it with the run's files; does nothing on other ranks than the main one."""
         if not dist.is_main():
             return
         if self._reporter is None:
@@ -114,7 +122,7 @@ class Run:
 
     @contextmanager
     def observing(self) -> Iterator[None]:
-        """Time spent inside counts as that of callbacks."""
+        """Count the time spent inside as time of callbacks."""
         start = time.perf_counter()
         yield
         self.callback_s += time.perf_counter() - start
@@ -124,13 +132,19 @@ _NO_FOLDER = "a callback writes files, and this run keeps none; give LocalReport
 
 
 class Callback:
-    """Observes training on every rank; it touches neither weights nor gradients. Does nothing unless overridden.
+    """Observes training on every rank, without changing weights or gradients; its methods do nothing unless overridden.
 
-    One that has settings nests a frozen `Config`; made from a run's settings or without any, `config` is one of them.
+    A callback with settings nests a frozen `Config`.
 
     Attributes:
-        config: settings.
-        key: under which its state is kept; None: the name of its class.
+        config: settings, an instance of `Config`.
+        key: key of its state in checkpoints; None stands for the name of its class.
+
+    >>> class Print(Callback):
+    ...     def on_log(self, run, step, line):
+    ...         print(step.index, line["loss"])
+    >>> Print().state_key
+    'Print'
     """
 
     Config: ClassVar[type[CallbackConfig]] = CallbackConfig
@@ -141,41 +155,63 @@ class Callback:
 
     @property
     def state_key(self) -> str:
-        """Where a checkpoint keeps its state."""
+        """Key of its state in checkpoints."""
         return self.key or type(self).__name__
 
     def on_train_start(self, run: Run) -> None:
         """Before the first step of this start."""
 
     def on_backward(self, run: Run, step: Step) -> None:
-        """When gradients are complete, over ranks too, before they are clipped; `step` is the point before the
-        update."""
+        """After gradients are reduced over ranks, before they are clipped; `step` is the one before the update."""
 
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        """After an update; `step` is the point behind it."""
+        """After an update; `step` is the one after it."""
 
     def on_epoch_end(self, run: Run, step: Step) -> None:
         """After the last update of an epoch."""
 
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
-        """After the other callbacks of a step at which something was logged."""
+        """After `on_step_end` of all callbacks, at steps that log a line."""
 
     def on_non_finite(self, run: Run, step: Step) -> None:
-        """On all ranks when the loss of a step is not finite on some rank, before that ends the run; `step` is the
-        point before its update."""
+        """On all ranks before a loss that is not finite ends the run; `step` is the one before its update."""
 
     def before_checkpoint(self, run: Run) -> None:
-        """On all ranks, when a checkpoint is about to be saved."""
+        """On all ranks, before a checkpoint is saved."""
 
     def on_checkpoint(self, run: Run, folder: Path) -> None:
-        """When a checkpoint is about to be written to a local folder, on the main rank; what is put there joins it."""
+        """On the main rank, before a checkpoint is written to a local folder; files put there become part of it."""
 
     def on_train_end(self, run: Run) -> None:
         """After the last step."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart: numbers, text and tensors only."""
+        """Return what must survive a restart: numbers, text and tensors only."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
+
+
+def configured(config: RunConfig) -> tuple[Callback, ...]:
+    """Build the callbacks of `config.callbacks`, in that order.
+
+    Raises:
+        ConfigError: if a class is not a callback, needs other arguments than its settings, or refuses them.
+    """
+    callbacks = []
+    for key, settings in config.callbacks.items():
+        kind = resolve("callback", settings.name)
+        if not issubclass(kind, Callback):
+            raise ConfigError(f"callbacks.{key}: {kind.__name__} is not a raysl.train.Callback; derive it from that")
+        try:
+            inspect.signature(kind).bind(settings)
+        except TypeError as error:
+            raise ConfigError(
+                f"callbacks.{key}: {kind.__name__}.__init__ takes other arguments than its settings ({error}); "
+                "have it take config, and nest a frozen dataclass Config(CallbackConfig) in it"
+            ) from error
+        callback = kind(settings)
+        callback.key = f"callbacks.{key}"
+        callbacks.append(callback)
+    return tuple(callbacks)

@@ -1,9 +1,11 @@
-"""Which checkpoints of a run stay beside the newest ones: the best, and some of all along."""
+"""Checkpoints that a run keeps beside the newest ones: the best, and one every so often."""
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.checkpoint.files import Kept, checkpoint_name
@@ -17,11 +19,11 @@ from raysl.train.callbacks.callback import Callback, Run
 class CheckpointKeeper(Callback):
     """Keeps the best checkpoint by a logged number, and one each `every`, from being deleted.
 
-    `train.keep_checkpoints` newest ones stay as they do without it. The number of a checkpoint is the newest that was
-    logged since the one before; without one, or with one that is NaN or infinite, it cannot become the best. Of equal
-    ones the first is the best. `kept.json` in the run's folder says which they are, best first: `Result.best` is the
-    address of the first that is there. A restart forgets what lies behind the restored step; a keeper that judges by
-    another number or mode ranks anew, from the next checkpoint on.
+    The `train.keep_checkpoints` newest ones stay as well. A checkpoint is judged by the last value logged since the
+    previous checkpoint; without one, or with NaN or infinity, it cannot become the best. Of equals the first is the
+    best. `kept.json` in the run's folder names the checkpoints, best first; `Result.best` is the address of the first
+    that exists. A restart forgets those after the restored step. After a change of metric or mode the ranking begins
+    anew with the next checkpoint.
 
     Source: BestCheckpointer and PeriodicCheckpointer of Detectron2.
     """
@@ -31,11 +33,11 @@ class CheckpointKeeper(Callback):
         """What to keep."""
 
         metric: str | None = None
-        """A logged number, such as `knn_top1`, that the best checkpoint is told by. Default: none is the best."""
+        """The logged number, such as `knn_top1`, that decides which checkpoint is the best. Default: none is."""
         mode: Literal["min", "max"] | None = None
-        """Whether less of it is better, or more; has to be said of a metric."""
+        """Whether smaller or larger values are better; required with `metric`."""
         every: Every | None = None
-        """Checkpoints of multiples of this stay for good; they must be some of `train.checkpoint_every`."""
+        """Checkpoints at multiples of this stay for good; use a multiple of `train.checkpoint_every`."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -48,28 +50,28 @@ class CheckpointKeeper(Callback):
         super().__init__(config)
         self.newest: float | None = None
 
+    @override
     def on_train_start(self, run: Run) -> None:
-        """See `Callback.on_train_start`."""
         if dist.is_main():
-            with run.writing() as place:
-                Kept.read(Folder(str(place))).until(run.state.step).write(place)
+            with run.writing() as root:
+                Kept.read(Folder(str(root))).until(run.state.step).write(root)
 
+    @override
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
-        """See `Callback.on_log`."""
         if self.config.metric in line:
             self.newest = line[self.config.metric]
 
+    @override
     def on_checkpoint(self, run: Run, folder: Path) -> None:
-        """See `Callback.on_checkpoint`."""
         step = run.plan.step(run.state.step)
         name, value = checkpoint_name(step.index), self.newest
         self.newest = None
-        with run.writing() as place:
-            kept = Kept.read(Folder(str(place))).until(step.index - 1)
+        with run.writing() as root:
+            kept = Kept.read(Folder(str(root))).until(step.index - 1)
             if kept.rule != (rule := (self.config.metric, self.config.mode)):
                 kept = Kept(rule=rule, always=kept.always)
             if value is not None and math.isfinite(value):
                 kept = kept.ranked(name, value, self.config.mode)
             if self.config.every is not None and self.config.every.is_due(step):
                 kept = kept.with_always(name)
-            kept.write(place)
+            kept.write(root)

@@ -1,10 +1,11 @@
-"""Broken images that a run has met: counted, listed, and a reason to stop when they are too many."""
+"""Broken images: counted and listed; too many of them stop the run."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.data.decode.images import CorruptLog
@@ -22,14 +23,14 @@ class CorruptImages(Callback):
     """Logs `corrupt_images`, the number of different images found broken, and lists them in `corrupt.jsonl`.
 
     Args:
-        found: what this rank's stream of batches has met.
+        corrupt: log of the broken images in this rank's batches.
         logs: local folder of the run's logs.
-        limit: images; with more of them the run stops, and fails.
-        disk: is told where it is full.
+        limit: number of images; with more broken ones the run stops and fails.
+        disk: records a full disk.
     """
 
-    def __init__(self, found: CorruptLog, logs: Path, limit: int, disk: Disk | None = None) -> None:
-        self.found = found
+    def __init__(self, corrupt: CorruptLog, logs: Path, limit: int, disk: Disk | None = None) -> None:
+        self.corrupt = corrupt
         self.logs = logs
         self.limit = limit
         self.images: dict[str, None] = {}
@@ -38,19 +39,21 @@ class CorruptImages(Callback):
         self.unread: Late | None = None
 
     def on_train_start(self, run: Run) -> None:
-        """Have the list hold what the restored state knows: what was found since is found again."""
+        # images that became known after the restored step are met again
         if self.images and dist.is_main():
             with self.disk.writing(self.logs):
                 (self.logs / CORRUPT_FILE).write_text("".join(map(_line, self.images)))
 
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        """Agree with the other ranks on what is new; on a GPU one step late, but for the steps that are logged."""
-        is_log_due = run.plan.log_every.is_due(step) or step.index == step.total
+        # ranks agree whether there are new images; on a GPU one step late, except where a line is logged
+        is_log_due = run.is_log_due(step)
         if self.unread is not None:
-            self._meet()
-        self.unread = Late(dist.all_least(torch.full((1,), float(not self.found.unreported), device=run.state.device)))
+            self._exchange()
+        self.unread = Late(
+            dist.all_least(torch.full((1,), float(not self.corrupt.unreported), device=run.state.device))
+        )
         if is_log_due or not is_late(run.state.device):
-            self._meet()
+            self._exchange()
         if not self.images:
             return
         run.metrics["corrupt_images"] = float(len(self.images))  # goes into the checkpoint of any step
@@ -60,15 +63,15 @@ class CorruptImages(Callback):
             self.failure = too_many(list(self.images), self.limit)
             run.stop(self.failure)
 
-    def _meet(self) -> None:
-        """Tell of the images that some rank has found."""
+    def _exchange(self) -> None:
+        """List the images that are new on any rank."""
         assert self.unread is not None
         (nothing_new,) = self.unread.read()
         self.unread = None
         if not nothing_new:
-            self._tell([image for part in dist.gather_objects(self.found.take_unreported()) for image in part])
+            self._list([image for part in dist.gather_objects(self.corrupt.take_unreported()) for image in part])
 
-    def _tell(self, images: list[str]) -> None:
+    def _list(self, images: list[str]) -> None:
         new = [image for image in dict.fromkeys(images) if image not in self.images]
         if new and dist.is_main():
             with self.disk.writing(self.logs):
@@ -78,17 +81,17 @@ class CorruptImages(Callback):
                     file.writelines(map(_line, new))
         self.images |= dict.fromkeys(new)
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """See `Callback.state_dict`."""
         return {"images": list(self.images)}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Callback.load_state_dict`."""
         self.images = dict.fromkeys(state.get("images", []))
 
 
 def too_many(images: list[str], limit: int) -> str:
-    """What a run with more than `limit` broken images fails with."""
+    """Return the error of a run with more than `limit` broken images."""
     shown = "; ".join(images[:SHOWN]) + ("; ..." if len(images) > SHOWN else "")
     rest = f"all are listed in {CORRUPT_FILE} of the run's folder; a larger data.max_corrupt lets it go on"
     return f"{len(images):,} images are broken, data.max_corrupt allows {limit:,}: {shown}; {rest}"

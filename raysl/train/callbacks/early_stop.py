@@ -1,8 +1,10 @@
-"""The end of a run that does not get better any more."""
+"""The end of a run that no longer improves."""
 
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Amount, Every
@@ -13,14 +15,14 @@ from raysl.train.callbacks.callback import Callback, Run
 
 
 class EarlyStop(Callback):
-    """Finishes the run when a logged number has not become better for `patience`.
+    """Finishes the run when a logged number has not improved for `patience`.
 
-    Better is by more than `min_delta`; a number that is NaN or infinite is not. The main rank's numbers count. The run
-    then counts as finished, with a checkpoint, and is measured; `train.extend=true` goes on with it for another
-    `patience`. Only lines that have the number are looked at, so the run goes on until the first one behind it.
+    An improvement is larger than `min_delta`; NaN and infinity are none. The main rank's numbers count. The run then
+    counts as finished, with a checkpoint, and is measured; `train.extend=true` goes on with it for another `patience`.
+    The run ends at the first line that has the number after `patience` is over.
 
     Raises:
-        RunFailed: if no line within `patience` has the number, with those that there are.
+        RunFailed: if no line within `patience` has the number; the message lists the numbers of the last line.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -30,11 +32,11 @@ class EarlyStop(Callback):
         metric: str
         """A logged number, such as `knn_top1`."""
         mode: Literal["min", "max"]
-        """Whether less of it is better, or more."""
+        """Whether smaller or larger values are better."""
         patience: Every = field(default=Duration.parse("10ep"))
-        """How long it may go without becoming better."""
+        """How long it may go without improving."""
         min_delta: Amount = 0.0
-        """What it has to become better by, at least."""
+        """The smallest change that counts as an improvement."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -43,13 +45,13 @@ class EarlyStop(Callback):
         self.has_finished = False
 
     def on_train_start(self, run: Run) -> None:
-        """Where a run that has been ended is gone on with, the patience begins anew."""
+        # a finished run that is extended gets its patience anew
         if self.best_step is None or self.has_finished:
             self.best_step = run.state.step
         self.has_finished = False
 
+    @override
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
-        """See `Callback.on_log`."""
         config = self.config
         value = dist.gather_objects(line[config.metric])[0] if config.metric in line else None
         assert self.best_step is not None
@@ -79,11 +81,11 @@ class EarlyStop(Callback):
         gain = self.best - value if self.config.mode == "min" else value - self.best
         return bool(gain > self.config.min_delta)
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """See `Callback.state_dict`."""
         return {"best": self.best, "best_step": self.best_step, "has_finished": self.has_finished}
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Callback.load_state_dict`."""
         for name, value in state.items():
             setattr(self, name, value)

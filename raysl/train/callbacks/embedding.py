@@ -1,4 +1,4 @@
-"""Features of some images for TensorBoard's projector."""
+"""Features of training images for TensorBoard's projector."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Every, Within
@@ -27,43 +28,43 @@ LARGEST_SPRITE = 8192  # pixels a side that browsers take
 class Embedding(Callback):
     """Writes the backbone's features of some training images, with labels and thumbnails, for TensorBoard's projector.
 
-    The images are an even share of the training set, without augmentation; workers share them. Each time is a folder
-    `embedding/<step>` of `tensors.tsv`, `metadata.tsv` and `sprite.png`; `projector_config.pbtxt` in the run's folder
-    lists them all, for the tab "Projector" of `tensorboard --logdir runs/NAME`.
+    The images are an even share of the training set, without augmentation, split over the workers. Each time writes
+    `embedding/<step>/` with `tensors.tsv`, `metadata.tsv` and `sprite.png`; `projector_config.pbtxt` in the run's
+    folder lists them all, for the tab "Projector" of `tensorboard --logdir runs/NAME`.
 
     Source: add_embedding of TensorBoard, whose files these are.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(CallbackConfig):
-        """When, and how many."""
+        """Settings of the embedding."""
 
         every: Every = field(default=Duration.parse("100%"))
-        """How often; the last step is always one."""
+        """How often; the last step is always included."""
         images: Annotated[int, Within(2, 50_000)] = 1000
-        """Training images, over all workers."""
+        """Training images of all workers together."""
         thumbnail: Annotated[int, Within(1, 256)] = 32
-        """Side of their thumbnails, in pixels; smaller ones where they would not fit a sprite."""
+        """Side of the thumbnails, in pixels; made smaller where they would not fit the sprite."""
 
+    @override
     @torch.no_grad()
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        """See `Callback.on_step_end`."""
         if not (self.config.every.is_due(step) or step.index == step.total):
             return
-        features, labels, index, images = self._seen(run)
+        features, labels, index, images = self._collect(run)
         if not dist.is_main():
             return
         with run.writing() as folder:
             target = folder / FOLDER / f"{step.index:09d}"
             target.mkdir(parents=True, exist_ok=True)
             np.savetxt(target / "tensors.tsv", features.numpy(), fmt="%.6g", delimiter="\t")
-            rows = [f"{label}\t{place}" for label, place in zip(labels.tolist(), index.tolist(), strict=True)]
+            rows = [f"{label}\t{number}" for label, number in zip(labels.tolist(), index.tolist(), strict=True)]
             (target / "metadata.tsv").write_text("\n".join(["label\tindex", *rows]) + "\n")
             Image.fromarray(_sprite(images)).save(target / "sprite.png")
-            _list(folder, target.name, images.shape[-1])
+            _list_in_projector(folder, target.name, images.shape[-1])
 
-    def _seen(self, run: Run) -> tuple[Tensor, ...]:
-        """Features [N, D], labels and places [N] and thumbnails uint8 [N, 3, h, h] of all workers, on the CPU."""
+    def _collect(self, run: Run) -> tuple[Tensor, ...]:
+        """Return features [N, D], labels and indices [N] and thumbnails uint8 [N, 3, h, h] of all workers, on CPU."""
         backbone, device = run.state.exported(), run.state.device
         was_training = backbone.training
         backbone.eval()
@@ -80,12 +81,11 @@ class Embedding(Callback):
             small = F.interpolate(images.float(), (side, side), mode="area")[:, None, None]
             thumbnails.append(torch.stack([picture(one, data.mean, data.std) for one in small]).to(device))
         backbone.train(was_training)
-        found = [dist.all_gather_ragged(torch.cat(parts)).cpu() for parts in (features, labels, index, thumbnails)]
-        return tuple(found)
+        return tuple(dist.all_gather_ragged(torch.cat(parts)).cpu() for parts in (features, labels, index, thumbnails))
 
 
 def _sprite(images: Tensor) -> np.ndarray:
-    """Thumbnails uint8 [N, 3, h, h] in a square of rows, uint8 [S * h, S * h, 3]; what is left over is black."""
+    """Arrange thumbnails uint8 [N, 3, h, h] in a square, uint8 [S * h, S * h, 3]; the cells left over are black."""
     num, side = len(images), images.shape[-1]
     across = int(np.ceil(np.sqrt(num)))
     square = images.new_zeros(across * across, 3, side, side)
@@ -93,16 +93,16 @@ def _sprite(images: Tensor) -> np.ndarray:
     return square.view(across, across, 3, side, side).permute(0, 3, 1, 4, 2).reshape(across * side, -1, 3).numpy()
 
 
-def _list(folder: Path, name: str, side: int) -> None:
-    """Have the projector find the files of a step, and go on to find those of the steps before it."""
-    file, place = folder / PROJECTOR_FILE, f"{FOLDER}/{name}"
+def _list_in_projector(folder: Path, name: str, side: int) -> None:
+    """Add the files of a step to those that the projector lists."""
+    file, path = folder / PROJECTOR_FILE, f"{FOLDER}/{name}"
     _, *before = file.read_text().split("embeddings {") if file.exists() else [""]
-    sprite = f'  sprite {{\n    image_path: "{place}/sprite.png"\n' + f"    single_image_dim: {side}\n" * 2 + "  }\n"
-    own = (
-        f'\n  tensor_name: "step {int(name)}"\n  tensor_path: "{place}/tensors.tsv"\n'
-        f'  metadata_path: "{place}/metadata.tsv"\n{sprite}}}\n'
+    sprite = f'  sprite {{\n    image_path: "{path}/sprite.png"\n' + f"    single_image_dim: {side}\n" * 2 + "  }\n"
+    entry = (
+        f'\n  tensor_name: "step {int(name)}"\n  tensor_path: "{path}/tensors.tsv"\n'
+        f'  metadata_path: "{path}/metadata.tsv"\n{sprite}}}\n'
     )
-    parts = [*(part for part in before if f'"{place}/' not in part), own]
+    parts = [*(part for part in before if f'"{path}/' not in part), entry]
     draft = file.with_name(f"{PROJECTOR_FILE}.part")
     draft.write_text("".join(f"embeddings {{{part}" for part in parts))
     draft.rename(file)

@@ -1,4 +1,4 @@
-"""A function of a user's own on the backbone, every so often."""
+"""A user's function on the backbone, every so often."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.components import resolve_function
@@ -21,14 +22,14 @@ log = logging.getLogger("raysl")
 
 
 class Function(Callback):
-    """Logs what a function `(run, backbone) -> {name: number}` gives, every so often and after the last step.
+    """Logs the numbers of a function `(run, backbone) -> {name: number}`, every so often and after the last step.
 
-    All workers call it with the exported backbone in evaluation mode, without gradients. A dict inside the dict gives
-    names such as `a/b`. Logged are means over workers, so it may measure all of something on each of them, or a share
-    of equal size. What it draws from torch's generators changes nothing of the training.
+    All workers call it with the exported backbone in evaluation mode, without gradients. Nested dicts become names such
+    as `a/b`. The means over workers are logged, so each worker may measure everything, or a share of equal size.
+    Random numbers that it draws from torch's generators do not change the training.
 
     Raises:
-        RunFailed: on all workers, if it raises an error on one, or gives anything but numbers, or other names there.
+        RunFailed: on all workers, if on one of them it fails, returns anything but numbers, or returns other names.
 
     Source: EvalHook of Detectron2.
     """
@@ -42,7 +43,7 @@ class Function(Callback):
         every: Every = field(default=Duration.parse("1ep"))
         """How often."""
         prefix: str = ""
-        """What its names begin with in the log."""
+        """Put before its names in the log."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
@@ -54,28 +55,28 @@ class Function(Callback):
         super().__init__(config)
         self.function = resolve_function(config.function, "function")
 
+    @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        """See `Callback.on_step_end`."""
         if not self.config.every.is_due(step) and step.index != step.total:
             return
-        numbers, error = self._measured(run)
-        told = dist.gather_objects((error, list(numbers)))
-        if problem := next((error for error, _ in told if error), None):
+        numbers, error = self._measure(run)
+        results = dist.gather_objects((error, list(numbers)))
+        if problem := next((error for error, _ in results if error), None):
             raise RunFailed(f"callbacks: {self.config.function} at step {step.index}: {problem}")
-        if any(names != list(numbers) for _, names in told):
-            raise RunFailed(f"callbacks: {self.config.function} gives other names on other workers; give the same")
+        if any(names != list(numbers) for _, names in results):
+            raise RunFailed(f"callbacks: {self.config.function} returns other names on other workers; return the same")
         if numbers:
             values = torch.tensor(list(numbers.values()), dtype=torch.float64, device=run.state.device)
             run.log(dict(zip(numbers, dist.all_mean(values).tolist(), strict=True)))
 
-    def _measured(self, run: Run) -> tuple[dict[str, float], str | None]:
-        """Its numbers, or what is wrong: an exception here would leave the other workers waiting."""
+    def _measure(self, run: Run) -> tuple[dict[str, float], str | None]:
+        """Return its numbers, or the error: an exception here would leave the other workers waiting."""
         backbone = run.state.exported()
         was_training = backbone.training
         backbone.eval()
         try:
             with torch.no_grad():
-                return dict(_flat(self.function(run, backbone), self.config.prefix)), None
+                return dict(_flatten(self.function(run, backbone), self.config.prefix)), None
         except Exception as error:
             log.exception("%s failed", self.config.function)
             return {}, f"{type(error).__name__}: {error}"
@@ -83,14 +84,14 @@ class Function(Callback):
             backbone.train(was_training)
 
 
-def _flat(found: Any, prefix: str) -> Iterator[tuple[str, float]]:
-    if not isinstance(found, Mapping):
-        raise TypeError(f"it gave a {type(found).__name__}; give a dict of numbers by name")
-    for name, value in found.items():
+def _flatten(numbers: Any, prefix: str) -> Iterator[tuple[str, float]]:
+    if not isinstance(numbers, Mapping):
+        raise TypeError(f"it returned a {type(numbers).__name__}; return a dict of numbers by name")
+    for name, value in numbers.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}/")
+            yield from _flatten(value, f"{prefix}{name}/")
             continue
         try:
             yield f"{prefix}{name}", float(value)
         except (TypeError, ValueError) as error:
-            raise TypeError(f"{prefix}{name} is a {type(value).__name__}; give a number") from error
+            raise TypeError(f"{prefix}{name} is a {type(value).__name__}; return a number") from error

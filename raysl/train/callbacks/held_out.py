@@ -1,7 +1,8 @@
-"""The method's own task on held-out images, measured while training goes on."""
+"""The method's pretext task on held-out images, measured during training."""
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.data.order import rank_share
@@ -16,13 +17,13 @@ PREFIX = "heldout_"
 class HeldOut(Callback):
     """Logs the means of `Method.evaluation_step` over all held-out images, as `heldout_NAME`.
 
-    Images are seen as the method sees them in training, always with the same numbers drawn for each. Ranks share them,
-    every image counts once.
+    Images are augmented as in training, with the same random numbers each time. Ranks share them, and every image
+    counts once.
 
     Args:
         loader: of the run's training images.
         test: held-out images.
-        every: how often; the last step measures too.
+        every: how often; the last step is always included.
     """
 
     def __init__(self, loader: Loader, test: Split, every: Duration) -> None:
@@ -30,8 +31,8 @@ class HeldOut(Callback):
         self.test = test
         self.every = every
 
+    @override
     def on_step_end(self, run: Run, step: Step, out: object) -> None:
-        """See `Callback.on_step_end`."""
         if not self.every.is_due(step) and step.index != step.total:
             return
         method = run.state.method

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from torch import Tensor
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Every, Within
@@ -12,7 +13,7 @@ from raysl.config.schema import CallbackConfig
 from raysl.methods.method import StepOutput
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.callbacks.event_file import EventFile
+from raysl.train.callbacks.tensorboard import EventFile
 
 FOLDER = "histograms"
 
@@ -20,51 +21,52 @@ FOLDER = "histograms"
 class Histograms(Callback):
     """Writes a histogram of every parameter, as `parameters/NAME`, and of its gradient, as `gradients/NAME`.
 
-    Gradients are those of all workers together before they are clipped, parameters those after the update of the same
-    step. Values that are not finite are left out. The events are in the folder `histograms`, which TensorBoard shows as
-    a run beside the numbers.
+    Gradients are taken over all workers before they are clipped, parameters after the update of the same step. Values
+    that are not finite are left out. The events go to the folder `histograms`, which TensorBoard shows as a run of its
+    own.
 
     Source: SSLTensorboardHook of VISSL.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(CallbackConfig):
-        """When, and what of."""
+        """Settings of the histograms."""
 
         every: Every = field(default=Duration.parse("1ep"))
-        """How often; the tensors are copied to the CPU for it."""
+        """How often; each time copies the tensors to the CPU."""
         parameters: bool = True
-        """Write those of parameters."""
+        """Write histograms of parameters."""
         gradients: bool = True
-        """Write those of gradients."""
+        """Write histograms of gradients."""
         bins: Annotated[int, Within(1, 10_000)] = 64
-        """Bars of a histogram."""
+        """Number of bins."""
 
+    @override
     def on_train_start(self, run: Run) -> None:
-        """See `Callback.on_train_start`."""
         self.file: EventFile | None = None
         if dist.is_main():
             with run.writing() as folder:
                 self.file = EventFile(folder / FOLDER, run.state.step)
 
+    @override
     def on_backward(self, run: Run, step: Step) -> None:
-        """See `Callback.on_backward`."""
         if self.config.gradients and self.config.every.is_due(step.next()):
             named = run.state.method.named_parameters()
             self._write(run, step.index + 1, "gradients", [(name, w.grad) for name, w in named if w.grad is not None])
 
+    @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        """See `Callback.on_step_end`."""
         if self.config.parameters and self.config.every.is_due(step):
             self._write(run, step.index, "parameters", run.state.method.named_parameters())
 
+    @override
     def on_train_end(self, run: Run) -> None:
-        """See `Callback.on_train_end`."""
         if self.file is not None:
             self.file.close()
 
     def _write(self, run: Run, index: int, kind: str, named: Iterable[tuple[str, Tensor]]) -> None:
-        whole = dist.whole(dict(named))  # every rank calls it
+        # before the main rank goes on alone: `whole` is a collective of sharded tensors
+        whole = dist.whole(dict(named))
         if self.file is None:
             return
         from tensorboardX.summary import histogram

@@ -1,4 +1,4 @@
-"""Where the first number that is none came from."""
+"""The layer whose output was the first to be NaN or infinite."""
 
 import json
 from collections.abc import Mapping
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.data.batch import Batch
@@ -21,11 +22,11 @@ STEPS = 2  # a GPU's loss is read one step late
 class NonFiniteFinder(Callback):
     """Names the layer whose output was the first to be NaN or infinite in the step that ended the run.
 
-    Writes `non_finite.json`: the step and, for each worker, the layer and its place in the pass, which of its own
-    parameters are not finite (then an earlier update destroyed them), the images of its batch by index, and those whose
-    views were not finite. Views are a function of (seed, epoch, index), so the indices are enough to make them again.
-    Looks at the output of every layer in the forward pass of a step; on a GPU nothing waits for it. Of
-    what `train.compile` compiles the layer is the one around it.
+    Writes `non_finite.json`: the step and, for each worker, the layer and its position in the forward pass, which of
+    its own parameters are not finite (then an earlier update destroyed them), the images of the batch by index, and
+    those whose views were not finite. Views are a function of (seed, epoch, index), so the indices suffice to make them
+    again. The output of every layer is checked; on a GPU no step waits for that. For a part that `train.compile`
+    compiles, the layer around it is named.
 
     Source: CheckNanModelOutputHook of VISSL, detect_anomaly of Detectron2.
     """
@@ -37,10 +38,11 @@ class NonFiniteFinder(Callback):
         self.handles: list[Any] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "NonFiniteFinder":
-        return self  # a copy of the method has the same hooks, which look at the passes of training alone
+        # a copied method carries these hooks along; only forward passes of training count
+        return self
 
+    @override
     def on_train_start(self, run: Run) -> None:
-        """See `Callback.on_train_start`."""
         method = run.state.method
         self.handles.append(method.register_forward_pre_hook(self._begin, with_kwargs=True))
         for name, module in method.named_modules():
@@ -48,36 +50,38 @@ class NonFiniteFinder(Callback):
                 self.handles.append(module.register_forward_hook(partial(self._look, name)))
         self.handles.append(method.register_forward_hook(self._end))
 
+    @override
     def on_non_finite(self, run: Run, step: Step) -> None:
-        """See `Callback.on_non_finite`."""
         passes = self.steps.get(step.index, _Passes())
-        place, name = passes.first_bad()
-        found: dict[str, Any] = {"rank": dist.rank(), "place": place, "layer": name, "kind": None, "bad_parameters": []}
+        position, name = passes.first_bad()
+        report: dict[str, Any] = {"rank": dist.rank(), "place": position, "layer": name}
+        report |= {"kind": None, "bad_parameters": []}
         if name is not None:
             module = run.state.method.get_submodule(name)
-            found |= {"kind": type(module).__name__, "bad_parameters": _bad_parameters(module)}
-        found |= {"index": passes.index(), "bad_images": passes.bad_images()}
-        everywhere = dist.gather_objects(found)
+            report |= {"kind": type(module).__name__, "bad_parameters": _bad_parameters(module)}
+        report |= {"index": passes.index(), "bad_images": passes.bad_images()}
+        reports = dist.gather_objects(report)
         if dist.is_main():
             with run.writing() as folder:
-                (folder / FILE).write_text(json.dumps({"step": step.index, "ranks": everywhere}, indent=1))
-        run.note(_sentence(step, everywhere))
+                (folder / FILE).write_text(json.dumps({"step": step.index, "ranks": reports}, indent=1))
+        run.note(_describe(step, reports))
 
+    @override
     def on_train_end(self, run: Run) -> None:
-        """See `Callback.on_train_end`."""
         for handle in self.handles:
             handle.remove()
 
     def _begin(self, method: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = [*args, *kwargs.values()]
-        batch = next(value for value in given if isinstance(value, Batch))
-        step = next(value for value in given if isinstance(value, Step))
+        inputs = [*args, *kwargs.values()]
+        batch = next(value for value in inputs if isinstance(value, Batch))
+        step = next(value for value in inputs if isinstance(value, Step))
         self.current = self.steps.setdefault(step.index, _Passes())
         self.current.batches.append(batch)
         self.steps = {index: passes for index, passes in self.steps.items() if index > step.index - STEPS}
 
     def _look(self, name: str, module: nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():  # looked at first: what changes each step would be compiled each step
+        # before anything else: values that change each step would make each step compile
+        if torch.compiler.is_compiling():
             return
         if self.current is not None:
             self.current.look(name, output)
@@ -89,7 +93,7 @@ class NonFiniteFinder(Callback):
 
 
 class _Passes:
-    """What the forward passes of a step gave, in their order; nothing is read from the device until it is asked for."""
+    """Layer outputs of the forward passes of a step, in order; read from the device only on request."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -100,23 +104,23 @@ class _Passes:
         for value in _tensors(output):
             if value.is_floating_point():
                 self.names.append(name)
-                wide = torch.promote_types(value.dtype, torch.float32)  # in which a sum of half types does not overflow
+                wide = torch.promote_types(value.dtype, torch.float32)  # a sum in half precision could overflow
                 self.flags.append(value.detach().sum(dtype=wide).isfinite())  # one pass, where isfinite().all() is four
 
     def first_bad(self) -> tuple[int | None, str | None]:
-        """Place in the order of the passes, and name."""
+        """Return position and name of the first layer with a bad output, or None twice."""
         flags = torch.stack(self.flags).tolist() if self.flags else []
-        return next(((place, self.names[place]) for place, flag in enumerate(flags) if not flag), (None, None))
+        return next(((position, self.names[position]) for position, flag in enumerate(flags) if not flag), (None, None))
 
     def index(self) -> list[int]:
-        return [place for batch in self.batches for place in batch.index.tolist()]
+        return [index for batch in self.batches for index in batch.index.tolist()]
 
     def bad_images(self) -> list[int]:
-        found: list[int] = []
+        images: list[int] = []
         for batch in self.batches:
             for views in batch.views.values():
-                found += batch.index[~views.flatten(1).isfinite().all(dim=1)].tolist()
-        return sorted(set(found))
+                images += batch.index[~views.flatten(1).isfinite().all(dim=1)].tolist()
+        return sorted(set(images))
 
 
 def _tensors(output: Any) -> list[Tensor]:
@@ -130,18 +134,19 @@ def _bad_parameters(module: nn.Module) -> list[str]:
     return [name for name, weight in module.named_parameters(recurse=False) if not dist.local(weight).isfinite().all()]
 
 
-def _sentence(step: Step, everywhere: list[dict[str, Any]]) -> str:
-    lost = [one for one in everywhere if one["place"] is not None]
-    if not lost:
+def _describe(step: Step, reports: list[dict[str, Any]]) -> str:
+    affected = [report for report in reports if report["place"] is not None]
+    if not affected:
         return f"step {step.index}: every layer's output was finite; {FILE} lists the images"
-    found = min(lost, key=lambda one: one["place"])  # batch normalisation over all hands it on to the other workers
-    where = f"{found['layer']} ({found['kind']})" if found["layer"] else f"{found['kind']} itself, behind its layers,"
+    # synchronised batch normalisation hands the values on to the other workers: the earliest layer counts
+    first = min(affected, key=lambda report: report["place"])
+    where = f"{first['layer']} ({first['kind']})" if first["layer"] else f"{first['kind']} itself, after its layers,"
     cause = "its parameters are finite"
-    if found["bad_parameters"]:
-        cause = f"its {', '.join(found['bad_parameters'])} had been destroyed by an update before"
-    if found["bad_images"]:
-        cause = f"{len(found['bad_images'])} images of the batch were not finite themselves"
+    if first["bad_parameters"]:
+        cause = f"an earlier update destroyed its {', '.join(first['bad_parameters'])}"
+    if first["bad_images"]:
+        cause = f"{len(first['bad_images'])} images of the batch were not finite"
     return (
-        f"step {step.index}: {where} on worker {found['rank']} was the first to give what is not finite; {cause}; "
-        f"{FILE} lists the images"
+        f"step {step.index}: {where} on worker {first['rank']} was the first with an output that is not finite; "
+        f"{cause}; {FILE} lists the images"
     )

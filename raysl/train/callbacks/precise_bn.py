@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation over many images, for the backbone that is exported."""
+"""Batch normalisation statistics over many images, for the exported backbone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Count
@@ -17,32 +18,32 @@ from raysl.train.callbacks.callback import Callback, Run
 
 
 class PreciseBN(Callback):
-    """Gives the exported backbone of every checkpoint statistics over `images` images, in place of running averages.
+    """Replaces the running averages in the exported backbone of every checkpoint by statistics over `images` images.
 
-    The images are an even share of the training set, without augmentation, as benchmarks feed them. They pass a copy
-    of the backbone as a training batch does, 256 at a time on each worker; mean and unbiased variance of each layer's
-    inputs are taken over all of them, in float64. Only `backbone.safetensors` has them: `train_state.pt`, the training
-    that goes on from it and what is measured during training (`train.online_knn_every`) keep the running averages. A
-    run with it therefore ends in the same training state, bit for bit, as one without, and resumes exactly.
+    The images are an even share of the training set, without augmentation, as in benchmarks. A copy of the backbone
+    sees them in training batches, 256 at a time on each worker; mean and unbiased variance of each layer's inputs are
+    taken over all images, in float64. Only `backbone.safetensors` has these statistics: `train_state.pt`, the training
+    itself and its own measurements (`train.online_knn_every`) keep the running averages. So a run ends in the same
+    training state with and without this callback, bit for bit, and resumes exactly.
 
     Source: PreciseBN of Detectron2; Wu and Johnson 2021, arXiv 2105.07576, section 3.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(CallbackConfig):
-        """How many images."""
+        """Settings of the statistics."""
 
         images: Count = 10_000
-        """Training images, over all workers."""
+        """Training images of all workers together."""
 
+    @override
     def on_train_start(self, run: Run) -> None:
-        """See `Callback.on_train_start`."""
         if not _layers(run.state.method.export()):
             run.note(f"precise_bn does nothing: {run.state.config.backbone.name} has no batch normalisation to follow")
 
+    @override
     @torch.no_grad()
     def before_checkpoint(self, run: Run) -> None:
-        """See `Callback.before_checkpoint`."""
         backbone = run.state.exported(as_copy=True).eval()
         layers = _layers(backbone)
         if not layers:
@@ -60,7 +61,7 @@ class PreciseBN(Callback):
 
 
 class _Moments:
-    """Sums over what a layer gets."""
+    """Sums over the inputs of a layer."""
 
     def __init__(self, layer: _BatchNorm) -> None:
         assert layer.running_mean is not None
@@ -69,7 +70,7 @@ class _Moments:
         self.count = 0
 
     def add(self, layer: _BatchNorm, args: Any) -> None:
-        """Take a batch, and have the layer, in evaluation mode, normalise by the batch's own statistics."""
+        """Add a batch, and make the layer, which is in evaluation mode, normalise with the batch's statistics."""
         values = args[0].double().transpose(0, 1).flatten(1)  # [C, N]
         self.sums += torch.stack([values.sum(dim=1), values.square().sum(dim=1)])
         self.count += values.shape[1]
@@ -79,7 +80,7 @@ class _Moments:
         layer.running_var.copy_(values.var(dim=1, correction=0))
 
     def over_ranks(self) -> tuple[Tensor | None, Tensor | None]:
-        """Mean and unbiased variance [C]; None where no more than one value came by."""
+        """Return mean and unbiased variance [C]; None for fewer than two values."""
         count = int(dist.all_sum(torch.tensor(self.count, dtype=torch.float64, device=self.sums.device)))
         total, squares = dist.all_sum(self.sums)
         if count < 2:
@@ -90,7 +91,7 @@ class _Moments:
 
 
 def _layers(backbone: nn.Module) -> dict[str, _BatchNorm]:
-    """Layers that keep statistics, by name."""
+    """Return the layers that keep statistics, by name."""
     return {
         name: module
         for name, module in backbone.named_modules()

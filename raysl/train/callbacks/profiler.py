@@ -1,9 +1,10 @@
-"""What the steps of a window spend their time on."""
+"""A profile of a few training steps."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, schedule
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Count, Place
@@ -19,34 +20,33 @@ class Profiler(Callback):
     """Records the operators of a few steps with torch's profiler, on the main rank.
 
     Writes `trace_step<start>.json`, for chrome://tracing, Perfetto or TensorBoard, and `profile_step<start>.txt`, the
-    operators that took the most time. A start of the run behind `start` records nothing. Steps that are recorded are
-    slower.
+    operators that took the most time. A run that is resumed after `start` records nothing. Recorded steps are slower.
 
     Source: TorchProfiler of Detectron2, ProfilingHook of VISSL.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(CallbackConfig):
-        """Settings of the window."""
+        """Settings of the profile."""
 
         start: Place = 10
-        """Updates of the run before the warm-up of the profiler begins."""
+        """Step of the run at which the warm-up of the profiler begins."""
         warm_up: Count = 1
-        """Steps that it runs for without recording."""
+        """Steps of the warm-up, which are not recorded."""
         steps: Count = 3
-        """Steps that are recorded behind them."""
+        """Steps recorded after the warm-up."""
         memory: bool = False
         """Record memory too."""
         shapes: bool = False
         """Record the shapes of inputs too."""
 
+    @override
     def on_train_start(self, run: Run) -> None:
-        """See `Callback.on_train_start`."""
         self.profile: Any = None
         self._begin_at(run.state.step, run)
 
+    @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        """See `Callback.on_step_end`."""
         if step.index in (self.config.start + self.config.warm_up + self.config.steps, step.total):
             self._end(run, step.index)
         elif self.profile is not None:
@@ -54,7 +54,7 @@ class Profiler(Callback):
         self._begin_at(step.index, run)
 
     def on_train_end(self, run: Run) -> None:
-        """A run that ends inside the window keeps what was recorded."""
+        # a run that ends inside the window keeps what was recorded
         self._end(run, run.state.step)
 
     def _begin_at(self, index: int, run: Run) -> None:

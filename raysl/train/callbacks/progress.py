@@ -1,4 +1,4 @@
-"""Progress on a terminal: a bar, or a plain line each tenth of the run and each minute where there is no terminal."""
+"""Progress of a run: a bar on a terminal; elsewhere a line each tenth of the run and each minute."""
 
 import logging
 import time
@@ -18,14 +18,14 @@ class ProgressView:
 
     Args:
         total: steps of the run.
-        first: steps that were done before this start.
-        every_s: seconds after which a plain line is due.
+        first: steps done before this start.
+        every_s: seconds between plain lines.
     """
 
     def __init__(self, total: int, first: int = 0, every_s: float = 60.0) -> None:
         self.total = total
         self.every_s = every_s
-        self.told = time.monotonic()
+        self.last_shown = time.monotonic()
         self.last_tenth = -1
         self.step_s: deque[float] = deque(maxlen=RECENT)
         screen = console()
@@ -50,17 +50,17 @@ class ProgressView:
         left = self._left(step, line)
         if self.is_live:
             self.bar.update(self.task, completed=step, numbers=numbers, left=left)
-        elif step * 10 // self.total != self.last_tenth or time.monotonic() - self.told >= self.every_s:
-            self.last_tenth, self.told = step * 10 // self.total, time.monotonic()
+        elif step * 10 // self.total != self.last_tenth or time.monotonic() - self.last_shown >= self.every_s:
+            self.last_tenth, self.last_shown = step * 10 // self.total, time.monotonic()
             log.info("step %d/%d %s", step, self.total, f"{numbers} {left}".rstrip())
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         if self.is_live:
             self.bar.stop()
 
     def _left(self, step: int, line: dict[str, float]) -> str:
-        """Time left, in words; none until a step without the warm-up has been timed."""
+        """Return the time left in words; empty until a step after the warm-up has been timed."""
         if "step_s" in line:
             self.step_s.append(line["step_s"])
         if not self.step_s or step == self.total:

@@ -1,10 +1,11 @@
-"""A way to ask a run from outside to save and stop."""
+"""Ends of a start that leave a checkpoint: on request from outside, and at a step known before."""
 
 import logging
 import threading
 from collections.abc import Callable
 
 import torch
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.errors import StorageError
@@ -19,56 +20,79 @@ LOOK_EVERY_S = 1.0
 
 
 class StopRequest(Callback):
-    """Stops the run with a checkpoint when it is asked to; on a GPU one step after the ranks have agreed on it.
+    """Stops the run with a checkpoint on request; on a GPU one step after the ranks have agreed on it.
 
     Args:
-        is_asked: whether someone wants the run to stop; called about once a second by a thread of the main rank, so
+        is_requested: whether someone wants the run to stop; called about once a second by a thread of the main rank, so
             that training never waits for a storage that is slow or does not answer.
-        every: steps between two times at which the ranks agree on it.
+        every: steps between two agreements of the ranks.
     """
 
-    def __init__(self, is_asked: Callable[[], bool], every: int) -> None:
-        self.is_asked = is_asked
+    def __init__(self, is_requested: Callable[[], bool], every: int) -> None:
+        self.is_requested = is_requested
         self.every = max(1, every)
-        self.was_asked = threading.Event()
+        self.was_requested = threading.Event()
         self.has_ended = threading.Event()
         self.unread: Late | None = None
 
+    @override
     def on_train_start(self, run: Run) -> None:
-        """See `Callback.on_train_start`."""
         if dist.is_main():
-            threading.Thread(target=self._look, name="raysl-stop", daemon=True).start()
+            threading.Thread(target=self._look_for_request, name="raysl-stop", daemon=True).start()
 
+    @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        """See `Callback.on_step_end`."""
         if self.unread is not None:
-            self._heed(run)
+            self._stop_if_agreed(run)
         if step.index % self.every == 0:
-            goes_on = torch.full((1,), float(not self.was_asked.is_set()), device=run.state.device)
+            goes_on = torch.full((1,), float(not self.was_requested.is_set()), device=run.state.device)
             self.unread = Late(dist.all_least(goes_on))
             if not is_late(run.state.device):
-                self._heed(run)
+                self._stop_if_agreed(run)
 
-    def _heed(self, run: Run) -> None:
+    def _stop_if_agreed(self, run: Run) -> None:
         assert self.unread is not None
         (goes_on,) = self.unread.read()
         self.unread = None
         if not goes_on:
             run.stop("asked to")
 
+    @override
     def on_train_end(self, run: Run) -> None:
-        """See `Callback.on_train_end`."""
         self.has_ended.set()
 
-    def _look(self) -> None:
-        is_told = False
+    def _look_for_request(self) -> None:
+        has_warned = False
         while not self.has_ended.wait(LOOK_EVERY_S):
             try:
-                if self.is_asked():
-                    self.was_asked.set()
+                if self.is_requested():
+                    self.was_requested.set()
                     return
-                is_told = False
+                has_warned = False
             except StorageError as error:
-                if not is_told:
-                    log.warning("cannot see whether the run is asked to stop: %s", error)
-                is_told = True
+                if not has_warned:
+                    log.warning("cannot look for a request to stop the run: %s", error)
+                has_warned = True
+
+
+class Pause(Callback):
+    """Stops the run with a checkpoint after a number of updates; the next start goes on from there.
+
+    Args:
+        last: number of updates, counted from the beginning of the run.
+    """
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+
+    def on_train_start(self, run: Run) -> None:
+        # a restart at that point makes no step
+        self._stop_if_due(run, run.plan.step(run.state.step))
+
+    @override
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        self._stop_if_due(run, step)
+
+    def _stop_if_due(self, run: Run, step: Step) -> None:
+        if step.index >= self.last:
+            run.stop("paused")

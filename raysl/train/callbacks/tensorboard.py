@@ -1,33 +1,114 @@
-"""TensorBoard events."""
+"""Event files of TensorBoard: the numbers of a run, and its settings for the HPARAMS tab."""
 
+import json
+import math
+import tempfile
+import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
 
 from raysl import distributed as dist
+from raysl.redact import bare_tree
 from raysl.schedule import Step
+from raysl.storage.folder import Folder, outlast
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.callbacks.event_file import EventFile
+
+
+class EventFile:
+    """A file of TensorBoard events. Each file needs its own folder, which TensorBoard shows as a run.
+
+    TensorBoard hides events that an earlier start wrote for steps after `first`. The calling thread writes: the writer
+    thread of tensorboardX dies of a full disk, and its callers then hang.
+
+    Args:
+        folder: local folder, made where it is missing.
+        first: updates done before this start.
+    """
+
+    def __init__(self, folder: Path, first: int) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self.writer: Any = EventsWriter(str(folder / "events"))
+        if first:
+            start = SessionLog(status=SessionLog.START)
+            self.writer.write_event(Event(step=first + 1, wall_time=time.time(), session_log=start))
+        self.writer.flush()
+
+    def add(self, step: int, *summaries: Any) -> None:
+        """Write summaries of a step, made by `tensorboardX.summary`."""
+        from tensorboardX.proto.event_pb2 import Event
+
+        for summary in summaries:
+            self.writer.write_event(Event(step=step, wall_time=time.time(), summary=summary))
+        self.writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self.writer.close()
 
 
 class TensorBoard(Callback):
-    """Writes logged numbers to event files in a local folder; a resume hides what lies behind the restored step."""
+    """Writes logged numbers to event files in a local folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.file: EventFile | None = None
 
+    @override
     def on_train_start(self, run: Run) -> None:
-        """See `Callback.on_train_start`."""
         if dist.is_main():
             self.file = EventFile(self.folder, run.state.step)
 
+    @override
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
-        """See `Callback.on_log`."""
         if self.file is not None:
             from tensorboardX.summary import scalar
 
             self.file.add(step.index, *(scalar(f"train/{name}", value) for name, value in line.items()))
 
+    @override
     def on_train_end(self, run: Run) -> None:
-        """See `Callback.on_train_end`."""
         if self.file is not None:
             self.file.close()
+
+
+HPARAMS_FOLDER = "hparams"
+HPARAMS_FILE = "events.out.tfevents.hparams"
+
+
+def write_hparams(folder: Folder, settings: Mapping[str, Any], metrics: Mapping[str, float], step: int = 0) -> None:
+    """Write the settings and final numbers of a run for the HPARAMS tab of TensorBoard, in place of former ones.
+
+    They go into `hparams/` of the run's folder, apart from the numbers of training. Which settings the runs share is
+    left to TensorBoard: a list written here would be taken from the first run, and some runs may have other settings.
+
+    Args:
+        folder: of the run.
+        settings: by dotted key; booleans, numbers and text as they are, other values as JSON, without credentials.
+        metrics: numbers by name; those that are not finite are left out.
+        step: step of the numbers.
+    """
+    from tensorboardX.summary import hparams, scalar
+
+    values = {key: _plain(value) for key, value in bare_tree(dict(settings)).items()}
+    _, start, end = hparams(values, {})
+    numbers = [scalar(name, value) for name, value in metrics.items() if math.isfinite(value)]
+    with tempfile.TemporaryDirectory(prefix="raysl_hparams_") as draft:
+        file = EventFile(Path(draft), 0)
+        file.add(step, start, *numbers, end)
+        file.close()
+        (path,) = Path(draft).iterdir()
+        content = path.read_bytes()
+    target = folder.child(HPARAMS_FOLDER)
+    outlast(target.make)
+    outlast(partial(target.write, HPARAMS_FILE, content))
+
+
+def _plain(value: Any) -> bool | int | float | str:
+    return value if isinstance(value, bool | int | float | str) else json.dumps(value)

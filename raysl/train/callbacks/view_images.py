@@ -1,10 +1,11 @@
-"""What the method sees, as pictures in TensorBoard."""
+"""The views that the method trains on, as pictures in TensorBoard."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.config.ranges import Every, Within
@@ -12,39 +13,39 @@ from raysl.config.schema import CallbackConfig
 from raysl.methods.method import StepOutput
 from raysl.schedule import Duration, Step
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.callbacks.event_file import EventFile
+from raysl.train.callbacks.tensorboard import EventFile
 
 FOLDER = "view_images"
 
 
 class ViewImages(Callback):
-    """Writes the views of some images of the batch at hand, for each group of views a picture, `views/GROUP`.
+    """Writes the views of the first images of a batch, one picture `views/GROUP` for each group of views.
 
-    Each row of it is an image, each column a view. Of three channels the normalisation is undone; others are shown as
-    grey images, each channel a column, from their least value to their greatest. The first step of the run is always
-    shown. The events are in the folder `view_images`, which TensorBoard shows as a run beside the numbers.
+    Each row is an image, each column a view. Views of three channels are shown without their normalisation; other views
+    as grey images, a column for each channel, scaled from the smallest to the largest value. The first step of the run
+    is always included. The events go to the folder `view_images`, which TensorBoard shows as a run of its own.
 
     Source: add_image of TensorBoard; Detectron2's EventStorage.put_image.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(CallbackConfig):
-        """When, and how many."""
+        """Settings of the pictures."""
 
         every: Every = field(default=Duration.parse("1ep"))
         """How often."""
         images: Annotated[int, Within(1, 1000)] = 8
-        """Images, the first of the main worker's rows."""
+        """Number of images, the first of the main worker's rows."""
 
+    @override
     def on_train_start(self, run: Run) -> None:
-        """See `Callback.on_train_start`."""
         self.file: EventFile | None = None
         if dist.is_main():
             with run.writing() as folder:
                 self.file = EventFile(folder / FOLDER, run.state.step)
 
+    @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        """See `Callback.on_step_end`."""
         if self.file is None or not (self.config.every.is_due(step) or step.index == 1):
             return
         from tensorboardX.summary import image
@@ -56,21 +57,21 @@ class ViewImages(Callback):
                 pixels = picture(views[: self.config.images], data.mean, data.std)
                 self.file.add(step.index, image(f"views/{group}", pixels.numpy()))
 
+    @override
     def on_train_end(self, run: Run) -> None:
-        """See `Callback.on_train_end`."""
         if self.file is not None:
             self.file.close()
 
 
 def picture(views: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Views side by side.
+    """Put views side by side: a row for each image, a column for each view, and for each channel unless there are 3.
 
     Args:
         views: float [B, V, C, H, W].
-        mean, std: of the normalisation of three channels.
+        mean, std: normalisation of three channels, which is undone.
 
     Returns:
-        uint8 [3, B * H, V * W], with more columns where C is not 3.
+        uint8 [3, B * H, V * W], or [3, B * H, V * C * W] where C is not 3.
     """
     views = views.detach().float().cpu()
     if views.shape[2] == len(mean):

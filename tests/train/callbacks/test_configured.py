@@ -12,9 +12,9 @@ from raysl.config.docs import annotate
 from raysl.config.dump import differences, dump
 from raysl.config.load import load_config, load_dumped
 from raysl.errors import ConfigError
-from raysl.train.callbacks.configured import configured
+from raysl.train.callbacks.callback import configured
+from raysl.train.callbacks.numbers import Windows
 from raysl.train.callbacks.profiler import Profiler
-from raysl.train.callbacks.windows import Windows
 from tests.runs.runs import SMALL, tensors
 from tests.train.callbacks.own import Lines, train
 
@@ -114,7 +114,7 @@ def test_a_list_takes_the_place_of_those_below_it(tmp_path: Path, mine: str) -> 
         (["callbacks=[profiler, profiler]"], "callbacks: 'profiler' is there twice; give each a key of its own"),
         (["callbacks=[no.py:Mine]"], "no file"),
         (["callbacks=[{mine}:Odd]"], "callbacks.Odd: Odd.__init__ takes other arguments than its settings"),
-        (["callbacks=[{mine}:Other]"], "callbacks.Other: Other is no raysl.train.Callback; derive it"),
+        (["callbacks=[{mine}:Other]"], "callbacks.Other: Other is not a raysl.train.Callback; derive it"),
     ],
 )
 def test_what_cannot_be_a_callback_is_refused_before_a_worker_starts(mine: str, words: list[str], message: str) -> None:

@@ -10,7 +10,7 @@ from raysl import distributed as dist
 from raysl.config.load import load_config
 from raysl.errors import ConfigError, RunFailed
 from raysl.train import Run
-from raysl.train.callbacks.configured import configured
+from raysl.train.callbacks.callback import configured
 from raysl.train.callbacks.function import Function
 from tests.rank_processes import RunRanks
 from tests.train.callbacks.own import train
@@ -58,8 +58,8 @@ def test_its_numbers_are_logged_by_flattened_names_and_training_is_as_without_it
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("bad_value", r"test_function:bad_value at step 4: TypeError: a/b is a str; give a number"),
-        ("no_dict", r"TypeError: it gave a float; give a dict of numbers by name"),
+        ("bad_value", r"test_function:bad_value at step 4: TypeError: a/b is a str; return a number"),
+        ("no_dict", r"TypeError: it returned a float; return a dict of numbers by name"),
     ],
 )
 def test_what_is_no_number_ends_the_run(name: str, message: str) -> None:
@@ -81,7 +81,7 @@ def test_workers_log_the_mean_and_fail_together(run_ranks: RunRanks) -> None:
     for (_, lines), (broken, _), (other, _) in run_ranks(2, _on_ranks):
         assert lines[4]["inner/rank"] == 0.5
         assert "ZeroDivisionError" in broken
-        assert "gives other names on other workers" in other
+        assert "returns other names on other workers" in other
 
 
 def test_a_function_of_a_file_is_found_on_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

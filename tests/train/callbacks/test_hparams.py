@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from raysl.storage.folder import Folder
-from raysl.train.callbacks.event_file import EventFile
-from raysl.train.callbacks.hparams import HPARAMS_FOLDER, write_hparams
+from raysl.train.callbacks.tensorboard import HPARAMS_FOLDER, EventFile, write_hparams
 
 pytest.importorskip("tensorboard", reason="TensorBoard's readers are in the dev extra")
 

@@ -69,7 +69,8 @@ def test_the_first_bad_layer_is_named_with_its_weights_and_the_images(
     assert (rank["layer"], rank["kind"], rank["bad_parameters"]) == (name, kind, ["weight"])
     assert rank["index"] == batches(plan)[3].index.tolist()
     assert rank["bad_images"] == []
-    assert event.startswith(f"step 3: {name} ({kind}) on worker 0 was the first to give what is not finite; its weight")
+    assert event.startswith(f"step 3: {name} ({kind}) on worker 0 was the first with an output that is not finite; ")
+    assert "an earlier update destroyed its weight; " in event
 
 
 class _LostLoss(SimCLR):
@@ -83,7 +84,7 @@ class _LostLoss(SimCLR):
 def test_a_loss_lost_behind_the_layers_is_the_methods_own(tmp_path: Path) -> None:
     found, event = lost(tmp_path, method=_LostLoss)
     assert found["ranks"][0]["layer"] == ""
-    assert event.startswith("step 2: _LostLoss itself, behind its layers, on worker 0 was the first")
+    assert event.startswith("step 2: _LostLoss itself, after its layers, on worker 0 was the first")
 
 
 def test_images_that_are_not_finite_are_named(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_images_that_are_not_finite_are_named(tmp_path: Path) -> None:
     found, event = lost(tmp_path, change=change)
     assert found["step"] == 1
     assert found["ranks"][0]["bad_images"] == [5]
-    assert "1 images of the batch were not finite themselves" in event
+    assert "1 images of the batch were not finite;" in event
 
 
 def test_the_layers_are_left_as_they_were(tmp_path: Path) -> None:

@@ -16,11 +16,8 @@ from raysl.optim.build import lr_at, weight_decay_at
 from raysl.process.memory import resident
 from raysl.schedule import Step
 from raysl.train import Callback, Run
-from raysl.train.callbacks.iteration_timer import IterationTimer
-from raysl.train.callbacks.learning_rates import LearningRates
-from raysl.train.callbacks.memory_stats import MemoryStats
+from raysl.train.callbacks.numbers import IterationTimer, LearningRates, MemoryStats, Windows
 from raysl.train.callbacks.profiler import Profiler
-from raysl.train.callbacks.windows import Windows
 from raysl.train.meter import Meter
 from tests.rank_processes import RunRanks
 from tests.train.callbacks.own import Logs, train

@@ -1,8 +1,10 @@
-"""A word when the embeddings collapse, or a logged number is none."""
+"""Advice to the user, once, when training waits for its data, embeddings collapse or a logged number is not finite."""
 
 import math
 from pathlib import Path
 from typing import Any
+
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.nn.collapse import COLLAPSE
@@ -11,12 +13,46 @@ from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.disk import Disk
 from raysl.train.files import note_event
 
+MUCH = 0.2  # share of the time
+LINES = 5  # logged lines in a row: more than a slow start has
+
+
+class DataWait(Callback):
+    """Notes once that training spends much of its time waiting for data, and what may help.
+
+    Args:
+        logs: local folder of the run's logs.
+        augment_in_task: whether the data tasks also augment.
+    """
+
+    def __init__(self, logs: Path, augment_in_task: bool) -> None:
+        self.logs = logs
+        self.augment_in_task = augment_in_task
+        self.shares: list[float] = []
+        self.is_noted = False
+
+    @override
+    def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
+        if self.is_noted or "data_wait" not in line or not dist.is_main():
+            return
+        self.shares = [*self.shares, line["data_wait"]][-LINES:]
+        if len(self.shares) == LINES and min(self.shares) > MUCH:
+            self.is_noted = True
+            share = sum(self.shares) / LINES
+            other = "device" if self.augment_in_task else "task"
+            note_event(
+                self.logs,
+                f"data wait {share:.0%}: training waits for images; add CPU nodes, or set data.augment_on={other}, "
+                "or a smaller method.views.size",
+            )
+
+
 SPREAD = COLLAPSE[0]
-SHARE = 1e-3  # of the spread at the start
-STEPS = 100  # for so long, so that one bad step is not taken for a collapse
+SHARE = 1e-3  # of the first spread
+STEPS = 100  # in a row: one bad step is not a collapse
 REMEDIES = (
     "the usual remedies are a lower optim.lr, a longer optim.warmup, a larger train.batch_size, and the paper's values "
-    "of what keeps its method from collapsing (a predictor, centring, the teacher's momentum, the temperatures)"
+    "for what keeps its method from collapsing (a predictor, centring, the teacher's momentum, the temperatures)"
 )
 NAN_REMEDIES = (
     "the usual remedies are a lower optim.lr, a longer optim.warmup, train.clip_grad, and train.precision=fp32"
@@ -24,14 +60,15 @@ NAN_REMEDIES = (
 
 
 class CollapseWatch(Callback):
-    """Says so once when `embedding_std` has stayed below a thousandth of its start for 100 steps, with what may help.
+    """Notes once that `embedding_std` has stayed below a thousandth of its first value for 100 steps, and what may
+    help.
 
-    Says likewise, once, which logged number became NaN or infinite while the loss did not: a loss that does ends the
-    run (`raysl.train.late`). Looks at logged lines alone, so that no step waits for a GPU.
+    Notes once, too, which logged number became NaN or infinite while the loss stayed finite; a loss that is not finite
+    ends the run (`raysl.train.late`). Only logged lines are read, so no step waits for a GPU.
 
     Args:
         logs: local folder of the run's logs.
-        disk: is told where it is full.
+        disk: records a full disk.
     """
 
     def __init__(self, logs: Path, disk: Disk | None = None) -> None:
@@ -42,8 +79,8 @@ class CollapseWatch(Callback):
         self.is_collapse_told = False
         self.is_nan_told = False
 
+    @override
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
-        """See `Callback.on_log`."""
         self._look_for_nan(step, line)
         spread = line.get(SPREAD)
         if spread is None or not math.isfinite(spread):
@@ -74,8 +111,8 @@ class CollapseWatch(Callback):
             with self.disk.writing(self.logs):
                 note_event(self.logs, event)
 
+    @override
     def state_dict(self) -> dict[str, Any]:
-        """See `Callback.state_dict`."""
         return {
             "start": self.start,
             "low_since": self.low_since,
@@ -83,7 +120,7 @@ class CollapseWatch(Callback):
             "is_nan_told": self.is_nan_told,
         }
 
+    @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Callback.load_state_dict`."""
         for name, value in state.items():
             setattr(self, name, value)
