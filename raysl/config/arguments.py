@@ -3,8 +3,7 @@
 import os
 from typing import Any, TypeVar
 
-from raysl.config.build import from_dict
-from raysl.config.dump import to_dict
+from raysl.config.build import check
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 
@@ -58,14 +57,14 @@ def instance(value: Any, kind: type[KindT], name: str, way: str) -> KindT:
 
 
 def run_config(value: Any) -> RunConfig:
-    """A run's settings, whose values are checked once more: some may have been changed since they were loaded.
+    """Return a run's settings after a check of their values: some may have been changed since they were loaded.
 
     Raises:
         ConfigError: if it is anything else, with a line for each value that cannot be.
     """
     name = value if isinstance(value, str) else "quickstart"
     config = instance(value, RunConfig, "config", f"what raysl.load_config({name!r}) returns")
-    from_dict(to_dict(config))
+    check(config)
     return config
 
 

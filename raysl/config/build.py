@@ -32,6 +32,43 @@ def from_dict(tree: Mapping[str, Any]) -> RunConfig:
     return config
 
 
+def check(config: RunConfig) -> None:
+    """Check a configuration that is in memory as `from_dict` checks a tree: `dataclasses.replace` takes any value.
+
+    Raises:
+        ConfigError: a line for each wrong type and value out of its range.
+    """
+    _check_node(RunConfig, config, "", None)
+    if problems := list(_problems(config)):
+        raise ConfigError("\n".join(problems))
+
+
+def _check_node(kind: type[Any], node: Any, key: str, default: Any) -> Any:
+    """Check the fields of a node, and through `convert` those of the nodes below."""
+    if not isinstance(node, kind):
+        raise ConfigError(f"{key}: {show(node)} is no {kind.__name__}; give an instance of that class")
+    settings = settings_of(type(node), node)
+    if kind in SLOTS:
+        try:
+            chosen = component_class(kind, node.name)
+        except ConfigError as error:
+            raise ConfigError(f"{key}.name: {error}") from error
+        # Names are compared, not classes: a class of a user's file is another one in each process.
+        if settings.keys() != settings_of(chosen).keys():
+            raise ConfigError(
+                f"{key}.name: {node.name!r} has other settings than {key}; load it with {key}={node.name}"
+            )
+    errors = []
+    for name, setting in settings.items():
+        try:
+            convert(setting.kind, setting.default, f"{key}.{name}" if key else name, None, _check_node)
+        except ConfigError as error:
+            errors.append(str(error))
+    if errors:
+        raise ConfigError("\n".join(errors))
+    return node
+
+
 def node_of(kind: type[NodeT], tree: Any, key: str) -> NodeT:
     """One node of the tree, such as `DataConfig`, with `key` for its place in messages.
 

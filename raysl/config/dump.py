@@ -106,8 +106,13 @@ def write_inline(value: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as a message quotes it: text in quotes, everything else as YAML."""
-    return repr(value) if isinstance(value, str) else write_inline(value)
+    """Return a value as messages quote it: text in quotes, everything else as YAML, or as Python where it has none."""
+    if isinstance(value, str):
+        return repr(value)
+    try:
+        return write_inline(plain(value))
+    except yaml.representer.RepresenterError:
+        return repr(value)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -120,7 +120,7 @@ def _member(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
         except OutOfRange as error:
             out_of_range = out_of_range or error
         except ConfigError as error:
-            if isinstance(value, dict | list | tuple) and _holds(bare(member), value):
+            if _holds(bare(member), value):
                 errors.append(str(error))
     if out_of_range is not None:
         raise out_of_range
@@ -140,7 +140,9 @@ def _holds(kind: Any, value: Any) -> bool:
     outer = get_origin(kind) or kind
     if isinstance(value, dict):
         return outer is dict or (dataclasses.is_dataclass(kind) and kind is not Duration)
-    return outer in (tuple, list)
+    if isinstance(value, list | tuple):
+        return outer in (tuple, list)
+    return dataclasses.is_dataclass(value) and _is_of(kind, value)
 
 
 def _sequence(kind: Any, value: Any, key: str, node: Node) -> Any:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from raysl.checkpoint.files import Found, newest_whole
-from raysl.config.dump import differences, dump, to_dict
+from raysl.config.dump import differences, dump
 from raysl.config.load import stored_settings
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse
@@ -103,8 +103,7 @@ class RunFolder(Folder):
 
 def _other_workers(before: RunConfig | Mapping[str, Any], config: RunConfig) -> list[str]:
     """A line where the workers differ of a run whose batch follows them."""
-    tree = to_dict(before) if isinstance(before, RunConfig) else before
-    now, then = config.train.workers, tree.get("train", {}).get("workers", config.train.workers)
+    now, then = config.train.workers, _train_setting(before, "workers", config)
     if config.train.reference_workers is None or now == then:
         return []
     return [f"train.workers: {then} -> {now}, which the batch follows by train.reference_workers"]
@@ -112,5 +111,11 @@ def _other_workers(before: RunConfig | Mapping[str, Any], config: RunConfig) -> 
 
 def _epochs(found: Found, before: RunConfig | Mapping[str, Any], config: RunConfig) -> int:
     """Epochs that a checkpoint was trained for; where an older raysl did not note them, those of the last start."""
-    tree = to_dict(before) if isinstance(before, RunConfig) else before
-    return int(found.meta.get("epochs") or tree.get("train", {}).get("epochs", config.train.epochs))
+    return int(found.meta.get("epochs") or _train_setting(before, "epochs", config))
+
+
+def _train_setting(before: RunConfig | Mapping[str, Any], name: str, config: RunConfig) -> Any:
+    """A setting of `train` at the last start; where an older raysl did not store it, that of this one."""
+    if isinstance(before, RunConfig):
+        return getattr(before.train, name)
+    return before.get("train", {}).get(name, getattr(config.train, name))

@@ -28,6 +28,12 @@ def quickstart(*overrides: str) -> Any:
     return raysl.load_config("quickstart", list(overrides))
 
 
+def with_inner(node: str, **changes: Any) -> Any:
+    """The settings of the quickstart with fields of a node replaced in memory, which loading has not checked."""
+    config = quickstart()
+    return replace(config, **{node: replace(getattr(config, node), **changes)})
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -39,6 +45,10 @@ def quickstart(*overrides: str) -> Any:
         (lambda: raysl.pretrain("quickstart"), "config: 'quickstart' is no RunConfig; give what raysl.load_config.*"),
         (lambda: raysl.pretrain(None), "config: None is no RunConfig; give what raysl.load_config.*"),
         (lambda: raysl.pretrain(replace(quickstart(), seed=-1)), "seed: -1 is out of range; .*"),
+        (lambda: raysl.pretrain(replace(quickstart(), data=None)), "data: null is no DataConfig; give an instance .*"),
+        (lambda: raysl.pretrain(with_inner("train", epochs=2.5)), "train.epochs: 2.5 is no int; write a whole number"),
+        (lambda: raysl.pretrain(with_inner("method", name="mae")), "method.name: 'mae' has other settings than .*"),
+        (lambda: raysl.pretrain(with_inner("method", views=3)), "method.views: 3 is no .*; give an instance of .*"),
         (lambda: raysl.load_backbone(None), "None is no path or URI; give a text such as .*"),
         (lambda: raysl.benchmark(3), "3 is no path or URI; .*"),
         (lambda: raysl.benchmark("x", "knn"), r"benchmarks: 'knn' is one text; give a list of them, \['knn'\]"),
