@@ -6,23 +6,21 @@ from html import escape
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from raysl.report.contents import Score
+from raysl.report.bars import COLUMNS, is_drawn, whiskers
+from raysl.report.chart import Chart, legend
 from raysl.report.families import FEATURES, Family, Stages
-from raysl.report.figures import COLUMNS, GRID, INK, MUTED, TRAINED, VARIABLES, drawing, to_svg, whiskers
 from raysl.report.html import table
-from raysl.report.legend import legend
 from raysl.report.line_chart import Line, line_chart, lines_of
 from raysl.report.score_table import COLUMN_TITLES
 from raysl.report.summary import large, readable
 
+COLOUR = "var(--trained)"
 MAX_BY_CLASS = 30
 """Classes that are all drawn; of more the worst and the best, half of so many each."""
 
 
-def reliability_figure(found: Mapping[str, Any], name: str) -> str:
+def reliability_figure(found: Mapping[str, Any]) -> str:
     """The diagram of `raysl.benchmarks.suite.figures.reliability` with the expected calibration error.
 
     Raises:
@@ -32,17 +30,15 @@ def reliability_figure(found: Mapping[str, Any], name: str) -> str:
     if bins.ndim != 2 or bins.shape[1] != 3 or not np.isfinite(bins).all() or bins.min() < 0:
         raise ValueError("bins are [mean confidence, share that is right, number of images]")
     confidence, share, counts = bins.T
-    figure = Figure(figsize=(4.4, 3.9))
-    with drawing(figure) as axes:
-        axes.plot([0, 100], [0, 100], color=MUTED, linewidth=1.2, linestyle="--")
-        axes.vlines(100 * confidence, 100 * confidence, 100 * share, color=TRAINED, linewidth=2, alpha=0.45)
-        axes.scatter(100 * confidence, 100 * share, s=18 + 180 * counts / counts.max(), color=TRAINED, linewidths=0)
-        axes.set(xlim=(-3, 103), ylim=(-3, 103), xticks=range(0, 101, 25), yticks=range(0, 101, 25))
-        axes.set_xlabel("confidence, %", color=MUTED, fontsize=10)
-        axes.set_ylabel("right, %", color=MUTED, fontsize=10)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", color=GRID, linewidth=0.8)
-        svg = to_svg(figure, name, "Reliability: share of right predictions over their confidence")
+    chart = Chart(420, 370, "Reliability: share of right predictions over their confidence")
+    ticks = [(float(tick), str(tick)) for tick in range(0, 101, 25)]
+    chart.frame([0, 100], [0, 100], "confidence, %", "right, %", x_ticks=ticks)
+    chart.line([(0, 0), (100, 100)], stroke="var(--muted)", stroke_width=1.2, stroke_dasharray="5 4")
+    for mean, right, count in zip(100 * confidence, 100 * share, counts / counts.max(), strict=True):
+        gap: dict[str, Any] = {"stroke": COLOUR, "stroke_width": 2, "stroke_opacity": 0.45}
+        chart.line([(mean, mean), (mean, right)], **gap)
+        chart.dot((mean, right), float(np.sqrt(8 + 90 * count)), fill=COLOUR)
+    svg = chart.svg()
     means = np.average(100 * bins[:, :2], axis=0, weights=counts)
     error = float(found["ece"])
     note = (
@@ -93,17 +89,17 @@ def _class_row(name: str, value: float, end: float) -> str:
     return f'<td class="name">{escape(name)}</td><td class="number">{shown}</td>{bar}'
 
 
-def curves_figures(found: Mapping[str, Any], name: str) -> str:
+def curves_figures(found: Mapping[str, Any]) -> str:
     """Drawings of lines: {title: {"x": name, "y": name, "lines": {name: [[x, y], ...]}}}.
 
     Raises:
         ValueError, TypeError, KeyError, AttributeError: if it is something else.
     """
     drawings = []
-    for place, (title, content) in enumerate(found.items()):
+    for title, content in found.items():
         named = [(str(key), _points(points)) for key, points in content["lines"].items()]
         x, y = str(content["x"]), str(content["y"])
-        drawings.append(line_chart(lines_of(named), x, y, f"{name}-{place}", str(title)))
+        drawings.append(line_chart(lines_of(named), x, y, str(title)))
     return "".join(drawings)
 
 
@@ -113,55 +109,51 @@ def _points(found: Sequence[Sequence[Any]]) -> list[tuple[float, float]]:
     return sorted(pair for pair in pairs if math.isfinite(pair[0]) and math.isfinite(pair[1]))
 
 
-def family_figure(family: Family, name: str) -> str:
+def family_figure(family: Family) -> str:
     """One number at several k, or the like: trained with its whiskers, untrained and raw pixels."""
     lines = []
     for column, colour in COLUMNS:
-        members = [(x, score) for x, score in family.scores.items() if _is_drawn(score, column)]
+        members = [(x, score) for x, score in family.scores.items() if is_drawn(score, column)]
         points = [(x, float(getattr(score, column))) for x, score in members]
         bounds = [whiskers(score) if column == "trained" else None for _, score in members]
         lines.append(Line(COLUMN_TITLES[column], points, colour, bounds=bounds))
     unit = next(iter(family.scores.values())).unit
-    return line_chart(lines, family.x, unit, name, family.title)
+    return line_chart(lines, family.x, unit, family.title)
 
 
-def stages_figure(stages: Stages, name: str) -> str:
-    """Bars of one number by stage, from the first to the last: trained with whiskers, untrained, raw pixels."""
+def stages_figure(stages: Stages) -> str:
+    """Return bars of one number by stage, from the first to the last: trained with whiskers, untrained, raw pixels."""
     scores = list(stages.scores.values())
-    drawn = [(column, colour) for column, colour in COLUMNS if any(_is_drawn(score, column) for score in scores)]
-    figure = Figure(figsize=(max(4.4, 0.9 + 0.85 * len(scores)), 3.2))
-    with drawing(figure) as axes:
-        for place, (column, colour) in enumerate(drawn):
-            _column_bars(axes, scores, column, colour, (place - (len(drawn) - 1) / 2) * 0.8 / len(drawn), len(drawn))
-        axes.set_xticks(range(len(scores)), list(stages.scores), fontsize=10)
-        axes.set_ylabel(scores[0].unit, color=MUTED, fontsize=10)
-        axes.tick_params(axis="both", length=0)
-        axes.tick_params(axis="x", labelcolor=INK)
-        axes.grid(axis="y", color=GRID, linewidth=0.8)
-        axes.margins(y=0.12)
-        svg = to_svg(figure, name, f"{stages.title}: trained, untrained, raw pixels")
-    marks = legend([(VARIABLES[colour], "o", COLUMN_TITLES[column]) for column, colour in drawn])
+    columns = [(name, colour) for name, colour in COLUMNS if any(is_drawn(score, name) for score in scores)]
+    reaches = {place: whiskers(score) for place, score in enumerate(scores)}
+    values = [float(getattr(score, name)) for score in scores for name, _ in columns if is_drawn(score, name)]
+    ends = [end for reach in reaches.values() for end in reach or ()]
+    chart = Chart(max(420, 80 + 80 * len(scores)), 310, f"{stages.title}: trained, untrained, raw pixels")
+    ticks = [(float(place), name) for place, name in enumerate(stages.scores)]
+    chart.frame([-0.5, len(scores) - 0.5], [0.0, *values, *ends], " ", scores[0].unit, padding=0, x_ticks=ticks, top=40)
+    thick = 0.8 / max(1, len(columns)) * (chart.x(1) - chart.x(0))
+    for turn, (name, colour) in enumerate(columns):
+        for place, score in enumerate(scores):
+            if is_drawn(score, name):
+                left = chart.x(place) + (turn - len(columns) / 2) * thick
+                reach = reaches[place] if name == "trained" else None
+                _stage_bar(chart, (left, 0.9 * thick), float(getattr(score, name)), colour, reach)
+                if name == "trained":
+                    top = chart.y(max(0.0, float(score.trained), *(reach or ())))
+                    where: dict[str, Any] = {"x": left + 0.45 * thick, "y": top - 5, "text_anchor": "middle"}
+                    chart.add("text", large(score.trained, score.unit), class_="label", **where)
+    marks = legend([(colour, "o", COLUMN_TITLES[name]) for name, colour in columns])
     note = f"<figcaption>From shallow to deep; {FEATURES}: what the network gives at its end.</figcaption>"
-    return f"<figure><h3>{escape(stages.title)}</h3>{marks}{svg}{note}</figure>"
+    return f"<figure><h3>{escape(stages.title)}</h3>{marks}{chart.svg()}{note}</figure>"
 
 
-def _column_bars(axes: Axes, scores: Sequence[Score], column: str, colour: str, shift: float, num: int) -> None:
-    """The bars of one column of the scores, at their places moved by `shift`."""
-    for place, score in enumerate(scores):
-        if not _is_drawn(score, column):
-            continue
-        value, top = float(getattr(score, column)), float(getattr(score, column))
-        axes.bar(place + shift, value, width=0.8 / num * 0.9, color=colour)
-        if column == "trained":
-            if (reach := whiskers(score)) is not None:
-                top = reach[1]
-                errors = [[value - reach[0]], [top - value]]
-                axes.errorbar(place + shift, value, yerr=errors, color=INK, capsize=2.5, linewidth=1.2)
-            text: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": 9.5, "color": INK}
-            at = (place + shift, max(0.0, top))
-            axes.annotate(large(value, score.unit), at, xytext=(0, 3), textcoords="offset points", **text)
-
-
-def _is_drawn(score: Score, column: str) -> bool:
-    value = getattr(score, column)
-    return value is not None and math.isfinite(value)
+def _stage_bar(
+    chart: Chart, span: tuple[float, float], value: float, colour: str, reach: tuple[float, float] | None
+) -> None:
+    """Draw one upright bar, whose left edge and width are in pixels, with its whiskers."""
+    (left, width), (top, bottom) = span, sorted((chart.y(0.0), chart.y(value)))
+    chart.add("rect", x=left, y=top, width=width, height=bottom - top, fill=colour)
+    if reach is not None:
+        x, low, high = left + width / 2, chart.y(reach[0]), chart.y(reach[1])
+        path = f"M{x:.1f} {low:.1f}V{high:.1f}M{x - 3:.1f} {low:.1f}h6M{x - 3:.1f} {high:.1f}h6"
+        chart.add("path", d=path, fill="none", stroke="var(--ink)", stroke_width=1.2)

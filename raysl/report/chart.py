@@ -14,6 +14,10 @@ CLASS_COLOURS = (
 )
 """Colours of classes, checkpoints and lines, in this order; they can be read on light and on dark paper."""
 
+CLASS_SHAPES = ("o", "^")
+MAX_NAMED_CLASSES = len(CLASS_COLOURS) * len(CLASS_SHAPES)
+"""Classes that colour and shape can tell apart."""
+
 Point = tuple[float, float]
 Ticks = Sequence[tuple[float, str]]
 
@@ -123,7 +127,9 @@ class Chart:
         *,
         is_log: bool = False,
         padding: float = 0.04,
+        y_padding: float = 0.04,
         x_ticks: Ticks | None = None,
+        is_whole: bool = False,
         top: float = 26,
     ) -> None:
         """Draw axes on which all values fit, and set `x` and `y` to their scales.
@@ -132,15 +138,17 @@ class Chart:
             xs, ys: the values.
             x_title, y_title: what stands below the horizontal axis, and above the vertical one.
             is_log: whether the horizontal axis may be logarithmic.
-            padding: see `Scale.fit`, of the horizontal axis.
+            padding, y_padding: of both axes, see `Scale.fit`.
             x_ticks: what is written at the horizontal axis; default: round numbers.
+            is_whole: whether only whole numbers are written there.
             top: pixels above the drawing.
         """
         bottom, right = self.height - (40 if x_title else 24), self.width - 14
-        self.y = Scale.fit(ys, bottom, top, 5)
+        self.y = Scale.fit(ys, bottom, top, 5, padding=y_padding)
         left = 14 + LETTER * max((len(text) for _, text in self.y.ticks), default=2)
-        self.x = Scale.fit(xs, left + 4, right, max(3, int((right - left) // 90)), is_log, padding)
-        self.x = self.x if x_ticks is None else replace(self.x, ticks=x_ticks)
+        self.x = Scale.fit(xs, left + 4, right, max(3, int((right - left) // 70)), is_log, padding)
+        ticks = self.x.ticks if x_ticks is None else x_ticks
+        self.x = replace(self.x, ticks=[one for one in ticks if not is_whole or one[0] == round(one[0])])
         for value, text in self.y.ticks:
             self.add("line", class_="grid", x1=left, x2=right, y1=self.y(value), y2=self.y(value))
             self.add("text", text, class_="tick", x=left - 6, y=self.y(value) + 4, text_anchor="end")
@@ -165,12 +173,37 @@ class Chart:
         """Add a dot at a point, given in the values of the axes."""
         self.add("circle", title=title, cx=self.x(point[0]), cy=self.y(point[1]), r=radius, **attributes)
 
+    def marker(self, x: float, y: float, radius: float, shape: str, colour: str, title: str = "") -> None:
+        """Add a filled circle (`o`) or triangle (`^`) at a place in pixels."""
+        if shape == "o":
+            self.add("circle", title=title, cx=x, cy=y, r=radius, fill=colour)
+        else:
+            path = f"M{x:.1f} {y - radius:.1f}l{radius:.1f} {2 * radius:.1f}h{-2 * radius:.1f}Z"
+            self.add("path", title=title, d=path, fill=colour)
+
+    def whiskers(self, x: float, low: float, high: float, colour: str) -> None:
+        """Add a vertical line from one value to another at a place of the horizontal axis, with a cap at each end."""
+        at, bottom, top = self.x(x), self.y(low), self.y(high)
+        path = f"M{at:.1f} {bottom:.1f}V{top:.1f}M{at - 3:.1f} {bottom:.1f}h6M{at - 3:.1f} {top:.1f}h6"
+        self.add("path", d=path, fill="none", stroke=colour, stroke_width=1.4)
+
     def svg(self) -> str:
         """Return the drawing as an element of a page."""
         size, style = f"0 0 {_attribute(self.width)} {_attribute(self.height)}", f"max-width:{self.max_width:.0f}px"
         body = "".join(self.parts)
         label = escape(self.label)
         return f'<svg class="chart" viewBox="{size}" role="img" aria-label="{label}" style="{style}">{body}</svg>'
+
+
+def legend(entries: Sequence[tuple[str, str, str]]) -> str:
+    """Return (colour, shape, name) entries as a list that wraps."""
+    shapes = {"o": '<circle cx="6" cy="6" r="5.5" {}/>', "^": '<path d="M6 0L12 12H0Z" {}/>'}
+    items = "".join(
+        f'<li><svg viewBox="0 0 12 12" aria-hidden="true">{shapes[shape].format(f"""style="fill:{colour}" """.strip())}'
+        f"</svg>{escape(name)}</li>"
+        for colour, shape, name in entries
+    )
+    return f'<ul class="legend">{items}</ul>'
 
 
 def spelled(value: float) -> str:

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from raysl.report.figures import BAD, GRID, MUTED, TRAINED, drawing, to_svg
-from raysl.report.html import slug
+from raysl.report.chart import Chart
 
 MAX_POINTS = 400
 """Longer courses are drawn as means of so many stretches."""
@@ -18,6 +15,7 @@ MIN_SMOOTHED = 50
 """Shorter courses are drawn as they are."""
 MAX_DOTS = 12
 MAX_MARKS = 5
+COLOUR = "var(--trained)"
 
 
 @dataclass(frozen=True)
@@ -85,31 +83,27 @@ def curve(course: Course, last_step: float | None = None) -> str:
         course: what to draw.
         last_step: where the axis of the steps ends, at the earliest; it begins at 0.
     """
-    figure = Figure(figsize=(3.9, 2.2))
     steps, values = thinned(course.steps), thinned(course.values)
-    with drawing(figure) as axes:
-        is_smoothed = not course.quantity.is_smooth and len(values) >= MIN_SMOOTHED
-        marker = "o" if len(values) <= MAX_DOTS else ""
-        width, alpha = (1.0, 0.35) if is_smoothed else (2.0, 1.0)
-        axes.plot(steps, values, color=TRAINED, linewidth=width, alpha=alpha, marker=marker, markersize=4)
-        if is_smoothed:
-            axes.plot(steps, running_mean(values, len(values) // 10), color=TRAINED, linewidth=2)
-        for step in course.broken[:MAX_MARKS]:
-            axes.axvline(step, color=BAD, linewidth=1.5, linestyle="--")
-        is_constant = np.ptp(values) <= 1e-9 * np.abs(values).max()  # has no range of its own
-        if (course.quantity.from_zero or is_constant) and values.min() >= 0:
-            axes.set_ylim(0, float(values.max()) * 1.08 or 1.0)
-        elif is_constant:
-            axes.set_ylim(float(values.min()) * 1.08, 0)
-        end = max(float(steps[-1]), last_step or 0.0, 1.0)
-        axes.set_xlim(-0.02 * end, 1.02 * end)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=4))
-        axes.ticklabel_format(axis="y", scilimits=(-3, 6), useMathText=False)
-        axes.yaxis.get_offset_text().set_color(MUTED)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", color=GRID, linewidth=0.8)
-        return to_svg(figure, f"curve-{slug(course.key)}", f"{course.quantity.title} over the steps of training")
+    is_constant = np.ptp(values) <= 1e-9 * np.abs(values).max()  # has no range of its own
+    ys = [float(values.min()), float(values.max())]
+    if is_constant or (course.quantity.from_zero and ys[0] >= 0):
+        ys.append(0.0)
+    end = max(float(steps[-1]), last_step or 0.0, 1.0)
+    chart = Chart(374, 210, f"{course.quantity.title} over the steps of training")
+    chart.frame([0.0, end], ys, padding=0.02, is_whole=True, top=10)
+    is_smoothed = not course.quantity.is_smooth and len(values) >= MIN_SMOOTHED
+    faint: dict[str, Any] = {"stroke_width": 1, "stroke_opacity": 0.35} if is_smoothed else {"stroke_width": 2}
+    chart.line(list(zip(steps, values, strict=True)), stroke=COLOUR, **faint)
+    if len(values) <= MAX_DOTS:
+        for step, value in zip(steps, values, strict=True):
+            chart.dot((step, value), 3, fill=COLOUR)
+    if is_smoothed:
+        means = running_mean(values, len(values) // 10)
+        chart.line(list(zip(steps, means, strict=True)), stroke=COLOUR, stroke_width=2)
+    for step in course.broken[:MAX_MARKS]:
+        style: dict[str, Any] = {"stroke": "var(--bad)", "stroke_width": 1.5, "stroke_dasharray": "5 3"}
+        chart.add("line", x1=chart.x(step), x2=chart.x(step), y1=chart.y.start, y2=chart.y.end, **style)
+    return chart.svg()
 
 
 def thinned(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -55,7 +55,7 @@ def figures_of(report: RunReport) -> dict[str, dict[str, str]]:
     pictures = report.retrieved or {}
     found = {}
     for benchmark in dict.fromkeys([*by_benchmark, *report.figures, *pictures]):
-        drawn = _of_scores(by_benchmark.get(benchmark, ()), benchmark)
+        drawn = _of_scores(by_benchmark.get(benchmark, ()))
         drawn |= _of_figures(report.figures.get(benchmark), benchmark)
         if benchmark in pictures:
             drawn["retrieved images"] = _drawn(partial(_grid, pictures[benchmark], _class_names(report)), benchmark)
@@ -65,13 +65,13 @@ def figures_of(report: RunReport) -> dict[str, dict[str, str]]:
     return found
 
 
-def _of_scores(scores: Sequence[Score], benchmark: str) -> dict[str, str]:
+def _of_scores(scores: Sequence[Score]) -> dict[str, str]:
     """Drawings of numbers that belong together."""
     drawn = {}
-    for place, stages in enumerate(stages_of(scores)):
-        drawn[_lower(stages.title)] = stages_figure(stages, f"{anchor(benchmark)}-stages{place}")
-    for place, family in enumerate(families(scores)):
-        drawn[_lower(family.title)] = family_figure(family, f"{anchor(benchmark)}-family{place}")
+    for stages in stages_of(scores):
+        drawn[_lower(stages.title)] = stages_figure(stages)
+    for family in families(scores):
+        drawn[_lower(family.title)] = family_figure(family)
     return drawn
 
 
@@ -87,9 +87,9 @@ def _of_figures(figures: Any, benchmark: str) -> dict[str, str]:
     classes = confusion.get("classes") if isinstance(confusion, Mapping) else None
     kinds: dict[str, Callable[[Any], str]] = {
         "confusion": confusion_figure,
-        "reliability": partial(reliability_figure, name=f"{anchor(benchmark)}-reliability"),
+        "reliability": reliability_figure,
         "per_class": partial(per_class_figure, classes=classes if isinstance(classes, list) else []),
-        "curves": partial(curves_figures, name=f"{anchor(benchmark)}-curves"),
+        "curves": curves_figures,
     }
     titles = {"per_class": "classes"}
     return {

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
@@ -175,5 +174,7 @@ def _fitting(text: str, width: int) -> tuple[str, ImageFont.FreeTypeFont]:
 
 @cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """The font that comes with matplotlib, the same on every machine."""
-    return ImageFont.truetype(str(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"), size)
+    """Return the font that comes with matplotlib, the same on every machine."""
+    from matplotlib import get_data_path  # half a second, which no start should wait for
+
+    return ImageFont.truetype(str(Path(get_data_path()) / "fonts" / "ttf" / "DejaVuSans-Bold.ttf"), size)

@@ -6,9 +6,9 @@ from html import escape
 
 import numpy as np
 
+from raysl.report.chart import MAX_NAMED_CLASSES, legend
 from raysl.report.contents import RunReport, ViewSample
 from raysl.report.curves import MAX_MARKS, MAX_POINTS, MIN_SMOOTHED, Course, courses, curve
-from raysl.report.figures import MAX_NAMED_CLASSES, class_colour, class_shape, embedding_map
 from raysl.report.images import (
     MAX_NEIGHBOURS,
     MAX_ROWS,
@@ -19,8 +19,15 @@ from raysl.report.images import (
     neighbour_sheet,
     thumbnail_map,
 )
-from raysl.report.legend import legend
-from raysl.report.projection import MIN_POINTS, chosen, has_collapsed, project
+from raysl.report.projection import (
+    MIN_POINTS,
+    chosen,
+    class_colour,
+    class_shape,
+    embedding_map,
+    has_collapsed,
+    project,
+)
 from raysl.report.summary import readable
 
 PAGE_WIDTH, SHEET_GAP, MIN_SHEET = 1080, 40, 560

@@ -1,7 +1,11 @@
-"""Embeddings in two dimensions."""
+"""The map of embeddings: their projection into two dimensions, and its drawing."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from raysl.report.chart import CLASS_COLOURS, CLASS_SHAPES, MAX_NAMED_CLASSES, Chart
 
 MAX_POINTS = 1000
 MIN_POINTS = 10
@@ -52,3 +56,45 @@ def level(points: NDArray[np.float64]) -> NDArray[np.float64]:
     _, axes = np.linalg.eigh(centred.T @ centred)  # by ascending variance
     turned: NDArray[np.float64] = centred @ axes[:, ::-1]
     return turned if np.ptp(turned[:, 0]) >= np.ptp(turned[:, 1]) else turned[:, ::-1]
+
+
+WIDTH = 540
+FLATTEST = 0.3
+"""Least height of a map, as a share of its width."""
+
+
+def embedding_map(points: NDArray[np.float64], labels: NDArray[np.int64], class_names: Sequence[str]) -> str:
+    """Draw points [N, 2] in the colour and shape of their class; up to 20 classes have their name at their middle."""
+    extent = np.ptp(points, axis=0) + 0.06 * np.ptp(points, axis=0).max()
+    height = WIDTH * float(np.clip(extent[1] / extent[0], FLATTEST, 1.0))
+    chart = Chart(WIDTH, height, "Map of the embeddings, coloured by class")
+    zoom = min(WIDTH / extent[0], height / extent[1])
+    centre = (points.max(axis=0) + points.min(axis=0)) / 2
+    pixels = (points - centre) * zoom * (1, -1) + (WIDTH / 2, height / 2)  # [N, 2], upwards is less
+    classes = [int(label) for label in np.unique(labels)]
+    for label in classes:
+        chart.parts.append('<g fill-opacity=".85">')
+        for x, y in pixels[labels == label]:
+            chart.marker(float(x), float(y), 3, class_shape(label), class_colour(label))
+        chart.parts.append("</g>")
+    for label in classes if len(classes) <= MAX_NAMED_CLASSES else []:
+        if 0 <= label < len(class_names):
+            _name_at_middle(chart, pixels[labels == label], class_names[label])
+    return chart.svg()
+
+
+def _name_at_middle(chart: Chart, pixels: NDArray[np.float64], name: str) -> None:
+    """Write a class's name just above the point that is nearest to the median of its points."""
+    x, y = pixels[np.argmin(np.square(pixels - np.median(pixels, axis=0)).sum(axis=1))]
+    text = name if len(name) <= 16 else name[:15] + "…"
+    chart.add("text", text, class_="label halo", x=float(x), y=max(12.0, float(y) - 8), text_anchor="middle")
+
+
+def class_colour(label: int) -> str:
+    """Return the colour of a class; grey for unlabelled (-1)."""
+    return CLASS_COLOURS[label % len(CLASS_COLOURS)] if label >= 0 else "var(--muted)"
+
+
+def class_shape(label: int) -> str:
+    """Return the marker of a class: the second ten classes differ by shape."""
+    return CLASS_SHAPES[label // len(CLASS_COLOURS) % len(CLASS_SHAPES)] if label >= 0 else "o"

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from raysl.report.bars import COLUMNS, score_bars, whiskers_note
+from raysl.report.chart import legend
 from raysl.report.contents import Score
-from raysl.report.figures import COLUMNS, VARIABLES, score_bars, whiskers_note
-from raysl.report.legend import legend
 from raysl.report.score_table import COLUMN_TITLES, headings_of, score_table, spread_note
 from raysl.report.summary import large
 from raysl.report.verdict import RIVALS, RULE, gain, notes, verdicts
@@ -57,11 +57,11 @@ def _leading(scores: Sequence[Score]) -> list[Score]:
 def _bars(scores: Sequence[Score], headings: Sequence[str]) -> str:
     """A drawing for each unit, under one legend; numbers without a unit have no axis in common."""
     filled = [(name, colour) for name, colour in COLUMNS if any(getattr(score, name) is not None for score in scores)]
-    marks = legend([(VARIABLES[colour], "o", COLUMN_TITLES[name]) for name, colour in filled])
+    marks = legend([(colour, "o", COLUMN_TITLES[name]) for name, colour in filled])
     drawings = []
-    for place, unit in enumerate(dict.fromkeys(score.unit for score in scores if score.unit)):
+    for unit in dict.fromkeys(score.unit for score in scores if score.unit):
         rows = [row for row, score in enumerate(scores) if score.unit == unit]
-        drawings.append(score_bars([scores[row] for row in rows], [headings[row] for row in rows], f"scores{place}"))
+        drawings.append(score_bars([scores[row] for row in rows], [headings[row] for row in rows]))
     if not drawings:
         return ""
     note = whiskers_note(scores)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.report.assemble import Pictured, assemble, upload
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.results import Result
 from raysl.checkpoint.backbone import Checkpoint
@@ -82,9 +83,6 @@ class Page:
             shown: the images of its pictures.
             features: the trained backbone's, of them.
         """
-        # Imports matplotlib, which a start should not wait for.
-        from raysl.benchmarks.report.assemble import Pictured, assemble, upload
-
         if self.before is not None:
             facts = {name: getattr(self.before, name) for name in ("times", "events", "command", "finished")}
         pictured = Pictured(shown, features, is_held_out=self.images.test is not None)

@@ -12,6 +12,7 @@ from raysl.checkpoint.files import META_FILE, SETTINGS_FILE, checkpoint_names, n
 from raysl.config.arguments import words
 from raysl.config.load import load_dumped
 from raysl.errors import ConfigError
+from raysl.leaderboard.comparison import write_comparison
 from raysl.plan.plan import TrainPlan
 from raysl.report.contents import RunReport
 from raysl.report.stored import parse_report_json
@@ -87,8 +88,6 @@ def compare(
 
 def write_page(reports: Sequence[Report], folder: Folder) -> str:
     """The page of reports that were written; its URI."""
-    from raysl.leaderboard.comparison import write_comparison  # matplotlib, which no start should wait for
-
     return write_comparison([_read(report) for report in reports], folder)
 
 

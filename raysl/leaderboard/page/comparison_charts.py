@@ -4,13 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from matplotlib.figure import Figure
-
 from raysl.leaderboard.comparison import Comparison, Row
+from raysl.report.bars import Bar, bar_chart, whiskers, whiskers_note
+from raysl.report.chart import CLASS_COLOURS, legend
 from raysl.report.contents import Score
 from raysl.report.families import families, stages_of
-from raysl.report.figures import CLASS_COLOURS, bar, bar_axes, drawing, to_svg, whiskers, whiskers_note
-from raysl.report.legend import legend
 from raysl.report.line_chart import Line, line_chart, lines_of
 
 MAX_BARS = 8
@@ -29,7 +27,7 @@ def bars(found: Comparison, rows: Sequence[Row]) -> str:
         alike = [row for row in rows if row.any.unit == unit]
         half = math.ceil(len(alike) / 2)
         for part in (alike[:half], alike[half:]):  # side by side, where the page has room
-            drawings.append(_bars_of(found, part, unit, f"bars{len(drawings)}"))
+            drawings.append(_bars_of(found, part, unit))
     if not any(drawings):
         return ""
     names = found.names[:MAX_NETWORKS]
@@ -54,22 +52,19 @@ def _firsts(rows: Sequence[Row]) -> list[Row]:
     return list({row.any.benchmark: row for row in reversed(rows)}.values())[::-1]
 
 
-def _bars_of(found: Comparison, rows: Sequence[Row], unit: str, name: str) -> str:
+def _bars_of(found: Comparison, rows: Sequence[Row], unit: str) -> str:
     num = min(len(found.names), MAX_NETWORKS)
-    values = [own.trained for row in rows for own in row.scores[:num] if own is not None and math.isfinite(own.trained)]
-    if not values:
+    groups = [(row.any.heading, [_bar(row, place) for place in range(num)]) for row in rows]
+    if not any(bar for _, bars in groups for bar in bars):
         return ""
-    figure = Figure(figsize=(5.4, 0.75 + len(rows) * (0.28 + 0.22 * num)))
-    thickness = 0.78 / num
-    with drawing(figure) as axes:
-        for group, row in enumerate(rows):
-            for place, own in enumerate(row.scores[:num]):
-                if own is not None and math.isfinite(own.trained):
-                    middle, colour = group + (place - (num - 1) / 2) * thickness, CLASS_COLOURS[place]
-                    is_best = place in row.best
-                    bar(axes, middle, thickness * 0.88, own.trained, unit, colour, whiskers(own), is_best)
-        bar_axes(axes, values, unit, [row.any.heading for row in rows])
-        return to_svg(figure, name, f"Bars of the scores in {unit} of each checkpoint")
+    return bar_chart(groups, unit, f"Bars of the scores in {unit} of each checkpoint")
+
+
+def _bar(row: Row, place: int) -> Bar | None:
+    score = row.scores[place]
+    if score is None or not math.isfinite(score.trained):
+        return None
+    return Bar(score.trained, CLASS_COLOURS[place], whiskers(score), place in row.best)
 
 
 def depth_section(found: Comparison) -> str:
@@ -95,7 +90,7 @@ def _stage_charts(found: Comparison) -> list[str]:
             for own in stages_of(scores):
                 by_title.setdefault(f"{benchmark}: {own.title}", {})[place] = own.scores
     charts = []
-    for turn, (title, members) in enumerate(by_title.items()):
+    for title, members in by_title.items():
         stages = list(next(iter(members.values())))
         are_alike = all(list(own) == stages for own in members.values())
         lines = []
@@ -104,7 +99,7 @@ def _stage_charts(found: Comparison) -> list[str]:
             lines.append(_line(found, place, {depth * gap: score for depth, score in enumerate(by_stage.values())}))
         unit = next(iter(next(iter(members.values())).values())).unit
         x = "stage" if are_alike else "relative depth"
-        charts.append(line_chart(lines, x, unit, f"stage{turn}", title, False, stages if are_alike else ()))
+        charts.append(line_chart(lines, x, unit, title, False, stages if are_alike else ()))
     return charts
 
 
@@ -117,10 +112,7 @@ def _family_charts(found: Comparison) -> list[str]:
                 key = (f"{benchmark}: {own.title}", own.x)
                 by_title.setdefault(key, []).append(_line(found, place, own.scores))
                 units[key] = next(iter(own.scores.values())).unit
-    return [
-        line_chart(lines, key[1], units[key], f"family{turn}", key[0])
-        for turn, (key, lines) in enumerate(by_title.items())
-    ]
+    return [line_chart(lines, key[1], units[key], key[0]) for key, lines in by_title.items()]
 
 
 def _line(found: Comparison, place: int, scores: Mapping[float, Score]) -> Line:
@@ -141,13 +133,13 @@ def steps_section(found: Comparison) -> str:
     runs = found.runs
     charts = {True: list[str](), False: list[str]()}
     headlines = _firsts([row for row in found.rows if row.any.is_headline])
-    for turn, row in enumerate(found.rows if runs else ()):
+    for row in found.rows if runs else ():
         lines = lines_of([(run, _points(found, row, places)) for run, places in runs.items()])
         lines = [line for line in lines if len(line.points) > 1]
         leads = row in headlines or not row.any.unit
         if lines and len(charts[leads]) < MAX_CHARTS:
             title = f"{row.any.benchmark}: {row.any.heading}"
-            charts[leads].append(line_chart(lines, "step", row.any.unit, f"step{turn}", title, False))
+            charts[leads].append(line_chart(lines, "step", row.any.unit, title, False))
     if not any(charts.values()):
         return ""
     shown = "".join(charts[True] or charts[False])
