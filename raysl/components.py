@@ -1,6 +1,6 @@
-"""Names of components: a plain dict of aliases and one function that turns a name into a class.
+"""Names of components: a dict of aliases, and `resolve`, which turns a name into a class.
 
-Nothing registers itself: a Ray worker is a fresh process where a decorator's registry would be empty.
+Classes do not register themselves: a Ray worker is a fresh process, where a decorator's registry would be empty.
 """
 
 import difflib
@@ -125,7 +125,7 @@ ALIASES: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes behind the names in a run's settings, found once: user files need not exist in other processes."""
+    """The classes that a run's settings name, resolved once: other processes may not have a user's files."""
 
     method: type[Any]
     backbone: type[Any]
@@ -133,10 +133,10 @@ class Classes:
 
     @classmethod
     def of(cls, config: Any) -> "Classes":
-        """Those of a `RunConfig`.
+        """Resolve the names in a `RunConfig`.
 
         Raises:
-            ConfigError: if there is no such component.
+            ConfigError: if a component does not exist.
         """
         return cls(
             resolve("method", config.method.name),
@@ -147,7 +147,7 @@ class Classes:
 
 @dataclass(frozen=True)
 class _Limit:
-    where: str
+    source: str
     trusted: frozenset[str]
 
 
@@ -155,14 +155,14 @@ _LIMIT: ContextVar[_Limit | None] = ContextVar("limit", default=None)
 
 
 @contextmanager
-def only_own_components(where: str, trusted: Collection[str] = ()) -> Iterator[None]:
-    """Inside, `resolve` imports components of raysl alone: for settings that others may have written.
+def only_own_components(source: str, trusted: Collection[str] = ()) -> Iterator[None]:
+    """Make `resolve` refuse components that are not raysl's while inside: for settings that others may have written.
 
     Args:
-        where: the file that the settings stand in, for the message.
-        trusted: names of other components that may be imported all the same.
+        source: the file with the settings, for the message.
+        trusted: names of other components that may be imported.
     """
-    token = _LIMIT.set(_Limit(where, frozenset(trusted)))
+    token = _LIMIT.set(_Limit(source, frozenset(trusted)))
     try:
         yield
     finally:
@@ -170,50 +170,53 @@ def only_own_components(where: str, trusted: Collection[str] = ()) -> Iterator[N
 
 
 def resolve(slot: str, name: str) -> type[Any]:
-    """The class behind a component's name.
+    """Return the class behind a component's name.
+
+    >>> resolve("backbone", "resnet").__name__
+    'ResNet'
 
     Args:
         slot: `method`, `backbone`, `source`, `optimizer`, `benchmark` or `callback`.
         name: an alias of that slot, `package.module:Class`, or `path/to/file.py:Class`.
 
     Raises:
-        ConfigError: if there is no such alias, file, module or class (the message lists what is near), or the name
+        ConfigError: if the alias, file, module or class does not exist (the message lists similar names), or the name
             may not be imported here, see `only_own_components`.
     """
-    where, attribute, module = _found(slot, name)
-    found = getattr(module, attribute, None)
-    if not isinstance(found, type):
+    where, attribute, module = _import(slot, name)
+    component = getattr(module, attribute, None)
+    if not isinstance(component, type):
         classes = sorted(k for k, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__)
         raise ConfigError(
             f"{slot} {name!r}: {where} has no class {attribute!r}; its classes: {', '.join(classes) or 'none'}"
         )
-    return found
+    return component
 
 
 def resolve_function(name: str, what: str) -> Callable[..., Any]:
-    """The function behind a name.
+    """Return the function behind a name.
 
     Args:
         name: `package.module:function` or `path/to/file.py:function`.
-        what: it is for, for messages.
+        what: purpose of the function, for messages.
 
     Raises:
         ConfigError: as `resolve`.
     """
-    where, attribute, module = _found(what, name)
-    found = getattr(module, attribute, None)
-    if not callable(found):
+    where, attribute, module = _import(what, name)
+    function = getattr(module, attribute, None)
+    if not callable(function):
         functions = sorted(
             k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", None) == module.__name__
         )[:20]
         raise ConfigError(
             f"{what} {name!r}: {where} has no function {attribute!r}; its functions: {', '.join(functions) or 'none'}"
         )
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
-def _found(slot: str, name: str) -> tuple[str, str, ModuleType]:
-    """File or module of a component, its name in there, and the module."""
+def _import(slot: str, name: str) -> tuple[str, str, ModuleType]:
+    """Return the file or module of a component as written, the component's name in it, and the module."""
     aliases = ALIASES.get(slot, {})
     target = aliases.get(name, name)
     if ":" not in target:
@@ -234,7 +237,7 @@ def _check_allowed(slot: str, name: str, where: str) -> None:
         return
     kind = "file" if where.endswith(".py") else "module"
     raise ConfigError(
-        f"{slot} {name!r} is code that is not raysl's, of the {kind} {where}, and {limit.where} asks for it; nothing "
+        f"{slot} {name!r} is code that is not raysl's, of the {kind} {where}, and {limit.source} asks for it; nothing "
         "was imported. If you trust that code, say trust_code=True, on the command line --trust-code"
     )
 
@@ -246,7 +249,7 @@ def _is_own(where: str) -> bool:
 
 def _module_by_name(slot: str, where: str) -> ModuleType:
     if not all(part.isidentifier() for part in where.split(".")):
-        raise ConfigError(f"{slot}: {where!r} is no name of a module; write package.module:Class")
+        raise ConfigError(f"{slot}: {where!r} is not the name of a module; write package.module:Class")
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The ways in which raysl gives up, and what a shell sees of them. Their messages hold no credentials."""
+"""The errors of raysl and their exit codes. Messages hold no credentials."""
 
 from raysl.redact import redact
 
@@ -15,23 +15,23 @@ class RunInUse(ConfigError):
 
 
 class StorageError(ConfigError):
-    """A remote storage, or the network to it, fails; it may work again later."""
+    """A remote storage, or the network to it, fails; a later try may succeed."""
 
 
 class RunFailed(RuntimeError):
-    """The input was right and the run failed all the same: the message says where and what is left. Exit code 1."""
+    """The run failed although the input was right: the message says where, and what is left. Exit code 1."""
 
     def __init__(self, message: str = "") -> None:
         super().__init__(redact(message))
 
 
 class Stopped(RunFailed, SystemExit):
-    """The run was asked to stop, by Ctrl-C or a signal; what it has trained is saved.
+    """Ctrl-C or a signal stopped the run; its training so far is saved.
 
     A script that does not catch it ends without a traceback.
 
     Attributes:
-        code: 128 and the number of the signal, exit code of the command: 130 for Ctrl-C, 143 for SIGTERM.
+        code: exit code of the command, 128 plus the number of the signal: 130 for Ctrl-C, 143 for SIGTERM.
     """
 
     code: int

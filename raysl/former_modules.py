@@ -1,4 +1,4 @@
-"""Modules under the names that they had in earlier versions, so that imports written for those still work."""
+"""Former names of modules, so that imports written for earlier versions still work."""
 
 import importlib
 import warnings
@@ -26,15 +26,15 @@ MOVED = {
 
 
 class FormerModules(MetaPathFinder):
-    """Finds moved modules; it stands last in `sys.meta_path`, so it is asked for unknown names alone."""
+    """Finds moved modules; it is last in `sys.meta_path`, so it is asked for unknown names only."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Specification of a module that forwards to the moved one; None for any other name."""
+        """Return the specification of a module that forwards to the moved one; None for any other name."""
         return ModuleSpec(name, _Forward(MOVED[name])) if name in MOVED else None
 
 
 class _Forward(Loader):
-    """Loads a module whose attributes are those of another one."""
+    """Loads a module that forwards to another one."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,7 +1,7 @@
-"""Credentials in URIs: used to open them, never written down. What raysl stores or shows has `***` in their place.
+"""Credentials in URIs: used to open them, and replaced by `***` in everything that raysl stores or shows.
 
 `s3://KEY:SECRET@bucket/x` becomes `s3://***@bucket/x`, and `https://host/x?token=abc` becomes `https://host/x?token=***`.
-Opening such a URI leaves out what is `***`, so that the credentials of the environment apply.
+When such a URI is opened, its `***` are left out, so that the credentials of the environment apply.
 """
 
 import logging
@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 HIDDEN = "***"
 KEY_SCHEMES = ("http", "https", "s3", "s3a", "s3n")
-"""Where a user without a password may be a key too. Elsewhere it is a name: a container, a login, `anonymous`."""
+"""Schemes whose user part may be a key even without a password; elsewhere it is a container or a login."""
 _SECRETS = (
     *("password", "passwd", "pwd", "secret", "secretkey", "accesskey", "accountkey", "apikey", "accesskeyid"),
     *("accessid", "token", "signature", "credential", "credentials", "sas"),
@@ -22,7 +22,7 @@ _TAIL = re.compile(r"['\":;,.)\]}]*$")
 
 
 def _user(stop: str) -> re.Pattern[str]:
-    """What stands before the `@` of a URI: in its first part, or, with a slash that should be encoded, beyond it."""
+    """Match scheme and user part of a URI, also one with a slash that should have been encoded."""
     plain = rf"[^/?#{stop}]*"
     port = r"\d*(?:[/?#\s]|$)"
     slashed = rf"[^/?#@:{stop}]+:(?!:|{port})(?:(?!://)[^@{stop}])*"
@@ -39,68 +39,72 @@ _HIDDEN_USER = re.compile(rf"://([^/?#@:]*)(:?){re.escape(HIDDEN)}@")
 
 
 def redact(text: str) -> str:
-    """Free text with the credentials of the URIs in it as `***`."""
+    """Return free text with `***` for the credentials in its URIs.
+
+    >>> redact("reading s3://KEY:SECRET@bucket/images")
+    'reading s3://***@bucket/images'
+    """
     user, parameter = _IN_TEXT
     return parameter.sub(_hide_parameter, user.sub(_hide_user, text))
 
 
 def redact_uri(uri: str) -> str:
-    """A URI with its credentials as `***`: user and password, and secrets among its parameters. A path as it is."""
+    """Return a URI with `***` for its password, key and secret parameters; a path is returned as it is."""
     if "://" not in uri:
         return uri
     user, parameter = _WHOLE
-    return parameter.sub(lambda found: _hide_parameter(found, is_whole=True), user.sub(_hide_user, uri))
+    return parameter.sub(lambda match: _hide_parameter(match, is_whole=True), user.sub(_hide_user, uri))
 
 
 def without_hidden(uri: str) -> str:
-    """A URI without the parts that are `***`."""
+    """Return a URI without the parts that are `***`."""
     if HIDDEN not in uri or "://" not in uri:
         return uri
-    uri = _HIDDEN_USER.sub(lambda found: f"://{found[1]}@" if found[1] else "://", uri)
+    uri = _HIDDEN_USER.sub(lambda match: f"://{match[1]}@" if match[1] else "://", uri)
     base, mark, query = uri.partition("?")
-    kept = "&".join(part for part in query.split("&") if part.partition("=")[2] != HIDDEN)
-    return f"{base}{mark}{kept}" if kept else base
+    parameters = "&".join(part for part in query.split("&") if part.partition("=")[2] != HIDDEN)
+    return f"{base}{mark}{parameters}" if parameters else base
 
 
 def bare_uri(uri: str) -> str:
-    """A URI without its credentials, of whatever kind: the same whoever asks for it."""
+    """Return a URI without credentials of any kind, so that it is the same for every user."""
     return without_hidden(redact_uri(uri))
 
 
 def redact_tree(tree: Any) -> Any:
-    """Plain settings with the credentials in their texts as `***`."""
+    """Return plain settings with `***` for the credentials in their strings."""
     return each_text(tree, redact_uri)
 
 
 def bare_tree(tree: Any) -> Any:
-    """Plain settings without credentials: alike whoever they are of, and where the environment has them."""
+    """Return plain settings without credentials, so that they are the same for every user."""
     return each_text(tree, bare_uri)
 
 
 class Redacted(logging.Filter):
-    """Takes credentials out of what is logged."""
+    """Removes credentials from log records."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Let every record pass, redacted."""
+        """Redact a record, and let it pass."""
         message = record.getMessage()
-        shown = redact(message)
-        if shown != message:
-            record.msg, record.args = shown, None
+        redacted = redact(message)
+        if redacted != message:
+            record.msg, record.args = redacted, None
         return True
 
 
-def _hide_user(found: re.Match[str]) -> str:
-    scheme, user = found[1], found[2]
+def _hide_user(match: re.Match[str]) -> str:
+    scheme, user = match[1], match[2]
     name, colon, _ = user.partition(":")
     if not user or scheme.lower() in KEY_SCHEMES:
         return f"{scheme}://{HIDDEN if user else ''}@"
     return f"{scheme}://{name}{colon}{HIDDEN if colon else ''}@"
 
 
-def _hide_parameter(found: re.Match[str], is_whole: bool = False) -> str:
-    mark, name, value = found.groups()
+def _hide_parameter(match: re.Match[str], is_whole: bool = False) -> str:
+    mark, name, value = match.groups()
     if not _is_secret(name) or not value:
-        return found[0]
+        return match[0]
     tail = _TAIL.search(value) if not is_whole else None
     return f"{mark}{name}={HIDDEN}{tail[0] if tail else ''}"
 
@@ -111,7 +115,7 @@ def _is_secret(name: str) -> bool:
 
 
 def each_text(tree: Any, change: Callable[[str], str]) -> Any:
-    """A plain tree with its texts changed."""
+    """Return a plain tree with `change` applied to its strings."""
     if isinstance(tree, str):
         return change(tree)
     if isinstance(tree, dict):

@@ -55,5 +55,5 @@ def test_names_that_pick_nothing_are_told_with_what_is_near(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", [":", ":X", ".a:X", "a..b:X", "a b:X"])
 def test_a_module_that_cannot_have_that_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no name of a module; write package\.module:Class"):
+    with pytest.raises(ConfigError, match=r"is not the name of a module; write package\.module:Class"):
         resolve("method", name)
