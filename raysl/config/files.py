@@ -1,10 +1,12 @@
 """Configuration files: where names are looked up, the chain of files that a file is based on, and YAML, as OmegaConf
 reads it: `1e-3` is a number, a date is text."""
 
+import copy
 import difflib
 import os
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +147,12 @@ def read_file(path: Path) -> Any:
     Raises:
         ConfigError: if it cannot be read, is not UTF-8, or is not YAML.
     """
-    return read(_text_of(path), str(path))
+    return copy.deepcopy(_parsed(_text_of(path), str(path)))
+
+
+@lru_cache(maxsize=64)  # a sweep loads the same files for each trial, and parsing takes milliseconds
+def _parsed(text: str, origin: str) -> Any:
+    return read(text, origin)
 
 
 def _text_of(path: Path) -> str:
