@@ -1,12 +1,10 @@
-"""Several checkpoints side by side: one table as a page, as JSON, as CSV and as LaTeX."""
+"""A leaderboard of checkpoints: their numbers side by side, and the settings that differ."""
 
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
-from itertools import groupby
 from typing import Any
 
 from raysl.config.dump import leaves, write_inline
@@ -14,14 +12,17 @@ from raysl.config.schema import DataConfig, RunConfig, TrainConfig, is_may_chang
 from raysl.report.contents import RunReport, Score
 from raysl.report.page import redacted
 from raysl.report.stored import plain
-from raysl.report.summary import bounds, number
-from raysl.report.tables import RIVALS, as_csv, latex_table, latex_text, with_unit
+from raysl.report.summary import number
+from raysl.report.tables import RIVALS, Cell, Table, as_csv, with_unit
 from raysl.storage.addresses import cut
-from raysl.storage.folder import Folder, outlast
 
 FORMAT_VERSION = 1
 COMPARED = ("benchmarks",)
 """Settings that a run may change, and that still tell why two numbers differ."""
+TITLES = {"benchmark": "benchmark", "metric": "metric", "title": "heading", "unit": "unit"}
+"""First columns of the CSV, with the fields of a score that they hold."""
+FACTS = ("checkpoint", "step", "method", "backbone", "dataset")
+"""Fields of a report that the JSON has of each checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,17 @@ class Row:
         first = max(shown, key=lambda place: sign * self.scores[place].trained)  # type: ignore[union-attr]
         return [place for place, text in shown.items() if text == shown[first]]
 
+    @property
+    def cells(self) -> list[Cell]:
+        """The numbers as cells of a table; those that were not measured are empty."""
+        best = self.best
+        return [
+            Cell(unit=self.any.unit)
+            if score is None
+            else Cell(score.trained, score.unit, score.deviation, score.interval, place in best)
+            for place, score in enumerate(self.scores)
+        ]
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -91,6 +103,57 @@ class Comparison:
             name: sorted(own, key=lambda place: self.reports[place].step)
             for name, own in zip(names, several, strict=True)
         }
+
+    def table(self, rows: Sequence[Row], label: Callable[[Score], str], title: str = "") -> Table:
+        """Return some rows as a table: a column a checkpoint, then untrained networks and raw pixels.
+
+        Args:
+            rows: of the comparison.
+            label: what a row is called.
+            title: of the column of these names.
+        """
+        rivals = [name for name in RIVALS if any(name in row.rivals for row in rows)]
+        groups: dict[str, list[list[str | Cell]]] = {}
+        for row in rows:
+            beside = [Cell(row.rivals.get(name), row.any.unit) for name in rivals]
+            groups.setdefault(row.any.benchmark, []).append([label(row.any), *row.cells, *beside])
+        return Table([title, *self.names, *(RIVALS[name] for name in rivals)], groups)
+
+    def latex(self) -> str:
+        """Return a `tabular` of booktabs: the best of each row in bold, intervals small beside their numbers."""
+        return self.table(self.rows, with_unit).latex()
+
+    def csv(self) -> str:
+        """Return a line a number: of each checkpoint its value, both ends of its interval, and its deviation."""
+        lines = []
+        for row in self.rows:
+            line = {name: getattr(row.any, field) for name, field in TITLES.items()}
+            for name, cell in zip(self.names, row.cells, strict=True):
+                line |= cell.columns(name)
+            lines.append(line | {name: row.rivals.get(name) for name in RIVALS})
+        columns = [*TITLES, *(column for name in self.names for column in Cell().columns(name)), *RIVALS]
+        return as_csv(columns, [[line[column] for column in columns] for line in lines])
+
+    def json(self) -> str:
+        """Return all of it for machines; NaN and infinities are null."""
+        checkpoints = [
+            {"name": name, **{field: getattr(report, field) for field in FACTS}}
+            for name, report in zip(self.names, self.reports, strict=True)
+        ]
+        rows = [
+            {
+                **{field: getattr(row.any, field) for field in ("benchmark", "metric", "heading", "unit")},
+                "is_lower_better": row.any.is_lower_better,
+                "values": [cell.value for cell in row.cells],
+                "intervals": [cell.interval for cell in row.cells],
+                "deviations": [cell.deviation for cell in row.cells],
+                "best": [self.names[place] for place in row.best],
+                **{name: row.rivals.get(name) for name in RIVALS},
+            }
+            for row in self.rows
+        ]
+        content = {"format": FORMAT_VERSION, "checkpoints": checkpoints, "rows": rows, "settings": self.settings}
+        return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
 
 
 def compare(reports: Sequence[RunReport]) -> Comparison:
@@ -167,91 +230,3 @@ def _settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str | None
         for key, values in lines.items()
         if len(set(values)) > 1 and not any(key == name or key.startswith(f"{name}.") for name in free)
     }
-
-
-def write_comparison(reports: Sequence[RunReport], folder: Folder) -> str:
-    """Write `comparison.html`, `.json`, `.csv` and `.tex` into a folder, which is made if need be.
-
-    Returns:
-        The URI of the page.
-
-    Raises:
-        ValueError: if there is no report.
-    """
-    from raysl.leaderboard.page.comparison import comparison_page
-
-    found = compare(reports)
-    texts = {
-        "comparison.json": comparison_json(found),
-        "comparison.csv": comparison_csv(found),
-        "comparison.tex": comparison_latex(found),
-        "comparison.html": comparison_page(found),
-    }
-    outlast(folder.make)
-    for name, text in texts.items():
-        outlast(partial(folder.write, name, text.encode("utf-8", errors="replace")))
-    return folder.uri_of("comparison.html")
-
-
-def comparison_json(found: Comparison) -> str:
-    """The table for machines; NaN and infinities are null."""
-    checkpoints = [
-        {
-            "name": name,
-            **{field: getattr(report, field) for field in ("checkpoint", "step", "method", "backbone", "dataset")},
-        }
-        for name, report in zip(found.names, found.reports, strict=True)
-    ]
-    rows = [
-        {
-            **{field: getattr(row.any, field) for field in ("benchmark", "metric", "heading", "unit")},
-            "is_lower_better": row.any.is_lower_better,
-            "values": [None if own is None else own.trained for own in row.scores],
-            "intervals": [None if own is None else own.interval for own in row.scores],
-            "deviations": [None if own is None else own.deviation for own in row.scores],
-            "best": [found.names[place] for place in row.best],
-            **{name: row.rivals.get(name) for name in RIVALS},
-        }
-        for row in found.rows
-    ]
-    content = {"format": FORMAT_VERSION, "checkpoints": checkpoints, "rows": rows, "settings": found.settings}
-    return json.dumps(plain(content), indent=2, allow_nan=False) + "\n"
-
-
-def comparison_csv(found: Comparison) -> str:
-    """A line a number: of each checkpoint its value, both ends of its interval, and its deviation."""
-    header = ["benchmark", "metric", "title", "unit"]
-    for name in found.names:
-        header += [name, f"{name}: low", f"{name}: high", f"{name}: deviation"]
-    rows = []
-    for row in found.rows:
-        cells: list[str | float | None] = [row.any.benchmark, row.any.metric, row.any.heading, row.any.unit]
-        for own in row.scores:
-            cells += [None] * 4 if own is None else [own.trained, *(own.interval or (None, None)), own.deviation]
-        rows.append([*cells, *(row.rivals.get(name) for name in RIVALS)])
-    return as_csv([*header, *RIVALS], rows)
-
-
-def comparison_latex(found: Comparison) -> str:
-    """A `tabular` of booktabs: the best of each row in bold, intervals small beside their numbers."""
-    rivals = [name for name in RIVALS if any(name in row.rivals for row in found.rows)]
-    head = ["", *map(latex_text, found.names), *(RIVALS[name] for name in rivals)]
-    rows = []
-    for row in found.rows:
-        cells = [latex_text(with_unit(row.any))]
-        cells += [_latex_cell(own, place in row.best) for place, own in enumerate(row.scores)]
-        cells += [number(row.rivals.get(name), row.any.unit) for name in rivals]
-        rows.append((row.any.benchmark, cells))
-    groups = [[cells for _, cells in group] for _, group in groupby(rows, key=lambda pair: pair[0])]
-    return latex_table(head, groups)
-
-
-def _latex_cell(score: Score | None, is_best: bool) -> str:
-    if score is None:
-        return ""
-    value = number(score.trained, score.unit)
-    value = f"\\textbf{{{value}}}" if is_best else value
-    spread = bounds(score.interval, score.unit)
-    if not spread and score.deviation is not None:
-        spread = f"$\\pm$ {number(score.deviation, score.unit)}"
-    return f"{value} {{\\scriptsize {spread}}}" if spread else value

@@ -1,19 +1,23 @@
-"""The files of a leaderboard, written while its sweep runs."""
+"""The files of a leaderboard, written while its sweep runs, and those of a comparison of checkpoints."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from raysl.errors import ConfigError
 from raysl.leaderboard.best import RUN_FILE, BestRun, best_runs, folder_of, runnable
 from raysl.leaderboard.choice import Choice
+from raysl.leaderboard.comparison import compare
 from raysl.leaderboard.entry import Entry
-from raysl.leaderboard.latex import latex
 from raysl.leaderboard.leaderboard import CSV, JSON, PAGE, TEX, Leaderboard
 from raysl.leaderboard.page.axes import Axis
+from raysl.leaderboard.page.comparison import comparison_page
 from raysl.leaderboard.page.importance import Importance, importance
 from raysl.leaderboard.page.neighbours import neighbours_of
 from raysl.leaderboard.page.page import Extras, page
-from raysl.storage.folder import Folder
+from raysl.report.contents import RunReport
+from raysl.storage.folder import Folder, outlast
 
 log = logging.getLogger("raysl")
 
@@ -40,7 +44,7 @@ class LeaderboardFiles:
         """
         self._put(CSV, board.csv())
         self._put(JSON, board.json())
-        self._put(TEX, latex(board))
+        self._put(TEX, board.latex())
         best = best_runs(board)
         self._extras.explain = self._explained
         self._extras.configs = {told.file: text for told in best if (text := self._config(told, board))}
@@ -86,3 +90,20 @@ class LeaderboardFiles:
 def write(board: Leaderboard, folder: Folder) -> None:
     """Write all files of a leaderboard into its sweep's folder; one that writes often keeps a `LeaderboardFiles`."""
     LeaderboardFiles(folder).write(board)
+
+
+def write_comparison(reports: Sequence[RunReport], folder: Folder) -> str:
+    """Write `comparison.html`, `.json`, `.csv` and `.tex` into a folder, which is made if need be.
+
+    Returns:
+        The URI of the page.
+
+    Raises:
+        ValueError: if there is no report.
+    """
+    found = compare(reports)
+    texts = {"json": found.json(), "csv": found.csv(), "tex": found.latex(), "html": comparison_page(found)}
+    outlast(folder.make)
+    for kind, text in texts.items():
+        outlast(partial(folder.write, f"comparison.{kind}", text.encode("utf-8", errors="replace")))
+    return folder.uri_of("comparison.html")

@@ -1,12 +1,12 @@
-"""The rows of a leaderboard as flat objects, and those as CSV and as aligned text."""
+"""The rows of a leaderboard as flat objects, and those as CSV, as aligned text and as LaTeX."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raysl.leaderboard.choice import Choice
 from raysl.leaderboard.entry import Objective
 from raysl.nn.collapse import COLLAPSE
-from raysl.report.tables import as_csv
+from raysl.report.tables import Cell, Table, as_csv
 
 COSTS = ("seconds", "gpu_hours", "step_s", "memory_gb")
 """What a run takes, as far as it is known."""
@@ -120,6 +120,43 @@ def _cell(row: Choice, name: str, value: Any) -> str:
     if number is not None and number.deviation is not None and name not in ENDS:
         return f"{shown(number.mean)} ± {shown(number.deviation, 2)}"
     return shown(value)
+
+
+def latex(rows: Sequence[Choice], objectives: Sequence[Objective]) -> str:
+    """Return a `tabular` of booktabs, the best row first: what varies, then objectives and measurements.
+
+    The best number of each objective is bold. Beside a number stands small its deviation over seeds, or of one seed
+    alone its 95 % interval.
+    """
+    settings = varied(rows)
+    numbers = [*(objective.metric for objective in objectives), *measured(rows, objectives)]
+    units = {name: unit for row in rows for run in row.runs for name, unit in run.units.items()}
+    has_config = any(row.config for row in rows)
+    has_seeds = any(len(row.counted) > 1 for row in rows)
+    best = {
+        objective.metric: min((objective.key(row.value(objective.metric)) for row in rows), default=(True, 0.0))
+        for objective in objectives
+    }
+    keys = {objective.metric: objective.key for objective in objectives}
+    body: list[list[str | Cell]] = []
+    for row in rows:
+        cells: list[str | Cell] = [row.config] if has_config else []
+        cells += [shown(row.settings.get(name)) for name in settings]
+        cells += [str(len(row.counted))] if has_seeds else []
+        for name in numbers:
+            is_best = name in keys and keys[name](row.value(name)) == best[name]
+            cells.append(_latex_cell(row, name, units, is_best))
+        body.append(cells or [row.runs[0].trial])
+    head = ["config"] if has_config else []
+    return Table([*head, *settings, *(["seeds"] if has_seeds else []), *numbers], {"": body}).latex()
+
+
+def _latex_cell(row: Choice, name: str, units: Mapping[str, str], is_best: bool) -> Cell:
+    number = row.numbers.get(name)
+    if number is None:
+        return Cell()
+    interval = number.interval if number.deviation is None else None
+    return Cell(number.mean, units.get(name, ""), number.deviation, interval, is_best)
 
 
 def shown(value: Any, digits: int = 4) -> str:

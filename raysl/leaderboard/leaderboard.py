@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysl.leaderboard.choice import Choice, choices, pareto, ranked
 from raysl.leaderboard.entry import Entry, SweepFacts
-from raysl.leaderboard.flat import csv_text, flat_rows, text_table, told
+from raysl.leaderboard.flat import csv_text, flat_rows, latex, text_table, told
 from raysl.leaderboard.stored import json_text, parse
 from raysl.redact import redact, redact_tree, redact_uri
 from raysl.storage.addresses import absolute, cut, join
@@ -97,6 +97,10 @@ class Leaderboard:
     def csv(self) -> str:
         """The rows as a table that loads elsewhere."""
         return csv_text(self.rows)
+
+    def latex(self) -> str:
+        """The rows as a `tabular` of booktabs."""
+        return latex(self.choices, self.facts.objectives)
 
     def json(self) -> str:
         """The text of `leaderboard.json`, which `load` reads back."""

@@ -1,13 +1,17 @@
-"""The scores as tables that load elsewhere: CSV in full precision, LaTeX as a paper prints them."""
+"""Rows of numbers with intervals, written as HTML, CSV in full precision and LaTeX as a paper prints them."""
 
 import csv
 import io
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from itertools import groupby
 
 from raysl.report.contents import Score
-from raysl.report.summary import bounds, number
+from raysl.report.html import grouped_table
+from raysl.report.summary import bounds, number, readable
 
 COLUMNS = ("benchmark", "metric", "title", "unit", "trained", "low", "high", "deviation", "untrained", "pixels", "note")
 """Of the CSV: `low` and `high` are the ends of the 95 % interval of `trained`."""
@@ -25,6 +29,104 @@ _SPECIAL = {
     "*": "{*}",
     **{char: f"\\{char}" for char in "{}$&#_%"},
 }
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of a table, and what stands beside it.
+
+    Args:
+        value: the number; None: there is none.
+        unit: `%`, or another; may be empty.
+        deviation: its standard deviation.
+        interval: at 95 %.
+        is_best: whether it is the best of those that it is compared with.
+
+    >>> Cell(81.25, interval=(80.0, 82.5), is_best=True).latex()
+    '\\\\textbf{81.25} {\\\\scriptsize 80.00 to 82.50}'
+    """
+
+    value: float | None = None
+    unit: str = "%"
+    deviation: float | None = None
+    interval: tuple[float, float] | None = None
+    is_best: bool = False
+
+    @property
+    def text(self) -> str:
+        """The number for people."""
+        return self._spelled(self.value)
+
+    @property
+    def bounds(self) -> str:
+        """Both ends of the interval for people; empty without one."""
+        return (
+            "" if self.interval is None else f"{self._spelled(self.interval[0])} to {self._spelled(self.interval[1])}"
+        )
+
+    def columns(self, name: str) -> dict[str, float | None]:
+        """Return the number, both ends of its interval and its deviation as columns of a CSV."""
+        low, high = self.interval or (None, None)
+        return {name: self.value, f"{name}: low": low, f"{name}: high": high, f"{name}: deviation": self.deviation}
+
+    def html(self) -> str:
+        """Return the number with its deviation beside it and its interval beneath, as HTML."""
+        deviation = f' <span class="spread">± {number(self.deviation, self.unit)}</span>' if self.deviation else ""
+        beneath = f'<div class="spread">{self.bounds}</div>' if self.interval else ""
+        return f"{self.text}{deviation}{beneath}"
+
+    def latex(self) -> str:
+        """Return the number, bold where it is the best, with its interval or else its deviation small behind it."""
+        value = f"\\textbf{{{self.text}}}" if self.is_best else self.text
+        deviation = "" if self.deviation is None else f"$\\pm$ {number(self.deviation, self.unit)}"
+        spread = self.bounds or deviation
+        return f"{value} {{\\scriptsize {spread}}}" if spread else value
+
+    def _spelled(self, value: float | None) -> str:
+        if value is None or self.unit == "%" or not math.isfinite(value):
+            return number(value, self.unit)
+        return readable(value) if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of texts and numbers.
+
+    Args:
+        head: names of the columns.
+        groups: rows by the name of their group.
+    """
+
+    head: Sequence[str]
+    groups: Mapping[str, Sequence[Sequence[str | Cell]]]
+
+    def html(self, with_names: bool = False) -> str:
+        """Return the table as HTML.
+
+        Args:
+            with_names: whether each group has its name above it.
+        """
+        head = f"<th>{escape(self.head[0])}</th>"
+        head += "".join(f'<th class="number">{escape(title)}</th>' for title in self.head[1:])
+        groups = []
+        for name, rows in self.groups.items():
+            title = f'<th class="group" scope="rowgroup" colspan="{len(self.head)}">{escape(name)}</th>'
+            groups.append([title] * with_names + ["".join(map(_html_cell, row)) for row in rows])
+        return grouped_table(head, groups)
+
+    def latex(self) -> str:
+        """Return the table as a `tabular` of booktabs, its groups set apart."""
+        cells = [
+            [[cell.latex() if isinstance(cell, Cell) else latex_text(cell) for cell in row] for row in rows]
+            for rows in self.groups.values()
+        ]
+        return latex_table([latex_text(title) for title in self.head], cells)
+
+
+def _html_cell(cell: str | Cell) -> str:
+    if isinstance(cell, str):
+        return f'<td class="name">{escape(cell)}</td>'
+    return f'<td class="number{" best" * cell.is_best}">{cell.html()}</td>'
 
 
 def score_csv(scores: Sequence[Score]) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from raysl.leaderboard.comparison import Comparison, compare, comparison_csv, comparison_latex, unique, write_comparison
+from raysl.leaderboard.comparison import Comparison, compare, unique
+from raysl.leaderboard.files import write_comparison
 from raysl.leaderboard.page.comparison import comparison_page
 from raysl.report.contents import RunReport, Score
 from raysl.report.stored import parse_report_json, report_json
@@ -120,7 +121,7 @@ def test_the_page_shows_values_intervals_and_deviations() -> None:
     assert "Comparison of 2 checkpoints" in text
     assert "Probe, top-1 (%)80.0079.00 to 81.5085.2530.00" in text
     assert '<td class="number best">85.25' in full
-    assert "Mine, loss (nats), less is better0.5± 0.1250.25± 0.125" in text
+    assert "Mine, loss (nats), less is better0.5 ± 0.1250.25 ± 0.125" in text
     assert "All 3 numbers" in text
     assert "may not be compared" not in text
     ids = re.findall(r'\bid="([^"]+)"', full)
@@ -159,7 +160,7 @@ def test_stages_share_a_drawing_by_name_or_by_relative_depth() -> None:
 
 
 def test_a_csv_has_each_number_once_under_its_checkpoint() -> None:
-    rows = list(csv.DictReader(io.StringIO(comparison_csv(pair()))))
+    rows = list(csv.DictReader(io.StringIO(pair().csv())))
     assert [row["metric"] for row in rows] == ["top1", "loss", "rankme"]
     first = rows[0]
     assert [first[name] for name in ("first", "first: low", "first: high", "second", "untrained", "pixels")] == [
@@ -171,12 +172,12 @@ def test_a_csv_has_each_number_once_under_its_checkpoint() -> None:
 
 
 def test_latex_has_the_best_in_bold() -> None:
-    lines = comparison_latex(pair()).splitlines()
+    lines = pair().latex().splitlines()
     assert lines[1] == r"\begin{tabular}{lrrr}"
     assert lines[3] == r" & first & second & raw pixels \\"
     assert lines[5] == r"Probe, top-1 & 80.00 {\scriptsize 79.00 to 81.50} & \textbf{85.25} & 30.00 \\"
     assert lines[7].endswith(r"\textbf{0.25} {\scriptsize $\pm$ 0.125} &  \\")
-    assert comparison_latex(compare([report("a_b%", top1(1.0))])).splitlines()[3].startswith(r" & a\_b\% &")
+    assert compare([report("a_b%", top1(1.0))]).latex().splitlines()[3].startswith(r" & a\_b\% &")
 
 
 def test_four_files_are_written_and_hold_the_same(tmp_path: Path) -> None:
@@ -189,8 +190,8 @@ def test_four_files_are_written_and_hold_the_same(tmp_path: Path) -> None:
     assert content["rows"][0]["intervals"] == [[79.0, 81.5], None]
     assert content["rows"][0]["best"] == ["second"]
     assert content["rows"][2]["values"] == [90.0, None]
-    assert (tmp_path / "new" / "comparison.csv").read_text() == comparison_csv(pair())
-    assert (tmp_path / "new" / "comparison.tex").read_text() == comparison_latex(pair())
+    assert (tmp_path / "new" / "comparison.csv").read_text() == pair().csv()
+    assert (tmp_path / "new" / "comparison.tex").read_text() == pair().latex()
     assert Outline(Path(uri).read_text()).text == Outline(comparison_page(pair())).text
 
 
@@ -204,7 +205,7 @@ def test_hostile_text_stays_text_and_credentials_stay_out() -> None:
     outline = Outline(full)
     assert "script" not in outline.tags
     assert not [name for name, _ in outline.attributes if name.startswith("on")]
-    assert "SeCrEt" not in full + comparison_csv(found) + comparison_latex(found)
+    assert "SeCrEt" not in full + found.csv() + found.latex()
 
 
 def test_where_there_are_many_numbers_each_benchmark_has_a_bar() -> None:

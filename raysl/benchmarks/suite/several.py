@@ -12,7 +12,7 @@ from raysl.checkpoint.files import META_FILE, SETTINGS_FILE, checkpoint_names, n
 from raysl.config.arguments import words
 from raysl.config.load import load_dumped
 from raysl.errors import ConfigError
-from raysl.leaderboard.comparison import write_comparison
+from raysl.leaderboard.files import write_comparison
 from raysl.plan.plan import TrainPlan
 from raysl.report.contents import RunReport
 from raysl.report.stored import parse_report_json

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from html import escape
-from itertools import groupby
 
 from raysl.leaderboard.comparison import Comparison, Row
 from raysl.leaderboard.page.comparison_charts import bars, depth_section, steps_section
 from raysl.report.contents import Score
-from raysl.report.html import document, grouped_table, table
+from raysl.report.html import document, table
 from raysl.report.page import contents
-from raysl.report.score_table import COLUMN_TITLES, spread_note, spread_of
-from raysl.report.summary import number
+from raysl.report.score_table import spread_note
 
 
 def comparison_page(found: Comparison) -> str:
@@ -72,39 +70,14 @@ def _num_rivals(row: Row) -> int:
 
 def _table(found: Comparison, rows: Sequence[Row], is_grouped: bool) -> str:
     """Numbers of all checkpoints, the best marked; each benchmark's under its name where they are grouped."""
-    rivals = [name for name in ("untrained", "pixels") if any(name in row.rivals for row in rows)]
-    titles = [*found.names, *(COLUMN_TITLES[name] for name in rivals)]
     has_units = any(row.any.unit != "%" for row in rows)
-    head = "<th></th>" if has_units else "<th>in %</th>"
-    head += "".join(f'<th class="number">{escape(title)}</th>' for title in titles)
-    cells = [_cells(row, rivals, has_units) for row in rows]
-    if not is_grouped:
-        return f'<div class="compared">{grouped_table(head, [cells])}</div>'
-    groups = []
-    for benchmark, group in groupby(zip(rows, cells, strict=True), key=lambda pair: pair[0].any.benchmark):
-        name = f'<th class="group" scope="rowgroup" colspan="{1 + len(titles)}">{escape(benchmark)}</th>'
-        groups.append([name, *(own for _, own in group)])
-    return f'<div class="compared">{grouped_table(head, groups)}</div>'
 
+    def label(score: Score) -> str:
+        unit = f" ({score.unit})" if score.unit and has_units else ""
+        return score.heading + unit + (", less is better" if score.is_lower_better else "")
 
-def _cells(row: Row, rivals: Sequence[str], has_units: bool) -> str:
-    unit = f" ({escape(row.any.unit)})" if row.any.unit and has_units else ""
-    arrow = ", less is better" if row.any.is_lower_better else ""
-    cells = [f'<td class="name">{escape(row.any.heading)}{unit}{arrow}</td>']
-    best = row.best
-    for place, score in enumerate(row.scores):
-        kind = "number best" if place in best else "number"
-        cells.append(f'<td class="{kind}">{_value(score)}</td>')
-    cells += [f'<td class="number">{number(row.rivals.get(name), row.any.unit)}</td>' for name in rivals]
-    return "".join(cells)
-
-
-def _value(score: Score | None) -> str:
-    """A number over its interval, or its deviation."""
-    if score is None:
-        return ""
-    spread = spread_of(score)
-    return number(score.trained, score.unit) + (f'<div class="spread">{spread}</div>' if spread else "")
+    numbers = found.table(rows, label, "" if has_units else "in %")
+    return f'<div class="compared">{numbers.html(is_grouped)}</div>'
 
 
 def _all_numbers(found: Comparison) -> str:

@@ -13,13 +13,13 @@ from raysl.leaderboard.page.axes import spelled
 from raysl.leaderboard.page.head import STATUSES
 from raysl.leaderboard.page.rows import row_name, short_name
 from raysl.leaderboard.references import Reference, references
-from raysl.report.summary import number, readable
+from raysl.report.tables import Cell
 from raysl.storage.addresses import cut
 
 TITLES = {"step_s": "s a step", "memory_gb": "memory, GB", "gpu_hours": "GPU hours"}
 MAX_PLAIN = 25
 """Rows up to which the table has no height of its own."""
-Cell = tuple[str, str, str]
+Column = tuple[str, str, str]
 """Class, what sorts (a number, or text), HTML."""
 
 
@@ -68,7 +68,7 @@ def _filters(rows: Sequence[Choice]) -> str:
     return f'<div class="tools" hidden>{fields}<output id="count"></output></div>'
 
 
-def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Cell]]]:
+def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Column]]]:
     """Headings with their classes, and the cells of each row."""
     rows, objectives = board.choices, board.facts.objectives
     ranks = [objective.metric for objective in objectives]
@@ -117,7 +117,7 @@ def _foot(board: Leaderboard, heads: Sequence[tuple[str, str]]) -> str:
 
 def _range(own: Reference, unit: str) -> str:
     """The number of a rival, or the least and the largest over the rows."""
-    low, high = _spelled(own.low, unit), _spelled(own.high, unit)
+    low, high = (Cell(end, unit).text for end in (own.low, own.high))
     return low if low == high else f"{low} to {high}"
 
 
@@ -130,12 +130,12 @@ def _key(value: float | None) -> str:
     return "" if value is None else repr(float(value))
 
 
-def _rank(place: int, row: Choice, metric: str, is_best: bool) -> Cell:
+def _rank(place: int, row: Choice, metric: str, is_best: bool) -> Column:
     rank = f'<span class="badge best{place + 1}">{place + 1}</span>' if is_best else str(place + 1)
     return "number", str(place + 1), rank if row.value(metric) is not None else '<span class="quiet">–</span>'
 
 
-def _name(row: Choice, path: str) -> Cell:
+def _name(row: Choice, path: str) -> Column:
     """The configuration, and the runs, with links to the pages of those that are finished."""
     links = []
     for run in row.runs:
@@ -157,35 +157,22 @@ def _report(run: Entry, path: str) -> str:
     return f"{name}/report.html" if folder == path else f"{run.path}/report.html"
 
 
-def _number(found: Number | None, unit: str, is_main: bool = False) -> Cell:
+def _number(found: Number | None, unit: str, is_main: bool = False) -> Column:
     """A number, its deviation beside it and its interval beneath."""
     kind = "number main" if is_main else "number"
     if found is None:
         return kind, "", ""
-    text = _spelled(found.mean, unit)
     if found.deviation == 0:
-        return kind, _key(found.mean), text
-    if found.deviation is not None:
-        deviation = number(found.deviation, unit) if unit == "%" else shown(found.deviation, 2)
-        text += f' <span class="spread">± {deviation}</span>'
-    if found.interval is not None:
-        low, high = (_spelled(end, unit) for end in found.interval)
-        text += f'<div class="spread">{low} to {high}</div>'
-    return kind, _key(found.mean), text
+        return kind, _key(found.mean), Cell(found.mean, unit).text
+    return kind, _key(found.mean), Cell(found.mean, unit, found.deviation, found.interval).html()
 
 
-def _bare(found: Number | None, unit: str) -> Cell:
+def _bare(found: Number | None, unit: str) -> Column:
     """A number without what stands beside it."""
-    return ("number", "", "") if found is None else ("number", _key(found.mean), _spelled(found.mean, unit))
+    return ("number", "", "") if found is None else ("number", _key(found.mean), Cell(found.mean, unit).text)
 
 
-def _spelled(value: float, unit: str) -> str:
-    if unit == "%":
-        return number(value, unit)
-    return readable(value) if abs(value) >= 1e4 else shown(value)
-
-
-def _status(row: Choice) -> Cell:
+def _status(row: Choice) -> Column:
     """What its runs do, and why one failed or was stopped."""
     marks = "".join(
         f'<div class="nowrap"><i class="mark {status}">{mark}</i>{escape(words)}</div>'
@@ -202,7 +189,7 @@ def _seeds(row: Choice) -> str:
     return f"{len(row.counted)} of {len(row.runs)}" if len(row.counted) < len(row.runs) else str(len(row.runs))
 
 
-def _setting(row: Choice, name: str) -> Cell:
+def _setting(row: Choice, name: str) -> Column:
     if name not in row.settings:
         return "", "", '<span class="quiet">–</span>'
     value = row.settings[name]
