@@ -223,7 +223,7 @@ class _Training:
 
     def numbers(self, step: int) -> dict[str, float] | None:
         """The newest of each number up to a step; None at the end of the run, of which more is to come."""
-        if self.epoch(step) >= self.config.train.epochs:
+        if self.is_last(step):
             return None
         found: dict[str, float] = {}
         for line in parse_metrics(outlast(partial(self.folder.read_if_there, METRICS_FILE))):
@@ -233,7 +233,17 @@ class _Training:
 
     def epoch(self, step: int) -> float:
         """Epochs that are done after a step."""
-        return float(step / json.loads(outlast(partial(self.folder.read, DATASET_FILE)))["epoch_len"])
+        return step / self._epoch_len
+
+    def is_last(self, step: int) -> bool:
+        """Whether the run ends with a step."""
+        train, epoch_len = self.config.train, self._epoch_len
+        total = train.epochs * epoch_len
+        return step >= (total if train.end is None else min(total, train.end.steps(total, epoch_len)))
+
+    @property
+    def _epoch_len(self) -> int:
+        return int(json.loads(outlast(partial(self.folder.read, DATASET_FILE)))["epoch_len"])
 
     def result(self) -> Result:
         """That of the run, which has ended.

@@ -133,6 +133,8 @@ class CourseConfig:
 
     epochs: Annotated[int, Within(1, 1_000_000)] = field(default=100, metadata=MAY_CHANGE)
     """Passes over the training images. A run that has begun may get more of them, with `extend`, and never fewer."""
+    end: Length | None = None
+    """End of a run whose length is stated in updates, within its `epochs`: 12500st. Default: the last epoch's end."""
     extend: bool = field(default=False, metadata=MAY_CHANGE)
     """Go on with a run whose `epochs` have grown; its learning rate then follows the curve of the longer run."""
     batch_size: Annotated[int, Within(1, 10_000_000)] = 256

@@ -91,7 +91,10 @@ class TrainPlan:
         if train.accumulate > 1:
             _check_parts(train, rest, lanes, world)
         epoch_len = epoch_length(num_samples, train.batch_size, config.data.drop_last)
-        check_phases(config.optim, epoch_len * train.epochs, epoch_len)
+        total_steps = epoch_len * train.epochs
+        if train.end is not None:
+            total_steps = max(1, min(total_steps, train.end.steps(total_steps, epoch_len)))
+        check_phases(config.optim, total_steps, epoch_len)
         precision = train.precision
         if precision == "auto":
             precision = "bf16" if device_type == "cuda" else "fp32"
@@ -100,7 +103,7 @@ class TrainPlan:
             batch_size=train.batch_size,
             lanes=lanes,
             epoch_len=epoch_len,
-            total_steps=epoch_len * train.epochs,
+            total_steps=total_steps,
             last_rows=rest or train.batch_size,
             world=world,
             precision=precision,

@@ -26,6 +26,13 @@ def test_steps_and_rows() -> None:
     assert _plan(3, 96, "data.lanes=48").rows == [32, 32, 32]
 
 
+@pytest.mark.parametrize(("end", "total"), [("25st", 25), ("2ep", 20), ("50%", 20), ("900st", 40), ("0st", 1)])
+def test_a_run_ends_at_its_last_update_or_with_its_epochs(end: str, total: int) -> None:
+    plan = _plan(1, 96, f"train.end={end}")
+    assert (plan.epoch_len, plan.total_steps) == (10, total)
+    assert plan.step(total).progress == 1
+
+
 def test_shares_of_a_step_are_the_rows_that_the_order_deals_out() -> None:
     for world in (1, 2, 3):
         plan = _plan(world, 96, "data.drop_last=false")
