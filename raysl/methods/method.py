@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
+from raysl.data.stream.targets import TargetRecipe
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.drop_path import draws_of
 from raysl.plan.setup import Setup
@@ -78,6 +79,12 @@ class Method(nn.Module, ABC):
         config: Any = setup.config.method
         recipe: ViewRecipe = config.views.recipe()
         return recipe
+
+    @classmethod
+    def targets(cls, setup: Setup) -> TargetRecipe | None:
+        """How images and their targets (boxes, masks) become batches, of a method whose source has targets. Default:
+        None, batches are made of the views."""
+        return None
 
     @abstractmethod
     def training_step(self, batch: Batch, step: Step) -> StepOutput:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from raysl.components import Classes, resolve
 from raysl.config.schema import RunConfig
@@ -10,6 +11,7 @@ from raysl.config.sizes import setting_of
 from raysl.data.ingest.split_parts import warn_of_notes
 from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
+from raysl.data.stream.targets import TargetLoader, TargetRecipe
 from raysl.errors import ConfigError
 from raysl.methods.place import check_place
 from raysl.nn.backbones.freezing import check_freeze
@@ -125,7 +127,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     return Prepared(
         setup=setup,
         classes=classes,
-        loader=loader_of(setup, train, recipe, config.data.augment_on == "task"),
+        loader=loader_of(setup, train, recipe, config.data.augment_on == "task", classes.method.targets(setup)),
         test=test if online_knn is not None or has_held_out else None,
         online_knn=online_knn,
         has_held_out=has_held_out,
@@ -166,10 +168,21 @@ def views_of(setup: Setup, classes: Classes) -> ViewRecipe:
     return recipe
 
 
-def loader_of(setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: bool) -> Loader:
-    """What makes the batches of a run of a split's images."""
+def loader_of(
+    setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: bool, targets: TargetRecipe | None = None
+) -> Loader:
+    """Make the loader of a run on a split.
+
+    Args:
+        setup: of the run.
+        split: the training images.
+        recipe: their views.
+        augment_in_task: whether views are augmented where they are cut.
+        targets: makes the batches in place of the views, see `Method.targets`.
+    """
     data = setup.config.data
-    return Loader(
+    make = Loader if targets is None else partial(TargetLoader, targets=targets)
+    return make(
         split=split,
         recipe=recipe,
         order=setup.plan.order(split),

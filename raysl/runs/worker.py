@@ -16,7 +16,9 @@ from ray.train.collective import broadcast_from_rank_zero
 from raysl import distributed as dist
 from raysl.config.schema import RunConfig
 from raysl.data.decode.images import CorruptLog
+from raysl.data.stream.loader import LocalBatches
 from raysl.data.stream.pipeline import RayBatches
+from raysl.data.stream.targets import BATCHES_AHEAD, TargetLoader
 from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.methods.place import prepare_device
 from raysl.plan.plan import TrainPlan
@@ -27,6 +29,7 @@ from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.prepare import Prepared
 from raysl.runs.ray_reporter import RayReporter, local_logs
 from raysl.storage.owner import Owner
+from raysl.train.batches import BatchStream
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.callbacks.held_out import HeldOut
@@ -139,6 +142,10 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     except StorageError as error:
         failure = disk.failure or f"the checkpoint at step {state.step} could not be stored: {error}"
         return Outcome(state.step, failure)
+    except ConfigError as error:
+        if dist.world() > 1:  # the other ranks wait for this one until Ray Train ends them
+            raise
+        return Outcome(state.step, str(error), is_input_wrong=True)
     return Outcome(state.step, broken.failure or disk.failure, ended=state.ended)
 
 
@@ -183,10 +190,12 @@ def _prepare_process(job: Job, device: torch.device) -> None:
     repeat_kernels(job.config.train.deterministic)
 
 
-def _batches(job: Job, plan: TrainPlan, device: torch.device, corrupt: CorruptLog) -> RayBatches:
-    data = job.config.data
+def _batches(job: Job, plan: TrainPlan, device: torch.device, corrupt: CorruptLog) -> BatchStream:
+    data, loader = job.config.data, job.run.loader
+    if isinstance(loader, TargetLoader):
+        return LocalBatches(loader, dist.rank(), dist.world(), device, BATCHES_AHEAD, corrupt)
     return RayBatches(
-        loader=job.run.loader,
+        loader=loader,
         total_steps=plan.total_steps,
         rank=dist.rank(),
         world=dist.world(),

@@ -87,22 +87,44 @@ class Loader:
 
         Copies to a GPU start from pinned memory, so that they run while the host continues.
         """
-        views = {name: _move(view, device) for name, view in loaded.views.items()}
-        index, epoch, extras = loaded.index.numpy(), step // self.order.epoch_len, loaded.extras
+        views = {name: to_device(view, device) for name, view in loaded.views.items()}
+        extras = loaded.extras
         if not self.augment_in_task:
-            done = self._augment(views, index, epoch)
+            done = self._augment(views, loaded.index.numpy(), step // self.order.epoch_len)
             views, extras = done.views, done.extras
+        return self.batch_of(loaded, self.normalized(views), extras, step, device, rank, world)
+
+    def batch_of(
+        self,
+        loaded: Loaded,
+        views: dict[str, Tensor],
+        extras: dict[str, Tensor],
+        step: int,
+        device: torch.device,
+        rank: int,
+        world: int,
+    ) -> Batch:
+        """The batch of a rank's loaded rows at a step, on the device.
+
+        Args:
+            loaded: whose indices and labels it has.
+            views: of the rows, normalised and on the device.
+            extras: of the rows.
+            step: of the run.
+            device: where the batch goes.
+            rank, world: whose rows they are.
+        """
         lane = torch.from_numpy(self.order.lanes_of(step, rank, world))
         return Batch(
-            self.normalized(views),
-            _move(loaded.index, device),
-            _move(loaded.label, device),
-            _move(lane, device),
-            {name: _move(extra, device) for name, extra in extras.items()},
+            views,
+            to_device(loaded.index, device),
+            to_device(loaded.label, device),
+            to_device(lane, device),
+            {name: to_device(extra, device) for name, extra in extras.items()},
             seed=self.order.seed,
-            epoch=epoch,
+            epoch=step // self.order.epoch_len,
             step=step,
-            host_index=index,
+            host_index=loaded.index.numpy(),
         )
 
     def plain(self, rank: int, world: int, device: torch.device) -> Iterator[Batch]:
@@ -250,7 +272,8 @@ class LocalBatches:
                 step += 1
 
 
-def _move(values: Tensor, device: torch.device) -> Tensor:
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copy values to a device; to a GPU from pinned memory, while the host goes on."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 

@@ -1,0 +1,74 @@
+"""Batches of images with targets (boxes, masks), which each training worker reads and decodes itself.
+
+An image has any number of boxes and masks, and batches are of any size: they are not cut into the equal blocks that Ray
+Data hands out.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from raysl.data.batch import Batch
+from raysl.data.stream.loader import Loaded, Loader, to_device
+from raysl.transforms.random import SampleRandom
+
+BATCHES_AHEAD = 2
+"""Batches that a worker makes while it trains on one."""
+
+
+class TargetRecipe(ABC):
+    """Makes training batches of the images of a split and their targets."""
+
+    @abstractmethod
+    def example(self, split: Any, index: int, random: SampleRandom) -> Any:
+        """Read, crop and augment an image with its targets.
+
+        Args:
+            split: of the images, of the method's own source.
+            index: of the image in the split.
+            random: numbers of (seed, epoch, index), one row.
+
+        Raises:
+            ConfigError: if a file is missing or broken.
+        """
+
+    @abstractmethod
+    def collate(self, examples: Sequence[Any], index: Tensor) -> Batch:
+        """Join examples, with their indices int64 [B], into a batch on the CPU: normalised views, and targets in
+        `extras`."""
+
+
+@dataclass(frozen=True)
+class TargetLoader(Loader):
+    """Makes the batches of a run on images with targets; plain images are those of any `Loader`.
+
+    Args:
+        targets: makes the training batches.
+    """
+
+    targets: TargetRecipe = field(kw_only=True)
+
+    @override
+    def load(self, step: int, rank: int, world: int) -> Loaded:
+        index, epoch = self.order.batch(step, rank, world), step // self.order.epoch_len
+
+        def example(row: int) -> Any:
+            random = SampleRandom(self.order.seed, epoch, index[row : row + 1], 0)
+            return self.targets.example(self.split, int(index[row]), random)
+
+        with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // world)) as pool:
+            examples = list(pool.map(example, range(len(index))))
+        batch = self.targets.collate(examples, torch.from_numpy(index))
+        return Loaded(batch.views, batch.extras, batch.index, batch.label)
+
+    @override
+    def finish(self, loaded: Loaded, step: int, device: torch.device, rank: int = 0, world: int = 1) -> Batch:
+        views = {name: to_device(view, device) for name, view in loaded.views.items()}
+        return self.batch_of(loaded, views, loaded.extras, step, device, rank, world)
