@@ -1,34 +1,31 @@
 """Object detection by Faster R-CNN or Mask R-CNN that is fine-tuned from the backbone (MoCo, arXiv 1911.05722, 4.2)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import torch
+from torch import Tensor
+from typing_extensions import override
 
-from raysl import distributed as dist
-from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Metric, Needs
-from raysl.benchmarks.dense.average_precision import THRESHOLDS, Detected, precisions_by_class
-from raysl.benchmarks.dense.boxes import BoxSplit, coco_boxes, voc_boxes
-from raysl.benchmarks.dense.coco_scores import coco_precisions, run_lengths, tools
+from raysl.benchmarks.benchmark import Context, Findings, Labelled, Metric
+from raysl.benchmarks.dense.average_precision import THRESHOLDS, Detected, parse_detections, precisions_by_class
+from raysl.benchmarks.dense.benchmark import Course, TargetBenchmark, TargetConfig
+from raysl.benchmarks.dense.boxes import BoxSplit
+from raysl.benchmarks.dense.coco_scores import coco_precisions, tools
 from raysl.benchmarks.dense.detector import Detector
-from raysl.benchmarks.dense.pictures import Picture, Seeing
 from raysl.benchmarks.dense.schedules import SCHEDULES, optim_of
-from raysl.benchmarks.dense.stream import DenseBatches
-from raysl.benchmarks.dense.training import Course, forget, trained, version_of
-from raysl.config.ranges import Count, Every, Interpolation, Length, Location, NotEmpty, Side, Within
-from raysl.config.schema import BenchmarkConfig
-from raysl.data.order import rank_share
+from raysl.benchmarks.dense.sources import BoxImages, TargetSource
+from raysl.config.ranges import Count, Every, Length, Location, NotEmpty, Side, Within
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import TokenBackbone
-from raysl.plan.plan import TrainPlan
-from raysl.storage.folder import Folder
+from raysl.nn.backbones.freezing import check_freeze
 
-STRIDE = 32
-"""Sides of batches are multiples of it, as in torchvision."""
+if TYPE_CHECKING:
+    from raysl.checkpoint.backbone import Checkpoint
 
 
-class Detection(Benchmark):
+class Detection(TargetBenchmark):
     """Average precision of a detector that is trained from the backbone, all of it.
 
     Metrics `ap`, the mean over overlaps from 0.5 to 0.95, `ap50` and `ap75`, in percent; with masks also `mask_ap`,
@@ -41,15 +38,12 @@ class Detection(Benchmark):
         "VOC 2007 trainval or COCO train2017, with masks there on demand (MoCo, He et al. 2019, arXiv 1911.05722, 4.2)."
     )
     cost = "a training of 12,500 (VOC) or 90,000 (COCO) updates of 16 images of 800 px, for a GPU; as much for a rival"
-    trains = True
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(BenchmarkConfig):
+    class Config(TargetConfig):
         """Settings of the papers' fine-tuning."""
 
         name: str = "detection"
-        interpolation: Interpolation = "bilinear"
-        """How images that are measured are resized; Detectron2 has bilinear."""
         rivals: tuple[Literal["untrained"], ...] = ()
         """What is trained beside the pre-trained backbone: the same one from its initial weights, for as long again."""
         path: Location | None = None
@@ -63,8 +57,6 @@ class Detection(Benchmark):
         """Training images. Default: trainval of VOC, train2017 of COCO."""
         test_set: str | None = None
         """Test images. Default: test of VOC, val2017 of COCO."""
-        limit: Count | None = None
-        """Use only so many images of each set, an even share; default: all."""
         masks: bool = False
         """Have Mask R-CNN tell the masks of objects too; COCO alone has them."""
         eleven_points: bool = True
@@ -80,8 +72,6 @@ class Detection(Benchmark):
         """Most pixels of a long side."""
         iterations: Count | None = None
         """Updates. Default: 12,500 of VOC, 90,000 of COCO."""
-        batch_size: Count = 16
-        """Images of an update."""
         optimizer: Literal["auto", "sgd", "adamw"] = "auto"
         """SGD with momentum 0.9, or AdamW; auto takes AdamW for a ViT."""
         lr: Annotated[float, Within(0, 1e6)] | None = None
@@ -94,100 +84,84 @@ class Detection(Benchmark):
         decay_at: tuple[Length, ...] | None = None
         """Points at which the learning rate falls to a tenth. Default: update 9,500 of 12,500 of VOC, 60,000 and 80,000
         of 90,000 of COCO, in proportion."""
-        precision: Literal["auto", "fp32", "bf16"] = "auto"
-        """Autocast of the forward pass in training; auto is bf16 on GPUs and fp32 on CPUs."""
-        workers: Annotated[int, Within(1, 65_536)] | None = None
-        """Training processes, which share the batch. Default: as many as the run had."""
         checkpoint_every: Every | None = None
         """How often a checkpoint is saved, from which an interrupted training goes on. Default: 500st of VOC, 2500st
         of COCO."""
 
-    @classmethod
-    def needs(cls, config: Config) -> Needs:
-        """See `Benchmark.needs`: it has its own images."""
-        return Needs(labels="none", test=False, own_images=True)
+    Source = BoxImages
+    trained_on = "training images with objects"
 
     @classmethod
+    @override
+    def data(cls, config: Config) -> BoxImages.Config:
+        if config.path is None:
+            raise ConfigError("detection needs path=, the folder of a dataset as VOCdevkit/VOC2007 or COCO")
+        names = ("path", "more", "layout", "train_set", "test_set", "masks", "limit")
+        return BoxImages.Config(**{name: getattr(config, name) for name in names})
+
+    @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; the dataset has to be there, and to fill a batch."""
         if config.layout == "voc" and config.masks:
             raise ConfigError("masks=true needs layout=coco: the boxes of VOC have no masks")
         if config.layout == "coco":
             tools()
             if config.more is not None:
                 raise ConfigError(f"more={config.more} is for another year of VOC; leave it out with layout=coco")
-        train = _training_split(config)
-        _test_split(config)
-        if len(train) < config.batch_size:
-            raise ConfigError(
-                f"{len(train)} training images with objects do not fill a batch of {config.batch_size}; set a smaller "
-                "batch_size"
-            )
-        if config.workers is not None and config.batch_size < config.workers:
-            raise ConfigError(f"batch_size={config.batch_size} leaves some of {config.workers} workers without images")
-        return config, []
+        return super().fit_to(config, images)
 
     @classmethod
+    @override
+    def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
+        backbone = checkpoint.config.backbone
+        check_freeze(config.freeze, checkpoint.backbone.info(backbone), backbone.name)
+
+    @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         return [f"{kind}{name}" for kind in _kinds(config) for name in ("ap", "ap50", "ap75")]
 
-    def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`. It trains on workers of Ray Train."""
-        from raysl.benchmarks.dense.workers import on_workers
+    @override
+    def course(self, context: Context) -> Course:
+        return self.course_on(is_vit=isinstance(context.network, TokenBackbone))
 
-        return on_workers(self.measure_on, context, self.config.workers)
+    def course_on(self, is_vit: bool) -> Course:
+        """The same on a ViT or another network."""
+        config, usual = self.config, SCHEDULES[self.config.layout]
+        names = ("norm", "freeze", "masks", "short_sides", "long_side")
+        is_adamw = config.optimizer == "adamw" or (config.optimizer == "auto" and is_vit)
+        return Course(
+            method=Detector.Config(**{name: getattr(config, name) for name in names}),
+            optim=optim_of(
+                "adamw" if is_adamw else "sgd",
+                lr=config.lr,
+                weight_decay=config.weight_decay,
+                decay_at=usual.decay_at if config.decay_at is None else config.decay_at,
+                warmup=usual.warmup if config.warmup is None else config.warmup,
+            ),
+            iterations=config.iterations or usual.iterations,
+            checkpoint_every=config.checkpoint_every or usual.checkpoint_every,
+        )
 
-    def measure_on(self, context: Context, device: torch.device) -> Findings:
-        """Measure in this process, as one of the ranks that are there.
+    @override
+    def findings(self, results: Mapping[str, Tensor], source: TargetSource, seed: int) -> Findings:
+        detections, sizes = parse_detections(results)
+        test = source.required("test")
+        assert isinstance(test, BoxSplit)
+        return self.scores(detections, test, sizes)
+
+    def scores(self, detections: Sequence[Detected], test: BoxSplit, sizes: Sequence[tuple[int, int]]) -> Findings:
+        """Compute the numbers of detections in the test images.
 
         Args:
-            context: what the benchmark was handed.
-            device: where to train.
-
-        Raises:
-            ConfigError: if a file cannot be read, or the network cannot be trained so.
-            NonFiniteLoss: if the loss stops being finite.
+            detections: in each image.
+            test: the images.
+            sizes: their heights and widths.
         """
-        train, test = _training_split(self.config), _test_split(self.config)
-        if train.classes != test.classes:
-            odd = sorted(set(train.classes) ^ set(test.classes))
-            raise ConfigError(f"training and test images have other classes: {', '.join(odd[:5])}")
-        patch = context.checkpoint.backbone.patch_size
-        multiple = int(np.lcm(STRIDE, 2 * patch if patch else 1))
-        config = self.config
-        seeing = Seeing(context.data, config.short_sides, config.long_side, multiple, config.masks)
-        course = self._course(train, isinstance(context.network, TokenBackbone))
-
-        def batches(plan: TrainPlan) -> DenseBatches[Picture]:
-            return DenseBatches(
-                plan,
-                len(train),
-                train.fingerprint,
-                lambda place, random: seeing.for_training(train, place, random),
-                seeing.collate,
-                device,
-            )
-
-        method = trained(course, context, device, batches)
-        assert isinstance(method, Detector)
-        found: list[Detected] = []
-        sizes: list[tuple[int, int]] = []
-        for place in rank_share(len(test), dist.rank(), dist.world()):
-            image = test.image(place)
-            sizes.append((image.shape[1], image.shape[2]))
-            found.append(detected(method, seeing.for_measuring(image), seeing, sizes[-1], device))
-        found = [one for part in dist.gather_objects(found) for one in part]
-        sizes = [one for part in dist.gather_objects(sizes) for one in part]
-        forget(course, context)
-        return self.findings(found, test, sizes)
-
-    def findings(self, found: list[Detected], test: BoxSplit, sizes: list[tuple[int, int]]) -> Findings:
-        """Numbers of what was found in the test images, whose heights and widths are `sizes`."""
         metrics: list[Metric] = []
         figures: dict[str, dict[str, float]] = {}
         for kind, title in _kinds(self.config).items():
-            by_class = self._by_class(found, test, sizes, is_mask=kind == "mask_")  # [T, K]
+            by_class = self._by_class(detections, test, sizes, is_mask=kind == "mask_")  # [T, K]
             for name, rows in {"ap": slice(None), "ap50": slice(0, 1), "ap75": slice(5, 6)}.items():
                 value = float(np.nanmean(100 * by_class[rows]))
                 metrics.append(
@@ -198,86 +172,17 @@ class Detection(Benchmark):
         return Findings(metrics, figures={"per_class": figures})
 
     def _by_class(
-        self, found: list[Detected], test: BoxSplit, sizes: list[tuple[int, int]], is_mask: bool
+        self, detections: Sequence[Detected], test: BoxSplit, sizes: Sequence[tuple[int, int]], is_mask: bool
     ) -> np.ndarray:
-        """Average precision at each overlap of each class, shares [T, K]; NaN of one without objects."""
+        """Average precision at each overlap of each class, shares [T, K]; NaN for a class without objects."""
         num_classes = len(test.classes)
         if self.config.layout == "voc":
-            return precisions_by_class(found, test.objects, num_classes, THRESHOLDS, self.config.eleven_points)
-        precisions = coco_precisions(found, test.objects, sizes, num_classes, "segm" if is_mask else "bbox")
+            return precisions_by_class(detections, test.objects, num_classes, THRESHOLDS, self.config.eleven_points)
+        precisions = coco_precisions(detections, test.objects, sizes, num_classes, "segm" if is_mask else "bbox")
         shares: np.ndarray = precisions[..., 0].mean(axis=1)
         return shares
 
-    def _course(self, train: BoxSplit, is_vit: bool) -> Course:
-        config, usual = self.config, SCHEDULES[self.config.layout]
-        return Course(
-            method=Detector,
-            settings=Detector.Config(norm=config.norm, freeze=config.freeze, masks=config.masks),
-            optim=optim_of(
-                "adamw" if config.optimizer == "adamw" or (config.optimizer == "auto" and is_vit) else "sgd",
-                lr=config.lr,
-                weight_decay=config.weight_decay,
-                decay_at=usual.decay_at if config.decay_at is None else config.decay_at,
-                warmup=usual.warmup if config.warmup is None else config.warmup,
-            ),
-            iterations=config.iterations or usual.iterations,
-            batch_size=config.batch_size,
-            precision=config.precision,
-            clip_grad=None,
-            checkpoint_every=config.checkpoint_every or usual.checkpoint_every,
-            num_samples=len(train),
-            num_classes=len(train.classes),
-            fingerprint=f"{train.fingerprint}-{config.short_sides}-{config.long_side}",
-            version=version_of(self),
-        )
-
-
-@torch.no_grad()
-def detected(
-    method: Detector, picture: Picture, seeing: Seeing, size: tuple[int, int], device: torch.device
-) -> Detected:
-    """What a detector finds in an image, in pixels of its file.
-
-    Args:
-        method: in evaluation mode.
-        picture: the image as the detector sees it.
-        seeing: how it was made.
-        size: height and width of the file's image.
-        device: where the detector is.
-    """
-    batch = seeing.collate([picture], torch.zeros(1, dtype=torch.int64)).map(lambda values: values.to(device))
-    (one,) = method.found(batch)
-    boxes = one["boxes"].float() / one["boxes"].new_tensor([*picture.scale, *picture.scale])
-    boxes[:, 0::2] = boxes[:, 0::2].clamp(0, size[1])
-    boxes[:, 1::2] = boxes[:, 1::2].clamp(0, size[0])
-    masks = run_lengths(one["masks"].float().cpu(), boxes.cpu(), size) if "masks" in one else ()
-    return Detected(boxes.cpu().numpy(), one["scores"].float().cpu().numpy(), one["labels"].cpu().numpy(), masks)
-
 
 def _kinds(config: Detection.Config) -> dict[str, str]:
-    """What begins the names of metrics, and their titles."""
+    """Prefixes of the names of metrics, with their titles."""
     return {"": "Detection"} | ({"mask_": "Masks of objects"} if config.masks else {})
-
-
-def _training_split(config: Detection.Config) -> BoxSplit:
-    chosen = config.train_set or SCHEDULES[config.layout].train_set
-    split = _split(config, chosen)
-    if config.more is not None:
-        split = split.with_more(voc_boxes(Folder(config.more), SCHEDULES["voc"].train_set))
-    return split.trainable(with_apart=config.layout == "voc").part(config.limit)
-
-
-def _test_split(config: Detection.Config) -> BoxSplit:
-    return _split(config, config.test_set or SCHEDULES[config.layout].test_set).part(config.limit)
-
-
-def _split(config: Detection.Config, chosen: str) -> BoxSplit:
-    """A set of images.
-
-    Raises:
-        ConfigError: if there is no path, or the dataset is not there.
-    """
-    if config.path is None:
-        raise ConfigError("detection needs path=, the folder of a dataset as VOCdevkit/VOC2007 or COCO")
-    folder = Folder(config.path)
-    return voc_boxes(folder, chosen) if config.layout == "voc" else coco_boxes(folder, chosen, config.masks)

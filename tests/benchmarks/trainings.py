@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from raysl import distributed as dist
 from raysl.benchmarks.benchmark import Context, Side
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.checkpoint.files import checkpoint_name
@@ -74,7 +75,7 @@ def context_of(uri: str, folder: Path, side: Side = "trained") -> Context:
 
 
 def train_here(started: list[int], callbacks: Sequence[Callback] = ()) -> Callable[..., TrainedRun]:
-    """`raysl.runs.run.train` without Ray.
+    """`raysl.runs.run.train` without Ray, on the ranks that are there.
 
     Args:
         started: gets the step that each start begins at.
@@ -84,15 +85,20 @@ def train_here(started: list[int], callbacks: Sequence[Callback] = ()) -> Callab
     def train(config: RunConfig, *_: Any) -> TrainedRun:
         run, folder = prepare(config), RunFolder.of(config)
         folder.make()
-        found = begin(run, folder)
-        state = TrainState.create(run.setup, classes=run.classes, is_new=found.name is None)
+        if dist.is_main():
+            begin(run, folder)
+        dist.barrier()
+        found = folder.newest()
+        setup = replace(run.setup, plan=replace(run.setup.plan, world=dist.world()))
+        state = TrainState.create(setup, classes=run.classes, is_new=found.name is None)
         if found.name is not None:
             state.load(Path(folder.path) / found.name)
         started.append(state.step)
         watching = [*run.callbacks, *callbacks, MetricsLog(Path(folder.path))]
-        stream, reporter = LocalBatches(run.loader), LocalReporter(folder.path)
-        fit(state, state.method, run.setup.plan, stream, callbacks=watching, reporter=reporter)
-        if state.step < run.setup.plan.total_steps:
+        stream, reporter = LocalBatches(run.loader, dist.rank(), dist.world()), LocalReporter(folder.path)
+        model = dist.data_parallel(state.method)
+        fit(state, model, setup.plan, stream, callbacks=watching, reporter=reporter)
+        if state.step < setup.plan.total_steps:
             raise Stopped("stopped")
         return TrainedRun.read(config, is_done=True, since=0.0)
 

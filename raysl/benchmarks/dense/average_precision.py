@@ -1,11 +1,13 @@
 """Average precision by the rules of Pascal VOC (Everingham et al., IJCV 2010, section 4.2)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torchvision.ops import box_iou
 
 from raysl.benchmarks.dense.boxes import Objects
@@ -28,7 +30,40 @@ class Detected:
     boxes: np.ndarray
     scores: np.ndarray
     labels: np.ndarray
-    masks: tuple[dict[str, object], ...] = ()
+    masks: tuple[dict[str, Any], ...] = ()
+
+    def tensors(self, size: tuple[int, int]) -> dict[str, Tensor]:
+        """Return the same as tensors, in which images follow each other, see `parse_detections`.
+
+        Args:
+            size: height and width of the image.
+        """
+        counts = [mask["counts"] for mask in self.masks]
+        return {
+            "sizes": torch.tensor([size]),
+            "nums": torch.tensor([len(self.scores)]),
+            "boxes": torch.from_numpy(self.boxes),
+            "scores": torch.from_numpy(self.scores),
+            "labels": torch.from_numpy(self.labels),
+            "mask_lengths": torch.tensor([len(one) for one in counts], dtype=torch.int64),
+            "masks": torch.from_numpy(np.frombuffer(b"".join(counts), np.uint8).copy()),
+        }
+
+
+def parse_detections(tensors: Mapping[str, Tensor]) -> tuple[list[Detected], list[tuple[int, int]]]:
+    """Return the detections in each image, and its height and width, from concatenated `Detected.tensors`."""
+    sizes = [(int(height), int(width)) for height, width in tensors["sizes"].tolist()]
+    nums = tensors["nums"].tolist()
+    runs = [part.numpy().tobytes() for part in torch.split(tensors["masks"], tensors["mask_lengths"].tolist())]
+    has_masks = len(runs) == sum(nums)
+    rows = [torch.split(tensors[name], nums) for name in ("boxes", "scores", "labels")]
+    detections, first = [], 0
+    for size, num, boxes, scores, labels in zip(sizes, nums, *rows, strict=True):
+        counts = runs[first : first + num] if has_masks else []
+        masks = tuple({"size": list(size), "counts": one} for one in counts)
+        detections.append(Detected(boxes.numpy(), scores.numpy(), labels.numpy(), masks))
+        first += num
+    return detections, sizes
 
 
 def precisions_by_class(

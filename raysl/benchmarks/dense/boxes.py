@@ -8,13 +8,14 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
-from torch import Tensor
+from typing_extensions import override
 
-from raysl.benchmarks.dense.files import Files, even_part, lines_of
+from raysl.benchmarks.dense.files import Files, TargetSplit, even_part, lines_of
 from raysl.benchmarks.dense.masks import VOC_CLASSES
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
@@ -52,11 +53,11 @@ class Objects:
 
 
 @dataclass(frozen=True)
-class BoxSplit:
-    """Images and what is in them.
+class BoxSplit(TargetSplit):
+    """Images and the objects in them.
 
     Args:
-        images: files, of one folder or of several behind one another.
+        images: files of one folder, or of several folders one after another.
         objects: of each image, in the same order.
         classes: names.
     """
@@ -65,30 +66,20 @@ class BoxSplit:
     objects: tuple[Objects, ...] = field(repr=False)
     classes: tuple[str, ...]
 
-    def __len__(self) -> int:
-        return len(self.objects)
-
     @property
-    def fingerprint(self) -> str:
-        """Changes when images or boxes do."""
+    @override
+    def files(self) -> tuple[Files, ...]:
+        return self.images
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """Digest of the images and boxes."""
         digest = hashlib.sha256()
         for files in self.images:
             digest.update(files.digest())
-        for found in self.objects:
-            digest.update(found.boxes.tobytes() + found.labels.tobytes() + found.is_apart.tobytes())
+        for objects in self.objects:
+            digest.update(objects.boxes.tobytes() + objects.labels.tobytes() + objects.is_apart.tobytes())
         return digest.hexdigest()[:16]
-
-    def image(self, place: int) -> Tensor:
-        """An image, uint8 [3, H, W].
-
-        Raises:
-            ConfigError: if it is gone or broken.
-        """
-        for files in self.images:
-            if place < len(files):
-                return files.image(place)
-            place -= len(files)
-        raise IndexError(place)
 
     def trainable(self, with_apart: bool) -> "BoxSplit":
         """The images with an object whose box is not empty, with those objects alone.

@@ -6,6 +6,7 @@ Ren et al. 2015, arXiv 1506.01497; He et al. 2017, arXiv 1703.06870; the parts a
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -14,22 +15,29 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.mask_rcnn import MaskRCNN, MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.detection.rpn import AnchorGenerator
 from torchvision.ops import MultiScaleRoIAlign
+from typing_extensions import override
 
+from raysl.benchmarks.dense.average_precision import Detected
+from raysl.benchmarks.dense.boxes import BoxSplit
+from raysl.benchmarks.dense.coco_scores import run_lengths
+from raysl.benchmarks.dense.method import TargetMethod
+from raysl.benchmarks.dense.pictures import BOXES, IMAGES, LABELS, MASKS, SIZES, DetectorInput
 from raysl.benchmarks.dense.pyramid import WIDTH, Pyramid
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.methods.method import Method, StepOutput
+from raysl.methods.method import StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.freezing import freeze
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 
-IMAGES, SIZES, BOXES, LABELS, MASKS = "image", "image.size", "image.boxes", "image.labels", "image.masks"
+STRIDE = 32
+"""Sides of batches are multiples of it, as in torchvision."""
 ANCHOR = 8
 """Side of an anchor in strides of its map: 32 pixels at stride 4."""
 
 
-class Detector(Method):
+class Detector(TargetMethod):
     """Proposals, boxes and, where asked for, masks of objects.
 
     Batches have images as the view "image" [B, 1, 3, H, W], filled up with 0 to one size, and as extras "image.size"
@@ -39,7 +47,7 @@ class Detector(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
-        """Settings of the network."""
+        """Settings of the network and of its images, see `Detection.Config`."""
 
         name: str = "raysl.benchmarks.dense.detector:Detector"
         norm: Literal["sync", "frozen"] = "sync"
@@ -49,15 +57,25 @@ class Detector(Method):
         """Stages of the backbone that stay as they are, with all in front of them."""
         masks: bool = False
         """Have a head for masks."""
+        short_sides: tuple[int, ...] = tuple(range(480, 801, 32))
+        long_side: int = 1333
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
         freeze(backbone, self.config.freeze)
         if self.config.norm == "frozen":
             freeze_norms(backbone)
+        torch.manual_seed(setup.seed)  # the heads begin alike on every backbone, however many numbers that has drawn
         self.pyramid = Pyramid(backbone, nn.BatchNorm2d if self.config.norm == "sync" else None)
         parts = self._parts(setup.data.num_classes)
         self.rpn, self.heads = parts.get_submodule("rpn"), parts.get_submodule("roi_heads")
+
+    @classmethod
+    @override
+    def targets(cls, setup: Setup) -> DetectorInput:
+        config, patch = setup.method, setup.backbone.patch_size
+        multiple = int(np.lcm(STRIDE, 2 * patch if patch else 1))
+        return DetectorInput(setup.config.data, config.short_sides, config.long_side, multiple, config.masks)
 
     @classmethod
     def logged_by(cls, config: Any) -> tuple[str, ...]:
@@ -76,6 +94,31 @@ class Detector(Method):
             _, second = self.heads(maps, proposals, images.image_sizes, targets)
         losses: dict[str, Tensor] = {**first, **second}
         return StepOutput(torch.stack(list(losses.values())).sum(), {name: losses[name].detach() for name in losses})
+
+    @override
+    def measure(self, split: BoxSplit, number: int) -> dict[str, Tensor]:
+        image = split.image(number)
+        size = image.shape[1], image.shape[2]
+        return self.detect(image).tensors(size)
+
+    def detect(self, image: Tensor) -> Detected:
+        """Detect the objects in an image uint8 [3, H, W], in pixels of that image; in evaluation mode."""
+        recipe, size = self.targets(self.setup), (image.shape[1], image.shape[2])
+        picture = recipe.for_measuring(image)
+        batch = recipe.collate([picture], torch.zeros(1, dtype=torch.int64)).map(lambda values: values.to(self.device))
+        (objects,) = self.found(batch)
+        boxes = objects["boxes"].float() / objects["boxes"].new_tensor([*picture.scale, *picture.scale])
+        boxes[:, 0::2] = boxes[:, 0::2].clamp(0, size[1])
+        boxes[:, 1::2] = boxes[:, 1::2].clamp(0, size[0])
+        masks = run_lengths(objects["masks"].float().cpu(), boxes.cpu(), size) if "masks" in objects else ()
+        return Detected(
+            boxes.cpu().numpy(), objects["scores"].float().cpu().numpy(), objects["labels"].cpu().numpy(), masks
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.parameters()).device
 
     @torch.no_grad()
     def found(self, batch: Batch) -> list[dict[str, Tensor]]:

@@ -1,17 +1,20 @@
 """Files of a dataset with masks or boxes: found on the driver, read and decoded one by one."""
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
+from typing_extensions import override
 
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.sources.files import read_if_there
 from raysl.data.sources.listing import files_in
-from raysl.data.split import Missing
+from raysl.data.split import Missing, Rows, Split
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import open_uri
@@ -101,6 +104,48 @@ class Files:
     def told(self, place: int) -> str:
         """Address of a file, for messages."""
         return Folder(self.uri).uri_of(self.names[place])
+
+
+class TargetSplit(Split):
+    """Images of files, each with a target that a subclass reads."""
+
+    is_random_access = True
+
+    @property
+    @abstractmethod
+    def files(self) -> tuple[Files, ...]:
+        """The images, of one folder or of several folders one after another."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.files))
+
+    @cached_property
+    def unit_sizes(self) -> Int64s:  # type: ignore[override]
+        """One read unit: any image can be read by itself."""
+        return np.array([len(self)])
+
+    def image(self, number: int) -> Tensor:
+        """Read an image, uint8 [3, H, W].
+
+        Raises:
+            ConfigError: if it is missing or broken.
+        """
+        files, number = self._file(number)
+        return files.image(number)
+
+    @override
+    def read(self, index: Int64s) -> Rows:
+        places = [self._file(number) for number in index.tolist()]
+        names = [files.names[number] for files, number in places]
+        return Rows([files.read(number) for files, number in places], np.full(len(index), -1), names)
+
+    def _file(self, number: int) -> tuple[Files, int]:
+        """The folder of an image, and its number there."""
+        for files in self.files:
+            if number < len(files):
+                return files, number
+            number -= len(files)
+        raise IndexError(number)
 
 
 def lines_of(folder: Folder, name: str) -> list[str]:

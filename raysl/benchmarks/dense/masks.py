@@ -6,13 +6,15 @@ Dataset, CVPR 2017 (the 150 classes of its scene parsing benchmark).
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from raysl.benchmarks.dense.files import Files, even_part, lines_of
+from raysl.benchmarks.dense.files import Files, TargetSplit, even_part, lines_of
 from raysl.data.decode.decode import opened
 from raysl.data.decode.pixels import CorruptImage
 from raysl.errors import ConfigError
@@ -35,13 +37,13 @@ Layout = Literal["voc", "ade20k"]
 
 
 @dataclass(frozen=True)
-class MaskSplit:
+class MaskSplit(TargetSplit):
     """Images and their masks.
 
     Args:
         images, masks: files, in the same order.
         classes: names, by the numbers that `mask` gives.
-        first: what the files of masks have for class 0; smaller numbers, and 255, do not count.
+        first: number of class 0 in the files of masks; smaller numbers, and 255, are ignored.
     """
 
     images: Files
@@ -49,12 +51,14 @@ class MaskSplit:
     classes: tuple[str, ...]
     first: int
 
-    def __len__(self) -> int:
-        return len(self.images)
-
     @property
-    def fingerprint(self) -> str:
-        """Changes when the images or masks do."""
+    @override
+    def files(self) -> tuple[Files, ...]:
+        return (self.images,)
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """Digest of the images and masks."""
         return hashlib.sha256(self.images.digest() + self.masks.digest()).hexdigest()[:16]
 
     def part(self, limit: int | None) -> "MaskSplit":

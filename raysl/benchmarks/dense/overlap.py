@@ -6,67 +6,56 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raysl import distributed as dist
 from raysl.benchmarks.metric import RESAMPLES, Metric, percentiles
 
 
-class Overlap:
-    """Counts of pixels, image by image.
+def pixel_counts(predicted: Tensor, label: Tensor, num_classes: int) -> Tensor:
+    """Count the right, labelled and predicted pixels of each class in an image, int64 [3, K] on the CPU.
 
     Args:
-        num_classes: K; pixels of a label outside [0, K) do not count.
+        predicted: class of each pixel, an integer in [0, K) [H, W].
+        label: of each pixel, of any integer type [H, W]; pixels of one outside [0, K) are ignored.
+        num_classes: K.
     """
+    label = label.long()
+    is_counted = (label >= 0) & (label < num_classes)
+    label, predicted = label[is_counted], predicted.long()[is_counted]
+    parts = (label[label == predicted], label, predicted)
+    return torch.stack([torch.bincount(part, minlength=num_classes) for part in parts]).cpu()
 
-    def __init__(self, num_classes: int) -> None:
-        self.num_classes = num_classes
-        self.rows: list[Tensor] = []
 
-    def add(self, predicted: Tensor, label: Tensor) -> None:
-        """Count an image.
+def class_ious(counts: np.ndarray) -> np.ndarray:
+    """Intersection over union of each class over all images, in percent [K]; NaN for a class without pixels.
 
-        Args:
-            predicted: class of each pixel, an integer in [0, K) [H, W].
-            label: of each pixel, of any integer type [H, W].
-        """
-        wanted = label.long()
-        counts = (wanted >= 0) & (wanted < self.num_classes)
-        wanted, given = wanted[counts], predicted.long()[counts]
-        hits = _count(wanted[wanted == given], self.num_classes)
-        self.rows.append(torch.stack([hits, _count(wanted, self.num_classes), _count(given, self.num_classes)]).cpu())
+    Args:
+        counts: of each image, see `pixel_counts` [N, 3, K].
+    """
+    return 100 * _ious(counts.sum(axis=0))
 
-    def gather(self) -> None:
-        """Have the images that all ranks counted, those of the first rank first; every rank calls it."""
-        self.rows = [row for rows in dist.gather_objects(self.rows) for row in rows]
 
-    @property
-    def counts(self) -> np.ndarray:
-        """Pixels of each class in each image that are right, that are of it, and that are said to be: [N, 3, K]."""
-        return torch.stack(self.rows).double().numpy()
+def overlap_metrics(counts: np.ndarray, seed: int = 0) -> list[Metric]:
+    """Return `miou` over the classes that have pixels, `pixel_accuracy`, and `class_accuracy`, the mean over classes of
+    the share of their pixels that is right: in percent, with intervals from a bootstrap over images.
 
-    def ious(self) -> np.ndarray:
-        """Intersection over union of each class over all images, in percent [K]; NaN of one that is nowhere."""
-        return 100 * _ious(self.counts.sum(axis=0))
-
-    def metrics(self, seed: int = 0) -> list[Metric]:
-        """`miou`, over the classes that are somewhere; `pixel_accuracy`; `class_accuracy`, the mean over classes of the
-        share of their pixels that is right. In percent, with intervals from a bootstrap over images."""
-        counts = self.counts
-        random = np.random.default_rng(seed)
-        draws = random.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLES)  # [R, N]
-        resampled = np.einsum("rn,nck->rck", draws, counts, optimize=True)
-        titles = {"miou": "Segmentation, mIoU", "pixel_accuracy": "Pixel accuracy", "class_accuracy": "Class accuracy"}
-        own = _scores(counts.sum(axis=0)[None])
-        again = _scores(resampled)
-        return [
-            Metric(
-                name,
-                float(own[name][0]),
-                title=title,
-                is_headline=name == "miou",
-                interval=percentiles(again[name]) if len(counts) > 1 else None,
-            )
-            for name, title in titles.items()
-        ]
+    Args:
+        counts: of each image, see `pixel_counts`, float64 [N, 3, K].
+        seed: of the bootstrap.
+    """
+    random = np.random.default_rng(seed)
+    draws = random.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLES)  # [R, N]
+    resampled = _scores(np.einsum("rn,nck->rck", draws, counts, optimize=True))
+    titles = {"miou": "Segmentation, mIoU", "pixel_accuracy": "Pixel accuracy", "class_accuracy": "Class accuracy"}
+    scores = _scores(counts.sum(axis=0)[None])
+    return [
+        Metric(
+            name,
+            float(scores[name][0]),
+            title=title,
+            is_headline=name == "miou",
+            interval=percentiles(resampled[name]) if len(counts) > 1 else None,
+        )
+        for name, title in titles.items()
+    ]
 
 
 def _scores(counts: np.ndarray) -> dict[str, np.ndarray]:
@@ -93,7 +82,3 @@ def _mean(values: np.ndarray) -> np.ndarray:
     """Over the last dimension, of those that are numbers."""
     are_there = ~np.isnan(values)
     return _share(np.where(are_there, values, 0).sum(axis=-1), are_there.sum(axis=-1).astype(float))
-
-
-def _count(classes: Tensor, num_classes: int) -> Tensor:
-    return torch.bincount(classes, minlength=num_classes)

@@ -8,16 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from raysl.benchmarks.dense.boxes import BoxSplit, Objects
 from raysl.benchmarks.dense.coco_scores import tools
-from raysl.benchmarks.dense.detector import BOXES, IMAGES, LABELS, MASKS, SIZES
 from raysl.benchmarks.dense.pyramid import padded_sides
 from raysl.config.schema import DataConfig
 from raysl.data.batch import Batch
+from raysl.data.stream.targets import TargetRecipe
 from raysl.transforms.channels import network_input
 from raysl.transforms.functional import Interpolation, resize
 from raysl.transforms.random import SampleRandom
+
+IMAGES, SIZES, BOXES, LABELS, MASKS = "image", "image.size", "image.boxes", "image.labels", "image.masks"
+"""Names in batches of a detector, see `Detector`."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,8 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Seeing:
-    """How images are shown to a detector.
+class DetectorInput(TargetRecipe):
+    """Makes a detector's input of images and their objects.
 
     Args:
         data: gives the normalisation.
@@ -57,16 +61,10 @@ class Seeing:
     multiple: int
     has_masks: bool
 
-    def for_training(self, split: BoxSplit, place: int, random: SampleRandom) -> Picture:
-        """An image at a random size, mirrored by half.
-
-        Args:
-            split: of images with objects alone.
-            place: in it.
-            random: of this sample, one row.
-        """
+    @override
+    def example(self, split: BoxSplit, index: int, random: SampleRandom) -> Picture:
         side = self.short_sides[int(random.integers(0, len(self.short_sides))[0])]
-        picture = self._seen(split.image(place), split.objects[place], side, self.has_masks)
+        picture = self._seen(split.image(index), split.objects[index], side, self.has_masks)
         if not random.bernoulli(0.5)[0]:
             return picture
         left, top, right, bottom = picture.boxes.unbind(1)
@@ -100,21 +98,21 @@ class Seeing:
             masks = torch.stack(drawn)
         return Picture(normal, boxes, torch.from_numpy(objects.labels), masks, scale)
 
-    def collate(self, pictures: Sequence[Picture], places: Tensor) -> Batch:
-        """A batch of pictures with their places in the dataset, see `Detector`."""
-        sizes = torch.tensor([picture.image.shape[1:] for picture in pictures])  # [B, 2]
+    @override
+    def collate(self, examples: Sequence[Picture], index: Tensor) -> Batch:
+        sizes = torch.tensor([picture.image.shape[1:] for picture in examples])  # [B, 2]
         height, width = padded_sides(int(sizes[:, 0].max()), int(sizes[:, 1].max()), self.multiple)
-        most = max(1, *(len(picture.labels) for picture in pictures))
-        images = [_filled(picture.image, height, width) for picture in pictures]
+        most = max(1, *(len(picture.labels) for picture in examples))
+        images = [_filled(picture.image, height, width) for picture in examples]
         extras = {
             SIZES: sizes,
-            BOXES: torch.stack([_rows(picture.boxes, most, 0) for picture in pictures]),
-            LABELS: torch.stack([_rows(picture.labels, most, -1) for picture in pictures]),
+            BOXES: torch.stack([_rows(picture.boxes, most, 0) for picture in examples]),
+            LABELS: torch.stack([_rows(picture.labels, most, -1) for picture in examples]),
         }
-        if all(picture.masks is not None for picture in pictures):
-            masks = [_filled(picture.masks, height, width) for picture in pictures if picture.masks is not None]
+        if all(picture.masks is not None for picture in examples):
+            masks = [_filled(picture.masks, height, width) for picture in examples if picture.masks is not None]
             extras[MASKS] = torch.stack([_rows(one, most, 0) for one in masks])
-        return Batch({IMAGES: torch.stack(images)[:, None]}, places, torch.full((len(places),), -1), extras=extras)
+        return Batch({IMAGES: torch.stack(images)[:, None]}, index, torch.full((len(index),), -1), extras=extras)
 
 
 def drawn_mask(segment: Any, height: int, width: int, size: tuple[int, int]) -> Tensor:

@@ -8,11 +8,13 @@ import hashlib
 import json
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from raysl.benchmarks.benchmark import Benchmark, Context, Labelled
 from raysl.benchmarks.suite.code import code_of
+from raysl.benchmarks.suite.locations import content_of
 from raysl.benchmarks.training_runs.held_out_scores import HeldOutScores
 from raysl.benchmarks.training_runs.probe import Probe
 from raysl.checkpoint.files import BACKBONE_FILE
@@ -23,6 +25,7 @@ from raysl.config.load import apply_overrides
 from raysl.config.ranges import Amount, Area, Every, Length, Momentum, Share, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, TrainConfig, is_may_change
 from raysl.config.sizes import made_for
+from raysl.data.split import Split
 from raysl.errors import ConfigError
 from raysl.optim.sgd import SGD
 from raysl.redact import bare_tree
@@ -192,7 +195,31 @@ def training_run(
     run = apply_overrides(run, [*made_for(run), *config.settings])
     if layer_decay is not None and run.optim.layer_decay is None:  # the settings name another optimizer
         run = replace(run, optim=replace(run.optim, layer_decay=layer_decay))
-    return replace(run, name=f"{_word(config.name)}_{_digest(context, run, config)}")
+    return named_run(context, run, config, context.images)
+
+
+def named_run(context: Context, run: RunConfig, config: BenchmarkConfig, images: Mapping[str, Split]) -> RunConfig:
+    """Return the run of a benchmark under a name that follows from everything that its result depends on: the same one
+    at the next start, and another one for other settings, images, weights or code.
+
+    Args:
+        context: of the benchmark.
+        run: its settings but for the name.
+        config: settings of the benchmark.
+        images: training and test images.
+    """
+    return replace(run, name=f"{_word(config.name)}_{_digest(context, run, config, images)}")
+
+
+def machine_of(train: TrainConfig, workers: int) -> dict[str, Any]:
+    """Return the settings of a run's machines that change nothing but the last bits of a result on as many of them.
+
+    Args:
+        train: those of the run.
+        workers: of the training; several of them have a GPU each.
+    """
+    settings = {name: getattr(train, name) for name in ("device", "threads", "cpus_per_worker", "max_failures")}
+    return settings | {"gpus_per_worker": train.gpus_per_worker if workers == 1 else 1.0}
 
 
 def _word(name: str) -> str:
@@ -200,14 +227,16 @@ def _word(name: str) -> str:
     return re.sub(r"\W+", "-", name.rpartition(":")[2])
 
 
-def _digest(context: Context, run: RunConfig, config: TrainingConfig) -> str:
+def _digest(context: Context, run: RunConfig, config: BenchmarkConfig, images: Mapping[str, Split]) -> str:
     """Of all that the result of a run depends on."""
     files = context.checkpoint.meta.get("files", {})
-    images = [context.images[split].state() for split in ("train", "test")]
-    readers = [reader for split in context.images.values() for reader in split.readers()]
-    others = (type(context.network), HeldOutScores, resolve("optimizer", run.optim.name), *readers)
+    states = [images[split].state() for split in ("train", "test")]
+    readers = [reader for split in images.values() for reader in split.readers()]
+    callbacks = [resolve("callback", callback.name) for callback in run.callbacks.values()]
+    others = (type(context.network), *callbacks, resolve("optimizer", run.optim.name), *readers)
     code = code_of(resolve("benchmark", config.name), *others)
-    basis = [_lasting(run), run.train.epochs, str(config.eval_every), images, files.get(BACKBONE_FILE), code]
+    places, every = content_of(config), str(getattr(config, "eval_every", ""))
+    basis = [_lasting(run), run.train.epochs, every, states, places, files.get(BACKBONE_FILE), code]
     return hashlib.sha256(json.dumps(bare_tree(basis), sort_keys=True).encode()).hexdigest()[:8]
 
 

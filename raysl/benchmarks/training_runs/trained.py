@@ -4,7 +4,7 @@ That is kept in the folder of the run when it is done, and its checkpoints go.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from raysl.benchmarks.classifiers.by_class import NAMES, class_means
 from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.benchmarks.training_runs.held_out_scores import FILE, logged_names
+from raysl.benchmarks.training_runs.probe import Probe
 from raysl.checkpoint.files import checkpoint_names, local_copy, remove
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, StorageError
@@ -63,19 +64,41 @@ def trained(run: RunConfig, keep_checkpoints: bool = False) -> Trained:
         RunFailed: if it fails; see `raysl.pretrain`.
         Stopped: if the process was asked to end; the next start goes on.
     """
+    return Trained(**held_out_results(run, keep_checkpoints, lambda result: {"history": _history(result, run)}))
+
+
+def held_out_results(
+    run: RunConfig,
+    keep_checkpoints: bool = False,
+    more: Callable[["TrainedRun"], dict[str, Tensor]] = lambda _: {},
+) -> dict[str, Tensor]:
+    """Train, or go on with, or look up what was trained before; return what a callback of the run has stored in
+    `held_out.safetensors` of the last checkpoint.
+
+    Args:
+        run: as `named_run` gives it.
+        keep_checkpoints: else they are deleted when the results are stored in the folder of the run.
+        more: makes further tensors of the result of the run, to be stored with those.
+
+    Raises:
+        ConfigError: if the run cannot work.
+        RunFailed: if it fails; see `raysl.pretrain`.
+        Stopped: if the process was asked to end; the next start goes on.
+    """
     folder = RunFolder.of(run)
-    kept = _read(outlast(partial(folder.read_if_there, FILE)))
-    if kept is None:
-        log.info("%s trains for %d epoch(s) in %s", run.name, run.train.epochs, folder.uri)
+    results = _read(outlast(partial(folder.read_if_there, FILE)))
+    if results is None:
+        length = run.train.end or f"{run.train.epochs} epoch(s)"
+        log.info("%s trains for %s in %s", run.name, length, folder.uri)
         result = _pretrained(run)
         with local_copy(result.checkpoint, [FILE]) as copy:
-            found = load_file(copy / FILE)
-        kept = found | {"history": _history(result, run)}
-        outlast(partial(folder.write, FILE, save(kept)))
+            results = load_file(copy / FILE)
+        results |= more(result)
+        outlast(partial(folder.write, FILE, save(results)))
     if not keep_checkpoints:
         for name in outlast(partial(checkpoint_names, folder)):
             outlast(partial(remove, folder, name))
-    return Trained(**kept)
+    return results
 
 
 def _read(file: bytes) -> dict[str, Tensor] | None:
@@ -98,9 +121,9 @@ def _pretrained(run: RunConfig) -> "TrainedRun":
     except (RunInUse, StorageError):
         raise
     except ConfigError as error:
-        raise ConfigError(
-            f"the training run of {run.name}: {error} (settings=[key=value] of the benchmark reaches all of its own)"
-        ) from error
+        has_settings = isinstance(run.method, Probe.Config)
+        way = " (settings=[key=value] of the benchmark reaches all of its own)" if has_settings else ""
+        raise ConfigError(f"the training run of {run.name}: {error}{way}") from error
 
 
 def _history(result: "TrainedRun", run: RunConfig) -> Tensor:

@@ -1,14 +1,17 @@
 """Generated pictures of coloured rectangles, in the layouts of real datasets, and what a benchmark is handed."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from raysl import distributed as dist
 from raysl.benchmarks.benchmark import Context
-from raysl.checkpoint.backbone import Checkpoint
+from raysl.checkpoint.backbone import load_checkpoint
+from raysl.checkpoint.files import checkpoint_name
 from raysl.config.load import load_config
 from raysl.nn.backbones.backbone import Backbone
 from raysl.plan.setup import Setup
@@ -62,18 +65,23 @@ def put(path: Path, content: bytes | str) -> None:
 
 def network(*overrides: str) -> tuple[Any, Backbone]:
     """A run's settings and its untrained backbone."""
-    config = load_config("quickstart", ["data.image_size=32", *(overrides or RESNET)])
+    config = load_config("quickstart", ["data.image_size=32", "train.threads=1", *(overrides or RESNET)])
     setup = Setup.of(config, 1000, 10)
     return config, TrainState.create(setup).exported().eval()
 
 
-def context(folder: Path, *overrides: str) -> Context:
-    """What a benchmark is handed of an untrained backbone."""
-    config, backbone = network(*overrides)
-    checkpoint = Checkpoint(str(folder), config, {}, backbone)
+def context(folder: Path, *overrides: str, seed: int = 0) -> Context:
+    """What a benchmark is handed of a checkpoint with random weights of a seed."""
+    config, _ = network(*overrides)
+    state = TrainState.create(Setup.of(replace(config, seed=seed), 1000, 10))
+    uri = str(folder / "run" / checkpoint_name(0))
+    if dist.is_main():
+        state.save(Path(uri), {})
+    dist.barrier()
+    checkpoint = load_checkpoint(uri)
     return Context(
         side="trained",
-        network=backbone,
+        network=checkpoint.backbone,
         checkpoint=checkpoint,
         data=config.data,
         images={},
@@ -81,5 +89,5 @@ def context(folder: Path, *overrides: str) -> Context:
         test=None,
         num_classes=0,
         seed=0,
-        folder=Folder(str(folder)),
+        folder=Folder(str(folder / "work")),
     )

@@ -12,23 +12,26 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torchvision.transforms.v2 import InterpolationMode
 
-from raysl.benchmarks import detection
 from raysl.benchmarks.benchmark import Context, Labelled, by_name
 from raysl.benchmarks.dense import detector as dense_detector
 from raysl.benchmarks.dense import pyramid as dense_pyramid
+from raysl.benchmarks.dense.average_precision import Detected, parse_detections
 from raysl.benchmarks.dense.boxes import BoxSplit, coco_boxes, voc_boxes
 from raysl.benchmarks.dense.coco_scores import tools
 from raysl.benchmarks.dense.detector import Detector
-from raysl.benchmarks.dense.pictures import Seeing, drawn_mask
+from raysl.benchmarks.dense.pictures import DetectorInput, drawn_mask
 from raysl.benchmarks.dense.pyramid import Pyramid
+from raysl.benchmarks.dense.sources import BoxImages
 from raysl.benchmarks.detection import Detection
 from raysl.benchmarks.metric import metrics_of
+from raysl.benchmarks.training_runs import trained
 from raysl.components import resolve
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.optim.adamw import AdamW
 from raysl.optim.sgd import SGD
 from raysl.plan.setup import Setup
+from raysl.runs.prepare import prepare
 from raysl.schedule import Duration, Step
 from raysl.transforms.functional import Interpolation, normalize
 from tests.benchmarks.dense.scenes import RESNET, VIT, context, network
@@ -36,7 +39,6 @@ from tests.benchmarks.dense.test_boxes import coco, voc
 from tests.benchmarks.dense.test_crops import random_of
 
 NO_IMAGES = Labelled(0, 0, (), None)
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
@@ -52,17 +54,15 @@ def config(root: Path, **fields: Any) -> Detection.Config:
     return Detection.Config(path=str(root), **(small | fields))
 
 
-def seeing_of(given: Context, has_masks: bool = False, sides: tuple[int, ...] = (64,)) -> Seeing:
-    return Seeing(given.data, sides, 1000, 32, has_masks)
+def seeing_of(given: Context, has_masks: bool = False, sides: tuple[int, ...] = (64,)) -> DetectorInput:
+    return DetectorInput(given.data, sides, 1000, 32, has_masks)
 
 
 def detector(given: Context, masks: bool = False, **fields: Any) -> Detector:
     """A fresh one of 3 classes, in training mode."""
-    course = Detection(config(Path(), masks=masks, layout="coco", **fields))._course(
-        BoxSplit((), (), ("a", "b", "c")), False
-    )
-    course = replace(course, num_samples=6)
-    return Detector(Setup.of(course.config(given), 6, 3), given.network)  # type: ignore[arg-type]
+    settings = Detector.Config(masks=masks, short_sides=(64,), long_side=1000, **fields)
+    run = replace(given.checkpoint.config, method=settings)
+    return Detector(Setup.of(run, 1000, 3), given.network)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("overrides", [RESNET, VIT])
@@ -75,32 +75,15 @@ def test_it_runs_on_both_layouts_and_both_kinds_of_networks(
     assert Detection.fit_to(settings, NO_IMAGES) == (settings, [])
     given = context(tmp_path / "run", *overrides)
     before = {name: value.clone() for name, value in given.network.state_dict().items()}
-    found = Detection(settings).measure_on(given, CPU)
+    found = Detection(settings).measure(given)
     metrics = by_name(metrics_of(found))
     assert list(metrics) == Detection.metrics(settings, 0)
     assert all(0 <= metric.value <= 100 for metric in metrics.values())
     names = {"aeroplane", "bicycle", "bird"} if layout == "voc" else {"kind0", "kind1", "kind2"}
     assert all(set(values) <= names for values in found.figures["per_class"].values())
     assert all(torch.equal(before[name], value) for name, value in given.network.state_dict().items())
-    assert given.folder.names() == []
-
-
-class Perfect(nn.Module):
-    """Finds what the images of a split have, in pixels of the batch."""
-
-    def __init__(self, split: BoxSplit, seeing: Seeing) -> None:
-        super().__init__()
-        self.split, self.seeing, self.place = split, seeing, 0
-
-    def found(self, batch: Batch) -> list[dict[str, torch.Tensor]]:
-        """See `Detector.found`."""
-        objects = self.split.objects[self.place]
-        picture = self.seeing._seen(self.split.image(self.place), objects, max(self.seeing.short_sides), False)
-        self.place += 1
-        boxes, num = picture.boxes, len(picture.labels)
-        assert batch.extras["image.size"].tolist() == [list(picture.image.shape[1:])]
-        masks = {"masks": torch.ones(num, 1, 28, 28)} if self.seeing.has_masks else {}
-        return [{"boxes": boxes, "scores": torch.ones(num), "labels": picture.labels, **masks}]
+    (run,) = given.folder.names()
+    assert not [name for name in given.folder.child(run).names() if name.startswith("checkpoint")]
 
 
 @pytest.mark.parametrize("layout", ["voc", "coco"])
@@ -108,35 +91,48 @@ def test_a_perfect_detector_has_100(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     {"voc": voc, "coco": coco}[layout](tmp_path / "data")
     settings = config(tmp_path / "data", layout=layout, masks=layout == "coco", batch_size=1)
     given = context(tmp_path / "run")
-    split = detection._test_split(settings)
+    split = BoxImages(Detection.data(settings)).split("test")
     if layout == "coco":  # the crowd is no object
-        keep = [one.take(~one.is_apart) for one in split.objects]
-        monkeypatch.setattr(detection, "_test_split", lambda _: replace(split, objects=tuple(keep)))
-        split = detection._test_split(settings)
-    seeing = Seeing(given.data, settings.short_sides, settings.long_side, 32, settings.masks)
-    perfect = Perfect(split, seeing)
-    monkeypatch.setattr(detection, "trained", lambda *_: perfect)
-    monkeypatch.setattr(detection, "Detector", Perfect)
-    monkeypatch.setattr(Detection, "_course", lambda *_: None)
-    monkeypatch.setattr(detection, "forget", lambda *_: None)
-    found = Detection(settings).measure_on(given, CPU)
-    assert [metric.value for metric in found.metrics] == pytest.approx([100] * len(found.metrics), abs=1e-6)
+        split = BoxSplit(split.images, tuple(one.take(~one.is_apart) for one in split.objects), split.classes)
+    method, number = detector(given, masks=settings.masks).eval(), 0
+
+    def found(batch: Batch) -> list[dict[str, torch.Tensor]]:
+        """What the image has, in pixels of the batch."""
+        picture = seeing_of(given)._seen(split.image(number), split.objects[number], 64, False)
+        assert batch.extras["image.size"].tolist() == [list(picture.image.shape[1:])]
+        num = len(picture.labels)
+        masks = {"masks": torch.ones(num, 1, 28, 28)} if settings.masks else {}
+        return [{"boxes": picture.boxes, "scores": torch.ones(num), "labels": picture.labels, **masks}]
+
+    monkeypatch.setattr(method, "found", found)
+    images = []
+    for number in range(len(split)):
+        images.append(method.measure(split, number))
+    detections, sizes = parse_detections({name: torch.cat([image[name] for image in images]) for name in images[0]})
+    assert sizes == [(32, 40)] * len(split)
+    results = Detection(settings).scores(detections, split, sizes)
+    assert [metric.value for metric in results.metrics] == pytest.approx([100] * len(results.metrics), abs=1e-6)
+
+
+def test_detections_come_back_from_tensors(tmp_path: Path) -> None:
+    runs = tools().mask.encode(np.asfortranarray(np.eye(4, 6, dtype=np.uint8)))
+    none = np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
+    one = np.ones((1, 4), np.float32), np.ones(1, np.float32), np.full(1, 3)
+    for masks in ((), (runs,)):
+        images = [Detected(*none), Detected(*one, masks=masks), Detected(*none)]
+        rows = [image.tensors((4, 6)) for image in images]
+        detections, sizes = parse_detections({name: torch.cat([row[name] for row in rows]) for name in rows[0]})
+        assert sizes == [(4, 6)] * 3
+        assert [len(image.scores) for image in detections] == [0, 1, 0]
+        assert detections[1].masks == masks
+        assert detections[1].labels.tolist() == [3]
 
 
 def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     voc(tmp_path / "data")
     settings = config(tmp_path / "data", iterations=4, checkpoint_every=Duration(2, "st"), lr=0.01)
-    ends = []
-
-    def kept(course: Any, given: Context) -> None:
-        (training,) = given.folder.names()
-        (checkpoint,) = (Path(given.folder.path) / training).iterdir()
-        ends.append(torch.load(checkpoint / "train_state.pt", weights_only=True))
-
-    monkeypatch.setattr(detection, "forget", kept)
-    Detection(settings).measure_on(context(tmp_path / "whole"), CPU)
-    steps = []
-    step = Detector.training_step
+    monkeypatch.setattr(trained, "remove", lambda *_: None)
+    step, steps = Detector.training_step, []
 
     def failing(method: Detector, batch: Any, now: Any) -> Any:
         steps.append(now.index)
@@ -144,15 +140,26 @@ def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkey
             raise KeyboardInterrupt
         return step(method, batch, now)
 
+    Detection(settings).measure(context(tmp_path / "whole"))
     monkeypatch.setattr(Detector, "training_step", failing)
     given = context(tmp_path / "parts")
     with pytest.raises(KeyboardInterrupt):
-        Detection(settings).measure_on(given, CPU)
-    Detection(settings).measure_on(given, CPU)
+        Detection(settings).measure(given)
+    Detection(settings).measure(given)
     assert steps == [0, 1, 2, 3, 2, 3]
-    whole, parts = ends
+    whole, parts = (
+        torch.load(sorted((tmp_path / name).glob("work/*/checkpoint_*/train_state.pt"))[-1], weights_only=True)
+        for name in ("whole", "parts")
+    )
     assert whole["step"] == parts["step"] == 4
     assert all(torch.equal(value, parts["method"][name]) for name, value in whole["method"].items())
+
+
+def test_what_was_measured_is_not_trained_again(tmp_path: Path, starts: list[int]) -> None:
+    voc(tmp_path / "data")
+    given, benchmark = context(tmp_path / "run"), Detection(config(tmp_path / "data"))
+    assert benchmark.measure(given) == benchmark.measure(given)
+    assert starts == [0]
 
 
 @pytest.mark.slow
@@ -166,7 +173,7 @@ def test_it_learns_where_coloured_rectangles_are(
 ) -> None:
     voc(tmp_path / "data", num=16)
     settings = config(tmp_path / "data", iterations=120, batch_size=4, lr=lr, short_sides=(64,))
-    found = by_name(metrics_of(Detection(settings).measure_on(context(tmp_path / "run", *overrides), CPU)))
+    found = by_name(metrics_of(Detection(settings).measure(context(tmp_path / "run", *overrides))))
     assert found["ap50"].value > least
 
 
@@ -176,7 +183,7 @@ def test_a_picture_and_its_boxes_and_masks_show_the_same(tmp_path: Path) -> None
     mirrored, sizes = 0, set()
     plain = {side: seeing._seen(split.image(1), split.objects[1], side, True) for side in (48, 64)}
     for epoch in range(30):
-        picture = seeing.for_training(split, 1, random_of(1, epoch))
+        picture = seeing.example(split, 1, random_of(1, epoch))
         own = plain[picture.image.shape[1]]
         sizes.add(picture.image.shape[1])
         mirrored += not torch.equal(picture.image, own.image)
@@ -252,7 +259,7 @@ def test_normalisation_is_trained_or_stays_as_pre_trained(tmp_path: Path) -> Non
         norms = [module for module in method.backbone.modules() if isinstance(module, _BatchNorm)]
         means = [module.running_mean.clone() for module in norms]  # type: ignore[union-attr]
         seeing = seeing_of(given)
-        pictures = [seeing.for_training(split, n, random_of(n)) for n in range(2)]
+        pictures = [seeing.example(split, n, random_of(n)) for n in range(2)]
         batch = seeing.collate([replace(one, labels=one.labels % 3) for one in pictures], torch.arange(2))
         out = method(batch, Step(0, 1, 1))
         assert set(out.metrics) == set(Detector.logged_by(method.config))
@@ -282,7 +289,7 @@ def test_boxes_stay_in_fp32_where_the_backbone_computes_in_bf16(tmp_path: Path) 
     split = voc_boxes(voc(tmp_path), "trainval").trainable(with_apart=True)
     given = context(tmp_path / "run")
     method, seeing = detector(given), seeing_of(given)
-    picture = seeing.for_training(split, 0, random_of(0))
+    picture = seeing.example(split, 0, random_of(0))
     batch = seeing.collate([replace(picture, labels=picture.labels % 3)] * 2, torch.arange(2))
     inner: list[torch.dtype] = []
     seen: list[torch.dtype] = []
@@ -296,18 +303,24 @@ def test_boxes_stay_in_fp32_where_the_backbone_computes_in_bf16(tmp_path: Path) 
 
 
 def test_schedules_are_the_papers() -> None:
-    lists = BoxSplit((), (), ("a",))
-    pascal, many = (Detection(Detection.Config(layout=layout))._course(lists, False) for layout in ("voc", "coco"))
-    assert (pascal.iterations, pascal.batch_size, pascal.optim.lr) == (12_500, 16, 0.02)
+    pascal, many = (Detection(Detection.Config(layout=layout)).course_on(False) for layout in ("voc", "coco"))
+    assert (pascal.iterations, Detection.Config().batch_size, pascal.optim.lr) == (12_500, 16, 0.02)
     assert [point.steps(12_500, 300) for point in pascal.optim.decay_at] == [9_500]
     assert many.iterations == 90_000
     assert [point.steps(90_000, 300) for point in many.optim.decay_at] == [60_000, 80_000]
     assert isinstance(many.optim, SGD.Config)
-    vit = Detection(Detection.Config(layout="coco"))._course(lists, True).optim
+    vit = Detection(Detection.Config(layout="coco")).course_on(True).optim
     assert isinstance(vit, AdamW.Config)
     assert (vit.lr, vit.weight_decay) == (1e-4, 0.1)
-    own = Detection(Detection.Config(optimizer="sgd", lr=0.5, decay_at=(), iterations=7))._course(lists, True)
-    assert (own.optim.name, own.optim.lr, own.optim.decay_at, own.iterations) == ("sgd", 0.5, (), 7)
+    course = Detection(Detection.Config(optimizer="sgd", lr=0.5, decay_at=(), iterations=7)).course_on(True)
+    assert (course.optim.name, course.optim.lr, course.optim.decay_at, course.iterations) == ("sgd", 0.5, (), 7)
+
+
+def test_a_run_ends_with_its_last_update_inside_an_epoch(tmp_path: Path) -> None:
+    voc(tmp_path / "data", num=6)
+    run = Detection(config(tmp_path / "data", iterations=5)).run_of(context(tmp_path / "run"))
+    plan = prepare(run).setup.plan
+    assert (run.train.epochs, plan.epoch_len, plan.total_steps) == (3, 2, 5)
 
 
 def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
@@ -326,4 +339,4 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
         with pytest.raises(ConfigError, match=message):
             kind.fit_to(settings, NO_IMAGES)
     with pytest.raises(ConfigError, match="no stage 'res9'"):
-        kind(config(tmp_path, freeze=("res9",))).measure_on(context(tmp_path / "run"), CPU)
+        kind.check(config(tmp_path, freeze=("res9",)), context(tmp_path / "run").checkpoint)

@@ -9,20 +9,23 @@ import pytest
 import torch
 
 from raysl.benchmarks.benchmark import Labelled, by_name
-from raysl.benchmarks.dense import training
 from raysl.benchmarks.dense.maps import chosen_stages, map_stages, maps_of
 from raysl.benchmarks.dense.segmenter import Segmenter
+from raysl.benchmarks.dense.sources import MaskImages
 from raysl.benchmarks.metric import metrics_of
-from raysl.benchmarks.segmentation import Segmentation
+from raysl.benchmarks.segmentation import Segmentation, crop_side
+from raysl.benchmarks.training_runs import run
 from raysl.components import resolve
 from raysl.errors import ConfigError
 from raysl.nn.pixels import RawPixels
-from raysl.schedule import Duration
+from raysl.runs.prepare import prepare
+from raysl.schedule import Duration, Step
+from raysl.train.state import TrainState
 from tests.benchmarks.dense.scenes import RESNET, VIT, context, network
+from tests.benchmarks.dense.test_crops import random_of
 from tests.benchmarks.dense.test_masks import ade, voc
 
 NO_IMAGES = Labelled(0, 0, (), None)
-CPU = torch.device("cpu")
 
 
 def config(root: Path, **fields: Any) -> Segmentation.Config:
@@ -36,7 +39,7 @@ def test_a_head_learns_classes_by_their_colours(tmp_path: Path, overrides: tuple
     voc(tmp_path / "data", num=8)
     given = context(tmp_path / "run", *overrides)
     before = {name: value.clone() for name, value in given.network.state_dict().items()}
-    found = Segmentation(config(tmp_path / "data", iterations=60, distort=False)).measure_on(given, CPU)
+    found = Segmentation(config(tmp_path / "data", iterations=60, distort=False)).measure(given)
     metrics = by_name(metrics_of(found))
     assert list(metrics) == Segmentation.metrics(config(tmp_path), 0)
     assert metrics["miou"].value > least  # of 4 classes; the background alone has less than 20
@@ -45,13 +48,14 @@ def test_a_head_learns_classes_by_their_colours(tmp_path: Path, overrides: tuple
     assert set(per_class) == {"background", "aeroplane", "bicycle", "bird"}
     assert sum(per_class.values()) / 4 == pytest.approx(metrics["miou"].value)
     assert all(torch.equal(before[name], value) for name, value in given.network.state_dict().items())
-    assert given.folder.names() == []
+    (run,) = given.folder.names()
+    assert not [name for name in given.folder.child(run).names() if name.startswith("checkpoint")]
 
 
 def test_ade20k_is_measured_on_150_classes(tmp_path: Path) -> None:
     ade(tmp_path / "data")
     settings = config(tmp_path / "data", layout="ade20k", batch_size=3, iterations=2)
-    found = Segmentation(settings).measure_on(context(tmp_path / "run"), CPU)
+    found = Segmentation(settings).measure(context(tmp_path / "run"))
     assert 0 <= metrics_of(found)[0].value <= 100
     assert all(name.startswith("class ") for name in next(iter(found.figures["per_class"].values())))
 
@@ -59,7 +63,7 @@ def test_ade20k_is_measured_on_150_classes(tmp_path: Path) -> None:
 def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     voc(tmp_path / "data")
     settings = config(tmp_path / "data", iterations=6, checkpoint_every=Duration(2, "st"))
-    whole = Segmentation(settings).measure_on(context(tmp_path / "whole"), CPU)
+    whole = Segmentation(settings).measure(context(tmp_path / "whole"))
     given = context(tmp_path / "parts")
     steps = []
     step = Segmenter.training_step
@@ -72,11 +76,10 @@ def test_a_training_that_was_ended_goes_on_and_ends_alike(tmp_path: Path, monkey
 
     monkeypatch.setattr(Segmenter, "training_step", failing)
     with pytest.raises(KeyboardInterrupt):
-        Segmentation(settings).measure_on(given, CPU)
-    assert [name[:9] for name in given.folder.names()] == ["training_"]
-    other = replace(settings, lr=0.02)
-    assert training._name(*course_of(other, given)) != given.folder.names()[0]
-    parts = Segmentation(settings).measure_on(given, CPU)
+        Segmentation(settings).measure(given)
+    assert given.folder.names() == [Segmentation(settings).run_of(given).name]
+    assert Segmentation(replace(settings, lr=0.02)).run_of(given).name != given.folder.names()[0]
+    parts = Segmentation(settings).measure(given)
     assert steps == [0, 1, 2, 3, 4, 5, 4, 5]
     assert parts == whole
 
@@ -86,15 +89,15 @@ def test_a_training_on_files_that_were_replaced_or_of_other_code_is_not_gone_on_
 ) -> None:
     voc(tmp_path / "data")
     settings, given = config(tmp_path / "data"), context(tmp_path / "run")
-    before = training._name(*course_of(settings, given))
-    assert training._name(*course_of(settings, given)) == before
+    before = Segmentation(settings).run_of(given).name
+    assert Segmentation(settings).run_of(given).name == before
     mask = next((tmp_path / "data" / "SegmentationClass").iterdir())
     written = mask.stat().st_mtime_ns + 10**9
     os.utime(mask, ns=(written, written))
-    replaced = training._name(*course_of(settings, given))
+    replaced = Segmentation(settings).run_of(given).name
     assert replaced != before
-    monkeypatch.setattr(training, "code_of", lambda kind: f"another {kind.__name__}")
-    assert training._name(*course_of(settings, given)) not in (before, replaced)
+    monkeypatch.setattr(run, "code_of", lambda kind, *_: f"another {kind.__name__}")
+    assert Segmentation(settings).run_of(given).name not in (before, replaced)
 
 
 def test_stages_that_are_no_maps_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
@@ -103,21 +106,27 @@ def test_stages_that_are_no_maps_are_refused_before_anything_is_measured(tmp_pat
         Segmentation.check(config(tmp_path, stages=("avgpool",)), given.checkpoint)
 
 
-def course_of(settings: Segmentation.Config, given: Any) -> tuple[Any, Any, Any]:
-    benchmark = Segmentation(settings)
-    from raysl.benchmarks.segmentation import _split
-
-    return benchmark._course(_split(settings, is_train=True)), given, given.network
-
-
 def test_checkpoints_of_other_weights_are_not_taken(tmp_path: Path) -> None:
     voc(tmp_path / "data")
-    settings = config(tmp_path / "data")
-    given = context(tmp_path / "run")
-    name = training._name(*course_of(settings, given))
-    with torch.no_grad():
-        next(given.network.parameters()).add_(1e-3)
-    assert training._name(*course_of(settings, given)) != name
+    benchmark = Segmentation(config(tmp_path / "data"))
+    given, other = (context(tmp_path / f"run{seed}", seed=seed) for seed in (0, 1))
+    at_its_address = replace(given, checkpoint=replace(other.checkpoint, uri=given.checkpoint.uri))
+    assert benchmark.run_of(given).name != benchmark.run_of(at_its_address).name
+
+
+def test_an_untrained_rival_begins_with_the_initial_weights_of_the_seed(tmp_path: Path) -> None:
+    voc(tmp_path / "data")
+    given = context(tmp_path / "run", seed=5)
+    benchmark = Segmentation(config(tmp_path / "data"))
+    trained, rival = (
+        TrainState.create(prepare(benchmark.run_of(replace(given, side=side))).setup).method
+        for side in ("trained", "untrained")
+    )
+    _, initial = network()
+    for method, backbone in ((trained, given.network), (rival, initial)):
+        own = method.backbone.state_dict()
+        assert all(torch.equal(own[name], value) for name, value in backbone.state_dict().items())
+    assert torch.equal(trained.classifier.weight, rival.classifier.weight)  # type: ignore[arg-type,union-attr]
 
 
 def test_maps_are_the_stages_with_a_place_for_each_part_of_the_image() -> None:
@@ -141,22 +150,15 @@ def test_stages_go_side_by_side_and_the_loss_is_that_of_the_pixels(tmp_path: Pat
     voc(tmp_path / "data")
     settings = config(tmp_path / "data", stages=("res2", "res3"), batch_norm=False, iterations=2)
     given = context(tmp_path / "run")
-    course, _, _ = course_of(settings, given)
-    from raysl.benchmarks.segmentation import _split
-    from raysl.plan.setup import Setup
-    from raysl.schedule import Step
-
-    method = Segmenter(Setup.of(course.config(given), 8, 21), network()[1])
+    setup = prepare(Segmentation(settings).run_of(given)).setup
+    method = Segmenter(setup, network()[1])
     assert method.classifier.weight.shape == (21, 24, 1, 1)
     assert [name for name, weight in method.named_parameters() if weight.requires_grad] == [
         "classifier.weight", "classifier.bias",
     ]  # fmt: skip
-    from raysl.benchmarks.segmentation import _collate, _crop_of
-    from tests.benchmarks.dense.test_crops import random_of
-
-    train = _split(settings, is_train=True)
-    samples = [_crop_of(train, Segmentation.Config(short_side=32), 32, place, random_of(place)) for place in range(3)]
-    batch = _collate(samples, torch.arange(3), given.data)
+    train, recipe = MaskImages(setup.config.data).split("train"), Segmenter.targets(setup)
+    samples = [recipe.example(train, number, random_of(number)) for number in range(3)]
+    batch = recipe.collate(samples, torch.arange(3))
     out = method(batch, Step(0, 1, 1))
     shares = method.scores(batch.views["image"][:, 0]).log_softmax(dim=1).detach()
     total = sum(
@@ -185,5 +187,5 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
         kind.fit_to(config(tmp_path, crop=33), NO_IMAGES)
     vit = context(tmp_path / "run", *VIT)
     with pytest.raises(ConfigError, match="crop=30 is no multiple of the backbone's patch_size=4; try crop=28"):
-        kind(config(tmp_path, crop=30)).measure_on(vit, CPU)
-    assert Segmentation(config(tmp_path, crop=None, short_side=31))._crop(vit) == 28
+        kind.check(config(tmp_path, crop=30), vit.checkpoint)
+    assert crop_side(config(tmp_path, crop=None, short_side=31), vit.checkpoint.backbone) == 28

@@ -1,0 +1,142 @@
+"""The base of detection and segmentation: benchmarks that train on the targets of images of their own."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from torch import Tensor
+from typing_extensions import override
+
+from raysl.benchmarks.benchmark import Context, Findings, Labelled, Needs
+from raysl.benchmarks.dense.method import HeldOutTargets
+from raysl.benchmarks.dense.sources import TargetSource
+from raysl.benchmarks.training_runs.run import TrainingBenchmark, machine_of, named_run
+from raysl.benchmarks.training_runs.trained import held_out_results
+from raysl.config.ranges import Count, Interpolation, Within
+from raysl.config.schema import BenchmarkConfig, DataConfig, MethodConfig, OptimConfig, RunConfig, TrainConfig
+from raysl.errors import ConfigError
+from raysl.schedule import Duration
+
+SEEN = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels")
+"""Settings of the images that those of the measured run give."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetConfig(BenchmarkConfig):
+    """Settings that detection and segmentation share."""
+
+    interpolation: Interpolation = "bilinear"
+    """How images that are measured are resized; Detectron2 and MMSegmentation have bilinear."""
+    limit: Count | None = None
+    """Use only so many images of each set, an even share; default: all."""
+    batch_size: Count = 16
+    """Images of an update."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Autocast of the forward pass in training; auto is bf16 on GPUs and fp32 on CPUs."""
+    workers: Annotated[int, Within(1, 65_536)] | None = None
+    """Training processes, which share the batch. Default: as many as the run had."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is trained, and for how long.
+
+    Args:
+        method: settings of the method.
+        optim: optimizer and learning rate.
+        iterations: updates.
+        checkpoint_every: how often a checkpoint is saved.
+    """
+
+    method: MethodConfig
+    optim: OptimConfig
+    iterations: int
+    checkpoint_every: Duration
+
+
+class TargetBenchmark(TrainingBenchmark):
+    """A benchmark that trains a method on images with targets, in a run of its own, and measures it on others."""
+
+    Source: ClassVar[type[TargetSource]]
+    trained_on: ClassVar[str] = "training images"
+    """For messages."""
+
+    @classmethod
+    @override
+    def needs(cls, config: Any) -> Needs:
+        return Needs(labels="none", test=False, own_images=True)
+
+    @classmethod
+    @abstractmethod
+    def data(cls, config: Any) -> DataConfig:
+        """Return the settings of the source.
+
+        Raises:
+            ConfigError: if there is no path.
+        """
+
+    @classmethod
+    @override
+    def fit_to(cls, config: Any, images: Labelled) -> tuple[Any, list[str]]:
+        source = cls.Source(cls.data(config))
+        num, _ = source.required("train").num_samples, source.required("test")
+        if num < config.batch_size:
+            raise ConfigError(
+                f"{num} {cls.trained_on} do not fill a batch of {config.batch_size}; set a smaller batch_size"
+            )
+        if config.workers is not None and config.batch_size < config.workers:
+            raise ConfigError(f"batch_size={config.batch_size} leaves some of {config.workers} workers without images")
+        return config, []
+
+    @override
+    def measure(self, context: Context) -> Findings:
+        run = self.run_of(context)
+        results = held_out_results(run)
+        return self.findings(results, self.Source(run.data), context.seed)
+
+    @abstractmethod
+    def course(self, context: Context) -> Course:
+        """Return what is trained on the network of a context."""
+
+    @abstractmethod
+    def findings(self, results: Mapping[str, Tensor], source: TargetSource, seed: int) -> Findings:
+        """Compute the numbers from what `TargetMethod.measure` returned for all test images."""
+
+    def run_of(self, context: Context) -> RunConfig:
+        """Return the settings of the training run, see `named_run`.
+
+        Raises:
+            ConfigError: if training and test images have other classes.
+        """
+        config, measured, course = self.config, context.checkpoint.config, self.course(context)
+        data = replace(self.data(config), **{name: getattr(context.data, name) for name in SEEN})
+        source = self.Source(data)
+        images = {name: source.required(name) for name in ("train", "test")}
+        if others := sorted(set(images["train"].classes) ^ set(images["test"].classes)):
+            raise ConfigError(f"training and test images have other classes: {', '.join(others[:5])}")
+        workers = min(config.workers or measured.train.workers, config.batch_size)
+        epoch_len = max(1, images["train"].num_samples // config.batch_size)
+        weights = context.checkpoint.uri if context.side == "trained" else None
+        run = RunConfig(
+            name=config.name,
+            storage=context.folder.uri,
+            seed=context.seed,
+            method=replace(course.method, weights=weights),
+            backbone=replace(measured.backbone, freeze=()),
+            data=data,
+            optim=course.optim,
+            train=TrainConfig(
+                epochs=-(-course.iterations // epoch_len),
+                end=Duration(course.iterations, "st"),
+                batch_size=config.batch_size,
+                workers=workers,
+                uneven=True,
+                precision=config.precision,
+                checkpoint_every=course.checkpoint_every,
+                log_every=Duration(1, "%"),
+                **machine_of(measured.train, workers),
+            ),
+            callbacks={"held_out": HeldOutTargets.Config(data=data)},
+        )
+        return named_run(context, run, config, images)

@@ -1,0 +1,93 @@
+"""Methods that learn targets (boxes, masks), and what they predict for held-out images when they are trained."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from typing_extensions import override
+
+from raysl import distributed as dist
+from raysl.benchmarks.training_runs.held_out_scores import FILE
+from raysl.components import resolve
+from raysl.config.schema import CallbackConfig, DataConfig
+from raysl.data.order import rank_share
+from raysl.data.stream.targets import TargetRecipe
+from raysl.methods.method import Method, StepOutput
+from raysl.plan.setup import Setup
+from raysl.schedule import Step
+from raysl.train.callbacks.callback import Callback, Run
+from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
+
+
+class TargetMethod(Method):
+    """A method that is trained on the targets of images, and measured by what it predicts for others."""
+
+    @classmethod
+    @override
+    def views(cls, setup: Setup) -> ViewRecipe:
+        data = setup.config.data
+        return evaluation_recipe(data.image_size, data.eval_resize, data.eval_interpolation)
+
+    @classmethod
+    @abstractmethod
+    @override
+    def targets(cls, setup: Setup) -> TargetRecipe:
+        """Make training batches of images with their targets."""
+
+    @abstractmethod
+    def measure(self, split: Any, number: int) -> dict[str, Tensor]:
+        """Compare an image of a split with its target, in evaluation mode.
+
+        Returns:
+            Tensors [n, ...] on the CPU, which those of other images are appended to.
+
+        Raises:
+            ConfigError: if a file is missing or broken.
+        """
+
+
+class HeldOutTargets(Callback):
+    """Measures a `TargetMethod` on the test images after the last step, and stores the result with the checkpoint.
+
+    Ranks share the images. `held_out.safetensors` has what `TargetMethod.measure` returns, in the order of the images.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(CallbackConfig):
+        """The test images."""
+
+        name: str = "raysl.benchmarks.dense.method:HeldOutTargets"
+        data: DataConfig
+        """Settings of the dataset."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.test = resolve("source", config.data.name)(config.data).required("test")  # here: on the driver
+        self.results: dict[str, Tensor] | None = None
+
+    @override
+    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
+        if step.index != step.total:
+            return
+        method = run.state.method
+        assert isinstance(method, TargetMethod)
+        was_training = method.training
+        method.eval()
+        with torch.no_grad():
+            local = [method.measure(self.test, number) for number in self._share()]
+        method.train(was_training)
+        images = [image for part in dist.gather_objects(local) for image in part]
+        self.results = {name: torch.cat([image[name] for image in images]) for name in images[0]}
+
+    @override
+    def on_checkpoint(self, run: Run, folder: Path) -> None:
+        if self.results is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(self.results, folder / FILE)
+
+    def _share(self) -> range:
+        return rank_share(self.test.num_samples, dist.rank(), dist.world())
