@@ -64,9 +64,7 @@ class Duration:
         """
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ep|st|%)\s*", text)
         if match is None:
-            raise ValueError(
-                f"{text!r} is not a duration; write epochs (10ep), steps (500st) or a share of the run (5%)"
-            )
+            raise ValueError(f"{text!r} is no duration; write epochs (10ep), steps (500st) or a share of the run (5%)")
         number, unit = match.groups()
         value = float(number)
         if unit == "st" and not value.is_integer() and math.isfinite(value):

@@ -103,7 +103,7 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         ("trian.epochs=1", r"trian\.epochs: no such setting; did you mean train\.epochs\?"),
         ("train.epochs=many", r"train\.epochs: 'many' is no int; write a whole number"),
         ("train.batch_size=0", r"train\.batch_size: 0 is out of range; give a finite number of at least 1"),
-        ("optim.warmup=5", r"optim\.warmup: 5 is not a duration; write epochs \(10ep\), steps .*"),
+        ("optim.warmup=5", r"optim\.warmup: 5 is no duration; write epochs \(10ep\), steps .*"),
         ("optim.warmup=101%", r"optim\.warmup: 101% is longer than the run; give at most 100%"),
         ("nosuch", r"no configuration 'nosuch'; Known: .*quickstart.*"),
         ("quickstart 'train.expect={a: [2, 1]}'", r"train\.expect\.a: \[2\.0, 1\.0\] holds no number; write .*"),

@@ -1,4 +1,4 @@
-"""Addresses, local paths or URIs: one way to join them, to open them, and to tell what went wrong there."""
+"""Addresses, which are local paths or URIs: joining them, opening them, and messages for what fails there."""
 
 import os
 from collections.abc import Iterator
@@ -13,45 +13,52 @@ from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.redact import without_hidden
 from raysl.storage.reads import CHECK, LASTING, ROOM, check_server, file_errors, full_disk, reason_of
 
-GCS_RETRY_S = 20  # the client's own default is a quarter of an hour without a word
+GCS_RETRY_S = 20  # the client's default is a silent quarter of an hour
 
 
 def absolute(uri: str) -> str:
-    """A local path made absolute (with `~` expanded); a URI as it is.
+    """Return a local path made absolute (with `~` expanded), or a URI as it is.
+
+    >>> absolute("/data/../runs"), absolute("s3://bucket/runs")
+    ('/runs', 's3://bucket/runs')
 
     Raises:
-        ConfigError: if it is no text, nor a `Path`.
+        ConfigError: if it is neither a string nor a `Path`.
     """
     if not isinstance(uri, str | os.PathLike):
-        raise ConfigError(f"{uri!r} is no path or URI; give a text such as 'runs/mine' or 's3://bucket/runs/mine'")
+        raise ConfigError(f"{uri!r} is no path or URI; give a string such as 'runs/mine' or 's3://bucket/runs/mine'")
     uri = os.fspath(uri)
     return uri if _is_uri(uri) else os.path.abspath(os.path.expanduser(uri))
 
 
 def join(uri: str, name: str) -> str:
-    """The address of what is called `name` in a folder; the query of a URI stays at the end."""
+    """Return the address of `name` in a folder; the query of a URI stays at the end.
+
+    >>> join("s3://bucket/runs?region=eu-west-1", "mine")
+    's3://bucket/runs/mine?region=eu-west-1'
+    """
     base, query = split_query(uri)
     return f"{base.rstrip('/')}/{name}{query}"
 
 
 def cut(uri: str) -> tuple[str, str]:
-    """The reverse of `join`: the folder, which keeps the query of a URI, and the name in it."""
+    """Undo `join`: return the folder, which keeps the query of a URI, and the name in it."""
     base, query = split_query(uri)
     folder, _, name = base.rpartition("/")
     return f"{folder}{query}", name
 
 
 def split_query(uri: str) -> tuple[str, str]:
-    """A URI without its query, and that with its mark; of a local path nothing is cut off."""
+    """Return a URI without its query, and the query with its `?`; a local path has none."""
     base, mark, query = uri.partition("?") if _is_uri(uri) else (uri, "", "")
     return base, f"{mark}{query}"
 
 
 def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a local path or a URI, and the path inside it.
+    """Return the file system of a local path or a URI, and the path in it.
 
     Schemes that pyarrow does not know (`https://`, `hf://`, `az://`) go through fsspec. Credentials that are `***`, as
-    in stored settings, are left out: those of the environment apply.
+    in stored settings, are left out, so that those of the environment apply.
 
     Raises:
         ConfigError: if the URI cannot be opened.
@@ -72,7 +79,7 @@ def _open_remote(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def _bounded(uri: str) -> str:
-    """Let a Google bucket that does not answer be an error soon; `retry_limit_seconds` in the URI overrules this."""
+    """Make a Google bucket that does not answer an error soon; `retry_limit_seconds` in the URI takes precedence."""
     parts = urlparse(uri)
     if parts.scheme not in ("gs", "gcs") or "retry_limit_seconds" in parse_qs(parts.query):
         return uri
@@ -87,7 +94,7 @@ def _open_fsspec(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 def info_of(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:
-    """The file system of a local path or a URI, and what lies there.
+    """Return the file system of a local path or a URI, and the kind and size of what is there.
 
     Raises:
         ConfigError: if it cannot be reached.
@@ -97,7 +104,7 @@ def info_of(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:
 
 
 def info_at(system: fs.FileSystem, path: str, uri: str) -> fs.FileInfo:
-    """What lies at a path; a website that does not answer is no missing file.
+    """Return kind and size of what is at a path; a website that does not answer is an error, not a missing file.
 
     Raises:
         ConfigError: if it cannot be reached.
@@ -114,11 +121,15 @@ def info_at(system: fs.FileSystem, path: str, uri: str) -> fs.FileInfo:
 
 @contextmanager
 def telling(what: str, uri: str) -> Iterator[None]:
-    """Turn what a file system raises inside into a message for the user.
+    """Turn errors of a file system into messages for the user.
+
+    Args:
+        what: a verb: what is done.
+        uri: address that it is done to.
 
     Raises:
-        ConfigError: instead of the errors of files, of networks and of missing packages: a StorageError where it may
-            be gone at the next try.
+        ConfigError: instead of errors of files, networks and missing packages: a StorageError where another try may
+            succeed.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""What a process read or made last, up to a number of bytes."""
+"""A cache of recently used values, up to a number of bytes."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -9,29 +9,33 @@ T = TypeVar("T")
 
 
 class RecentlyUsed(Generic[T]):
-    """Values by their keys; the ones that were not used for longest go first, the newest always stays.
+    """Values by key. Those unused for longest are dropped first; the newest always stays.
 
     Args:
         max_bytes: size of all values together.
+
+    >>> cache = RecentlyUsed(max_bytes=10)
+    >>> cache.get("a", lambda: ("value", 5)), cache.get("a", lambda: ("other", 5))
+    ('value', 'value')
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.num_bytes = 0
         self._lock = Lock()
-        self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], tuple[T, int]]) -> T:
-        """The value of a key; where it is not kept, `make` gives it with its size in bytes."""
+        """Return the value of a key; if it is not cached, `make` returns it with its size in bytes."""
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key][0]
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key][0]
         value, num_bytes = make()  # threads that miss at the same time both make it
         with self._lock:
-            self.num_bytes += num_bytes - self._kept.get(key, (value, 0))[1]
-            self._kept[key] = value, num_bytes
-            while self.num_bytes > self.max_bytes and len(self._kept) > 1:
-                _, (_, freed) = self._kept.popitem(last=False)
+            self.num_bytes += num_bytes - self._values.get(key, (value, 0))[1]
+            self._values[key] = value, num_bytes
+            while self.num_bytes > self.max_bytes and len(self._values) > 1:
+                _, (_, freed) = self._values.popitem(last=False)
                 self.num_bytes -= freed
         return value

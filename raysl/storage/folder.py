@@ -1,4 +1,4 @@
-"""Folders that may be local or remote, and patience with a storage that fails."""
+"""Folders, local or remote, and patience with a storage that fails."""
 
 import hashlib
 import logging
@@ -21,9 +21,9 @@ log = logging.getLogger("raysl")
 
 T = TypeVar("T")
 
-PART = ".part"  # ends the name of a file that is not whole
+PART = ".part"  # suffix of a file that is still being written
 CHUNK_BYTES = 8 << 20
-PATIENCE_S = 1800.0  # a storage that has not answered for so long is given up
+PATIENCE_S = 1800.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
 
@@ -33,18 +33,18 @@ def outlast(
     patience_s: float | None = None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> T:
-    """What `action` returns; while the storage fails it is called again, with pauses that grow to half a minute.
+    """Return what `action` returns; while the storage fails, call it again, with pauses that grow to half a minute.
 
-    A full disk is not waited for: nobody makes room who is not told.
+    A full disk is an error at once, so that somebody makes room.
 
     Args:
         action: may be called more than once.
-        goes_on: asked before each pause; where it says no the error is raised.
+        goes_on: called before each pause; the error is raised when it returns False.
         patience_s: seconds after which the error is raised; default: half an hour.
-        sleep: pauses for so many seconds.
+        sleep: pauses for a number of seconds.
 
     Raises:
-        StorageError: that of the last try.
+        StorageError: the error of the last try.
     """
     patience_s = PATIENCE_S if patience_s is None else patience_s
     pause, waited = FIRST_PAUSE_S, 0.0
@@ -63,8 +63,8 @@ def outlast(
 class Folder:
     """A folder at a local path or a URI.
 
-    Its methods raise ConfigError where the user can mend it (no such file, no right to it), and StorageError where a
-    remote storage still fails after a few tries.
+    Its methods raise ConfigError where the user can help (a missing file or right), and StorageError where a remote
+    storage still fails after a few tries.
     """
 
     def __init__(self, uri: str) -> None:
@@ -75,15 +75,15 @@ class Folder:
 
     @property
     def look_every_s(self) -> float:
-        """Seconds between two looks at what other processes write here."""
+        """Seconds between two looks for files of other processes."""
         return 0.5 if self.is_local else 5.0
 
     def child(self, name: str) -> "Folder":
-        """The folder `name` inside this one."""
+        """Return the folder `name` inside this one."""
         return Folder(self.uri_of(name))
 
     def uri_of(self, name: str) -> str:
-        """The address of what is called `name` in this folder."""
+        """Return the address of `name` in this folder."""
         return join(self.uri, name)
 
     def make(self) -> None:
@@ -91,16 +91,16 @@ class Folder:
         self._do("create", "", lambda path: self.system.create_dir(path, recursive=True))
 
     def exists(self, name: str = "") -> bool:
-        """Whether the folder, or a file or folder of it, exists."""
+        """Return whether the folder, or a file or folder in it, exists."""
         return bool(self._info(name).type != fs.FileType.NotFound)
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None where there is none."""
+        """Return the bytes of a file; None if it does not exist."""
         info = self._info(name)
         return int(info.size) if info.type == fs.FileType.File else None
 
     def read(self, name: str) -> bytes:
-        """Content of a file."""
+        """Return the content of a file."""
 
         def read(path: str) -> bytes:
             with self.system.open_input_stream(path) as stream:
@@ -109,11 +109,11 @@ class Folder:
         return self._do("read", name, read)
 
     def read_if_there(self, name: str) -> bytes:
-        """Content of a file; empty where there is none."""
+        """Return the content of a file; empty if it does not exist."""
         return self.read(name) if self.exists(name) else b""
 
     def sha256(self, name: str) -> str:
-        """Hexadecimal SHA-256 of a file."""
+        """Return the hexadecimal SHA-256 of a file."""
 
         def read(path: str) -> str:
             digest = hashlib.sha256()
@@ -125,7 +125,7 @@ class Folder:
         return self._do("read", name, read)
 
     def last_lines(self, name: str, num_bytes: int = 8192) -> bytes:
-        """The whole lines in the last `num_bytes` of a file; empty where there is none."""
+        """Return the complete lines in the last `num_bytes` of a file; empty if it does not exist."""
 
         def read(path: str) -> bytes:
             with self.system.open_input_file(path) as file:
@@ -136,17 +136,17 @@ class Folder:
         return self._do("read", name, read) if self.exists(name) else b""
 
     def remove(self, name: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file, if it exists."""
 
         def delete(path: str) -> None:
             with suppress(FileNotFoundError):
                 self.system.delete_file(path)
 
-        if self.exists(name):  # some storages take the deletion of nothing for an error of another kind
+        if self.exists(name):  # some storages raise other errors than FileNotFoundError
             self._do("delete", name, delete)
 
     def remove_folder(self, name: str) -> None:
-        """Delete a folder inside and all that is in it, if it is there."""
+        """Delete a folder in this one, with its content, if it exists."""
 
         def delete(path: str) -> None:
             with suppress(FileNotFoundError):
@@ -156,7 +156,7 @@ class Folder:
             self._do("delete", name, delete)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole: under a name of its own first, then moved into place.
+        """Write a file under a temporary name and move it into place, so that no reader sees half of it.
 
         Of several writers at a time the last one wins.
         """
@@ -168,24 +168,24 @@ class Folder:
                     stream.write(content)
                 self.system.move(unfinished, path)
             except BaseException:
-                with suppress(*file_errors(), pa.ArrowException):  # what went wrong before is what is told
+                with suppress(*file_errors(), pa.ArrowException):  # the first error is the one to raise
                     self.system.delete_file(unfinished)
                 raise
 
         self._do("write", name, write)
 
     def names(self) -> list[str]:
-        """Names of the files and folders directly inside, sorted."""
+        """Return the names of the files and folders directly inside, sorted."""
         return sorted(entry.base_name for entry in self.entries())
 
     def entries(self) -> list[fs.FileInfo]:
-        """What is known of the files and folders directly inside, in any order."""
+        """Return name, kind, size and time of the files and folders directly inside, in any order."""
         return self._do(
             "read", "", lambda path: list(self.system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
         )
 
     def download(self, target: Path, names: Collection[str] | None = None) -> None:
-        """Copy everything inside, or the files `names`, to a local folder."""
+        """Copy everything inside, or only the files `names`, to a local folder."""
         target.mkdir(parents=True, exist_ok=True)
         for name in [""] if names is None else names:
             self._do("read", name, partial(_copy_out, self.system, target / name))
@@ -195,7 +195,7 @@ class Folder:
         self.write(name, source.read_bytes())
 
     def copy_in(self, source: Path, name: str) -> None:
-        """Copy a local file of any size to `name`, which may be half there for a while."""
+        """Copy a local file of any size to `name`; readers may see half of it meanwhile."""
         parent = name.rpartition("/")[0]
         if parent:
             self.child(parent).make()
@@ -205,7 +205,7 @@ class Folder:
         return self._do("read", name, self.system.get_file_info)
 
     def _do(self, what: str, name: str, action: Callable[[str], T]) -> T:
-        """Call `action` on the path of `name`, a few times where a remote storage fails."""
+        """Call `action` with the path of `name`, a few times if a remote storage fails."""
         path, uri = (f"{self.path}/{name}", self.uri_of(name)) if name else (self.path, self.uri)
         with telling(what, uri):
             if self.is_local:

@@ -1,4 +1,4 @@
-"""Reads of files that outlast a network which fails for a moment."""
+"""Reads of files that survive short failures of a network."""
 
 import errno
 import logging
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 TRIES = 5
 FIRST_WAIT_S = 0.2
-REMOTE_READS = 16  # at a time
+REMOTE_READS = 16  # in parallel
 CHECK = "check the address, the network and the rights"
 ROOM = "the disk is full: make room there, then give the same command again"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -29,16 +29,16 @@ LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryE
 
 
 def retrying(read: Callable[[], T], what: str, uri: str, sleep: Callable[[float], object] = time.sleep) -> T:
-    """What `read` returns; where a network fails it is called again, up to 5 times with growing pauses (3 s in all).
+    """Return what `read` returns; when a network fails, call it again, up to 5 times with growing pauses (3 s in all).
 
-    Errors that waiting does not cure pass through at once: missing files, missing rights, files that are no folders
-    or the reverse, an HTTP status of 400 to 499 but for 408 and 429, and whatever is no error of files or networks.
+    Errors that waiting does not cure are raised at once: missing files or rights, a file in place of a folder or the
+    reverse, an HTTP status of 400 to 499 except 408 and 429, and all that are not errors of files or networks.
 
     Args:
         read: may be called more than once.
-        what: what it does, a verb for the message.
-        uri: what it does this to.
-        sleep: pauses for so many seconds.
+        what: a verb for the message: what it does.
+        uri: address for the message.
+        sleep: pauses for a number of seconds.
 
     Raises:
         RunFailed: after the last try; the message has the URI, the number of tries and the reason.
@@ -61,7 +61,7 @@ def retrying(read: Callable[[], T], what: str, uri: str, sleep: Callable[[float]
 
 
 def read_file(system: fs.FileSystem, path: str) -> bytes:
-    """Content of one file, read with `retrying`.
+    """Return the content of one file, read with `retrying`.
 
     Raises:
         FileNotFoundError, PermissionError, IsADirectoryError: at once.
@@ -71,37 +71,38 @@ def read_file(system: fs.FileSystem, path: str) -> bytes:
 
 
 def _read_whole(system: fs.FileSystem, path: str) -> bytes:
-    inner = fsspec_client(system)
-    if inner is not None:
-        return bytes(inner.cat_file(path))
+    client = fsspec_client(system)
+    if client is not None:
+        return bytes(client.cat_file(path))
     if isinstance(system, fs.LocalFileSystem):
-        return Path(path).read_bytes()  # Arrow knows no names that are not UTF-8, and no error of its own for folders
+        # not by Arrow, which rejects names that are not UTF-8 and has no error of its own for folders
+        return Path(path).read_bytes()
     with system.open_input_stream(path) as stream:
         return bytes(stream.read())
 
 
 def check_server(system: fs.FileSystem, path: str) -> None:
-    """Ask a website for a path, with `retrying`: Arrow takes no answer at all for a missing file.
+    """Ask a website for a path, with `retrying`: without any answer, Arrow reports a missing file.
 
     Raises:
         RunFailed: if it does not answer again and again.
-        aiohttp.ClientResponseError: if it answers that it will not tell.
+        aiohttp.ClientResponseError: if it refuses to answer.
     """
-    inner = fsspec_client(system)
-    if inner is None or "http" not in inner.protocol:
+    client = fsspec_client(system)
+    if client is None or "http" not in client.protocol:
         return
     with suppress(FileNotFoundError):
-        retrying(lambda: inner.cat_file(path, start=0, end=1), "read", path)
+        retrying(lambda: client.cat_file(path, start=0, end=1), "read", path)
 
 
 def read_ranges(system: fs.FileSystem, path: str, offsets: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-    """Parts of one file, read with `retrying`; several at a time where the file is remote.
+    """Return parts of one file, read with `retrying`; of a remote file, several at a time.
 
     Args:
-        system: where the file is.
-        path: of the file.
-        offsets: where each part begins, in bytes.
-        sizes: of each part, in bytes.
+        system: file system of the file.
+        path: path of the file.
+        offsets: start of each part, in bytes.
+        sizes: size of each part, in bytes.
 
     Raises:
         FileNotFoundError, PermissionError, IsADirectoryError: at once.
@@ -135,14 +136,14 @@ def _read_part(system: fs.FileSystem, path: str, file: pa.NativeFile | None, off
 def fsspec_client(system: fs.FileSystem) -> Any:
     """Return the fsspec file system in an Arrow one, else None.
 
-    Whole files and parts are asked of it directly: Arrow takes any answer of a website but 200 for a missing file.
+    Files are read from it directly: for any answer of a website but 200, Arrow reports a missing file.
     """
     is_wrapped = isinstance(system, fs.PyFileSystem) and isinstance(system.handler, fs.FSSpecHandler)
     return system.handler.fs if is_wrapped else None
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether an error of a file system may be gone at the next try."""
+    """Return whether another try may succeed after an error of a file system."""
     if isinstance(error, LASTING):
         return False
     if not isinstance(error, _http_errors("ClientResponseError")):
@@ -152,9 +153,9 @@ def _may_pass(error: Exception) -> bool:
 
 
 def full_disk(error: BaseException | None) -> OSError | None:
-    """The error of a full disk, or of a quota that is used up, if this one is it or comes of it."""
+    """Return the error of a full disk or quota if `error` is one or was caused by one, else None."""
     seen: list[BaseException] = []
-    while error is not None and error not in seen:  # one that was raised again may be behind itself
+    while error is not None and error not in seen:  # an error that was raised again may be its own cause
         if isinstance(error, OSError) and error.errno in FULL:
             return error
         seen.append(error)
@@ -163,17 +164,17 @@ def full_disk(error: BaseException | None) -> OSError | None:
 
 
 def file_errors() -> tuple[type[Exception], ...]:
-    """What file systems and the networks below them raise."""
+    """Return the classes of errors that file systems and networks raise."""
     return (OSError, *_http_errors("ClientError"))
 
 
 def _http_errors(name: str) -> tuple[type[Exception], ...]:
-    """A class of errors of fsspec's HTTP client, not all of them OSErrors; it is loaded only where it is used."""
+    """Return a class of errors of fsspec's HTTP client, if that is loaded; not all of them are OSErrors."""
     client = sys.modules.get("aiohttp")
     return () if client is None else (vars(client)[name],)
 
 
 def reason_of(error: Exception) -> str:
-    """The first line of an error's message, at most 300 characters of it."""
+    """Return the first line of an error's message, at most 300 characters of it."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return reason if len(reason) <= 300 else f"{reason[:300]} ..."
