@@ -15,7 +15,7 @@ from raysl.cli import split_arguments
 from raysl.components import ALIASES, resolve
 from raysl.config.docs import describe
 from raysl.config.schema import DataConfig
-from raysl.preview.request import requested
+from raysl.preview.page import requested
 from raysl.train.callbacks.callback import configured
 from tests.claims import CLAIMS
 from tests.data.samples import png

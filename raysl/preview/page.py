@@ -1,20 +1,69 @@
 """A page that shows what a method sees: a recipe's settings, and the views of some samples, epoch by epoch."""
 
+import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
 from PIL import Image
 
+from raysl.components import Classes, resolve
+from raysl.config.load import load_config
+from raysl.config.schema import DataConfig, RunConfig
+from raysl.data.source import Split
 from raysl.errors import ConfigError
-from raysl.preview.pictures import ViewPicture
+from raysl.plan.setup import Setup
 from raysl.preview.recipe_table import recipe_table
-from raysl.preview.request import ViewRequest, requested
-from raysl.preview.samples import GroupPictures, SampleViews, StoredImage, sample_views
+from raysl.preview.samples import GroupPictures, SampleViews, StoredImage, ViewPicture, sample_views
 from raysl.report.html import document
 from raysl.report.images import data_uri
-from raysl.report.style import VIEWS_STYLE
+from raysl.runs.prepare import views_of
 from raysl.transforms.view_recipe import ViewRecipe
+
+
+@dataclass(frozen=True)
+class ViewRequest:
+    """What is asked for."""
+
+    name: str
+    """Of the configuration."""
+    what: str
+    """What makes the views: `method simclr`."""
+    about: str
+    """First line of its documentation."""
+    recipe: ViewRecipe
+    data: DataConfig
+    split: Split
+    """The training images."""
+    seed: int
+
+
+def requested(name: str, overrides: Sequence[str]) -> ViewRequest:
+    """The views of a configuration's method on its data.
+
+    Args:
+        name: a packaged configuration or a .yaml file.
+        overrides: `key=value` settings.
+
+    Raises:
+        ConfigError: if there is no such configuration, setting or data, or the views cannot be made.
+    """
+    config = load_config(name, overrides)
+    split: Split = resolve("source", config.data.name)(config.data).required("train")
+    classes = Classes.of(config)
+    recipe = views_of(_setup(config, split), classes)
+    about = next(iter((inspect.getdoc(classes.method) or "").splitlines()), "")
+    return ViewRequest(config.name, f"method {config.method.name}", about, recipe, config.data, split, config.seed)
+
+
+def _setup(config: RunConfig, split: Split) -> Setup:
+    """The setup of a run over these images, be they ever so few: nothing is trained."""
+    batch_size = min(config.train.batch_size, split.num_samples)
+    train = replace(config.train, batch_size=batch_size, workers=1)
+    data = replace(config.data, lanes=None, drop_last=True)
+    return Setup.of(replace(config, train=train, data=data), split.num_samples, len(split.classes))
+
 
 STORED = 116
 """Longer side of a stored image on the page, in pixels."""
@@ -31,7 +80,7 @@ def write_views(name: str, overrides: Sequence[str], path: Path, num: int = 6, n
     """Write the page of a configuration's views.
 
     Args:
-        name, overrides: what to show, see `raysl.preview.request.requested`.
+        name, overrides: what to show, see `raysl.preview.page.requested`.
         path: file to write; folders above it are made.
         num: samples.
         num_epochs: epochs, from the first on.
@@ -70,7 +119,9 @@ def views_page(request: ViewRequest, samples: Sequence[SampleViews]) -> str:
         *[_sample(sample, zoom) for sample in samples],
         "</section>",
     ]
-    return document(f"Views of {request.name}", "\n".join(body), VIEWS_STYLE)
+    return document(
+        f"Views of {request.name}", "\n".join(body), Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    )
 
 
 def _zoom(samples: Sequence[SampleViews]) -> float:

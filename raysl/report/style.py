@@ -108,33 +108,3 @@ dl.tree dd p { margin: 0; color: var(--muted); }
   .name code { font-size: 12px; }
 }
 """
-
-VIEWS_STYLE = """
-:root { --zoom: 1; }
-td code { white-space: nowrap; }
-td ol { margin: 0; padding-left: 20px; }
-td p { margin: 4px 0; }
-.sample { display: grid; grid-template-columns: 124px minmax(0, 1fr); gap: 8px 16px; padding: 16px 0;
-  border-top: 1px solid var(--grid); }
-.sample h3, .sample h4, .sample p { margin: 0; overflow-wrap: anywhere; }
-.sample h4, .sample figcaption { color: var(--muted); font-size: 13px; font-weight: 400; line-height: 1.35; }
-.sample figcaption { margin-top: 2px; width: min-content; min-width: 100%; }
-.sample img { max-width: 100%; }
-.stored figure { margin-top: 6px; }
-.epochs { display: flex; flex-wrap: wrap; gap: 14px 18px; }
-.epoch { min-width: 0; }
-.groups { display: flex; flex-wrap: wrap; gap: 10px 18px; padding-right: 2px; }
-.group { min-width: 0; }
-.views { display: flex; flex-wrap: wrap; gap: 6px 4px; margin-top: 2px; }
-.crisp { image-rendering: pixelated; }
-@media (max-width: 560px) {
-  :root { --zoom: 0.7; }
-  #recipe table, #recipe tbody, #recipe tr, #recipe td { display: block; border: 0; }
-  #recipe thead { display: none; }
-  #recipe tr { border-bottom: 1px solid var(--grid); padding: 6px 0; }
-  #recipe td { padding: 1px 0; }
-  .sample { grid-template-columns: minmax(0, 1fr); }
-  .stored { display: flex; flex-wrap: wrap; align-items: baseline; gap: 0 10px; }
-  .stored figure { width: 100%; }
-}
-"""

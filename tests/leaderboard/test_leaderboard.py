@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from raysl.errors import ConfigError
+from raysl.leaderboard.choice import number_of
 from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.number import number_of
 from raysl.leaderboard.stored import parse
 from tests.leaderboard.boards import LOSS, asha, board, entry, population, zoo
 

@@ -20,11 +20,9 @@ from raysl.data.split import Rows, Split
 from raysl.data.stream.loader import Loader
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.preview.page import views_page, write_views
-from raysl.preview.pictures import masked, view_picture
+from raysl.preview.page import ViewRequest, requested, views_page, write_views
 from raysl.preview.recipe_table import recipe_table
-from raysl.preview.request import ViewRequest, requested
-from raysl.preview.samples import sample_views, spread_samples
+from raysl.preview.samples import masked, sample_views, spread_samples, view_picture
 from raysl.transforms.crop import CenterCrop
 from raysl.transforms.recipes import Crops, MultiCrop
 from raysl.transforms.tiles import Tiles

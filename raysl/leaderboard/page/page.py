@@ -1,9 +1,14 @@
 """`leaderboard.html`: a sweep in one file that loads nothing from elsewhere, also while it runs."""
 
+import base64
+import io
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+
+from PIL import Image
 
 from raysl.leaderboard.best import NUM_BEST, best_runs
 from raysl.leaderboard.choice import Choice
@@ -16,9 +21,9 @@ from raysl.leaderboard.page.lineage import lineage_section
 from raysl.leaderboard.page.parallel import parallel_section
 from raysl.leaderboard.page.rows import row_name
 from raysl.leaderboard.page.scatters import scatter_sections
-from raysl.leaderboard.page.style import LEADERBOARD_STYLE
 from raysl.leaderboard.page.table import table_section
 from raysl.report.html import document
+from raysl.report.images import BAND, CELL, FRAME, GAP, data_uri
 from raysl.report.page import contents
 
 RELOAD_S = 15.0
@@ -73,13 +78,16 @@ def page(board: Leaderboard, extras: Extras | None = None, reload_s: float = REL
         *(part for part in parts if part),
         '<div id="tip" role="status" hidden></div>',
     ]
-    return document(f"{facts.name}: leaderboard", "\n".join(filter(None, body)), LEADERBOARD_STYLE, script())
+    return document(f"{facts.name}: leaderboard", "\n".join(filter(None, body)), _read("page.css"), script())
 
 
 def script() -> str:
     """Return the page's JavaScript."""
-    text = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    return f'"use strict";\n(() => {{\n{text}}})();\n'
+    return f'"use strict";\n(() => {{\n{_read("page.js")}}})();\n'
+
+
+def _read(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def _neighbours(board: Leaderboard, extras: Extras) -> str:
@@ -119,3 +127,28 @@ def _configurations(board: Leaderboard, extras: Extras) -> str:
         f'<section id="configurations"><h2>Best configurations</h2><p class="quiet">{note}</p>{example}'
         f"{''.join(folds)}</section>"
     )
+
+
+NUM_QUERIES, WIDTH = 6, 620
+"""Rows of a run's sheet that are kept, and the width in pixels to which it is made smaller."""
+SHEET = re.compile(r'<section id="neighbours">.*?<img src="data:image/\w+;base64,([A-Za-z0-9+/=]+)"', re.DOTALL)
+
+
+def neighbours_of(report: str) -> str:
+    """The first queries of a run's page with their neighbours, as the `src` of an image; empty where it has none.
+
+    Args:
+        report: text of a `report.html`.
+    """
+    found = SHEET.search(report)
+    if found is None:
+        return ""
+    try:
+        sheet = Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGBA")
+    except (OSError, ValueError):  # the page was cut off while it was written
+        return ""
+    rows = NUM_QUERIES * (CELL + FRAME + BAND + GAP) - GAP
+    sheet = sheet.crop((0, 0, sheet.width, min(sheet.height, rows)))
+    if sheet.width > WIDTH:
+        sheet = sheet.resize((WIDTH, round(sheet.height * WIDTH / sheet.width)), Image.Resampling.LANCZOS)
+    return data_uri(sheet, png_limit=0)

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from html import escape
 
 from raysl.leaderboard.best import best_runs
-from raysl.leaderboard.choice import Choice
+from raysl.leaderboard.choice import Choice, Number
 from raysl.leaderboard.entry import Entry
 from raysl.leaderboard.flat import ENDS, measured, shown, varied
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.leaderboard.number import Number
 from raysl.leaderboard.page.axes import spelled
 from raysl.leaderboard.page.head import STATUSES
 from raysl.leaderboard.page.rows import row_name, short_name
