@@ -1,10 +1,10 @@
-"""The model card of the Hugging Face Hub that stands beside exported weights."""
+"""The model card for the Hugging Face Hub, written beside exported weights."""
 
 import hashlib
 
 import raysl
-from raysl.config.dump import write
-from raysl.weights.loaded import Loaded
+from raysl.config.dump import to_dict, write
+from raysl.weights.fill import Loaded
 
 _CHANNELS = {
     "rgb": "RGB",
@@ -15,15 +15,15 @@ _CHANNELS = {
 
 
 def card_of(loaded: Loaded, content: bytes) -> str:
-    """The text of `README.md`: front matter that the Hub reads, and how to use the weights.
+    """Return the text of `README.md`: front matter that the Hub reads, and how to use the weights.
 
     Args:
         loaded: the backbone.
-        content: of `model.safetensors`.
+        content: bytes of `model.safetensors`.
     """
     data, backbone = loaded.config.data, loaded.backbone
     num_weights = sum(parameter.numel() for parameter in backbone.parameters())
-    settings = write({"backbone": _plain(loaded)}).rstrip()
+    settings = write({"backbone": to_dict(loaded.config)["backbone"]}).rstrip()
     front = write(
         {
             "library_name": "raysl",
@@ -38,7 +38,7 @@ def card_of(loaded: Loaded, content: bytes) -> str:
 # {loaded.config.name}
 
 A backbone from images [B, 3, H, W] to features [B, {backbone.feature_dim}], with {num_weights / 1e6:.2f} M weights.
-{loaded.told}
+{loaded.summary}
 
 | | |
 |---|---|
@@ -61,10 +61,3 @@ The network's settings:
 {settings}
 ```
 """
-
-
-def _plain(loaded: Loaded) -> dict[str, object]:
-    from raysl.config.dump import to_dict
-
-    found: dict[str, object] = to_dict(loaded.config)["backbone"]
-    return found

@@ -1,4 +1,4 @@
-"""From weights of one kind to weights of another: `raysl convert`."""
+"""Reading weights of one kind and writing another: `raysl convert`."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -24,26 +24,25 @@ from raysl.storage.addresses import absolute, cut
 from raysl.storage.folder import Folder
 from raysl.weights.exports import EXPORTS
 from raysl.weights.files import draft, is_checkpoint, local_file, read_tree
-from raysl.weights.fill import Table, check_filled, fill, renamed
+from raysl.weights.fill import Loaded, Table, check_filled, fill, rename
 from raysl.weights.imported import METHOD, NAME, write_imported
 from raysl.weights.layouts import Rules, find_backbone
-from raysl.weights.loaded import Loaded
-from raysl.weights.shapes import settings_of
+from raysl.weights.shapes import derive_settings
 
 KINDS = ("raysl", *EXPORTS)
-"""What weights are converted to."""
-_SMALL = 32  # pixels, what networks with the stem for small images are trained on
+"""Kinds that weights can be converted to."""
+_SMALL = 32  # pixels; networks with the CIFAR stem are trained on images of this side
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written.
+    """The result of a conversion.
 
     Args:
-        path: where: a file or a folder.
-        told: in words, what was read.
-        table: what became of the file's tensors; None where a checkpoint of raysl was read.
-        usage: how it is read again.
+        path: the file or folder that was written.
+        told: a sentence on what was read.
+        table: which tensors of the file were taken; None where a checkpoint of raysl was read.
+        usage: a line of code that reads the result.
     """
 
     path: str
@@ -59,15 +58,15 @@ def convert(
 
     Args:
         source: path or URI of a file of weights, or of a checkpoint or a run of raysl.
-        out: where to: for `raysl` and `safetensors` a folder, else a file; a path or a URI.
+        out: path or URI of what is written: a folder for `raysl` and `safetensors`, else a file.
         to: one of `KINDS`.
-        overrides: settings of the backbone and of the images that it expects, over those that are seen in the tensors:
-            `backbone.image_size=96`, `data.mean=[0.5,0.5,0.5]`.
-        rules: how the backbone is found in the file; the defaults know the layouts in `raysl.weights.layouts`.
+        overrides: settings of the backbone and of the images that it expects, in place of those derived from the
+            tensors: `backbone.image_size=96`, `data.mean=[0.5,0.5,0.5]`.
+        rules: how to find the backbone in the file; the defaults find every layout in `raysl.weights.layouts`.
 
     Raises:
-        ConfigError: if the file is none of weights, its layout is not known, its tensors do not fill the backbone, the
-            other library has no such network, or something is in the way of `out`.
+        ConfigError: if the file holds no weights, its layout is unknown, its tensors do not fill the backbone, the
+            other library has no such network, or `out` exists.
     """
     if to not in KINDS:
         near = difflib.get_close_matches(to, KINDS, n=1)
@@ -78,10 +77,10 @@ def convert(
     loaded = load_weights(source, overrides, rules, name)
     if to == "raysl":
         if loaded.table is None:
-            raise ConfigError(f"{source} is a checkpoint of raysl already; say with to= (--to) what to make of it")
+            raise ConfigError(f"{source} is a checkpoint of raysl already; give to= (--to), the kind to convert it to")
         with draft() as folder:
             path = write_imported(loaded.backbone, loaded.config, loaded.facts, folder, Folder(out))
-        return Converted(Folder(out).uri, loaded.told, loaded.table, f"raysl.load_backbone({path!r})")
+        return Converted(Folder(out).uri, loaded.summary, loaded.table, f"raysl.load_backbone({path!r})")
     written = EXPORTS[to](loaded)
     folder_uri, name = cut(absolute(out))
     target = Folder(out if isinstance(written.content, dict) else folder_uri)
@@ -90,7 +89,7 @@ def convert(
         target.write(file, content)
     path = redact_uri(absolute(out))
     usage = written.usage.replace("'PATH/", f"'{path}/").replace("PATH", repr(path))
-    return Converted(path, loaded.told, loaded.table, usage)
+    return Converted(path, loaded.summary, loaded.table, usage)
 
 
 def load_weights(
@@ -100,7 +99,7 @@ def load_weights(
 
     Args:
         source, overrides, rules: as `convert` takes them.
-        name: that its settings get.
+        name: for its settings.
 
     Raises:
         ConfigError: as `convert` does.
@@ -110,81 +109,81 @@ def load_weights(
     for word in overrides:
         if not word.startswith(("backbone.", "backbone=", "data.", "data=")):
             raise ConfigError(
-                f"{word!r} is no setting of the backbone or its images: those begin with backbone. or data."
+                f"{word!r} is not a setting of the backbone or its images; those begin with backbone. or data."
             )
     if is_checkpoint(source):
-        return _of_checkpoint(source, overrides, rules)
+        return _load_checkpoint(source, overrides, rules)
     where = redact_uri(absolute(source))
     with local_file(source) as path:
         folder, file = cut(str(path))
         digest = Folder(folder).sha256(file)
-        found = renamed(find_backbone(read_tree(path, rules.trust_code), rules, where))
-    seen = settings_of(found, where)
-    config = _settled(name, where, found.layout.name, seen, overrides)
+        stored = rename(find_backbone(read_tree(path, rules.trust_code), rules, where))
+    seen = derive_settings(stored, where)
+    config = _configure(name, where, stored.layout.name, seen, overrides)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)  # for what the file does not hold
+        torch.manual_seed(config.seed)  # for parameters that the file does not hold
         backbone: Backbone = resolve("backbone", config.backbone.name)(config.backbone)
-    table = fill(backbone, found, rules.skip, where)
+    table = fill(backbone, stored, rules.skip, where)
     if rules.strict:
-        check_filled(table, where, _of_backbone(overrides), _spelt(seen))
+        check_filled(table, where, _backbone_settings(overrides), _with_size_spelt_out(seen))
     facts = {
         "uri": where,
-        "layout": found.layout.name,
-        "place": str(found.place),
+        "layout": stored.layout.name,
+        "place": str(stored.place),
         "sha256": {file: digest},
         "taken": [f"backbone ({len(table.loaded)} tensors)"],
         "left_out": table.problems,
     }
-    told = _told(file, found.layout.name, str(found.place))
-    return Loaded(backbone.eval(), config, where, told, table, facts)
+    summary = _describe_file(file, stored.layout.name, str(stored.place))
+    return Loaded(backbone.eval(), config, where, summary, table, facts)
 
 
-def _told(file: str, layout: str, place: str) -> str:
+def _describe_file(file: str, layout: str, place: str) -> str:
     return f"Its weights are those of `{file}`, in the layout of {layout} ({place})."
 
 
-def _of_checkpoint(source: str, overrides: Sequence[str], rules: Rules) -> Loaded:
+def _load_checkpoint(source: str, overrides: Sequence[str], rules: Rules) -> Loaded:
     if rules != Rules(trust_code=rules.trust_code):
         raise ConfigError(
-            f"{source} is a run or a checkpoint of raysl, whose backbone is known: leave layout, part, key, prefix, "
-            "skip and strict out"
+            f"{source} is a run or a checkpoint of raysl, whose backbone is known: leave out layout, part, key, "
+            "prefix, skip and strict"
         )
     if overrides:
-        raise ConfigError(f"{source} has its own settings, {overrides[0]!r} does not change them; leave it out")
-    found = load_checkpoint(source, rules.trust_code)
-    method, where = found.meta["method"], redact_uri(found.uri)
+        raise ConfigError(f"{source} has its own settings, which {overrides[0]!r} cannot change; leave it out")
+    checkpoint = load_checkpoint(source, rules.trust_code)
+    method, where = checkpoint.meta["method"], redact_uri(checkpoint.uri)
     if method == METHOD:
-        origin = found.meta["weights"]
-        told = _told(cut(origin["uri"])[1], origin["layout"], origin["place"])
+        origin = checkpoint.meta["weights"]
+        summary = _describe_file(cut(origin["uri"])[1], origin["layout"], origin["place"])
     else:
-        told = f"It was trained by raysl with the method {method}, for {found.meta['step']:,} steps."
-    return Loaded(found.backbone, found.config, where, told)
+        summary = f"It was trained by raysl with the method {method}, for {checkpoint.meta['step']:,} steps."
+    return Loaded(checkpoint.backbone, checkpoint.config, where, summary)
 
 
-def _settled(name: str, where: str, layout: str, seen: dict[str, Any], overrides: Sequence[str]) -> RunConfig:
-    """The settings of a run that holds the backbone: as it was seen, with the user's over it."""
+def _configure(name: str, where: str, layout: str, seen: dict[str, Any], overrides: Sequence[str]) -> RunConfig:
+    """Return the settings of a run that holds the backbone: those derived, overridden by the user's."""
     tree = {
         "name": name,
         "method": {"name": NAME, "origin": where, "layout": layout},
         "backbone": seen,
-        "data": {"name": "photos"},  # none came with the weights
+        "data": {"name": "photos"},  # a placeholder: weights come without images
         "optim": {"name": "sgd"},
     }
-    of_data = [word for word in overrides if word.startswith("data")]
-    config = apply_overrides(from_dict(tree), [word for word in overrides if word not in of_data])
+    data_words = [word for word in overrides if word.startswith("data")]
+    config = apply_overrides(from_dict(tree), [word for word in overrides if word not in data_words])
     backbone: Any = config.backbone
     side = _SMALL if getattr(backbone, "stem", "") == "cifar" else getattr(backbone, "image_size", 224)
-    return apply_overrides(config, [f"data.image_size={side}", *of_data, *made_for(config)])
+    return apply_overrides(config, [f"data.image_size={side}", *data_words, *made_for(config)])
 
 
-def _of_backbone(overrides: Sequence[str]) -> Mapping[str, Any]:
-    """The settings of the backbone that the user gave."""
+def _backbone_settings(overrides: Sequence[str]) -> Mapping[str, Any]:
+    """Return the settings of the backbone that the user gave."""
     node = parse_overrides(overrides).get("backbone", {})
     return node if isinstance(node, dict) else {"name": node}
 
 
-def _spelt(seen: Mapping[str, Any]) -> dict[str, Any]:
-    """What was seen in the tensors, with what a ViT's size stands for."""
+def _with_size_spelt_out(seen: Mapping[str, Any]) -> dict[str, Any]:
+    """Add width, depth and heads to the settings of a ViT that have its size."""
     if "size" not in seen:
         return dict(seen)
     width, depth, heads = SIZES[seen["size"]]
@@ -192,14 +191,14 @@ def _spelt(seen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_free(out: str, is_folder: bool) -> None:
-    """Refuse to write over something."""
+    """Refuse to overwrite anything."""
     folder, name = cut(absolute(out))
     if not name:
-        raise ConfigError(f"out={out!r} names no {'folder' if is_folder else 'file'}; give one behind the last /")
+        raise ConfigError(f"out={out!r} names no {'folder' if is_folder else 'file'}; give one after the last /")
     if is_folder:
         names = Folder(out).names()
-        kept = [found for found in names if found == META_FILE or found.startswith("checkpoint_")] or names
-        if kept:
-            raise ConfigError(f"{redact_uri(out)} is in use, it holds {kept[0]}; give an empty folder, or a new one")
+        known = [name for name in names if name == META_FILE or name.startswith("checkpoint_")] or names
+        if known:
+            raise ConfigError(f"{redact_uri(out)} is in use, it holds {known[0]}; give an empty folder, or a new one")
     elif Folder(folder).exists(name):
         raise ConfigError(f"{redact_uri(out)} exists; delete it, or give another file")

@@ -1,4 +1,4 @@
-"""Weights out: a backbone as other libraries read it."""
+"""Export: a backbone in the formats of other libraries."""
 
 import importlib.util
 import io
@@ -16,7 +16,7 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.vit import ViT
 from raysl.weights.card import card_of
-from raysl.weights.loaded import Loaded
+from raysl.weights.fill import Loaded
 
 Tensors = dict[str, Tensor]
 _LARGEST_PROTO = 2**31
@@ -24,11 +24,11 @@ _LARGEST_PROTO = 2**31
 
 @dataclass(frozen=True)
 class Written:
-    """What a library reads.
+    """An exported backbone.
 
     Args:
-        content: of the file, or of the files of a folder by name.
-        usage: a line of Python that reads it, with PATH for its place.
+        content: bytes of the file, or of each file of a folder by name.
+        usage: a line of Python that reads it, with PATH for its address.
     """
 
     content: bytes | dict[str, bytes]
@@ -36,7 +36,7 @@ class Written:
 
 
 def to_torchvision(loaded: Loaded) -> Written:
-    """The state dict of torchvision's ResNet, without `fc`.
+    """Write the state dict of torchvision's ResNet, without `fc`.
 
     Raises:
         ConfigError: if torchvision has no such network.
@@ -47,7 +47,7 @@ def to_torchvision(loaded: Loaded) -> Written:
 
 
 def to_timm(loaded: Loaded) -> Written:
-    """The state dict of timm's ViT or ResNet, without its classifier.
+    """Write the state dict of timm's ViT or ResNet, without its classifier.
 
     Raises:
         ConfigError: if timm has no such network.
@@ -96,10 +96,10 @@ def _timm_call(net: ViT) -> str:
 
 
 def to_detectron2(loaded: Loaded) -> Written:
-    """A pickle of arrays by Detectron2's names of a ResNet (stem, res2 to res5, shortcut, norm).
+    """Write a pickle of arrays with Detectron2's names of a ResNet (stem, res2 to res5, shortcut, norm).
 
     Raises:
-        ConfigError: if it is no such ResNet.
+        ConfigError: if Detectron2 has no such ResNet.
     """
     net = _usual_resnet(loaded.backbone, "Detectron2", (50, 101, 152, 18, 34))
     arrays = {detectron2_name(name): t.numpy() for name, t in _tensors(net).items() if "num_batches" not in name}
@@ -112,7 +112,11 @@ def to_detectron2(loaded: Loaded) -> Written:
 
 
 def detectron2_name(name: str) -> str:
-    """Detectron2's name of a tensor that torchvision's ResNet has."""
+    """Return Detectron2's name of a tensor of torchvision's ResNet.
+
+    >>> detectron2_name("layer1.0.bn2.weight")
+    'res2.0.conv2.norm.weight'
+    """
     *where, module, kind = name.split(".")
     if where and where[-1] == "downsample":
         where, module = where[:-1], "shortcut" if module == "0" else "shortcut.norm"
@@ -123,14 +127,14 @@ def detectron2_name(name: str) -> str:
 
 
 def to_vissl(loaded: Loaded) -> Written:
-    """The trunk as VISSL stores it.
+    """Write the trunk as VISSL stores it.
 
     Raises:
-        ConfigError: if it is neither a ResNet nor a ViT.
+        ConfigError: if the backbone is neither a ResNet nor a ViT.
     """
     net = loaded.backbone
     if not isinstance(net, ResNet | ViT):
-        raise ConfigError(f"VISSL has no {type(net).__name__}; ResNets and ViTs are written for it")
+        raise ConfigError(f"VISSL has no {type(net).__name__}; only ResNets and ViTs can be written for it")
     prefix = "_feature_blocks." if isinstance(net, ResNet) else ""
     trunk = {
         f"{prefix}{name}": value for name, value in _tensors(net).items() if name not in ("mask_token", "reg_token")
@@ -141,7 +145,7 @@ def to_vissl(loaded: Loaded) -> Written:
 
 
 def to_safetensors_folder(loaded: Loaded) -> Written:
-    """`model.safetensors`, by the backbone's own names, and the model card of the Hugging Face Hub, `README.md`."""
+    """Write `model.safetensors` with the backbone's own names, and `README.md`, a model card for the Hub."""
     content = to_safetensors(_tensors(loaded.backbone), metadata={"format": "pt"})
     return Written(
         {"model.safetensors": content, "README.md": card_of(loaded, content).encode()},
@@ -150,17 +154,17 @@ def to_safetensors_folder(loaded: Loaded) -> Written:
 
 
 def to_program(loaded: Loaded) -> Written:
-    """A program of `torch.export`: images of `data.image_size` in batches of any size, to features."""
+    """Write a program of `torch.export`, from images of `data.image_size` in batches of any size to features."""
     buffer = io.BytesIO()
     torch.export.save(_exported(loaded), buffer)
     return Written(buffer.getvalue(), "torch.export.load(PATH).module()(images)")
 
 
 def to_onnx(loaded: Loaded) -> Written:
-    """An ONNX model with the input `images`, as `to_program` takes them, and the output `features`.
+    """Write an ONNX model with the input `images`, as `to_program` takes them, and the output `features`.
 
     Raises:
-        ConfigError: if torch's exporter lacks its packages, or the weights are too large for one file.
+        ConfigError: if packages of torch's exporter are missing, or the weights are too large for one file.
     """
     if missing := [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]:
         raise ConfigError(f"to=onnx needs {' and '.join(missing)}, not installed here: pip install {' '.join(missing)}")
@@ -186,7 +190,7 @@ EXPORTS: dict[str, Callable[[Loaded], Written]] = {
     "export": to_program,
     "onnx": to_onnx,
 }
-"""By what `--to` calls them."""
+"""By the value of `--to`."""
 
 
 def _exported(loaded: Loaded) -> ExportedProgram:
@@ -197,7 +201,11 @@ def _exported(loaded: Loaded) -> ExportedProgram:
 
 
 def _usual_resnet(net: Backbone, library: str, depths: tuple[int, ...] = (18, 34, 50, 101, 152)) -> ResNet:
-    """The backbone, if it is a ResNet as every library has them."""
+    """Return the backbone if it is a ResNet that every library has.
+
+    Raises:
+        ConfigError: with the setting that the library lacks.
+    """
     if not isinstance(net, ResNet):
         raise ConfigError(f"{library} takes a ResNet here, not a {type(net).__name__}; {_ELSE}")
     config = net.config
@@ -219,7 +227,7 @@ def _usual_resnet(net: Backbone, library: str, depths: tuple[int, ...] = (18, 34
 
 
 def _usual_name(net: ResNet, library: str) -> str:
-    """What torchvision and timm call a ResNet of usual width."""
+    """Return the name of a ResNet in torchvision and timm."""
     config = net.config
     shape = (config.depth, config.groups, config.width_per_group)
     if shape[1:] == (1, 64):
@@ -239,7 +247,7 @@ _NAMES = {
     (101, 32, 8): "resnext101_32x8d",
     (101, 64, 4): "resnext101_64x4d",
 }
-"""By depth, groups and channels of a group."""
+"""By depth, number of groups and channels of a group."""
 _ELSE = "safetensors and export take any backbone"
 
 

@@ -1,4 +1,4 @@
-"""Files of weights that others wrote, read without running anything that is in them."""
+"""Reading files of weights that others wrote, without running code from them."""
 
 import argparse
 import pickle
@@ -30,10 +30,10 @@ _BROKEN = (
 
 
 def is_checkpoint(uri: str) -> bool:
-    """Whether a URI is that of a folder, as raysl's checkpoints and runs are, and not of one file.
+    """Whether a URI leads to a run or a checkpoint of raysl, and not to one file.
 
     Raises:
-        ConfigError: if nothing is there, or it is a folder of others.
+        ConfigError: if nothing is there, or it is another folder.
     """
     _, info = info_of(absolute(uri))
     if info.type == fs.FileType.NotFound:
@@ -47,31 +47,31 @@ def is_checkpoint(uri: str) -> bool:
         name for name in names if name.endswith((".safetensors", ".pth", ".pt", ".tar", ".torch", ".bin", ".ckpt"))
     ]
     advice = f"name one of its files, such as {files[0]}" if files else "give a file of weights"
-    raise ConfigError(f"{uri!r} is a folder that no run or checkpoint of raysl is in; {advice}")
+    raise ConfigError(f"{uri!r} is a folder without a run or checkpoint of raysl; {advice}")
 
 
 @contextmanager
 def local_file(uri: str) -> Iterator[Path]:
-    """A file as a local path: itself where it is local, else a copy that is removed afterwards."""
+    """Give a local path to a file: its own where it is local, else that of a copy, removed afterwards."""
     folder, name = cut(absolute(uri))
     with local_copy(folder, [name]) as copy:
         yield copy / name
 
 
 def read_tree(path: Path, trust_code: bool = False) -> dict[str, Any]:
-    """What a file of weights holds: tensors by name, in dictionaries in one another where it was written so.
+    """Read a file of weights: tensors by name, in nested dictionaries where it was written so.
 
-    safetensors where its name ends so, else what `torch.save` wrote, in the present format or that of before 2020.
+    The ending `.safetensors` picks that format; any other file is one of `torch.save`, also in the format before 2020.
 
     Args:
         path: of the file.
         trust_code: whether code that the file names may be imported and run, where it holds more than tensors.
 
     Raises:
-        ConfigError: if it is no such file, is cut off, or needs code that is not trusted.
+        ConfigError: if it is another kind of file, is cut off, or needs code that is not trusted.
     """
     try:
-        found = load_file(path) if path.suffix == ".safetensors" else _load(path, trust_code)
+        content = load_file(path) if path.suffix == ".safetensors" else _load(path, trust_code)
     except ConfigError:
         raise
     except ModuleNotFoundError as error:
@@ -79,18 +79,20 @@ def read_tree(path: Path, trust_code: bool = False) -> dict[str, Any]:
     except (*_BROKEN, SafetensorError) as error:
         reason = _reason(error)
         raise ConfigError(
-            f"{path} is no file of weights, or it was cut off: neither torch.save nor safetensors writes such "
-            f"({reason}); give another one"
+            f"{path} is not a file of weights, or was cut off: it is in the format of neither torch.save nor "
+            f"safetensors ({reason}); give another file"
         ) from error
-    if isinstance(found, nn.Module):  # which only trusted code can make
-        found = found.state_dict()
-    if not isinstance(found, Mapping):
-        raise ConfigError(f"{path} holds a {type(found).__name__}, not tensors by name; give a file with a state dict")
-    return dict(found)
+    if isinstance(content, nn.Module):  # which only trusted code can make
+        content = content.state_dict()
+    if not isinstance(content, Mapping):
+        raise ConfigError(
+            f"{path} holds a {type(content).__name__}, not tensors by name; give a file with a state dict"
+        )
+    return dict(content)
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without torch's advice to run what is in the file."""
+    """Return the reason of an error without torch's advice to run what is in the file."""
     text = str(error)
     if "Weights only load failed" in text:
         return "a pickle that torch.save did not write"
@@ -118,6 +120,6 @@ def _load(path: Path, trust_code: bool) -> Any:
 
 @contextmanager
 def draft() -> Iterator[Path]:
-    """A folder of its own for files that are on their way, removed afterwards."""
+    """Give a temporary local folder, removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="raysl_weights_") as folder:
         yield Path(folder)

@@ -1,23 +1,25 @@
-"""Fills a backbone with tensors that others named, and says of each what became of it."""
+"""A backbone filled with tensors that others named, and a table of what was loaded, missing or left over."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.positions import resize_positions
 from raysl.nn.backbones.vit import ViT
-from raysl.weights.layouts import Found
-from raysl.weights.shapes import side_of
+from raysl.weights.layouts import StoredBackbone
+from raysl.weights.shapes import grid_side
 
 FIRST = 3
-"""How many tensors a message names."""
+"""Tensors that a message names."""
 _OTHERS = ("norm_pre", "fc_norm", "dist_token", "rope", "rel_pos")
-"""Parts of others' ViTs that raysl's lack, and that change features."""
+"""Parts of other libraries' ViTs that change features and that raysl's ViT lacks."""
 _RENAMED = {
     "masked_embed": "mask_token",  # iBOT
     "patch_masking.masked_embed": "mask_token",  # VISSL
@@ -25,22 +27,28 @@ _RENAMED = {
     "pos_embedding": "pos_embed",
     "register_tokens": "reg_token",  # DINOv2
 }
-"""A ViT's tensors by other names."""
+"""raysl's name of a ViT's tensor, by the name in other libraries."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """What became of the tensors of a file and of a backbone, by name.
+    """Names of tensors of a file and of a backbone, by what happened to them.
 
     Args:
-        loaded: are the file's now.
-        missing: of the backbone, not in the file: they stay at their seed.
-        unexpected: in the file, not of the backbone: heads, as a rule.
-        extra: those among them that belong to a backbone, another one than this.
-        mismatched: of another shape, "name is ... there and ... here": they stay at their seed.
+        loaded: taken from the file.
+        missing: not in the file; the backbone keeps its initial values.
+        unexpected: in the file and not in the backbone, such as heads.
+        extra: the unexpected ones that belong to another backbone.
+        mismatched: of another shape, as "name is ... there and ... here"; the backbone keeps its initial values.
         skipped: left out on request.
-        resized: position embeddings for another grid, interpolated; they are among `loaded`.
-        num_outside: tensors of the file that the prefix leaves out.
+        resized: position embeddings that were interpolated to another grid; they are in `loaded` too.
+        num_outside: tensors of the file without the prefix.
+        num_wanted: tensors of the backbone.
+
+    >>> table = Table(loaded=["conv1.weight"], missing=["bn1.weight"], num_wanted=2)
+    >>> print(table.text())
+    loaded      1 of 2 tensors
+    missing     1 (bn1.weight)
     """
 
     loaded: Sequence[str] = ()
@@ -55,7 +63,7 @@ class Table:
 
     @property
     def problems(self) -> list[str]:
-        """In words, each tensor for which the backbone is not the file's."""
+        """A message for each tensor in which the backbone differs from the file."""
         return [
             *self.mismatched,
             *(f"{name} is not there" for name in self.missing),
@@ -63,7 +71,7 @@ class Table:
         ]
 
     def text(self) -> str:
-        """A line for each kind, with the first names of it."""
+        """Write a line for each kind that has tensors, with their first names."""
         rows = {
             f"loaded      {len(self.loaded)} of {self.num_wanted} tensors": [],
             f"resized     {len(self.resized)}": self.resized,
@@ -71,7 +79,7 @@ class Table:
             f"mismatched  {len(self.mismatched)}": self.mismatched,
             f"unexpected  {len(self.unexpected)}": self.unexpected,
             f"skipped     {len(self.skipped)}": self.skipped,
-            f"outside     {self.num_outside}": ["behind another prefix"] if self.num_outside else [],
+            f"outside     {self.num_outside}": ["with another prefix"] if self.num_outside else [],
         }
         is_shown = {head for head, names in rows.items() if names or head.startswith(("loaded", "missing"))}
         return "\n".join(
@@ -79,81 +87,106 @@ class Table:
         )
 
 
-def renamed(found: Found) -> Found:
-    """The same tensors by raysl's names and in its shapes, without those that the layout knows to be no backbone's."""
+@dataclass(frozen=True)
+class Loaded:
+    """A backbone that was read from a file or a checkpoint.
+
+    Args:
+        backbone: in evaluation mode.
+        config: its settings; `config.data` says which images it expects.
+        origin: address of the file or the checkpoint, without credentials.
+        summary: a sentence on where the weights are from.
+        table: result of `fill` for a file; None for a checkpoint, whose backbone is complete.
+        facts: for `meta.json`: address, layout, hash, and number of tensors taken.
+    """
+
+    backbone: Backbone
+    config: RunConfig
+    origin: str
+    summary: str
+    table: Table | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def rename(stored: StoredBackbone) -> StoredBackbone:
+    """Give tensors raysl's names and shapes, without those that the layout lists as parts of other modules."""
     tensors = {
-        (_own_name(name) if found.family == "vit" else name): value
-        for name, value in found.tensors.items()
-        if not (found.layout.skip and name.startswith(found.layout.skip))
+        (_vit_name(name) if stored.family == "vit" else name): value
+        for name, value in stored.tensors.items()
+        if not (stored.layout.skip and name.startswith(stored.layout.skip))
     }
-    if found.family == "vit":
+    if stored.family == "vit":
         if "mask_token" in tensors:
             tensors["mask_token"] = tensors["mask_token"].reshape(1, 1, -1)
         if "pos_embed" in tensors and tensors["pos_embed"].ndim == 3:
             tensors["pos_embed"] = _with_class(tensors["pos_embed"])
-    return replace(found, tensors=tensors)
+    return replace(stored, tensors=tensors)
 
 
-def fill(backbone: Backbone, found: Found, skip: Sequence[str], where: str) -> Table:
-    """Give a backbone the tensors that fit.
+def fill(backbone: Backbone, stored: StoredBackbone, skip: Sequence[str], where: str) -> Table:
+    """Copy the tensors that fit into a backbone.
 
     Args:
-        backbone: what is filled; what does not fit stays as it is.
-        found: the tensors, by the names of `renamed`.
-        skip: texts; tensors whose names contain one are left out.
+        backbone: changed in place; parameters without a fitting tensor stay as they are.
+        stored: the tensors, as `rename` returns them.
+        skip: tensors whose names contain one of these texts are left out.
         where: the file, for messages.
 
     Raises:
-        ConfigError: if position embeddings are of no square grid.
+        ConfigError: if the position embeddings do not form a square grid.
     """
-    mine = backbone.state_dict()
-    skipped = [name for name in dict.fromkeys([*mine, *found.tensors]) if any(text in name for text in skip)]
-    theirs = {name: value for name, value in found.tensors.items() if name not in skipped}
+    wanted = backbone.state_dict()
+    skipped = [name for name in dict.fromkeys([*wanted, *stored.tensors]) if any(text in name for text in skip)]
+    given_tensors = {name: value for name, value in stored.tensors.items() if name not in skipped}
     resized = []
-    if isinstance(backbone, ViT) and "pos_embed" in theirs and theirs["pos_embed"].ndim == 3:
-        side = side_of(theirs["pos_embed"], where)
+    if isinstance(backbone, ViT) and "pos_embed" in given_tensors and given_tensors["pos_embed"].ndim == 3:
+        side = grid_side(given_tensors["pos_embed"], where)
         if (side, side) != backbone.native_grid:
-            theirs["pos_embed"] = _resized(theirs["pos_embed"], (side, side), backbone.native_grid)
+            given_tensors["pos_embed"] = _resized(given_tensors["pos_embed"], (side, side), backbone.native_grid)
             resized = [f"pos_embed from {side}x{side} to {'x'.join(map(str, backbone.native_grid))} patches"]
-    fits = {name: value for name, value in theirs.items() if name in mine and mine[name].shape == value.shape}
+    fits = {
+        name: value for name, value in given_tensors.items() if name in wanted and wanted[name].shape == value.shape
+    }
     backbone.load_state_dict(fits, strict=False)
-    unexpected = [name for name in theirs if name not in mine]
-    trunk = {name.partition(".")[0] for name in mine}
+    unexpected = [name for name in given_tensors if name not in wanted]
+    trunk = {name.partition(".")[0] for name in wanted}
     return Table(
         loaded=list(fits),
-        missing=[name for name in mine if name not in found.tensors and name not in skipped and not _is_counter(name)],
+        missing=[
+            name for name in wanted if name not in stored.tensors and name not in skipped and not _is_counter(name)
+        ],
         unexpected=unexpected,
         extra=[name for name in unexpected if name.partition(".")[0] in trunk or name.startswith(_OTHERS)],
         mismatched=[
-            f"{name} is {list(value.shape)} there and {list(mine[name].shape)} here"
-            for name, value in theirs.items()
-            if name in mine and name not in fits
+            f"{name} is {list(value.shape)} there and {list(wanted[name].shape)} here"
+            for name, value in given_tensors.items()
+            if name in wanted and name not in fits
         ],
         skipped=skipped,
         resized=resized,
-        num_outside=found.num_outside,
-        num_wanted=len(mine),
+        num_outside=stored.num_outside,
+        num_wanted=len(wanted),
     )
 
 
 def check_filled(table: Table, where: str, given: Mapping[str, object], seen: Mapping[str, object]) -> None:
-    """Refuse a backbone that is not filled whole.
+    """Refuse a backbone of which some tensors were not filled.
 
     Args:
-        table: what became of its tensors.
+        table: result of `fill`.
         where: the file.
         given: settings of the backbone that the user gave.
-        seen: the same as they are seen in the tensors.
+        seen: settings that the shapes of the tensors show.
 
     Raises:
-        ConfigError: with the first few tensors and what would help.
+        ConfigError: with the first few tensors and the next step.
     """
     if not (problems := table.problems):
         return
     wrong = [f"backbone.{key}={value}" for key, value in given.items() if key in seen and seen[key] != value]
     if wrong:
         right = " ".join(f"backbone.{key}={seen[key]}" for key, value in given.items() if seen.get(key, value) != value)
-        advice = f"{' '.join(wrong)} is not what the tensors are of, which is {right}: leave that setting out"
+        advice = f"{' '.join(wrong)} does not fit the tensors, which have {right}: leave that setting out"
     else:
         advice = "give another file, or its other layout, key or prefix"
     more = f", and {len(problems) - FIRST} more such tensors" if len(problems) > FIRST else ""
@@ -163,13 +196,13 @@ def check_filled(table: Table, where: str, given: Mapping[str, object], seen: Ma
     )
 
 
-def _own_name(name: str) -> str:
-    """raysl's name of a ViT's tensor; BEiT's and iBOT's factors of layer scale lie in the block itself."""
+def _vit_name(name: str) -> str:
+    """Return raysl's name of a ViT's tensor; BEiT and iBOT keep the factors of layer scale in the block itself."""
     return _RENAMED.get(name) or re.sub(r"\.gamma_([12])$", r".ls\1.gamma", name)
 
 
 def _with_class(places: Tensor) -> Tensor:
-    """Positions with one for the class token: none where the token has it already, as in timm's DINOv2."""
+    """Add a zero position for the class token where it has none of its own, as in timm's DINOv2."""
     side = round((places.shape[1]) ** 0.5)
     return torch.cat([torch.zeros_like(places[:, :1]), places], dim=1) if side**2 == places.shape[1] else places
 
@@ -179,7 +212,7 @@ def _resized(places: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tens
 
 
 def _is_counter(name: str) -> bool:
-    """Whether a tensor counts batches, which features do not depend on and old files lack."""
+    """Whether a tensor counts batches: old files lack it, and features do not depend on it."""
     return name.endswith("num_batches_tracked")
 
 

@@ -1,6 +1,6 @@
-"""A backbone whose weights come from elsewhere, kept as a run of raysl that has trained nothing.
+"""A backbone with imported weights, kept as a run of raysl with one checkpoint of step 0.
 
-So whatever takes a run or a checkpoint takes it: benchmarks, features, `load_backbone`, `method.weights`.
+Everything that takes a run or a checkpoint takes it: benchmarks, features, `load_backbone`, `method.weights`.
 """
 
 from dataclasses import asdict, dataclass
@@ -23,7 +23,7 @@ from raysl.storage.folder import Folder
 from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 NAME = f"{__name__}:Imported"
-METHOD = "imported"  # what messages call it
+METHOD = "imported"  # in messages and `meta.json`
 
 
 class Imported(Method):
@@ -53,7 +53,7 @@ class Imported(Method):
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
-        """The plain image, for reports."""
+        """Return the plain image, for reports."""
         data = setup.config.data
         return evaluation_recipe(data.image_size, data.eval_resize, data.eval_interpolation)
 
@@ -68,8 +68,8 @@ def write_imported(backbone: Backbone, config: RunConfig, weights: dict[str, Any
     Args:
         backbone: its network.
         config: its settings, whose method is `Imported`.
-        weights: where they are from, for `meta.json`.
-        draft: local folder that the checkpoint is made in.
+        weights: their origin, for `meta.json`.
+        draft: local folder in which the checkpoint is made.
         out: the run's folder.
 
     Returns:

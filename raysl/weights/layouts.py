@@ -1,6 +1,6 @@
-"""Where the tensors of a backbone are in files of weights: the layouts of libraries and of official code.
+"""Layouts: where libraries and official code keep the tensors of a backbone in their files of weights.
 
-A layout is recognised by the first tensors of a ResNet or a ViT, which lie under its keys and behind its prefix.
+A layout is recognised by the first tensors of a ResNet or a ViT, found under its keys and prefix.
 """
 
 import difflib
@@ -17,17 +17,17 @@ ANCHORS = {
     "resnet": ("conv1.weight", "layer1.0.conv1.weight"),
     "vit": ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight"),
 }
-"""Names that every network of a family has."""
+"""Names of tensors that every network of a family has."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a file a network is.
+    """The location of a network in a file.
 
     Args:
-        keys: from the file's dictionary to the one that holds it.
-        prefix: of its tensors' names there.
-        mark: has to be in one of the names beside it, where given.
+        keys: path from the file's dictionary to the one that holds the tensors.
+        prefix: of the tensors' names there.
+        mark: text that one name in the file has to contain; empty: none.
     """
 
     keys: tuple[str, ...] = ()
@@ -44,19 +44,19 @@ class Layout:
     """One way in which backbones are stored.
 
     Args:
-        name: that `--layout` takes.
-        told: whose it is.
+        name: value of `--layout`.
+        description: the library or paper that writes it.
         student: places of the network that gradients trained.
         teacher: places of its average, where it has one.
-        default: which of both is taken.
-        family: of networks, where it holds one kind only.
-        without: a tensor that it never has, else it is another layout.
-        skip: beginnings of names that look like the backbone's and are not.
-        settings: of the backbone that cannot be seen in its tensors.
+        default: the part that is taken, `student` or `teacher`.
+        family: of its networks, where it holds one kind only.
+        without: a tensor that files of this layout never have.
+        skip: prefixes of names that look like the backbone's but belong to another module.
+        settings: of the backbone that its tensors do not show.
     """
 
     name: str
-    told: str
+    description: str
     student: tuple[Place, ...] = ()
     teacher: tuple[Place, ...] = ()
     default: str = "student"
@@ -66,22 +66,25 @@ class Layout:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def places(self, part: str | None) -> tuple[Place, ...]:
-        """Those of a part; default: its own one."""
+        """Return the places of a part; None: the layout's default part."""
         return self.teacher if (part or self.default) == "teacher" else self.student
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How a backbone is found in a file; the defaults find every layout that is known.
+    """How to find a backbone in a file; the defaults find every known layout.
 
     Args:
         layout: its name; default: recognised.
-        part: `student` or `teacher`, of methods that have both; default: what their papers measure.
+        part: `student` or `teacher`, for methods that have both; default: the one that their papers measure.
         key: dotted keys from the file's dictionary to the one that holds the tensors.
-        prefix: of their names, which is cut off; names without it are left out.
-        skip: tensors whose names contain one of these texts stay at their seed.
-        strict: refuse a backbone that is not filled whole.
-        trust_code: whether the file, or the checkpoint, may name code that is not raysl's, which is then run.
+        prefix: of the tensors' names, which is cut off; names without it are left out.
+        skip: tensors whose names contain one of these texts keep their initial values.
+        strict: refuse a backbone of which some tensors are not in the file.
+        trust_code: whether code of others that the file or the checkpoint names may be run.
+
+    >>> Rules(key="state_dict", prefix="module.encoder_q.").strict
+    True
     """
 
     layout: str | None = None
@@ -97,15 +100,15 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Found:
+class StoredBackbone:
     """The tensors of a backbone in a file.
 
     Args:
-        layout: that it has; one named "custom" where keys and prefixes were given.
-        place: where they are.
+        layout: recognised or named; "custom" where key or prefix were given.
+        place: of the tensors in the file.
         family: `resnet` or `vit`.
-        tensors: by their names, without prefix.
-        num_outside: tensors of the same dictionary that the prefix leaves out.
+        tensors: by name, without the prefix.
+        num_outside: tensors of the same dictionary without the prefix.
     """
 
     layout: Layout
@@ -209,24 +212,26 @@ LAYOUTS = {
         Layout("timm", "timm's, DeiT's and DINOv2's ViTs", student=_PLAIN, family="vit"),
     )
 }
-"""By name, in the order in which they are tried."""
+"""Layouts by name, in the order in which they are tried."""
 
 
-def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> Found:
-    """The backbone in what a file holds.
+def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBackbone:
+    """Find the backbone in the content of a file.
 
     Args:
-        tree: what it holds, see `raysl.weights.files.read_tree`.
+        tree: content of the file, from `raysl.weights.files.read_tree`.
         rules: how to find it.
         where: the file, for messages.
 
     Raises:
-        ConfigError: if no layout is recognised, or the tensors of the one that was named are not there.
+        ConfigError: if no layout is recognised, or the tensors of the named layout are missing.
     """
     if rules.part not in (None, "student", "teacher"):
-        raise ConfigError(f"part={rules.part!r} is neither student nor teacher; leave it out for what papers measure")
+        raise ConfigError(
+            f"part={rules.part!r} is neither student nor teacher; leave it out to get the one that the paper measures"
+        )
     if rules.key is not None or rules.prefix is not None:
-        return _by_rules(tree, rules, where)
+        return _find_by_key(tree, rules, where)
     if rules.layout is not None and rules.layout not in LAYOUTS:
         near = difflib.get_close_matches(rules.layout, LAYOUTS, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
@@ -234,13 +239,13 @@ def find_backbone(tree: Mapping[str, Any], rules: Rules, where: str) -> Found:
     layouts = list(LAYOUTS.values()) if rules.layout is None else [LAYOUTS[rules.layout]]
     for layout in layouts:
         for place in layout.places(rules.part):
-            if found := _at(tree, layout, place):
-                return found
+            if stored := _at(tree, layout, place):
+                return stored
     raise ConfigError(_not_found(tree, rules, layouts, where))
 
 
-def _at(tree: Mapping[str, Any], layout: Layout, place: Place) -> Found | None:
-    """The backbone of a layout at a place, if it is there."""
+def _at(tree: Mapping[str, Any], layout: Layout, place: Place) -> StoredBackbone | None:
+    """Return the backbone of a layout at a place; None if it is not there."""
     inner = _inner(tree, place.keys)
     if inner is None or (layout.without and f"{place.prefix}{layout.without}" in inner):
         return None
@@ -252,45 +257,49 @@ def _at(tree: Mapping[str, Any], layout: Layout, place: Place) -> Found | None:
                 return None
             tensors = _cut(inner, place.prefix)
             num_all = sum(isinstance(value, Tensor) for value in inner.values())
-            return Found(layout, place, family, tensors, num_all - len(tensors))
+            return StoredBackbone(layout, place, family, tensors, num_all - len(tensors))
     return None
 
 
-def _by_rules(tree: Mapping[str, Any], rules: Rules, where: str) -> Found:
+def _find_by_key(tree: Mapping[str, Any], rules: Rules, where: str) -> StoredBackbone:
     if rules.layout is not None or rules.part is not None:
-        raise ConfigError("key and prefix say where the tensors are, layout and part ask to find them; give either")
+        raise ConfigError(
+            "key and prefix say where the tensors are, layout and part ask raysl to find them; give one pair"
+        )
     prefix = rules.prefix or ""
     wanted = (
         [()] if rules.key == "" else [tuple(rules.key.split("."))] if rules.key else [(), ("state_dict",), ("model",)]
     )
     custom = Layout("custom", "by key and prefix")
     for keys in wanted:
-        if found := _at(tree, custom, Place(keys, prefix)):
-            return found
+        if stored := _at(tree, custom, Place(keys, prefix)):
+            return stored
     if rules.key and _inner(tree, wanted[0]) is None:
-        raise ConfigError(f"{where} has no dictionary at key={rules.key!r}; {_told(tree)}")
+        raise ConfigError(f"{where} has no dictionary at key={rules.key!r}; {_describe(tree)}")
     dictionaries = [inner for keys in wanted if (inner := _inner(tree, keys)) is not None]
     inner = next((inner for inner in dictionaries if _cut(inner, prefix)), None)
     if inner is None:
-        raise ConfigError(f"{where} has no tensor behind prefix={prefix!r}; {_told(_inner(tree, wanted[0]) or tree)}")
+        raise ConfigError(f"{where} has no tensor with prefix={prefix!r}; {_describe(_inner(tree, wanted[0]) or tree)}")
     raise ConfigError(
-        f"the tensors of {where} behind prefix={prefix!r} are those of no ResNet or ViT, whose first are called "
-        f"{' or '.join(anchors[0] for anchors in ANCHORS.values())}; {_told(inner)}"
+        f"the tensors of {where} with prefix={prefix!r} are neither a ResNet's nor a ViT's: none is named "
+        f"{' or '.join(anchors[0] for anchors in ANCHORS.values())}; {_describe(inner)}"
     )
 
 
 def _not_found(tree: Mapping[str, Any], rules: Rules, layouts: Sequence[Layout], where: str) -> str:
     part = f" with a {rules.part}" if rules.part else ""
-    told = _told(tree)
+    content = _describe(tree)
     if rules.layout is None:
         return (
-            f"{where} has no layout{part} that is known; {told}. Say where the tensors are, such as key=state_dict "
+            f"{where} has no known layout{part}; {content}. Say where the tensors are, such as key=state_dict "
             f"prefix=module., or name the layout: {', '.join(LAYOUTS)}"
         )
     if not (places := layouts[0].places(rules.part)):
         return f"layout={rules.layout} has no {rules.part}; leave part out"
-    looked = ", ".join(str(place) for place in places[:3])
-    return f"{where} is not of layout={rules.layout}{part}, whose tensors are at {looked}; {told}. Leave layout out"
+    expected = ", ".join(str(place) for place in places[:3])
+    return (
+        f"{where} is not of layout={rules.layout}{part}, whose tensors are at {expected}; {content}. Leave layout out"
+    )
 
 
 def _inner(tree: Mapping[str, Any], keys: Sequence[str]) -> Mapping[str, Any] | None:
@@ -308,7 +317,7 @@ def _cut(inner: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
 
 
 def _names(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Names of the tensors of a tree."""
+    """Yield the names of all tensors of a tree."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from _names(value)
@@ -316,8 +325,8 @@ def _names(tree: Mapping[str, Any]) -> Iterator[str]:
             yield str(name)
 
 
-def _told(tree: Mapping[str, Any]) -> str:
-    """In words, what a tree holds."""
+def _describe(tree: Mapping[str, Any]) -> str:
+    """Describe the content of a file in words."""
     parts = [f"{name} ({len(value)} entries)" for name, value in tree.items() if isinstance(value, Mapping)]
     tensors = [str(name) for name, value in tree.items() if isinstance(value, Tensor)]
     first = f"{len(tensors)} tensors, the first {', '.join(tensors[:3])}" if tensors else ""

@@ -1,4 +1,4 @@
-"""The settings of a backbone as they are seen in its tensors."""
+"""The settings of a backbone, derived from the shapes of its tensors."""
 
 import math
 import re
@@ -11,26 +11,26 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.blocks import BasicBlock, Bottleneck
 from raysl.nn.backbones.resnet import LAYERS
 from raysl.nn.backbones.vit import SIZES
-from raysl.weights.layouts import Found
+from raysl.weights.layouts import StoredBackbone
 
 Tensors = Mapping[str, Tensor]
 
 
-def settings_of(found: Found, where: str) -> dict[str, Any]:
-    """The settings of raysl's backbone that these tensors are of, its name among them.
+def derive_settings(stored: StoredBackbone, where: str) -> dict[str, Any]:
+    """Derive the settings, with its name, of the raysl backbone that these tensors fit.
 
     Args:
-        found: the tensors; those of a ViT by the names of `raysl.weights.fill.renamed`.
-        where: their file, for messages.
+        stored: the tensors, as `raysl.weights.fill.rename` returns them.
+        where: the file, for messages.
 
     Raises:
         ConfigError: if no ResNet or ViT of raysl has such tensors.
     """
-    if found.family == "resnet":
-        return {"name": "resnet", **_resnet(found.tensors, where)}
-    own = dict(found.layout.settings)
-    vit = _vit(found.tensors, where, own.pop("heads", None))
-    return {"name": "vit", **vit, **own}
+    if stored.family == "resnet":
+        return {"name": "resnet", **_resnet(stored.tensors, where)}
+    known = dict(stored.layout.settings)
+    vit = _vit(stored.tensors, where, known.pop("heads", None))
+    return {"name": "vit", **vit, **known}
 
 
 def _resnet(tensors: Tensors, where: str) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _resnet(tensors: Tensors, where: str) -> dict[str, Any]:
 
 
 def _inner_widths(tensors: Tensors, where: str, width: int, has_bottlenecks: bool) -> dict[str, int]:
-    """Groups of the 3x3 convolutions and their width, where they are not the usual ones."""
+    """Return number and width of the groups of 3x3 convolutions; nothing for the usual ones."""
     first = tensors["layer1.0.conv1.weight"].shape[0]
     second = tensors.get("layer1.0.conv2.weight")
     if second is None:
@@ -95,7 +95,7 @@ def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:
     if heads is not None and width % heads == 0 and not (size and SIZES[size][2] == heads):
         settings |= {"heads": heads}
     if "pos_embed" in tensors:
-        settings |= {"image_size": patch * side_of(tensors["pos_embed"], where)}
+        settings |= {"image_size": patch * grid_side(tensors["pos_embed"], where)}
     if tensors["blocks.0.mlp.fc1.weight"].shape[0] == 2 * tensors["blocks.0.mlp.fc2.weight"].shape[1]:
         settings |= {"mlp": "swiglu"}
     if "blocks.0.ls1.gamma" in tensors:
@@ -107,23 +107,27 @@ def _vit(tensors: Tensors, where: str, heads: int | None) -> dict[str, Any]:
     return settings
 
 
-def side_of(places: Tensor, where: str) -> int:
-    """Patches on a side of the square grid that embeddings [1, 1 + h*w, D] are of.
+def grid_side(places: Tensor, where: str) -> int:
+    """Return the side, in patches, of the square grid that position embeddings [1, 1 + h*w, D] belong to.
+
+    >>> import torch
+    >>> grid_side(torch.zeros(1, 1 + 14 * 14, 8), "vit.pth")
+    14
 
     Raises:
-        ConfigError: if there are other tokens among them, or the grid is no square.
+        ConfigError: if there are further tokens, or the grid is not a square.
     """
     num = places.shape[1] - 1
     side = math.isqrt(max(num, 0))
     if side == 0 or side**2 != num:
         raise ConfigError(
             f"{where} has {places.shape[1]} position embeddings, not one for a class token and a square of patches "
-            "(a ViT with a distillation token, or of images that are no squares); raysl's ViT has no others"
+            "(perhaps a ViT with a distillation token, or for images that are not square); raysl's ViT takes only those"
         )
     return side
 
 
 def _count(names: Iterable[str], module: str) -> int:
-    """How many numbered modules there are in one."""
-    found = {int(match[1]) for name in names if (match := re.match(rf"{module}\.(\d+)\.", name))}
-    return max(found, default=-1) + 1
+    """Count the numbered modules inside a module."""
+    numbers = {int(match[1]) for name in names if (match := re.match(rf"{module}\.(\d+)\.", name))}
+    return max(numbers, default=-1) + 1

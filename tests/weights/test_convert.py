@@ -31,8 +31,8 @@ from raysl.runs.prepare import prepare
 from raysl.train.state import TrainState, untrained_backbone
 from raysl.weights.convert import KINDS, convert, load_weights
 from raysl.weights.exports import detectron2_name, to_timm, to_torchvision
+from raysl.weights.fill import Loaded
 from raysl.weights.layouts import Rules
-from raysl.weights.loaded import Loaded
 from tests.weights.networks import (
     behind,
     features,
@@ -298,8 +298,10 @@ def test_a_checkpoint_of_raysl_goes_out_with_what_trained_it(tmp_path: Path) -> 
         "torchvision has no ResNet of backbone.num_stages=3, but of 4; safetensors and export take any backbone"
     )
     assert "is a checkpoint of raysl already" in refusal(str(folder.parent), str(tmp_path / "again"))
-    assert "does not change them" in refusal(str(folder), str(tmp_path / "x"), "timm", ["backbone.depth=18"])
-    assert "leave layout, part, key" in refusal(str(folder), str(tmp_path / "x"), "timm", rules=Rules(layout="moco"))
+    assert "cannot change" in refusal(str(folder), str(tmp_path / "x"), "timm", ["backbone.depth=18"])
+    assert "leave out layout, part, key" in refusal(
+        str(folder), str(tmp_path / "x"), "timm", rules=Rules(layout="moco")
+    )
 
 
 @pytest.fixture
@@ -319,7 +321,7 @@ def test_converted_weights_are_a_run_that_load_backbone_takes(imported: Path) ->
     assert meta["weights"]["layout"] == "torchvision"
     assert list(meta["weights"]["sha256"]) == ["narrow.pth"]
     told = "Its weights are those of `narrow.pth`, in the layout of torchvision (plain names)."
-    assert load_weights(str(imported)).told == told
+    assert load_weights(str(imported)).summary == told
     untrained = untrained_backbone(load_checkpoint(str(imported)))
     assert not torch.equal(untrained.state_dict()["bn1.weight"], backbone.state_dict()["bn1.weight"])
 
@@ -372,7 +374,7 @@ def test_networks_that_a_library_lacks_are_refused_with_what_it_has(narrow: str,
     both = [*VIT_SETTINGS, "backbone.output=class_mean"]
     assert "timm's ViT has no backbone.output=class_mean; give backbone.output=class" in refusal(vit, out, "timm", both)
     assert refusal(vit, out, "tim") == f"to='tim': did you mean 'timm'? known: {', '.join(KINDS)}"
-    assert "is no setting of the backbone or its images" in refusal(vit, out, words=["optim.lr=1"])
+    assert "is not a setting of the backbone or its images" in refusal(vit, out, words=["optim.lr=1"])
     assert not Path(out).exists()
 
 
@@ -396,7 +398,7 @@ def test_the_command_says_what_became_of_each_tensor(run: Run, tmp_path: Path) -
         "loaded      120 of 120 tensors",
         "missing     0",
         "unexpected  1 (fc.weight)",
-        "outside     1 (behind another prefix)",
+        "outside     1 (with another prefix)",
         f"weights     {out}",
         f"use         raysl.load_backbone('{out}/{checkpoint_name(0)}')",
     ]
@@ -409,7 +411,7 @@ def test_the_command_says_what_became_of_each_tensor(run: Run, tmp_path: Path) -
     assert "skipped     30 (layer4.0.conv1.weight" in output
     code, _, errors = run("convert", source, "--out", str(tmp_path / "other"), "backbone.depth=34")
     assert code == 2
-    assert "backbone.depth=34 is not what the tensors are of, which is backbone.depth=18" in errors
+    assert "backbone.depth=34 does not fit the tensors, which have backbone.depth=18" in errors
 
 
 def test_weights_go_to_and_come_from_remote_storage(narrow: str, tmp_path: Path) -> None:

@@ -400,9 +400,7 @@ def test_another_depth_than_that_of_the_file_is_refused_with_the_right_one(tmp_p
     assert "layer1.2.conv1.weight is there and not here" in text, (
         "what is too much in the backbone changes its features"
     )
-    assert (
-        "backbone.depth=18 is not what the tensors are of, which is backbone.depth=34: leave that setting out" in text
-    )
+    assert "backbone.depth=18 does not fit the tensors, which have backbone.depth=34: leave that setting out" in text
     assert "backbone.depth=12" in refusal(saved(vit(), tmp_path / "vit.pth"), ("backbone.depth=12", *VIT_SETTINGS))
 
 
@@ -419,7 +417,7 @@ def test_skipped_tensors_stay_at_their_seed_and_are_no_error(tmp_path: Path) -> 
 def test_unknown_layouts_are_refused_with_what_the_file_holds(tmp_path: Path) -> None:
     path = saved({"net": {"features.0.weight": torch.zeros(1)}, "epoch": 3}, tmp_path / "vgg.pth")
     text = refusal(path)
-    assert text.startswith(f"{path} has no layout that is known; it holds net (1 entries). Say where the tensors are, ")
+    assert text.startswith(f"{path} has no known layout; it holds net (1 entries). Say where the tensors are, ")
     assert "moco" in text
     moco = saved(RESNETS["moco"](), tmp_path / "moco.pth")
     assert refusal(moco, rules=Rules(layout="dino")).startswith(
@@ -431,8 +429,8 @@ def test_unknown_layouts_are_refused_with_what_the_file_holds(tmp_path: Path) ->
     )
     assert "is neither student nor teacher" in refusal(moco, rules=Rules(part="query"))
     assert "has no dictionary at key='model'" in refusal(moco, rules=Rules(key="model"))
-    assert "has no tensor behind prefix='net.'" in refusal(moco, rules=Rules(prefix="net."))
-    assert "are those of no ResNet or ViT" in refusal(moco, rules=Rules(prefix="module."))
+    assert "has no tensor with prefix='net.'" in refusal(moco, rules=Rules(prefix="net."))
+    assert "are neither a ResNet's nor a ViT's" in refusal(moco, rules=Rules(prefix="module."))
     assert "give either" in refusal(moco, rules=Rules(layout="moco", key="state_dict"))
 
 
@@ -462,25 +460,23 @@ class Harmful:
 
 def test_what_is_no_file_of_weights_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.pth").write_text("epoch 1: 0.5\n")
-    assert "is no file of weights, or it was cut off" in refusal(str(tmp_path / "notes.pth"))
+    assert "is not a file of weights, or was cut off" in refusal(str(tmp_path / "notes.pth"))
     (tmp_path / "pickle.pkl").write_bytes(pickle.dumps({"model": {"stem.conv1.weight": np.zeros(3)}}))
     text = refusal(str(tmp_path / "pickle.pkl"))
-    assert "is no file of weights" in text
+    assert "is not a file of weights" in text
     assert "weights_only" not in text, "no advice to run what is in it"
     (tmp_path / "empty.pth").write_bytes(b"")
-    assert "is no file of weights" in refusal(str(tmp_path / "empty.pth"))
+    assert "is not a file of weights" in refusal(str(tmp_path / "empty.pth"))
     whole = Path(saved(resnet(), tmp_path / "file.pth")).read_bytes()
     (tmp_path / "half.pth").write_bytes(whole[: len(whole) // 2])
-    assert "is no file of weights" in refusal(str(tmp_path / "half.pth"))
+    assert "is not a file of weights" in refusal(str(tmp_path / "half.pth"))
     (tmp_path / "x.safetensors").write_bytes(whole[:100])
-    assert "is no file of weights" in refusal(str(tmp_path / "x.safetensors"))
+    assert "is not a file of weights" in refusal(str(tmp_path / "x.safetensors"))
     assert "holds a Tensor, not tensors by name" in refusal(saved(torch.zeros(3), tmp_path / "tensor.pth"))
     assert refusal(str(tmp_path / "gone.pth")) == (
         f"nothing is at '{tmp_path}/gone.pth'; give a file of weights, or a run or checkpoint of raysl"
     )
-    assert "is a folder that no run or checkpoint of raysl is in; name one of its files, such as " in refusal(
-        str(tmp_path)
-    )
+    assert "is a folder without a run or checkpoint of raysl; name one of its files, such as " in refusal(str(tmp_path))
 
 
 @pytest.mark.parametrize("is_old", [False, True])
