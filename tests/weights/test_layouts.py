@@ -431,7 +431,7 @@ def test_unknown_layouts_are_refused_with_what_the_file_holds(tmp_path: Path) ->
     assert "has no dictionary at key='model'" in refusal(moco, rules=Rules(key="model"))
     assert "has no tensor with prefix='net.'" in refusal(moco, rules=Rules(prefix="net."))
     assert "are neither a ResNet's nor a ViT's" in refusal(moco, rules=Rules(prefix="module."))
-    assert "give either" in refusal(moco, rules=Rules(layout="moco", key="state_dict"))
+    assert "give one pair" in refusal(moco, rules=Rules(layout="moco", key="state_dict"))
 
 
 def test_networks_that_raysl_does_not_build_are_refused_with_what_they_are(tmp_path: Path) -> None:
