@@ -19,7 +19,7 @@ from raysl.redact import redact, redact_uri
 from raysl.report.summary import score_table
 from raysl.report.verdict import remarks
 from raysl.runs.folder import RunFolder
-from raysl.runs.follow import events_of
+from raysl.runs.follow import read_events
 from raysl.runs.run import TrainedRun, training
 from raysl.runs.trainer import UserCallback
 from raysl.storage.addresses import join
@@ -101,7 +101,7 @@ def _facts(run: TrainedRun) -> dict[str, Any]:
     times = {f"start: {name}": seconds for name, seconds in startup.items() if name != "total"}
     return {
         "times": {**times, "start to first step": startup.get("total", 0.0), "total": time.time() - run.since},
-        "events": events_of(run.folder, with_saves=False),
+        "events": read_events(run.folder, with_saves=False),
         "command": redact(shlex.join(_command(run.folder))),
     }
 

@@ -24,9 +24,9 @@ from raysl.redact import bare_tree, redact_uri
 from raysl.report.stored import plain
 from raysl.runs.dataset_note import DATASET_FILE
 from raysl.runs.folder import RunFolder
-from raysl.runs.follow import events_of
+from raysl.runs.follow import read_events
 from raysl.runs.fork import fork
-from raysl.runs.lineage import parents_of
+from raysl.runs.lineage import read_parents
 from raysl.storage.addresses import absolute
 from raysl.storage.folder import outlast
 from raysl.sweeps.trial import setting, trial_name
@@ -200,7 +200,7 @@ class _Training:
         self.stop = threading.Event()
         self.found: Result | BaseException | None = None
         self.untold: list[int] = []
-        self.num_events = len(outlast(partial(events_of, self.folder)))
+        self.num_events = len(outlast(partial(read_events, self.folder)))
         self.thread = threading.Thread(target=self._train, name="raysl-trial", daemon=True)
         self.thread.start()
 
@@ -209,7 +209,7 @@ class _Training:
         while not self.untold:
             is_over = not self.thread.is_alive()
             try:
-                new = events_of(self.folder)[self.num_events :]
+                new = read_events(self.folder)[self.num_events :]
             except StorageError as error:
                 log.warning("cannot see how %s goes: %s", self.config.name, error)
                 new = []
@@ -283,7 +283,7 @@ class _Training:
 
     def _fork(self, parent: Pointer) -> None:
         source = RunFolder.of(replace(self.config, name=parent.run))
-        is_begun = bool(parents_of(self.folder))  # then its checkpoint may be gone by now
+        is_begun = bool(read_parents(self.folder))  # then its checkpoint may be gone by now
         fork(self.config, source.uri if is_begun else source.uri_of(_whole_from(source, parent.step, self.stop)))
 
 

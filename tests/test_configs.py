@@ -10,7 +10,7 @@ from raysl.config.files import config_names, packaged_folder
 from raysl.config.load import load_config
 from raysl.data.batch import Batch
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import checked_views
+from raysl.runs.prepare import check_views
 from raysl.sweeps.load import load_starts, load_sweep
 from raysl.train.state import TrainState
 from raysl.transforms import normalize
@@ -37,7 +37,7 @@ def test_a_step_of_every_config_has_a_finite_loss_and_gradient(name: str) -> Non
     small = [*TINY[published.backbone.name], *LESS.get(published.method.name, ())]
     config = load_config(name, [*small, "train.batch_size=4"])
     setup = Setup.of(config, num_samples=20_000, num_classes=10)
-    recipe = checked_views(setup, Classes.of(config))
+    recipe = check_views(setup, Classes.of(config))
     is_cut = next(iter(recipe.groups.values()))[0].tiles is not None
     assert recipe.size == config.data.image_size or is_cut
     index = torch.arange(4)

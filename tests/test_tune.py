@@ -26,7 +26,7 @@ from raysl.pretraining import Result
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
 from raysl.runs.history import frame
-from raysl.runs.lineage import parents_of
+from raysl.runs.lineage import read_parents
 from raysl.runs.prepare import prepare
 from raysl.schedule import Step
 from raysl.sweeps.trial import trial_name
@@ -152,7 +152,7 @@ def test_a_trial_with_anothers_checkpoint_goes_on_from_its_weights(
     child = trial_name({"optim.lr": 0.5}, parent=(name, LENGTH))
     assert (found["epoch"], heir.name) == (2.0, child)
     assert_same(state_at(tmp_path, name, LENGTH), state_at(tmp_path, child, LENGTH))
-    assert [(own.run, own.step) for own in parents_of(RunFolder(str(tmp_path / "mine" / child)))] == [(name, LENGTH)]
+    assert [(own.run, own.step) for own in read_parents(RunFolder(str(tmp_path / "mine" / child)))] == [(name, LENGTH)]
 
     (tmp_path / "own").mkdir()
     heir.save_checkpoint(str(tmp_path / "own"))
@@ -203,7 +203,7 @@ def test_a_donor_that_has_deleted_the_checkpoint_gives_its_next_one(
     heir.load_checkpoint(str(tmp_path))
     gate.release(EPOCHS)
     assert heir.train()["epoch"] == 2.0
-    (parent,) = parents_of(RunFolder(str(tmp_path / "mine" / heir.name)))
+    (parent,) = read_parents(RunFolder(str(tmp_path / "mine" / heir.name)))
     assert (parent.run, parent.step) == (donor.name, LENGTH)
     assert heir.name != donor.name, "also where the settings are the donor's"
 
@@ -313,7 +313,7 @@ def test_tunes_own_population_based_training_copies_weights(tmp_path: Path) -> N
     finally:
         ray.shutdown()
     runs = [RunFolder(str(path)) for path in (tmp_path / "mine").glob("trial_*")]
-    children = [(run, found[0]) for run in runs if (found := parents_of(run))]
+    children = [(run, found[0]) for run in runs if (found := read_parents(run))]
     assert {parent.epoch for _, parent in children} == {1.0, 2.0}, "two generations"
     for run, parent in children:
         there = state_at(tmp_path, parent.run, parent.step)

@@ -15,7 +15,7 @@ from raysl.config.schema import MethodConfig, ViewPreset
 from raysl.config.view_presets import PRESETS
 from raysl.errors import ConfigError
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import checked_views
+from raysl.runs.prepare import check_views
 from raysl.transforms import Affine, GaussianBlur, Grayscale, HorizontalFlip, ViewRecipe
 
 METHODS = sorted(ALIASES["method"])
@@ -32,7 +32,7 @@ def views(words: str) -> dict[str, Any]:
 def recipe(words: str) -> ViewRecipe:
     name, *overrides = words.split()
     config = load_config(name, overrides)
-    return checked_views(Setup.of(config, 20_000, 10), Classes.of(config))
+    return check_views(Setup.of(config, 20_000, 10), Classes.of(config))
 
 
 def test_another_method_on_the_quickstart_has_the_views_of_digits() -> None:

@@ -1,1 +1,1 @@
-"""What is known of a run before any process starts: its numbers, and what a method is built on."""
+"""What is known of a run before a process starts: its numbers, and what a method is built from."""

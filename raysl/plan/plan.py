@@ -1,4 +1,4 @@
-"""What a run's settings come to on a given number of ranks."""
+"""The numbers that a run's settings mean on a given number of ranks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ ClipOver = Literal["model", "part", "tensor"]
 
 @dataclass(frozen=True)
 class TrainPlan:
-    """Numbers derived from the settings, on the ranks that are there.
+    """Numbers of a run, derived from its settings and its number of ranks.
 
     Args:
         seed: of the run.
@@ -27,12 +27,12 @@ class TrainPlan:
         lanes: fixed parts of a global batch.
         epoch_len: updates in an epoch.
         total_steps: updates in the run.
-        last_rows: images in the last global batch of an epoch, which is smaller where the rest is not dropped.
+        last_rows: images in the last global batch of an epoch, fewer than `batch_size` without `data.drop_last`.
         world: ranks.
         precision: `fp32` or `bf16`.
         clip_grad, clip_grad_value: largest norm of the gradient, and largest value in it, or None.
-        clip_grad_over: whose norm that is, see `clipping.clip_norm`.
-        accumulate: parts that a batch is gone through in.
+        clip_grad_over: which gradients share one norm.
+        accumulate: parts of a batch, computed one after another.
         window, exact_below, drop_last: of the order of samples, see `DataConfig`.
         optim: optimizer settings, for the course of the learning rate.
         log_every, checkpoint_every: how often these happen.
@@ -61,7 +61,12 @@ class TrainPlan:
     def from_config(
         cls, config: RunConfig, num_samples: int, world: int = 1, device_type: str = "cpu", lanes: int | None = None
     ) -> "TrainPlan":
-        """The plan of a run over `num_samples` images.
+        """Return the plan of a run over `num_samples` images.
+
+        >>> import raysl
+        >>> plan = TrainPlan.from_config(raysl.load_config("simclr", ["train.batch_size=100"]), num_samples=1000)
+        >>> plan.epoch_len, plan.total_steps
+        (10, 1000)
 
         Raises:
             ConfigError: if the images do not fill a batch, there are more workers than lanes, the last batch of an
@@ -120,7 +125,7 @@ class TrainPlan:
         )
 
     def order(self, split: Split) -> Order:
-        """Which of a split's images make up each global batch."""
+        """Return the order of a split's images in global batches."""
         return Order(
             seed=self.seed,
             fingerprint=split.fingerprint,
@@ -133,38 +138,38 @@ class TrainPlan:
         )
 
     def step(self, index: int) -> Step:
-        """The point in training after `index` updates."""
+        """Return the point in training after `index` updates."""
         return Step(index, self.total_steps, self.epoch_len)
 
     def batch_rows(self, step: Step) -> int:
-        """Images in the global batch of a step."""
+        """Return the number of images in the global batch of a step."""
         return self.last_rows if step.in_epoch == step.epoch_len - 1 else self.batch_size
 
     def weight(self, num_rows: int, step: Step) -> float:
-        """Factor of a rank's mean loss, so that the mean over ranks is the mean over the global batch."""
+        """Return the factor of a rank's mean loss that makes the mean over ranks the mean over the global batch."""
         return num_rows * self.world / self.batch_rows(step)
 
     @property
     def rows(self) -> list[int]:
-        """Images of each global batch that every rank holds."""
+        """Number of images of a global batch that each rank holds."""
         return list(_shares(self.batch_size, self.lanes, self.world))
 
     def shares(self, step: Step) -> list[int]:
-        """Images of the global batch of a step that every rank holds."""
+        """Return the number of images of a step's global batch that each rank holds."""
         return list(_shares(self.batch_rows(step), self.lanes, self.world))
 
     def parts(self, step: Step, rank: int) -> list[Sequence[int]]:
-        """Places among a rank's rows of a batch, of each part that it is gone through in."""
+        """Return the rows of each part of a rank's batch, as indices into that batch."""
         return [ranks[rank] for ranks in _parts(self.batch_rows(step), self.lanes, self.world, self.accumulate)]
 
     def part_shares(self, step: Step) -> list[list[int]]:
-        """Images of each part that every rank holds."""
+        """Return for each part the number of its images that each rank holds."""
         parts = _parts(self.batch_rows(step), self.lanes, self.world, self.accumulate)
         return [[len(rows) for rows in ranks] for ranks in parts]
 
     @property
     def least_rows(self) -> int:
-        """Images in the smallest part of a batch, over all ranks; parts are whole batches where none accumulate."""
+        """Number of images in the smallest part of a batch over all ranks; without accumulation, in a batch."""
         batches = [_parts(rows, self.lanes, self.world, self.accumulate) for rows in (self.batch_size, self.last_rows)]
         return min(sum(map(len, ranks)) for parts in batches for ranks in parts)
 
@@ -192,27 +197,27 @@ class TrainPlan:
 
 @cache
 def _shares(num_rows: int, lanes: int, world: int) -> tuple[int, ...]:
-    """How many of the rows of a global batch each rank holds."""
+    """Return how many rows of a global batch each rank holds."""
     cuts = [rank_share(lanes, rank, world) for rank in range(world)]
-    place = [lane * num_rows // lanes for lane in range(lanes + 1)]
-    return tuple(place[cut.stop] - place[cut.start] for cut in cuts)
+    starts = [lane * num_rows // lanes for lane in range(lanes + 1)]
+    return tuple(starts[cut.stop] - starts[cut.start] for cut in cuts)
 
 
 @cache
 def _parts(num_rows: int, lanes: int, world: int, num_parts: int) -> tuple[tuple[Sequence[int], ...], ...]:
-    """For each part of a global batch and each rank, the places of its rows among those that the rank holds.
+    """Return for each part of a global batch and each rank the indices of its rows among those of the rank.
 
     A part has every `num_parts`-th lane, so the same images at any number of ranks.
     """
-    place = [lane * num_rows // lanes for lane in range(lanes + 1)]
+    starts = [lane * num_rows // lanes for lane in range(lanes + 1)]
     cuts = [rank_share(lanes, rank, world) for rank in range(world)]
     return tuple(
         tuple(
             tuple(
-                row - place[cut.start]
+                row - starts[cut.start]
                 for lane in range(cut.start, cut.stop)
                 if lane % num_parts == part
-                for row in range(place[lane], place[lane + 1])
+                for row in range(starts[lane], starts[lane + 1])
             )
             for cut in cuts
         )

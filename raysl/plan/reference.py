@@ -1,4 +1,4 @@
-"""Settings stated for one number of workers, on another: Detectron2's `auto_scale_workers`, on request alone."""
+"""Settings for a reference number of workers, scaled to another one, as Detectron2's `auto_scale_workers` does."""
 
 import dataclasses
 import math
@@ -11,16 +11,16 @@ from raysl.optim.course import peak_lr
 from raysl.schedule import Duration
 
 _STAYS = ("train.log_every",)
-"""How often is looked at a run, not what it is."""
+"""Settings in updates that do not change what is trained."""
 
 
 def for_workers(config: RunConfig) -> RunConfig:
-    """The settings of a run on `train.workers`, where they are stated for `train.reference_workers`.
+    """Return settings for `train.workers` from settings for `train.reference_workers`.
 
-    With the ratio of the two the batch grows, so each worker's part of it stays as it is, and all that is stated in
-    updates (`500st`) is divided by it, `train.log_every` apart. The peak of the learning rate follows the batch by
-    `optim.lr_scaling`; where that is none, `optim.lr` and `optim.head_lr` grow with the ratio. What comes out is stated
-    for its own number of workers, so that doing it again changes nothing.
+    The batch is multiplied by the ratio of the two, so that each worker's share of it stays the same, and lengths in
+    updates (`500st`) are divided by it, except `train.log_every`. The peak of the learning rate follows the batch by
+    `optim.lr_scaling`; where that is none, `optim.lr` and `optim.head_lr` are multiplied by the ratio. The result is
+    for its own number of workers, so that scaling it again changes nothing.
 
     Raises:
         ConfigError: if the reference workers do not share the batch evenly.
@@ -37,7 +37,7 @@ def for_workers(config: RunConfig) -> RunConfig:
             f"train.batch_size={ways}, or leave reference_workers out"
         )
     ratio = Fraction(train.workers, train.reference_workers)
-    parts = {name: _divided(getattr(config, name), ratio, name) for name in ("method", "optim", "train")}
+    parts = {name: _divide_updates(getattr(config, name), ratio, name) for name in ("method", "optim", "train")}
     if config.optim.lr_scaling == "none":
         head = parts["optim"].head_lr
         parts["optim"] = dataclasses.replace(
@@ -51,8 +51,8 @@ def for_workers(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, **parts)
 
 
-def told_for_workers(config: RunConfig) -> str | None:
-    """What `for_workers` changes of settings, in words; None where it changes nothing.
+def describe_scaling(config: RunConfig) -> str | None:
+    """Return what `for_workers` changes as a sentence, or None where it changes nothing.
 
     Raises:
         ConfigError: as `for_workers`.
@@ -64,38 +64,38 @@ def told_for_workers(config: RunConfig) -> str | None:
     changes = [f"train.batch_size {old.batch_size} -> {new.batch_size}"]
     lrs = [peak_lr(side.optim, side.train.batch_size) for side in (config, scaled)]
     changes.append(f"peak learning rate {lrs[0]:.4g} -> {lrs[1]:.4g} (optim.lr_scaling={config.optim.lr_scaling})")
-    before = dict(_in_steps(config, ""))
-    after = dict(_in_steps(scaled, ""))
+    before = dict(_find_updates(config, ""))
+    after = dict(_find_updates(scaled, ""))
     changes += [f"{key} {value} -> {after[key]}" for key, value in before.items() if value != after[key]]
     return f"train.workers={old.workers} for train.reference_workers={old.reference_workers}: {', '.join(changes)}"
 
 
-def _divided(value: Any, ratio: Fraction, key: str) -> Any:
-    """A setting, or a group of them, whose updates are divided by the ratio; at least one stays of any."""
+def _divide_updates(value: Any, ratio: Fraction, key: str) -> Any:
+    """Divide the lengths in updates of a setting or a group by the ratio; each stays at least 1."""
     if isinstance(value, Duration):
         if value.unit != "st" or value.value == 0 or key in _STAYS:
             return value
         return Duration(float(max(1, math.floor(Fraction(value.value) / ratio + Fraction(1, 2)))), "st")
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-        new = {name: _divided(item, ratio, f"{key}.{name}") for name, item in own.items()}
-        changed = {name: item for name, item in new.items() if item is not own[name]}
+        old = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        new = {name: _divide_updates(item, ratio, f"{key}.{name}") for name, item in old.items()}
+        changed = {name: item for name, item in new.items() if item is not old[name]}
         return dataclasses.replace(value, **changed) if changed else value
     if isinstance(value, tuple):
-        items = tuple(_divided(item, ratio, key) for item in value)
+        items = tuple(_divide_updates(item, ratio, key) for item in value)
         return value if all(a is b for a, b in zip(items, value, strict=True)) else items
     return value
 
 
-def _in_steps(value: Any, key: str) -> list[tuple[str, Duration]]:
-    """Everything that is stated in updates, by its place."""
+def _find_updates(value: Any, key: str) -> list[tuple[str, Duration]]:
+    """Return all lengths in updates below a key."""
     if isinstance(value, Duration):
         return [(key, value)] if value.unit == "st" else []
     if dataclasses.is_dataclass(value):
         prefix = f"{key}." if key else ""
         named = [(f"{prefix}{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value)]
     elif isinstance(value, tuple):
-        named = [(f"{key}[{place}]", item) for place, item in enumerate(value)]
+        named = [(f"{key}[{number}]", item) for number, item in enumerate(value)]
     else:
         return []
-    return [found for inner, item in named for found in _in_steps(item, inner)]
+    return [update for inner, item in named for update in _find_updates(item, inner)]

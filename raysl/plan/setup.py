@@ -1,4 +1,4 @@
-"""What is known of a run before a process starts."""
+"""The facts of a run that are known before a process starts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +14,14 @@ from raysl.plan.reference import for_workers
 
 @dataclass(frozen=True)
 class Setup:
-    """All that a method may build on: the one argument of its `check`, `views` and `__init__`.
+    """Everything that a method is built from: the one argument of its `check`, `views` and `__init__`.
 
     Args:
         config: the run's settings; `config.method` is the method's own node.
         backbone: widths and patches of the network, read without building weights.
         data: the dataset.
         plan: batch, epochs, updates, lanes.
-        written: the settings as the user wrote them, where `config` follows from those by `train.reference_workers`.
+        written: the settings as the user wrote them, where `train.reference_workers` changed them.
     """
 
     config: RunConfig
@@ -32,7 +32,7 @@ class Setup:
 
     @property
     def as_written(self) -> RunConfig:
-        """The settings as the user wrote them, which a checkpoint keeps."""
+        """The settings as the user wrote them, which checkpoints store."""
         return self.written or self.config
 
     @property
@@ -56,21 +56,25 @@ class Setup:
         backbone_class: type[Backbone] | None = None,
         fingerprint: str = "",
     ) -> "Setup":
-        """The setup of a run over so many images.
+        """Return the setup of a run over so many images.
+
+        >>> import raysl
+        >>> Setup.of(raysl.load_config("quickstart"), num_samples=1442, num_classes=10).plan.epoch_len
+        22
 
         Args:
             config: the run's settings.
-            num_samples: training images.
-            num_classes: of their labels; 0 where they have none.
-            plan: default: that of the ranks that are there.
-            backbone_class: resolved already, for a name that is not known here.
-            fingerprint: of the training images, where it is known.
+            num_samples: number of training images.
+            num_classes: number of classes of their labels; 0 without labels.
+            plan: default: the plan for the ranks of this process group.
+            backbone_class: the class, where its name is not known in this process.
+            fingerprint: of the training images, if known.
 
         Raises:
             ConfigError: if the plan or the backbone cannot be made of these settings.
         """
         written, config = config, for_workers(config)
         plan = plan or TrainPlan.from_config(config, num_samples, dist.world())
-        found: type[Backbone] = backbone_class or resolve("backbone", config.backbone.name)
+        kind: type[Backbone] = backbone_class or resolve("backbone", config.backbone.name)
         data = DataInfo(num_samples, num_classes, config.data.image_size, fingerprint)
-        return cls(config, found.info(config.backbone), data, plan, None if written is config else written)
+        return cls(config, kind.info(config.backbone), data, plan, None if written is config else written)

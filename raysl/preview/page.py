@@ -18,7 +18,7 @@ from raysl.preview.recipe_table import recipe_table
 from raysl.preview.samples import GroupPictures, SampleViews, StoredImage, ViewPicture, sample_views
 from raysl.report.html import document
 from raysl.report.images import data_uri
-from raysl.runs.prepare import views_of
+from raysl.runs.prepare import make_views
 from raysl.transforms.view_recipe import ViewRecipe
 
 
@@ -52,7 +52,7 @@ def requested(name: str, overrides: Sequence[str]) -> ViewRequest:
     config = load_config(name, overrides)
     split: Split = resolve("source", config.data.name)(config.data).required("train")
     classes = Classes.of(config)
-    recipe = views_of(_setup(config, split), classes)
+    recipe = make_views(_setup(config, split), classes)
     about = next(iter((inspect.getdoc(classes.method) or "").splitlines()), "")
     return ViewRequest(config.name, f"method {config.method.name}", about, recipe, config.data, split, config.seed)
 

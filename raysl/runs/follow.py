@@ -18,7 +18,7 @@ log = logging.getLogger("raysl")
 
 
 @contextmanager
-def progress_of(folder: RunFolder, plan: TrainPlan, waits: Waiting, first: int = 0) -> Iterator[None]:
+def showing_progress(folder: RunFolder, plan: TrainPlan, waits: Waiting, first: int = 0) -> Iterator[None]:
     """Follow the run's logs: show new events and the newest line of metrics.
 
     Args:
@@ -50,7 +50,7 @@ def progress_of(folder: RunFolder, plan: TrainPlan, waits: Waiting, first: int =
 class _Follower:
     def __init__(self, folder: RunFolder, plan: TrainPlan, waits: Waiting, first: int) -> None:
         self.folder, self.plan, self.waits, self.first = folder, plan, waits, first
-        self.num_events = len(events_of(folder))
+        self.num_events = len(read_events(folder))
         self.view: ProgressView | None = None
         self.shown = first
         self.is_telling = True
@@ -71,7 +71,7 @@ class _Follower:
             self.view.close()
 
     def _show_new(self) -> None:
-        new = events_of(self.folder)[self.num_events :]
+        new = read_events(self.folder)[self.num_events :]
         if new and self.view is None:
             self.waits.enter("making the first batch")
         for event in new:
@@ -87,7 +87,7 @@ class _Follower:
             self.view.show(self.shown, lines[-1])
 
 
-def events_of(folder: RunFolder, with_saves: bool = True) -> list[str]:
+def read_events(folder: RunFolder, with_saves: bool = True) -> list[str]:
     """What has been noted of the run, in order: starts and resumes, and where asked for, the checkpoints saved."""
     content = folder.read_if_there(EVENTS_FILE).decode()
     notes = [json.loads(line) for line in content.splitlines(keepends=True) if line.endswith("\n")]

@@ -42,8 +42,8 @@ from raysl.optim.build import build_optimizer
 from raysl.redact import redact_uri
 from raysl.runs.dataset_note import DatasetNote, claim_dataset
 from raysl.runs.folder import RunFolder
-from raysl.runs.follow import events_of
-from raysl.runs.lineage import Parent, parents_of, write_parents
+from raysl.runs.follow import read_events
+from raysl.runs.lineage import Parent, read_parents, write_parents
 from raysl.runs.prepare import Prepared, prepare
 from raysl.storage.addresses import absolute, split_query
 from raysl.storage.folder import Folder, outlast
@@ -98,7 +98,7 @@ def _is_done(folder: RunFolder, source: Folder, name: str | None) -> bool:
     Raises:
         ConfigError: if it is another one, or has begun by itself.
     """
-    before = parents_of(folder)
+    before = read_parents(folder)
     if not before and not checkpoint_names(folder):
         return False
     if before and before[0].path == redact_uri(source.uri) and name in (None, checkpoint_name(before[0].step)):
@@ -120,12 +120,12 @@ def _fork(run: Prepared, folder: RunFolder, source: Folder, name: str | None) ->
         claim_dataset(folder, run.config, now, Found())
         step = int(meta["step"])
         parent = Parent(source.uri.rpartition("/")[2], step, step / now.epoch_len, redact_uri(source.uri))
-        write_parents(folder, [parent, *outlast(partial(parents_of, source))])
+        write_parents(folder, [parent, *outlast(partial(read_parents, source))])
         lines = parse_metrics(outlast(partial(source.read_if_there, METRICS_FILE)))
         kept = [line for line in lines if line["step"] <= step]
         folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
         event = f"forked from {parent.run} at step {step}"
-        if event not in events_of(folder):
+        if event not in read_events(folder):
             folder.note(event)
         outlast(partial(upload, draft, folder, name))
         log.info("%s: %s", run.config.name, event)

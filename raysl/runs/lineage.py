@@ -30,7 +30,7 @@ class Parent:
         return f"{self.run} at step {self.step} (epoch {self.epoch:g})"
 
 
-def parents_of(folder: Folder) -> list[Parent]:
+def read_parents(folder: Folder) -> list[Parent]:
     """The parents of the run in a folder, the newest first, those of its parents behind it; none of a run that began
     by itself.
 

@@ -17,7 +17,7 @@ from raysl.methods.place import check_place
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.optim.layers import check_layers
 from raysl.plan.plan import TrainPlan
-from raysl.plan.reference import told_for_workers
+from raysl.plan.reference import describe_scaling
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration
 from raysl.train.callbacks.callback import Callback, configured
@@ -109,9 +109,9 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     has_patches = setup.backbone.patch_size is not None
     check_layers(config.optim, setup.backbone.num_layers, classes.backbone, has_patches)
     check_place(config.train, classes.method, classes.backbone.without_weights(config.backbone).units())
-    recipe = checked_views(setup, classes)
+    recipe = check_views(setup, classes)
     online_knn, has_held_out = _check_measures(setup, classes, train, test, measure)
-    if derived := told_for_workers(config):
+    if derived := describe_scaling(config):
         log.info(derived)
     if warning := course_warning(plan):
         log.warning(warning)
@@ -127,7 +127,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     return Prepared(
         setup=setup,
         classes=classes,
-        loader=loader_of(setup, train, recipe, config.data.augment_on == "task", classes.method.targets(setup)),
+        loader=make_loader(setup, train, recipe, config.data.augment_on == "task", classes.method.targets(setup)),
         test=test if online_knn is not None or has_held_out else None,
         online_knn=online_knn,
         has_held_out=has_held_out,
@@ -135,7 +135,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     )
 
 
-def checked_views(setup: Setup, classes: Classes) -> ViewRecipe:
+def check_views(setup: Setup, classes: Classes) -> ViewRecipe:
     """The views of a run, once its method and its backbone have found nothing wrong with its settings.
 
     Raises:
@@ -143,7 +143,7 @@ def checked_views(setup: Setup, classes: Classes) -> ViewRecipe:
     """
     check_freeze(setup.config.backbone.freeze, setup.backbone, setup.config.backbone.name)
     classes.method.check(setup)
-    recipe = views_of(setup, classes)
+    recipe = make_views(setup, classes)
     sides = {view.size for views in recipe.groups.values() for view in views}
     for side in (setup.config.data.image_size, *sorted(sides, reverse=True)):
         try:
@@ -153,7 +153,7 @@ def checked_views(setup: Setup, classes: Classes) -> ViewRecipe:
     return recipe
 
 
-def views_of(setup: Setup, classes: Classes) -> ViewRecipe:
+def make_views(setup: Setup, classes: Classes) -> ViewRecipe:
     """The views that a method asks for.
 
     Raises:
@@ -168,7 +168,7 @@ def views_of(setup: Setup, classes: Classes) -> ViewRecipe:
     return recipe
 
 
-def loader_of(
+def make_loader(
     setup: Setup, split: Split, recipe: ViewRecipe, augment_in_task: bool, targets: TargetRecipe | None = None
 ) -> Loader:
     """Make the loader of a run on a split.

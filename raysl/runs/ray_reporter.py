@@ -39,7 +39,7 @@ class RayReporter:
         self.logs = logs
         self.store: Store | None = None
         if dist.is_main():
-            self.store = store_of(folder, logs, keep, owner, self.disk)
+            self.store = make_store(folder, logs, keep, owner, self.disk)
 
     def restore(self) -> Path | None:
         """See `Reporter.restore`. What an earlier start left half-written is swept up."""
@@ -88,7 +88,7 @@ class RayReporter:
         return found.name
 
 
-def store_of(folder: Folder, logs: Path, keep: int, owner: Owner | None = None, disk: Disk | None = None) -> Store:
+def make_store(folder: Folder, logs: Path, keep: int, owner: Owner | None = None, disk: Disk | None = None) -> Store:
     """Where the checkpoints of a run go; each that is stored is noted in its events."""
     disk = disk or Disk()
 
@@ -96,12 +96,12 @@ def store_of(folder: Folder, logs: Path, keep: int, owner: Owner | None = None, 
         with disk.writing(logs):
             note_event(logs, event, kind)
 
-    def told_saved(name: str) -> None:
+    def on_saved(name: str) -> None:
         tell(f"saved {name}", "save")
 
     if folder.is_local:
-        return LocalStore(folder, keep, tell, told_saved, disk)
-    return RemoteStore(folder, logs, keep, tell, owner, told_saved, disk)
+        return LocalStore(folder, keep, tell, on_saved, disk)
+    return RemoteStore(folder, logs, keep, tell, owner, on_saved, disk)
 
 
 def local_logs(folder: RunFolder) -> Path:

@@ -22,10 +22,10 @@ from raysl.process.signals import Signals, heeding
 from raysl.process.waiting import Waiting, waiting
 from raysl.runs.begin import begin
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
-from raysl.runs.follow import progress_of
+from raysl.runs.follow import showing_progress
 from raysl.runs.history import frame
 from raysl.runs.prepare import Measure, Prepared, prepare
-from raysl.runs.stopping import how_to_go_on, stopping
+from raysl.runs.stopping import describe_stop, stopping
 from raysl.runs.trainer import UserCallback, run_workers
 from raysl.runs.worker import Job, Outcome, max_corrupt
 from raysl.storage.addresses import absolute
@@ -194,7 +194,7 @@ class _Start:
             if step:
                 log.info("resumed at step %d of %d", step, total)
             if self.stop is not None and self.stop.is_set():
-                raise Stopped(how_to_go_on(step, total, found.name, folder.uri))
+                raise Stopped(describe_stop(step, total, found.name, folder.uri))
             outcome = self._run_workers()
             step, ended = outcome.step, outcome.ended
         elif ended is not None:
@@ -218,7 +218,7 @@ class _Start:
             self.folder.remove(note)
         self.folder.write(PROBE_FILE, job.probe.encode())
         with (
-            progress_of(self.folder, self.plan, self.waits, self.found.step),
+            showing_progress(self.folder, self.plan, self.waits, self.found.step),
             stopping(self.folder, self.signals, self.stop) as is_stopping,
         ):
             outcome = run_workers(job, shape, self.callbacks)
@@ -227,7 +227,7 @@ class _Start:
         if is_stopping() or (outcome.step < self.last and outcome.ended is None):
             code = 128 + (self.signals.asked or signal.SIGINT)
             saved = _newest(self.folder)
-            raise Stopped(how_to_go_on(outcome.step, self.plan.total_steps, saved, self.folder.uri), code)
+            raise Stopped(describe_stop(outcome.step, self.plan.total_steps, saved, self.folder.uri), code)
         return outcome
 
     def _job(self, shape: WorkerShape) -> Job:

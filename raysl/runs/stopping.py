@@ -79,7 +79,7 @@ def _has_begun(folder: RunFolder) -> bool:
         return True
 
 
-def how_to_go_on(step: int, total: int, saved: str | None, uri: str) -> str:
+def describe_stop(step: int, total: int, saved: str | None, uri: str) -> str:
     """What a run that was asked to stop ends with.
 
     Args:

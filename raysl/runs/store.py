@@ -51,17 +51,17 @@ class LocalStore:
         folder: of the run.
         keep: checkpoints.
         tell: takes a sentence when one cannot be stored.
-        told_saved: takes the name of each that is stored.
+        on_saved: takes the name of each that is stored.
         disk: is told where it is full.
     """
 
     def __init__(
-        self, folder: Folder, keep: int, tell: Tell, told_saved: Tell = _nothing, disk: Disk | None = None
+        self, folder: Folder, keep: int, tell: Tell, on_saved: Tell = _nothing, disk: Disk | None = None
     ) -> None:
         self.folder = folder
         self.keep = keep
         self.tell = tell
-        self.told_saved = told_saved
+        self.on_saved = on_saved
         self.disk = disk or Disk()
         self.unsaved: tuple[str, Save] | None = None
 
@@ -88,7 +88,7 @@ class LocalStore:
         try:
             write_local(Path(self.folder.path), name, save)
             self.unsaved = None
-            self.told_saved(name)
+            self.on_saved(name)
             remove_old(self.folder, name, self.keep)
         except (OSError, ConfigError) as error:
             raise StorageError(f"cannot write {self.folder.uri_of(name)!r}: {reason_of(error)}") from error
@@ -105,7 +105,7 @@ class RemoteStore:
         keep: checkpoints.
         tell: takes a sentence when one cannot be stored.
         owner: of the run's folder; nothing more is stored once another driver owns it.
-        told_saved: takes the name of each that is stored.
+        on_saved: takes the name of each that is stored.
         disk: is told where the local one is full.
     """
 
@@ -116,11 +116,11 @@ class RemoteStore:
         keep: int,
         tell: Tell,
         owner: Owner | None = None,
-        told_saved: Tell = _nothing,
+        on_saved: Tell = _nothing,
         disk: Disk | None = None,
     ) -> None:
         self.folder = folder
-        self.told_saved = told_saved
+        self.on_saved = on_saved
         self.disk = disk or Disk()
         self.owner = owner
         self.is_overtaken = False
@@ -197,7 +197,7 @@ class RemoteStore:
             if task is not None:
                 name, draft = task
                 upload(draft, self.folder, name)
-                self.told_saved(name)
+                self.on_saved(name)
                 self._are_logs_due = True  # with that
                 remove_old(self.folder, name, self.keep)
         except (ConfigError, OSError) as error:  # also what looks lasting, such as rights that have run out

@@ -19,7 +19,7 @@ from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import checked_views, loader_of
+from raysl.runs.prepare import check_views, make_loader
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -79,7 +79,7 @@ def views(
     found = _checked(images)
     split = with_background(GivenImages(found, _labels(labels, len(found))), parse_color(config.data.background))
     setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
-    loader = loader_of(setup, split, checked_views(setup, classes), augment_in_task=True)
+    loader = make_loader(setup, split, check_views(setup, classes), augment_in_task=True)
     stream = LocalBatches(loader, dist.rank(), dist.world(), given_device(device))
     if epoch is None:
         return stream

@@ -22,7 +22,7 @@ from raysl.data.stream.targets import BATCHES_AHEAD, TargetLoader
 from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.methods.place import prepare_device
 from raysl.plan.plan import TrainPlan
-from raysl.plan.reference import told_for_workers
+from raysl.plan.reference import describe_scaling
 from raysl.plan.setup import Setup
 from raysl.process.memory import keep_freed_memory
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
@@ -114,7 +114,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     if dist.is_main():
         with disk.writing(logs):
             _announce(plan, state, logs)
-            if derived := told_for_workers(setup.as_written):
+            if derived := describe_scaling(setup.as_written):
                 note_event(logs, derived)
         reporter.put_logs()
     corrupt = CorruptLog()

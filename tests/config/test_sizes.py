@@ -9,7 +9,7 @@ from raysl.components import ALIASES, Classes
 from raysl.config.dump import to_dict
 from raysl.config.load import apply_overrides, load_config
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import checked_views
+from raysl.runs.prepare import check_views
 from tests.config.conftest import Write
 
 OWN = {slot: dict(names) for slot, names in ALIASES.items()}
@@ -167,7 +167,7 @@ def test_tiles_follow_too(words: str, names: tuple[str, ...], expected: list[int
 def test_tiles_that_follow_fit_into_their_cells(method: str, side: int) -> None:
     config = load_config(method, ["data=synthetic", f"data.image_size={side}", "data.num_train=4096"])
     setup = Setup.of(config, 20_000)
-    assert checked_views(setup, Classes.of(config)).groups["patches"][0].tiles is not None
+    assert check_views(setup, Classes.of(config)).groups["patches"][0].tiles is not None
 
 
 def test_a_file_over_its_base_scales_what_the_base_gives(write: Write) -> None:

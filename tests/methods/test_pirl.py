@@ -14,7 +14,7 @@ from raysl.errors import ConfigError
 from raysl.methods.pirl import PIRL
 from raysl.nn.backbones.resnet import ResNet
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import checked_views
+from raysl.runs.prepare import check_views
 from raysl.schedule import Step
 from raysl.transforms import ColorJitter, RandomPhotometric
 
@@ -181,4 +181,4 @@ def test_settings_that_cannot_work_are_refused_on_the_driver(
 ) -> None:
     setup = setup_of(num_samples, **fields)
     with pytest.raises(ConfigError, match=message):
-        checked_views(setup, Classes.of(setup.config))
+        check_views(setup, Classes.of(setup.config))

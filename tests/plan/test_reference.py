@@ -12,7 +12,7 @@ from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.optim.build import lr_at
-from raysl.plan.reference import for_workers, told_for_workers
+from raysl.plan.reference import describe_scaling, for_workers
 from raysl.plan.setup import Setup
 from raysl.runs.folder import RunFolder
 from raysl.runs.prepare import prepare
@@ -50,7 +50,7 @@ def test_batches_grow_and_updates_shrink_with_the_ratio(
 def test_nothing_changes_on_the_reference_or_without_one(workers: int) -> None:
     config = config_of(workers, 8 if workers == 8 else None)
     assert for_workers(config) is config
-    assert told_for_workers(config) is None
+    assert describe_scaling(config) is None
 
 
 @pytest.mark.parametrize(("scaling", "factor"), [("linear", 2.0), ("sqrt", 2**0.5), ("none", 2.0)])
@@ -84,7 +84,7 @@ def test_an_epoch_is_an_epoch_and_what_is_done_is_told(caplog: pytest.LogCapture
         "train.workers=2 for train.reference_workers=8: train.batch_size 64 -> 16, peak learning rate 0.25 -> 0.0625 "
         "(optim.lr_scaling=linear), optim.warmup 10st -> 40st, train.eval_every 3st -> 12st"
     )
-    assert told_for_workers(config) == told
+    assert describe_scaling(config) == told
     with caplog.at_level(logging.INFO, logger="raysl"):
         run = prepare(config)
     assert told in caplog.messages

@@ -19,7 +19,7 @@ from raysl.methods.method import Method
 from raysl.nn.ema import Teacher
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import checked_views, views_of
+from raysl.runs.prepare import check_views, make_views
 from raysl.schedule import Step
 from raysl.train.state import TrainState
 from raysl.transforms import normalize
@@ -58,7 +58,7 @@ class Recipe:
     @cached_property
     def views(self) -> ViewRecipe:
         setup = Setup.of(self.config, self.num_images, 1000)
-        return views_of(setup, Classes.of(self.config))
+        return make_views(setup, Classes.of(self.config))
 
     @cached_property
     def state(self) -> TrainState:
@@ -92,7 +92,7 @@ class Recipe:
         less = LESS.get(published.method.name, ())
         config = load_config(self.name, [*TINY[published.backbone.name], *less, f"train.batch_size={ROWS}"])
         setup = Setup.of(config, num_samples=20_000, num_classes=10)
-        recipe = checked_views(setup, Classes.of(config))
+        recipe = check_views(setup, Classes.of(config))
         index = torch.arange(ROWS)
         images = [torch.randint(0, 256, (3, 40 + i, 50), dtype=torch.uint8) for i in range(ROWS)]
         made = recipe.augment(recipe.crop(images, index.numpy(), setup.seed, 0), index.numpy(), setup.seed, 0)

@@ -16,9 +16,9 @@ from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
 from raysl.runs.begin import begin
 from raysl.runs.folder import RunFolder
-from raysl.runs.follow import events_of
+from raysl.runs.follow import read_events
 from raysl.runs.fork import fork
-from raysl.runs.lineage import Parent, parents_of
+from raysl.runs.lineage import Parent, read_parents
 from raysl.runs.prepare import prepare
 from raysl.schedule import Step
 from raysl.storage.owner import OwnerTimes
@@ -122,13 +122,13 @@ def test_parents_of_parents_are_known_and_told(tmp_path: Path, parent: RunFolder
     config = config_of(tmp_path, "grandchild", "optim.lr=0.6")
     fork(config, child.uri)
     grandchild = RunFolder.of(config)
-    assert parents_of(grandchild) == [
+    assert read_parents(grandchild) == [
         Parent("child", 2 * LENGTH, 2.0, child.uri),
         Parent("parent", LENGTH, 1.0, parent.uri),
     ]
-    assert parents_of(child) == parents_of(grandchild)[1:]
-    assert parents_of(parent) == []
-    assert events_of(grandchild) == [f"forked from child at step {2 * LENGTH}"]
+    assert read_parents(child) == read_parents(grandchild)[1:]
+    assert read_parents(parent) == []
+    assert read_events(grandchild) == [f"forked from child at step {2 * LENGTH}"]
     assert list(losses(grandchild)) == list(range(1, 2 * LENGTH + 1))
 
 
@@ -152,7 +152,7 @@ def test_a_fork_that_was_killed_is_done_again(
     assert child.newest().name is None, "it has not begun"
     fork(config, parent.uri)
     assert_same(state_at(parent, 2 * LENGTH), state_at(child, 2 * LENGTH))
-    assert events_of(child) == [f"forked from parent at step {2 * LENGTH}"], "noted once"
+    assert read_events(child) == [f"forked from parent at step {2 * LENGTH}"], "noted once"
 
 
 def test_a_fork_that_is_done_or_has_gone_on_stays_and_a_damaged_one_is_repaired(
@@ -231,11 +231,11 @@ def test_a_fork_from_and_to_a_bucket_is_the_same(
     fork(config, f"{bucket}/parent")
     child = RunFolder(str(tmp_path / "bucket" / "child"))
     assert_same(state_at(parent, 2 * LENGTH), state_at(child, 2 * LENGTH))
-    assert [(found.run, found.path) for found in parents_of(child)] == [("parent", f"{bucket}/parent")]
+    assert [(found.run, found.path) for found in read_parents(child)] == [("parent", f"{bucket}/parent")]
     assert list(losses(child)) == list(range(1, 2 * LENGTH + 1))
 
 
 def test_a_lineage_that_was_damaged_is_told_of(parent: RunFolder) -> None:
     parent.write("lineage.json", json.dumps([{"run": "x"}]).encode())
     with pytest.raises(ConfigError, match=r"lineage\.json is damaged"):
-        parents_of(parent)
+        read_parents(parent)

@@ -12,7 +12,7 @@ from raysl.checkpoint.files import checkpoint_name, newest
 from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
 from raysl.runs.folder import RunFolder
-from raysl.runs.follow import events_of
+from raysl.runs.follow import read_events
 from raysl.runs.ray_reporter import store_of
 from raysl.schedule import Step
 from raysl.storage.folder import Folder, outlast
@@ -59,8 +59,8 @@ def test_a_run_says_which_checkpoints_it_has_saved_and_its_report_does_not(tmp_p
     state, _ = problem()
     store = store_of(Folder(str(tmp_path)), tmp_path, keep=2)
     store.put(checkpoint_name(5), lambda folder: state.save(folder, {}))
-    assert events_of(RunFolder(str(tmp_path))) == ["saved checkpoint_000000005"]
-    assert events_of(RunFolder(str(tmp_path)), with_saves=False) == []
+    assert read_events(RunFolder(str(tmp_path))) == ["saved checkpoint_000000005"]
+    assert read_events(RunFolder(str(tmp_path)), with_saves=False) == []
 
 
 class _FillDisk(Callback):

@@ -28,7 +28,7 @@ from raysl.data.source import Split
 from raysl.hashing import permutation
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
 from raysl.report.page import FILES, write_report
-from raysl.runs.lineage import parents_of
+from raysl.runs.lineage import read_parents
 from raysl.storage.folder import Folder, outlast
 from raysl.train.state import setup_of
 from raysl.transforms.view_recipe import evaluation_recipe
@@ -97,7 +97,7 @@ def assemble(
         neighbours=_neighbours(pictured, images.data),
         views=_views(loaded, images.train),
         retrieved=retrieved_images(retrieved or {}, images),
-        parents=[str(parent) for parent in parents_of(folder)],
+        parents=[str(parent) for parent in read_parents(folder)],
         checkpoint=loaded.uri,
         step=loaded.meta["step"],
         **{**finished, **facts},
