@@ -1,4 +1,4 @@
-"""What a start of a run goes on from: its newest checkpoint, or the weights that it is given."""
+"""The checkpoint that a start of a run goes on from: its newest one, or one with the weights of another run."""
 
 import logging
 import tempfile
@@ -22,21 +22,22 @@ log = logging.getLogger("raysl")
 
 
 def begin(run: Prepared, folder: RunFolder) -> Found:
-    """Make the folder that of this run, with these settings and images. The driver calls it, before any worker starts.
+    """Claim the folder for this run's settings and images; the driver does so before any worker starts.
 
-    The weights at `method.weights` are read once, when the run is new, and kept as its checkpoint at step 0.
+    The weights at `method.weights` are read once, when the run is new, and stored as its checkpoint at step 0.
 
     Returns:
         The checkpoint to go on from.
 
     Raises:
         ConfigError: if the folder is another run's, the dataset has changed, the run has become shorter, or longer
-            without a word, the checkpoint is of another method or keeps something of other images, the weights do not
-            fit, or `backbone.freeze` leaves nothing to train.
+            without `train.extend`, the checkpoint is of another method or holds a tensor with rows for other images,
+            the weights do not fit, or `backbone.freeze` leaves nothing to train.
     """
     config, found = run.setup.as_written, folder.newest()
-    is_looked_at = config.method.weights is not None or config.backbone.freeze
-    first = _first_state(run) if found.name is None and is_looked_at else None
+    # Weights and frozen stages can be wrong in ways that only a built method shows.
+    is_check_due = config.method.weights is not None or config.backbone.freeze
+    first = _first_state(run) if found.name is None and is_check_due else None
     folder.claim(config, found)
     if config.data.changed == "accept":
         _check_rows(run, folder, found)
@@ -52,23 +53,23 @@ def _first_state(run: Prepared) -> TrainState:
 
 
 def _check_rows(run: Prepared, folder: RunFolder, found: Found) -> None:
-    """Refuse another number of images to a method that keeps something of each of them, before anything is changed."""
+    """Refuse another number of images where the method has a row for each image, before anything is changed."""
     now = run.setup.data.num_samples
     if found.name is None or (before := DataInfo.stored(found.meta["data"]).num_samples) == now:
         return
     with local_copy(folder.uri_of(found.name), [STATE_FILE]) as copy:
-        kept = load_tensors(copy / STATE_FILE)["method"]
+        stored = load_tensors(copy / STATE_FILE)["method"]
     for name, value in _first_state(run).method.state_dict().items():
-        if name in kept and kept[name].shape != value.shape:
+        if name in stored and stored[name].shape != value.shape:
             raise ConfigError(
-                f"{run.config.method.name} keeps something of each image ({name} {list(kept[name].shape)}): it cannot "
-                f"go on with {now:,} images in place of {before:,}; bring back the old ones, or start another name= "
-                f"from these weights by method.weights={folder.uri}"
+                f"{run.config.method.name} keeps something of each image ({name} {list(stored[name].shape)}): it "
+                f"cannot go on with {now:,} images in place of {before:,}; bring back the old ones, or start another "
+                f"name= from these weights by method.weights={folder.uri}"
             )
 
 
 def _store(folder: RunFolder, state: TrainState) -> Found:
-    """Keep a state as the run's checkpoint at step 0."""
+    """Store a state as the run's checkpoint at step 0."""
     assert state.weights is not None
     name = checkpoint_name(0)
     with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as draft:

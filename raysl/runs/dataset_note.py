@@ -1,9 +1,9 @@
 """The dataset that a run began with: noted in its folder, and compared at every start.
 
-The order of samples, and with it what a resume goes on with, is a function of the dataset's fingerprint. So a run over
-another one, or over other labels, sizes or bytes as far as these are known, is refused, or goes on where
-`data.changed=accept` says so: at the same step, or at the beginning of its epoch where epochs have another length now.
-Files that were only written again, as by a copy, make a warning. What an older note does not have is not compared.
+The order of samples is a function of the dataset's fingerprint, so a resumed run needs the same dataset. Another one,
+or other labels, sizes or bytes as far as these are known, is refused. With `data.changed=accept` the run goes on with
+it: at the same step, or at the beginning of the epoch if the length of epochs has changed. Files that were only written
+again, as by a copy, cause a warning. Facts that an older note lacks are not compared.
 """
 
 import json
@@ -32,12 +32,12 @@ DATASET_FILE = "dataset.json"
 
 @dataclass(frozen=True)
 class DatasetNote:
-    """What identifies the training images of a run.
+    """The facts that identify the training images of a run.
 
     Args:
         fingerprint: of the split.
-        num_samples: images.
-        num_classes: classes of their labels; 0 where there are none.
+        num_samples: number of images.
+        num_classes: number of classes of their labels; 0 without labels.
         epoch_len: global batches in an epoch.
         content: see `Split.content`.
         written: see `Split.written`.
@@ -52,30 +52,30 @@ class DatasetNote:
 
     @classmethod
     def of(cls, train: Split, epoch_len: int) -> "DatasetNote":
-        """The note of a split."""
+        """Return the note of a split."""
         content, written = dict(train.content()), train.written(ask=False)
         return cls(train.fingerprint, train.num_samples, len(train.classes), epoch_len, content, written)
 
     @classmethod
     def read(cls, folder: Folder) -> "DatasetNote | None":
-        """The note in a run's folder; None where there is none."""
+        """Return the note in a run's folder, or None."""
         content = folder.read_if_there(DATASET_FILE)
         return cls(**json.loads(content)) if content else None
 
     def changes(self, before: "DatasetNote") -> list[str]:
-        """In words, what is different from an earlier note; empty where nothing is."""
+        """Return a line for each difference from an earlier note."""
         names = {"num_samples": "training images", "num_classes": "classes", "epoch_len": "steps in an epoch"}
         old, new = asdict(before), asdict(self)
-        found = [f"{words}: {old[name]:,} -> {new[name]:,}" for name, words in names.items() if old[name] != new[name]]
-        if self.fingerprint != before.fingerprint and not found:
-            found.append("as many training images as before, but others (names, sizes or order)")
+        lines = [f"{words}: {old[name]:,} -> {new[name]:,}" for name, words in names.items() if old[name] != new[name]]
+        if self.fingerprint != before.fingerprint and not lines:
+            lines.append("as many training images as before, but others (names, sizes or order)")
         others = [what for what in self.content if self.content[what] != before.content.get(what, self.content[what])]
-        if others and not found:
-            found.append(f"as many training images as before, but other {' and '.join(others)}")
-        return found
+        if others and not lines:
+            lines.append(f"as many training images as before, but other {' and '.join(others)}")
+        return lines
 
     def is_rewritten_since(self, before: "DatasetNote") -> bool:
-        """Whether files were written at other times than in an earlier note that has them."""
+        """Whether files have other times of writing than in an earlier note."""
         return bool(self.written and before.written) and self.written != before.written
 
 
@@ -89,8 +89,8 @@ def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found:
         found: the run's newest whole checkpoint.
 
     Returns:
-        The checkpoint to go on from: `found`, or the same at the beginning of its epoch where a changed dataset with
-        epochs of another length was accepted.
+        The checkpoint to go on from: `found`, or its state at the beginning of its epoch if a dataset with another
+        length of epochs was accepted.
 
     Raises:
         ConfigError: if the dataset changed and `data.changed` is `refuse`; the message lists what.
@@ -119,7 +119,7 @@ def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found:
 
 
 def _at_epoch_start(folder: RunFolder, config: RunConfig, now: DatasetNote, found: Found) -> Found:
-    """The checkpoint with its step in epochs of the new length; the others, whose steps mean something else, go."""
+    """Store the checkpoint with its step counted in epochs of the new length, and remove the others."""
     assert found.name is not None
     data = DataInfo.stored(found.meta["data"])
     epoch_len = TrainPlan.from_config(config, data.num_samples).epoch_len
@@ -145,7 +145,7 @@ def _at_epoch_start(folder: RunFolder, config: RunConfig, now: DatasetNote, foun
 
 
 def _count_anew(folder: RunFolder, epoch_len: int, epochs: int) -> None:
-    """Give the logged lines of the epochs that are done their place in epochs of another length."""
+    """Rewrite the steps of the logged lines of finished epochs for epochs of another length."""
     lines = [line for line in parse_metrics(folder.read_if_there(METRICS_FILE)) if line["epoch"] <= epochs]
-    moved = [{**line, "step": round(line["epoch"] * epoch_len)} for line in lines]
-    folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in moved).encode())
+    lines = [{**line, "step": round(line["epoch"] * epoch_len)} for line in lines]
+    folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())

@@ -1,4 +1,4 @@
-"""The driver's side of a run that trains elsewhere: show what its logs say."""
+"""The driver's view of a run that trains in other processes: its logs, shown as they grow."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ def showing_progress(folder: RunFolder, plan: TrainPlan, waits: Waiting, first: 
     Args:
         folder: of the run.
         plan: of the run.
-        waits: says what the start waits for, or nothing at all where nothing is to be shown.
+        waits: shows what the start waits for; its `show` decides whether anything is shown.
         first: steps done before this start.
     """
     if not waits.show:
@@ -53,17 +53,17 @@ class _Follower:
         self.num_events = len(read_events(folder))
         self.view: ProgressView | None = None
         self.shown = first
-        self.is_telling = True
+        self.is_storage_fine = True
 
     def look(self) -> None:
-        """Show what is new; a storage that fails is told of once."""
+        """Show new lines; warn once while the storage fails."""
         try:
             self._show_new()
-            self.is_telling = True
+            self.is_storage_fine = True
         except StorageError as error:
-            if self.is_telling:
+            if self.is_storage_fine:
                 log.warning("cannot follow the run: %s; training goes on", error)
-            self.is_telling = False
+            self.is_storage_fine = False
 
     def close(self) -> None:
         self.waits.end()
@@ -88,7 +88,7 @@ class _Follower:
 
 
 def read_events(folder: RunFolder, with_saves: bool = True) -> list[str]:
-    """What has been noted of the run, in order: starts and resumes, and where asked for, the checkpoints saved."""
+    """Return the noted events of a run in order: starts, resumes and, by default, saved checkpoints."""
     content = folder.read_if_there(EVENTS_FILE).decode()
     notes = [json.loads(line) for line in content.splitlines(keepends=True) if line.endswith("\n")]
     return [note["event"] for note in notes if with_saves or note.get("kind") != "save"]

@@ -1,7 +1,7 @@
-"""A new run that goes on from another one's checkpoint, with everything that is in it and settings of its own.
+"""A new run that goes on from another run's checkpoint with settings of its own.
 
-`method.weights` gives a run the weights of another one, and it begins at step 0. A fork takes the optimizer, the step
-and the state of callbacks too: what population based training (Jaderberg et al. 2017, arXiv 1711.09846) calls exploit.
+With `method.weights` a run begins at step 0 with the weights of another one. A fork also takes over the optimizer, the
+step and the state of callbacks: population based training (Jaderberg et al. 2017, arXiv 1711.09846) calls it exploit.
 """
 
 import json
@@ -54,29 +54,29 @@ from raysl.train.state import TrainState, check_resumable
 log = logging.getLogger("raysl")
 
 MOST_NAMED = 8  # tensors in a message
-SCHEDULED = ("params", "lr", "weight_decay")  # of a group, not options: set before every step
+SCHEDULED = ("params", "lr", "weight_decay")  # keys of a group that are set before every step
 
 
 def fork(config: RunConfig, parent: str) -> None:
-    """Make a run that has not begun go on from the checkpoint of another one, the next time that it is started.
+    """Have a new run go on from the checkpoint of another one when it is started.
 
-    Method, optimizer, average, step and the state of callbacks are those of the checkpoint; every setting of the run is
-    its own. What the parent has logged up to that step becomes the beginning of the run's history, and `lineage.json`
-    says where it comes from. A fork that was cut off is done again; one that is done changes nothing.
+    Method, optimizer, average, step and the state of callbacks come from the checkpoint; every setting is the run's
+    own. The parent's logged lines up to that step become the beginning of the run's history, and `lineage.json` names
+    the parent. A fork that was interrupted is repeated; one that is complete stays as it is.
 
     Args:
         config: settings of the new run, in `<storage>/<name>`.
         parent: path or URI of a checkpoint, or of a run, whose newest one is taken.
 
     Raises:
-        ConfigError: if the run has begun otherwise or from another parent, there is no whole checkpoint, or method,
-            optimizer, dataset, batch size, number of epochs or the shape of a tensor is another one.
-        RunInUse: if another process is at work in the run's folder.
+        ConfigError: if the run has begun by itself or from another parent, there is no whole checkpoint, or method,
+            optimizer, dataset, batch size, number of epochs or the shape of a tensor differs.
+        RunInUse: if another process works in the run's folder.
     """
     config = run_config(config)
     config = replace(config, storage=absolute(config.storage))
     folder = RunFolder.of(config)
-    source, name = _parted(parent)
+    source, name = _split_parent(parent)
     if source.uri == folder.uri:
         raise ConfigError(f"a run cannot be forked from itself ({folder.uri}); give it another name=")
     folder.make()
@@ -85,18 +85,18 @@ def fork(config: RunConfig, parent: str) -> None:
             _fork(prepare(config), folder, source, name)
 
 
-def _parted(parent: str) -> tuple[Folder, str | None]:
-    """The run, and the name of its checkpoint where that is given."""
+def _split_parent(parent: str) -> tuple[Folder, str | None]:
+    """Return the run's folder, and the name of the checkpoint if one is given."""
     base, query = split_query(absolute(parent))
     above, _, name = base.rstrip("/").rpartition("/")
     return (Folder(above + query), name) if name.startswith(PREFIX) else (Folder(parent), None)
 
 
 def _is_done(folder: RunFolder, source: Folder, name: str | None) -> bool:
-    """Whether the run is this fork already.
+    """Whether the run already is this fork.
 
     Raises:
-        ConfigError: if it is another one, or has begun by itself.
+        ConfigError: if it is another fork, or has begun by itself.
     """
     before = read_parents(folder)
     if not before and not checkpoint_names(folder):
@@ -108,13 +108,13 @@ def _is_done(folder: RunFolder, source: Folder, name: str | None) -> bool:
 
 
 def _fork(run: Prepared, folder: RunFolder, source: Folder, name: str | None) -> None:
-    """Copy the checkpoint last, so that the run has begun when all else is there."""
+    """Copy the checkpoint last: a run has begun once it has one, and everything else must be in place then."""
     with tempfile.TemporaryDirectory(prefix="raysl_fork_") as above:
         draft = Path(above) / "checkpoint"
         name, meta = outlast(partial(_download, source, name, draft))
         origin = _Origin.read(source.uri_of(name), draft, meta, run.config)
         _check(run, origin)
-        _make_own(run, origin, draft)
+        _adapt(run, origin, draft)
         now = DatasetNote.of(run.loader.split, run.setup.plan.epoch_len)
         folder.claim(run.setup.as_written, Found())
         claim_dataset(folder, run.config, now, Found())
@@ -122,8 +122,8 @@ def _fork(run: Prepared, folder: RunFolder, source: Folder, name: str | None) ->
         parent = Parent(source.uri.rpartition("/")[2], step, step / now.epoch_len, redact_uri(source.uri))
         write_parents(folder, [parent, *outlast(partial(read_parents, source))])
         lines = parse_metrics(outlast(partial(source.read_if_there, METRICS_FILE)))
-        kept = [line for line in lines if line["step"] <= step]
-        folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in kept).encode())
+        lines = [line for line in lines if line["step"] <= step]
+        folder.write(METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
         event = f"forked from {parent.run} at step {step}"
         if event not in read_events(folder):
             folder.note(event)
@@ -132,7 +132,7 @@ def _fork(run: Prepared, folder: RunFolder, source: Folder, name: str | None) ->
 
 
 def _download(source: Folder, name: str | None, draft: Path) -> tuple[str, dict[str, Any]]:
-    """Copy a whole checkpoint of a run into a local folder; its name and its `meta.json`."""
+    """Copy a whole checkpoint of a run into a local folder; return its name and its `meta.json`."""
     name = name or newest_whole(source, ()).name
     if name is None:
         raise ConfigError(f"no checkpoint at {source.uri!r} to fork from; give the folder of a run that has one")
@@ -144,13 +144,13 @@ def _download(source: Folder, name: str | None, draft: Path) -> tuple[str, dict[
 
 @dataclass(frozen=True)
 class _Origin:
-    """What is known of a checkpoint that a run is forked from.
+    """A checkpoint that a run is forked from.
 
     Args:
-        uri: of it.
+        uri: of the checkpoint.
         meta: its `meta.json`.
-        settings: its run's, as a plain tree; no code that it names is imported.
-        state: what its `train_state.pt` holds.
+        settings: of its run, as a plain tree; no code that it names is imported.
+        state: content of its `train_state.pt`.
     """
 
     uri: str
@@ -166,24 +166,24 @@ class _Origin:
 
     @property
     def batch_size(self) -> int:
-        """Images in a global batch, which follows the workers where the settings say so."""
+        """Images in a global batch, scaled to the workers if the settings ask for that."""
         train = self.settings["train"]
         reference = train.get("reference_workers")
         return int(train["batch_size"] if reference is None else train["batch_size"] // reference * train["workers"])
 
     @property
     def dataset(self) -> DatasetNote:
-        """Of its run."""
+        """Note of its run's dataset."""
         data = DataInfo.stored(self.meta["data"])
         epoch_len = epoch_length(data.num_samples, self.batch_size, self.settings["data"].get("drop_last", True))
         return DatasetNote(data.fingerprint, data.num_samples, data.num_classes, epoch_len)
 
 
 def _check(run: Prepared, origin: _Origin) -> None:
-    """Refuse settings in which a step of the parent means something else.
+    """Refuse settings under which the parent's steps would mean something else.
 
     Raises:
-        ConfigError: with all that differs.
+        ConfigError: with a line for each difference.
     """
     train, plan = run.config.train, run.setup.plan
     pairs = {
@@ -199,43 +199,43 @@ def _check(run: Prepared, origin: _Origin) -> None:
         listed = "\n  ".join(changes)
         raise ConfigError(
             f"{origin.uri} cannot be gone on with by the run {run.config.name!r}:\n  {listed}\n"
-            f"keep what it has, or begin at step 0 with its weights alone by method.weights={origin.uri}"
+            f"keep its values, or begin at step 0 with its weights alone by method.weights={origin.uri}"
         )
 
 
-def _make_own(run: Prepared, origin: _Origin, draft: Path) -> None:
-    """Give the copy of a checkpoint the settings of the run, and have the run's state take it up.
+def _adapt(run: Prepared, origin: _Origin, draft: Path) -> None:
+    """Give the copy of a checkpoint the settings of the run, and check that the run's state loads it.
 
-    Options of the optimizer that the settings have changed, such as the momentum, stand in its state too.
+    Options of the optimizer that the settings have changed, such as the momentum, are changed in its state too.
 
     Raises:
         ConfigError: if a tensor does not fit.
     """
     with torch.random.fork_rng(devices=[]):
         state = TrainState.create(run.setup, "cpu", run.classes, is_new=False)
-    if found := misfits(state.method.state_dict(), origin.state["method"]):
-        more = f"\n  and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-        listed = "\n  ".join(found[:MOST_NAMED])
+    if lines := misfits(state.method.state_dict(), origin.state["method"]):
+        more = f"\n  and {len(lines) - MOST_NAMED} more" if len(lines) > MOST_NAMED else ""
+        listed = "\n  ".join(lines[:MOST_NAMED])
         raise ConfigError(
             f"{origin.uri} does not fit the settings of the run {run.config.name!r}:\n  {listed}{more}\n"
             "keep those that make these tensors, or begin with the parts that fit by method.weights"
         )
-    if _has_own_options(run, origin, state):
+    if _update_options(run, origin, state):
         save_tensors(origin.state, draft / STATE_FILE)
     (draft / SETTINGS_FILE).write_text(dump(run.setup.as_written))
-    gone = ("format", "files", "ended")
-    seal(draft, {key: value for key, value in origin.meta.items() if key not in gone})
+    stale = ("format", "files", "ended")
+    seal(draft, {key: value for key, value in origin.meta.items() if key not in stale})
     try:
         state.load(draft)
     except ConfigError as error:
         raise ConfigError(str(error).replace(str(draft), origin.uri)) from error
 
 
-def _has_own_options(run: Prepared, origin: _Origin, state: TrainState) -> bool:
-    """Put the options of the optimizer that the settings have changed into the parent's state; whether there are any.
+def _update_options(run: Prepared, origin: _Origin, state: TrainState) -> bool:
+    """Write options of the optimizer that the settings have changed into the parent's state; return whether any were.
 
-    Of a group that is loaded, what says what is done with it is the program's, and the rest the checkpoint's: some
-    optimizers keep state there.
+    Loading restores a group's options from the checkpoint, because some optimizers keep state there, so a changed
+    option has to be changed in the checkpoint.
     """
     before = node_of(OptimConfig, origin.settings["optim"], "optim")
     theirs, mine = (build_optimizer(state.method, optim, run.classes.optimizer) for optim in (before, run.config.optim))
@@ -243,7 +243,7 @@ def _has_own_options(run: Prepared, origin: _Origin, state: TrainState) -> bool:
     for saved, there, here in zip(
         origin.state["optimizer"]["param_groups"], theirs.param_groups, mine.param_groups, strict=False
     ):
-        own = {key: here[key] for key in here if key not in SCHEDULED and here[key] != there.get(key)}
-        saved.update(own)
-        is_changed |= bool(own)
+        changes = {key: here[key] for key in here if key not in SCHEDULED and here[key] != there.get(key)}
+        saved.update(changes)
+        is_changed |= bool(changes)
     return is_changed

@@ -1,4 +1,4 @@
-"""What a run has logged, as a table that a notebook reads."""
+"""The logged lines of a run as a table."""
 
 import os
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def load_history(run: str | os.PathLike[str]) -> "pd.DataFrame":
-    """The lines that a run has logged so far, while it trains or after it.
+    """Return the lines that a run has logged so far, while it trains or afterwards.
 
     Args:
         run: its folder, a path or a URI.
 
     Returns:
-        A row for each logged step, in their order: `step` (int64), and every number that was ever logged (float64), NaN
-        where its step has none.
+        A row for each logged step in order: `step` (int64) and every number that was ever logged (float64), NaN where a
+        step lacks it.
 
     Raises:
         ConfigError: if no run has logged anything there, or the storage cannot be read.
@@ -36,7 +36,11 @@ def load_history(run: str | os.PathLike[str]) -> "pd.DataFrame":
 
 
 def frame(lines: Sequence[dict[str, float]]) -> "pd.DataFrame":
-    """The lines of a `metrics.jsonl` as `load_history` gives them; none give a table of no rows with `step` alone."""
+    """Return lines of a `metrics.jsonl` as a table; without lines it has the column `step` alone.
+
+    >>> frame([{"step": 8, "loss": 2.5}, {"step": 16, "loss": 2.0, "lr": 0.1}])["loss"].tolist()
+    [2.5, 2.0]
+    """
     import pandas as pd
 
     names: dict[str, Any] = {"step": None} | {name: None for line in lines for name in line}

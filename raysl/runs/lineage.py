@@ -1,4 +1,4 @@
-"""Which runs a run has taken its state from: `lineage.json` in its folder."""
+"""The runs that a run was forked from: `lineage.json` in its folder."""
 
 import json
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ LINEAGE_FILE = "lineage.json"
 
 @dataclass(frozen=True)
 class Parent:
-    """A run at the checkpoint that another one began from.
+    """A checkpoint of a run from which another run was forked.
 
     Args:
-        run: its name.
+        run: name of the run.
         step: updates done in the checkpoint.
-        epoch: the same in epochs.
-        path: URI of its folder, without credentials.
+        epoch: epochs done in it.
+        path: URI of the run's folder, without credentials.
     """
 
     run: str
@@ -31,8 +31,7 @@ class Parent:
 
 
 def read_parents(folder: Folder) -> list[Parent]:
-    """The parents of the run in a folder, the newest first, those of its parents behind it; none of a run that began
-    by itself.
+    """Return the ancestors of the run in a folder, its parent first; none if it began by itself.
 
     Raises:
         ConfigError: if `lineage.json` is damaged, or the storage cannot be read.
@@ -47,5 +46,5 @@ def read_parents(folder: Folder) -> list[Parent]:
 
 
 def write_parents(folder: Folder, parents: Sequence[Parent]) -> None:
-    """Say which they are, the newest first."""
+    """Write the ancestors of a run, its parent first."""
     folder.write(LINEAGE_FILE, json.dumps([asdict(parent) for parent in parents], indent=1).encode())

@@ -1,4 +1,4 @@
-"""A run before it asks for a cluster: its settings and images are checked here as far as they can be."""
+"""Settings and images of a run, checked as far as possible before a cluster is asked for anything."""
 
 import logging
 from collections.abc import Callable, Collection, Sequence
@@ -52,16 +52,16 @@ Measure = Callable[[RunConfig, Split, Split | None], Measurements]
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run whose settings and images go together.
+    """A run whose settings fit its images.
 
     Args:
-        setup: its settings, images and plan.
-        classes: behind the names in the settings.
+        setup: settings, images and plan of the run.
+        classes: the classes that the settings name.
         loader: makes the batches.
-        test: held-out images that are looked at during training, or None where none are.
-        online_knn: makes the callback that measures the kNN accuracy on them; None where it is not measured.
-        has_held_out: whether the method's own task is tried on them.
-        callbacks: those that the settings name.
+        test: held-out images for measurements during training, or None.
+        online_knn: makes the callback for the kNN accuracy on them; None where it is not measured.
+        has_held_out: whether the method's own task is measured on them.
+        callbacks: the callbacks that the settings name.
     """
 
     setup: Setup
@@ -79,15 +79,15 @@ class Prepared:
 
 
 def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
-    """Look at the settings and the images of a run, without a cluster.
+    """Check the settings and the images of a run, without a cluster.
 
     Args:
         config: the run's settings.
-        measure: checks what will be measured, with knowledge of benchmarks. Default: nothing is measured, and
-            `train.expect` is not checked.
+        measure: checks what will be measured of the run. Default: nothing is measured, and `train.expect` is not
+            checked.
 
     Raises:
-        ConfigError: if the run could not work.
+        ConfigError: if the run cannot work.
     """
     classes = Classes.of(config)
     source = resolve("source", config.data.name)(config.data)
@@ -115,14 +115,15 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         log.info(derived)
     if warning := course_warning(plan):
         log.warning(warning)
-    is_cut = next(iter(recipe.groups.values()))[0].tiles is not None  # a tile is no image that anybody measures
-    if recipe.size != config.data.image_size and not is_cut:
+    # Tiles are parts of an image: their size says nothing about the size to measure at.
+    is_tiled = next(iter(recipe.groups.values()))[0].tiles is not None
+    if recipe.size != config.data.image_size and not is_tiled:
         log.warning(
             "images are trained at %d px and measured at data.image_size=%d; give one size alone for both",
             recipe.size,
             config.data.image_size,
         )
-    if not is_cut and (advice := classes.backbone.advice(config.backbone, recipe.size)):
+    if not is_tiled and (advice := classes.backbone.advice(config.backbone, recipe.size)):
         log.warning(advice)
     return Prepared(
         setup=setup,
@@ -136,10 +137,10 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
 
 
 def check_views(setup: Setup, classes: Classes) -> ViewRecipe:
-    """The views of a run, once its method and its backbone have found nothing wrong with its settings.
+    """Return the views of a run after its method and its backbone have checked its settings.
 
     Raises:
-        ConfigError: if one of them has, or there are no such views.
+        ConfigError: if a setting is wrong, or makes no views.
     """
     check_freeze(setup.config.backbone.freeze, setup.backbone, setup.config.backbone.name)
     classes.method.check(setup)
@@ -154,10 +155,10 @@ def check_views(setup: Setup, classes: Classes) -> ViewRecipe:
 
 
 def make_views(setup: Setup, classes: Classes) -> ViewRecipe:
-    """The views that a method asks for.
+    """Return the views that a method asks for.
 
     Raises:
-        ConfigError: if its settings make none.
+        ConfigError: if its settings make no views.
     """
     try:
         recipe: ViewRecipe = classes.method.views(setup)
@@ -211,7 +212,7 @@ def _check_measures(
 
 
 def _evaluated(config: RunConfig, classes: Classes, test: Split | None) -> tuple[str, ...]:
-    """Names of what the method tells of held-out images; none where that is not asked for or cannot be."""
+    """Return the names of the method's own measurements on held-out images, if they are asked for and possible."""
     if config.train.eval_every is None:
         return ()
     names: tuple[str, ...] = classes.method.evaluated_by(config.method)

@@ -1,4 +1,4 @@
-"""Metrics through Ray Train, checkpoints into the run's own folder, which alone is asked for them again."""
+"""Reporting through Ray Train: metrics to its controller, checkpoints to the run's own folder."""
 
 import tempfile
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from typing import Any
 
 import ray.train
 from ray.train.collective import broadcast_from_rank_zero
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.checkpoint.files import KEPT_FILE, META_FILE, STATE_FILE, checkpoint_name, newest_whole, sweep
@@ -17,18 +18,18 @@ from raysl.storage.folder import Folder, outlast
 from raysl.storage.owner import Owner
 from raysl.train.disk import Disk
 from raysl.train.files import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, PROJECTOR_FILE, note_event
-from raysl.train.reporter import Save
+from raysl.train.reporter import Reporter, Save
 
 
-class RayReporter:
-    """Reports to the Ray Train controller; checkpoints of remote runs are uploaded while training goes on.
+class RayReporter(Reporter):
+    """Reports to Ray Train's controller; checkpoints of remote runs are uploaded while training goes on.
 
     Args:
         folder: of the run.
-        logs: local folder that logs are written to.
-        keep: newest checkpoints that stay.
-        owner: of the run's folder, where that is remote; nothing is stored once another driver owns it.
-        disk: is told where it is full.
+        logs: local folder of the logs.
+        keep: number of newest checkpoints to keep.
+        owner: of the run's folder, if remote; nothing is stored once another driver owns it.
+        disk: remembers whether it is full.
     """
 
     def __init__(
@@ -41,8 +42,8 @@ class RayReporter:
         if dist.is_main():
             self.store = make_store(folder, logs, keep, owner, self.disk)
 
+    @override
     def restore(self) -> Path | None:
-        """See `Reporter.restore`. What an earlier start left half-written is swept up."""
         name: str | None = broadcast_from_rank_zero(outlast(self._newest) if dist.is_main() else None)
         if name is None:
             return None
@@ -53,20 +54,20 @@ class RayReporter:
         outlast(lambda: self.folder.child(name).download(target, [META_FILE, STATE_FILE]))
         return target
 
+    @override
     def report(self, metrics: dict[str, Any], save: Save | None) -> None:
-        """See `Reporter.report`."""
         if save is not None and self.store is not None:
             self.store.put(checkpoint_name(int(metrics["step"])), save)
         ray.train.report(metrics)
 
+    @override
     @contextmanager
     def writing(self) -> Iterator[Path | None]:
-        """See `Reporter.writing`; a full disk stops the run."""
         with self.disk.writing(self.logs):
             yield self.logs
 
     def put_logs(self) -> None:
-        """Have the logs stored as they are now, soon."""
+        """Store the logs as they are now, soon."""
         if self.store is not None:
             self.store.put_logs()
 
@@ -80,6 +81,7 @@ class RayReporter:
             self.store.finish()
 
     def _newest(self) -> str | None:
+        """Name the newest whole checkpoint, after removing what an earlier start left half-written."""
         sweep(self.folder)
         found = newest_whole(self.folder)
         with self.disk.writing(self.logs):
@@ -89,7 +91,7 @@ class RayReporter:
 
 
 def make_store(folder: Folder, logs: Path, keep: int, owner: Owner | None = None, disk: Disk | None = None) -> Store:
-    """Where the checkpoints of a run go; each that is stored is noted in its events."""
+    """Return the store for a run's checkpoints, which notes each stored one in the run's events."""
     disk = disk or Disk()
 
     def tell(event: str, kind: str | None = None) -> None:
@@ -105,8 +107,7 @@ def make_store(folder: Folder, logs: Path, keep: int, owner: Owner | None = None
 
 
 def local_logs(folder: RunFolder) -> Path:
-    """The local folder that logs are written to: the run's own where that is local, else a new one, with what was
-    logged before."""
+    """Return the local folder for logs: the run's own if local, else a new one with a copy of the earlier logs."""
     if folder.is_local:
         return Path(folder.path)
     logs = Path(tempfile.mkdtemp(prefix="raysl_logs_"))

@@ -1,4 +1,4 @@
-"""How a signal to the driver ends a run that trains in other processes."""
+"""Stopping a run that trains in other processes: a signal to the driver becomes a note to the workers."""
 
 import logging
 import sys
@@ -21,14 +21,14 @@ LOOK_EVERY_S = 0.5
 
 @contextmanager
 def stopping(folder: RunFolder, signals: Signals, stop: threading.Event | None = None) -> Iterator[Callable[[], bool]]:
-    """While inside, a signal asks the workers to save and stop, once they have made a step; gives whether one came.
+    """While inside, a signal asks the workers to save and stop; yields a function that tells whether one came.
 
-    Before their first step there is nothing to save: the signal ends what goes on inside, by KeyboardInterrupt.
+    Before the first step there is nothing to save: the signal then raises KeyboardInterrupt inside.
 
     Args:
         folder: of the run.
-        signals: those of this process.
-        stop: asks for the same as a signal, from another thread; before the first step it waits for that.
+        signals: of this process.
+        stop: asks for the same from another thread; it takes effect after the first step.
     """
 
     def save() -> bool:
@@ -44,7 +44,7 @@ def stopping(folder: RunFolder, signals: Signals, stop: threading.Event | None =
 
 @contextmanager
 def _heeding(folder: RunFolder, stop: threading.Event | None) -> Iterator[None]:
-    """While inside, ask the workers to stop when the event is set and they have made a step."""
+    """While inside, ask the workers to stop once the event is set and they have made a step."""
     if stop is None:
         yield
         return
@@ -64,7 +64,7 @@ def _heeding(folder: RunFolder, stop: threading.Event | None) -> Iterator[None]:
 
 
 def _ask(folder: RunFolder) -> None:
-    """Ask the workers to stop, or say why that cannot be done."""
+    """Ask the workers to stop, or log why that is impossible."""
     try:
         outlast(partial(folder.write, STOP_FILE, b""))
     except ConfigError as error:
@@ -72,7 +72,7 @@ def _ask(folder: RunFolder) -> None:
 
 
 def _has_begun(folder: RunFolder) -> bool:
-    """Whether the workers have made a step; also where that cannot be told."""
+    """Whether the workers have made a step; True while the storage fails, so that nothing is lost."""
     try:
         return folder.exists(STARTUP_FILE)
     except StorageError:
@@ -80,13 +80,13 @@ def _has_begun(folder: RunFolder) -> bool:
 
 
 def describe_stop(step: int, total: int, saved: str | None, uri: str) -> str:
-    """What a run that was asked to stop ends with.
+    """Return the message of a run that was asked to stop.
 
     Args:
         step: updates done.
-        total: updates of the run.
-        saved: its newest whole checkpoint.
-        uri: of the run.
+        total: updates in the run.
+        saved: name of its newest whole checkpoint, or None.
+        uri: of the run's folder.
     """
-    kept = f"saved {saved}" if saved else "no checkpoint was saved"
-    return f"stopped at step {step} of {total}; {kept}; the same command goes on from there ({uri})"
+    checkpoint = f"saved {saved}" if saved else "no checkpoint was saved"
+    return f"stopped at step {step} of {total}; {checkpoint}; the same command goes on from there ({uri})"

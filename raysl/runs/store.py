@@ -1,7 +1,7 @@
-"""Where the checkpoints and logs of a run go, from the main rank, and what happens while that place fails.
+"""Storing the checkpoints and logs of a run, from its main rank, also while the storage fails.
 
-Training goes on without a checkpoint that cannot be stored: the next one is stored in its place, and the last one of a
-run is tried again for half an hour. A local disk that is full is another matter: it is remembered, for the run to end.
+Training goes on if a checkpoint cannot be stored: the next one replaces it, and the last one of a run is tried again
+for half an hour. A full local disk is remembered instead, and ends the run.
 """
 
 import shutil
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+
+from typing_extensions import override
 
 from raysl.checkpoint.files import remove_old, upload, write_local
 from raysl.errors import ConfigError, StorageError
@@ -23,15 +25,15 @@ from raysl.train.reporter import Save
 Tell = Callable[[str], None]
 
 
-def _nothing(what: str) -> None:
-    """Tell nobody."""
+def _ignore(name: str) -> None:
+    """Do nothing with the name of a stored checkpoint."""
 
 
 class Store(Protocol):
-    """Takes the checkpoints of a run. Its methods are called by one thread of the main rank."""
+    """Stores the checkpoints of a run. One thread of the main rank calls its methods."""
 
     def put(self, name: str, save: Save) -> None:
-        """Store what `save` writes into a local folder, under a name; a storage that fails is told of, not raised."""
+        """Store under a name what `save` writes into a local folder; a failing storage is reported, not raised."""
 
     def put_logs(self) -> None:
         """Store the logs as they are now, soon."""
@@ -40,23 +42,23 @@ class Store(Protocol):
         """Wait until the newest checkpoint and the logs are stored.
 
         Raises:
-            StorageError: if that did not succeed for half an hour.
+            StorageError: if that fails for half an hour.
         """
 
 
-class LocalStore:
-    """Keeps the newest checkpoints in a local folder, where the logs are written too.
+class LocalStore(Store):
+    """Keeps the newest checkpoints in a local folder, where the logs already are.
 
     Args:
         folder: of the run.
-        keep: checkpoints.
+        keep: number of checkpoints to keep.
         tell: takes a sentence when one cannot be stored.
-        on_saved: takes the name of each that is stored.
-        disk: is told where it is full.
+        on_saved: takes the name of each stored checkpoint.
+        disk: remembers whether it is full.
     """
 
     def __init__(
-        self, folder: Folder, keep: int, tell: Tell, on_saved: Tell = _nothing, disk: Disk | None = None
+        self, folder: Folder, keep: int, tell: Tell, on_saved: Tell = _ignore, disk: Disk | None = None
     ) -> None:
         self.folder = folder
         self.keep = keep
@@ -65,8 +67,8 @@ class LocalStore:
         self.disk = disk or Disk()
         self.unsaved: tuple[str, Save] | None = None
 
+    @override
     def put(self, name: str, save: Save) -> None:
-        """See `Store.put`."""
         self.unsaved = name, save
         try:
             self._write(name, save)
@@ -75,11 +77,12 @@ class LocalStore:
                 return
             self.tell(f"{error}; training goes on, the next checkpoint is tried as planned")
 
+    @override
     def put_logs(self) -> None:
-        """See `Store.put_logs`: they are there."""
+        pass
 
+    @override
     def finish(self) -> None:
-        """See `Store.finish`."""
         if self.unsaved is not None:
             name, save = self.unsaved
             outlast(lambda: self._write(name, save), goes_on=lambda: self.disk.failure is None)
@@ -94,19 +97,19 @@ class LocalStore:
             raise StorageError(f"cannot write {self.folder.uri_of(name)!r}: {reason_of(error)}") from error
 
 
-class RemoteStore:
+class RemoteStore(Store):
     """Uploads checkpoints and logs in the background, one after the other.
 
-    A checkpoint waits for the one before it. Where that fails it is given up for the newer one.
+    `put` waits for the upload of the checkpoint before; if that fails, the older one is given up for the newer one.
 
     Args:
         folder: of the run.
-        logs: local folder that the logs are written to.
-        keep: checkpoints.
+        logs: local folder of the logs.
+        keep: number of checkpoints to keep.
         tell: takes a sentence when one cannot be stored.
         owner: of the run's folder; nothing more is stored once another driver owns it.
-        on_saved: takes the name of each that is stored.
-        disk: is told where the local one is full.
+        on_saved: takes the name of each stored checkpoint.
+        disk: remembers whether the local disk is full.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class RemoteStore:
         keep: int,
         tell: Tell,
         owner: Owner | None = None,
-        on_saved: Tell = _nothing,
+        on_saved: Tell = _ignore,
         disk: Disk | None = None,
     ) -> None:
         self.folder = folder
@@ -132,12 +135,12 @@ class RemoteStore:
         self._are_logs_due = False
         self._is_busy = False
         self._stored_logs: dict[str, tuple[int, int]] = {}
-        self._failure: StorageError | None = None  # of the upload that is under way, or of the last one
-        self._unstored: StorageError | None = None  # why the newest checkpoint is not there
+        self._failure: StorageError | None = None  # of the current or the last upload
+        self._unstored: StorageError | None = None  # why the newest checkpoint is not stored
         threading.Thread(target=self._work, name="raysl-store", daemon=True).start()
 
+    @override
     def put(self, name: str, save: Save) -> None:
-        """See `Store.put`."""
         draft = Path(tempfile.mkdtemp(prefix="raysl_checkpoint_"))
         try:
             save(draft)
@@ -155,14 +158,14 @@ class RemoteStore:
             self._waiting, self._unstored = (name, draft), None
             self._change.notify_all()
 
+    @override
     def put_logs(self) -> None:
-        """See `Store.put_logs`."""
         with self._change:
             self._are_logs_due = True
             self._change.notify_all()
 
+    @override
     def finish(self) -> None:
-        """See `Store.finish`."""
         self.put_logs()
         with self._change:
             self._change.wait_for(lambda: self._waiting is None and not self._are_logs_due and not self._is_busy)
@@ -190,7 +193,7 @@ class RemoteStore:
                 shutil.rmtree(task[1], ignore_errors=True)
 
     def _store(self, task: tuple[str, Path] | None) -> None:
-        """One try: the logs first, so that they reach as far as the checkpoint."""
+        """Try once: the logs first, so that they reach at least to the checkpoint's step."""
         try:
             self._check_owner()
             self._store_logs()
@@ -198,9 +201,9 @@ class RemoteStore:
                 name, draft = task
                 upload(draft, self.folder, name)
                 self.on_saved(name)
-                self._are_logs_due = True  # with that
+                self._are_logs_due = True  # they now name this checkpoint
                 remove_old(self.folder, name, self.keep)
-        except (ConfigError, OSError) as error:  # also what looks lasting, such as rights that have run out
+        except (ConfigError, OSError) as error:  # also errors that look permanent, such as expired credentials
             if self._failure is None:
                 self.tell(f"{error}; training goes on, and it is tried again")
             self._failure = error if isinstance(error, StorageError) else StorageError(str(error))
@@ -208,7 +211,7 @@ class RemoteStore:
         self._failure = None
 
     def _store_logs(self) -> None:
-        """Upload the files that have changed since they were stored."""
+        """Upload the log files that have changed since their last upload."""
         for path in sorted(path for path in self.logs.rglob("*") if path.is_file() and path.suffix != ".part"):
             status, name = path.stat(), path.relative_to(self.logs).as_posix()
             version = status.st_mtime_ns, status.st_size
@@ -223,11 +226,11 @@ class RemoteStore:
             raise StorageError(f"nothing more is stored in {self.folder.uri}, which is now held by {successor}")
 
     def _goes_on(self) -> bool:
-        """Whether a try that failed is followed by another."""
+        """Whether to try again after a failure."""
         return self._waiting is None and not self.is_overtaken
 
     def _pause(self, seconds: float) -> None:
-        """Wait, unless a newer checkpoint comes."""
+        """Wait until the time is over or a newer checkpoint comes."""
         with self._change:
             self._change.notify_all()
             self._change.wait_for(lambda: self._waiting is not None, seconds)

@@ -1,4 +1,4 @@
-"""Views of a user's own images, for `fit` in a notebook: the same that a run makes of a dataset."""
+"""Views of a user's own images for `fit` in a notebook, made as a run makes them of a dataset."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
@@ -57,17 +57,23 @@ def views(
     labels: Sequence[int] | None = None,
     device: torch.device | str = "cpu",
 ) -> LocalBatches | list[Batch]:
-    """Batches of views of images, made by the recipe of a run's method: what `raysl.train.fit` takes.
+    """Return batches of views of images, made by the recipe of a run's method, as `raysl.train.fit` takes them.
 
-    Views and their order are a function of the images, the run's seed, the epoch and an image's place among them, as in
-    a run on a dataset.
+    Views and their order are a function of the images, their order, the run's seed and the epoch, as in a run on a
+    dataset.
+
+    >>> import raysl
+    >>> config = raysl.load_config("quickstart", ["train.batch_size=2"])
+    >>> (batch,) = raysl.views(config, [torch.zeros(3, 20, 20, dtype=torch.uint8)] * 2, epoch=0)
+    >>> list(batch.views["global"].shape)
+    [2, 2, 3, 16, 16]
 
     Args:
         config: the run's settings; its method, seed, batch size, normalisation and sizes count.
         images: uint8 tensors [3, H, W] or [1, H, W] of any sizes, arrays [H, W, 3] or [H, W], or Pillow's images.
-        epoch: which pass; default: all of them, a stream whose views are drawn anew in each epoch.
-        labels: an integer for each image; default: none have one.
-        device: where batches go.
+        epoch: the number of one pass over the images; default: a stream of all epochs.
+        labels: an integer for each image; default: no labels.
+        device: of the batches.
 
     Returns:
         The batches of one epoch as a list, or of all epochs as a stream.
@@ -76,8 +82,8 @@ def views(
         ConfigError: if an image, a label or a setting is wrong.
     """
     run_config(config)
-    found = _checked(images)
-    split = with_background(GivenImages(found, _labels(labels, len(found))), parse_color(config.data.background))
+    given = _check_images(images)
+    split = with_background(GivenImages(given, _check_labels(labels, len(given))), parse_color(config.data.background))
     setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
     loader = make_loader(setup, split, check_views(setup, classes), augment_in_task=True)
     stream = LocalBatches(loader, dist.rank(), dist.world(), given_device(device))
@@ -91,26 +97,26 @@ def views(
     return [next(batches) for _ in range(setup.plan.epoch_len)]
 
 
-def _checked(images: Any) -> list[GivenImage]:
-    """Images as a split has them."""
+def _check_images(images: Any) -> list[GivenImage]:
+    """Return images as a split stores them."""
     try:
-        found = list(images)
+        given = list(images)
     except TypeError as error:
-        raise ConfigError(f"images: a {type(images).__name__} is no list of images") from error
-    if not found:
+        raise ConfigError(f"images: a {type(images).__name__} is not a list of images; give one") from error
+    if not given:
         raise ConfigError("images: the list is empty; give at least as many as train.batch_size")
-    return [stored_image(image, f"images[{place}]") for place, image in enumerate(found)]
+    return [stored_image(image, f"images[{number}]") for number, image in enumerate(given)]
 
 
-def _labels(labels: Sequence[int] | None, num: int) -> Int64s:
+def _check_labels(labels: Sequence[int] | None, num: int) -> Int64s:
     if labels is None:
         return np.full(num, -1, np.int64)
     try:
-        found = torch.as_tensor(labels)
+        given = torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"labels: {error}; give a whole number for each image") from error
-    if found.shape != (num,) or found.is_floating_point():
+    if given.shape != (num,) or given.is_floating_point():
         raise ConfigError(
-            f"labels: {list(found.shape)} of {found.dtype} for {num} images; give a whole number for each"
+            f"labels: {list(given.shape)} of {given.dtype} for {num} images; give a whole number for each"
         )
-    return found.cpu().numpy().astype(np.int64)
+    return given.cpu().numpy().astype(np.int64)

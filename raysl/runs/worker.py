@@ -1,4 +1,4 @@
-"""What each training worker does: device, method, restore, this rank's stream from the right step, fit."""
+"""A training worker: device, method, restored state, this rank's stream from the right step, `fit`."""
 
 import os
 import time
@@ -46,15 +46,15 @@ from raysl.train.state import TrainState
 
 @dataclass(frozen=True)
 class Job:
-    """What the driver sends to the workers: everything is resolved, so user files need not exist there.
+    """A run as the driver sends it to the workers. All names are resolved: user files need not exist there.
 
     Args:
-        run: settings, images, classes.
+        run: settings, images and classes.
         task_cpus: CPUs of a data task.
-        probe: what the driver wrote into the run's folder, for workers to find there.
-        owner: of the run's folder, where that is remote.
-        marks: moments of the start so far, seconds since the epoch, by name.
-        last: updates to be done when this start ends; None for all of the run's.
+        probe: text that the driver wrote into the run's folder, for workers to find there.
+        owner: of the run's folder, if remote.
+        marks: moments of the start so far, in seconds since 1970, by name.
+        last: updates to be done when this start ends; None: all of the run.
     """
 
     run: Prepared
@@ -72,13 +72,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How training ended, as rank 0 tells the driver.
+    """How training ended; rank 0 returns it to the driver.
 
     Args:
         step: updates done.
-        failure: why the run failed where a new attempt would end alike; None where it did not.
-        is_input_wrong: whether that is for the user's settings.
-        ended: why a callback ended the run for good before its last step, where one did.
+        failure: why the run failed, if a new attempt would fail in the same way.
+        is_input_wrong: whether the user's settings are the reason.
+        ended: why a callback ended the run for good before its last step, or None.
     """
 
     step: int
@@ -90,8 +90,8 @@ class Outcome:
 def train_worker(settings: dict[str, Any]) -> Outcome:
     """Train on this rank until the run ends. Ray Train calls it in every worker.
 
-    What a new attempt would not cure, such as a loss that stops being finite, ends here by what is returned, not by an
-    exception, which would be tried again.
+    A failure that a new attempt would repeat, such as a loss that is not finite, is returned, because Ray Train tries
+    again after an exception.
     """
     job: Job = ray.cloudpickle.loads(settings["job"])
     marks = job.marks | {"workers": time.time()}
@@ -126,8 +126,9 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         TensorBoard(logs),
     ]
     watch = CollapseWatch(logs, disk)
-    own = [*_callbacks(job.run, folder, disk), *([] if job.last is None else [Pause(job.last)])]
-    callbacks = [broken, *own, *job.run.callbacks, watch, OnDisk(writers, logs, disk)]
+    measuring = [*_callbacks(job.run, folder, disk), *([] if job.last is None else [Pause(job.last)])]
+    # Broken images count first; the writers come last, so that they write what the others have logged.
+    callbacks = [broken, *measuring, *job.run.callbacks, watch, OnDisk(writers, logs, disk)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
     batches = _batches(job, plan, device, corrupt)
@@ -150,7 +151,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
 
 
 def max_corrupt(setup: Setup) -> int:
-    """Images of a run that may turn out to be broken."""
+    """Return the number of images of a run that may be broken before it stops."""
     return int(setup.config.data.max_corrupt * setup.data.num_samples)
 
 
@@ -161,7 +162,7 @@ _BLIND = (
 
 
 def _blind_nodes(folder: RunFolder, probe: str) -> list[str]:
-    """Nodes whose workers do not see the run's folder that the driver wrote into."""
+    """Return the nodes whose workers do not see the driver's note in the run's folder."""
     sees = not folder.is_local or folder.read_if_there(PROBE_FILE).decode() == probe
     return sorted({name for name in dist.gather_objects("" if sees else ray.util.get_node_ip_address()) if name})
 
@@ -175,10 +176,10 @@ def _plan(job: Job, device: torch.device) -> TrainPlan:
 
 
 def _prepare_process(job: Job, device: torch.device) -> None:
-    """Threads, precision, and kernels that repeat.
+    """Set threads, precision and deterministic kernels.
 
     Raises:
-        ConfigError: if the device cannot compute as the settings want it.
+        ConfigError: if the device cannot compute as the settings ask.
     """
     context = ray.train.get_context()
     share = max(1, int(os.cpu_count() or 1) // context.get_local_world_size())

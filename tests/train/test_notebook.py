@@ -118,7 +118,7 @@ def test_fit_trains_on_views_of_images_as_on_the_lists_of_their_epochs() -> None
         ([*images(8), "a.png"], r"images\[8\] is a str; give a uint8 tensor .*"),
         ([*images(8), CLOSED], r"images\[8\] cannot be read by Pillow: .*; leave it out"),
         ([], "images: the list is empty; .*"),
-        (3, "images: a int is no list of images"),
+        (3, "images: a int is not a list of images; give one"),
         (images(3), "3 training images do not fill a batch of 8; .*"),
     ],
 )  # fmt: skip
