@@ -14,7 +14,7 @@ from perf.own_processes import started
 from raysl.errors import RunFailed
 from raysl.hashing import hash_words
 from raysl.process.memory import most_resident
-from raysl.process.signals import heeding
+from raysl.process.signals import handling_signals
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Note, Record, measures_of
 from raysl.sweeps.replay import Replay
@@ -134,7 +134,7 @@ def simulate(task: ManyTrials) -> dict[str, float]:
     begun, cpu_begun = time.perf_counter(), time.process_time()
     run = task.sweep()
     run.replay = run.progress.replay = first = _First(run.replay, task.with_ray)
-    with heeding() as signals:
+    with handling_signals() as signals:
         run.run(signals)
     numbers = {"plan_s": first.asked[0] - begun, "start_s": first.asked[-1] - begun, "cpu_s": first.cpu_s - cpu_begun}
     numbers["memory_mb"] = first.memory_mb

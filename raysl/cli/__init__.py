@@ -21,7 +21,7 @@ from raysl.cli.names import list_names, show_config
 from raysl.cli.pretrain import run_pretrain
 from raysl.cli.sweep import run_sweep
 from raysl.errors import ConfigError, RunFailed, Stopped
-from raysl.process.signals import hurry
+from raysl.process.signals import end_on_any_signal
 from raysl.redact import redact
 
 __all__ = ["DEFAULT_CONFIG", "app", "main", "split_arguments"]
@@ -69,7 +69,7 @@ def run_app(app: typer.Typer, name: str) -> None:
     try:
         code = app(prog_name=name, standalone_mode=False)
     except Stopped as stopped:  # which has been shown
-        hurry(stopped.code)
+        end_on_any_signal(stopped.code)
         sys.exit(stopped.code)
     except (ConfigError, RunFailed, typer.TyperException) as error:
         message = _usage(error) if isinstance(error, typer.TyperException) else str(error)

@@ -10,7 +10,7 @@ import typer
 
 from raysl.cli.arguments import Checkpoint, TrustCode, Verbose, set_up
 from raysl.errors import ConfigError
-from raysl.process.signals import heeding
+from raysl.process.signals import handling_signals
 from raysl.process.waiting import process_start, waiting
 from raysl.redact import redact_uri
 
@@ -174,7 +174,7 @@ def run_cluster(
 @contextmanager
 def _measuring(left: str) -> Iterator[None]:
     """Say what takes the time inside, and what a signal leaves that ends it."""
-    with heeding() as signals, waiting(process_start()) as waits:
+    with handling_signals() as signals, waiting(process_start()) as waits:
         signals.left = left
         waits.enter("loading libraries")
         yield

@@ -3,7 +3,7 @@
 import typer
 
 from raysl.cli.arguments import Arguments, LowResource, Verbose, load_run, set_up
-from raysl.process.signals import heeding
+from raysl.process.signals import handling_signals
 from raysl.process.waiting import process_start, waiting
 
 
@@ -18,7 +18,7 @@ def run_pretrain(
     done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
     """
     set_up(verbose)
-    with heeding(), waiting(process_start()) as waits:
+    with handling_signals(), waiting(process_start()) as waits:
         waits.enter("loading libraries")
         config = load_run(arguments, low_resource)
         from raysl.pretraining import pretrain

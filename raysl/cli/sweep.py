@@ -50,9 +50,9 @@ def run_sweep(
         _list(run)
         return
     from raysl.leaderboard.references import verdict
-    from raysl.process.signals import heeding
+    from raysl.process.signals import handling_signals
 
-    with heeding() as signals:
+    with handling_signals() as signals:
         board = run.run(signals)
     typer.echo(board.table())
     if told := verdict(board):

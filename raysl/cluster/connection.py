@@ -20,7 +20,7 @@ import ray.cloudpickle
 from raysl.cluster.resources import Resources
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError, RunFailed
-from raysl.process.signals import install
+from raysl.process.signals import install_handlers
 
 _SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report of a worker may wait for one such interval
@@ -70,7 +70,7 @@ def connect(with_state: bool = False) -> None:
             ray.init(address="local", include_dashboard=with_state, logging_level=level, log_to_driver=is_verbose)
         global _own_node
         _own_node = ray._private.worker.global_worker.node
-    install()  # Ray's core has put a handler of SIGTERM in the place of ours
+    install_handlers()  # Ray's core has put a handler of SIGTERM in the place of ours
 
 
 def _check_answers(address: str) -> None:

@@ -1,5 +1,4 @@
-"""What a run depends on beside its settings: versions, devices, memory, the state of a checkout (Detectron2's
-`collect_env`)."""
+"""The environment of a run: versions, devices, memory, the state of a checkout (as `collect_env` of Detectron2)."""
 
 import json
 import os
@@ -17,21 +16,21 @@ PACKAGES = (
     *("raysl", "torch", "torchvision", "ray", "numpy", "pyarrow", "pillow", "safetensors", "omegaconf", "numba"),
     *("scikit-learn", "faiss-cpu", "faiss-gpu", "timm", "tensorboardX", "fsspec", "s3fs", "gcsfs"),
 )
-"""Those that raysl builds on, and those that it makes use of where they are."""
+"""Packages that raysl needs, and those that it uses where they are installed."""
 VARIABLES = ("CUDA_", "NCCL_", "OMP_", "MKL_", "TORCH_", "PYTORCH_", "RAY_", "RAYSL_", "CUBLAS_")
-"""What the names of variables that change a run begin with."""
+"""Prefixes of environment variables that change a run."""
 GIB = 1 << 30
 
 
 def environment() -> dict[str, Any]:
-    """The environment of this process.
+    """Return the environment of this process.
 
     Returns:
         `python`, `executable`, `system`, `packages` (versions, None where one is missing), `torch` (its CUDA, cuDNN,
         NCCL, threads, processor features), `devices` (index, name, capability, memory in GiB of each GPU), `driver`,
         `cpu` (model, cores, cores that this process may use), `memory` and `disk` (total and free, in GiB), `shm` (of
-        /dev/shm), `git` (folder, revision, whether files differ from it; None where raysl is no checkout) and
-        `variables`, without credentials. Made of JSON's types.
+        /dev/shm), `git` (folder, revision, whether files differ from it; None outside of a checkout) and `variables`,
+        without credentials. All values have JSON types.
     """
     return {
         "python": platform.python_version(),
@@ -50,49 +49,49 @@ def environment() -> dict[str, Any]:
     }
 
 
-def problems(found: dict[str, Any]) -> list[str]:
-    """What is likely to go wrong, or to be slow, in an environment, and what helps; a line each."""
-    lines, packages = [], found["packages"]
+def problems(facts: dict[str, Any]) -> list[str]:
+    """Return a line for each thing in an environment that may fail or be slow, with what helps."""
+    lines, packages = [], facts["packages"]
     for name in ("torch", "ray"):
         if packages[name] is None:
             lines.append(f"{name} is not installed; pip install {name}")
-    if found["driver"] is not None and not found["devices"]:
-        built = found["torch"]["cuda"]
+    if facts["driver"] is not None and not facts["devices"]:
+        built = facts["torch"]["cuda"]
         why = f"torch is built for CUDA {built} and sees none" if built else "torch is built without CUDA"
-        lines.append(f"there is a driver for GPUs ({found['driver']}), and {why}; install the torch for it")
-    memory, shm = found["memory"], found["shm"]
+        lines.append(f"there is a driver for GPUs ({facts['driver']}), and {why}; install the torch for it")
+    memory, shm = facts["memory"], facts["shm"]
     if memory and shm and shm["total"] < 0.2 * memory["total"]:
         lines.append(
             f"/dev/shm holds {shm['total']:.1f} of {memory['total']:.1f} GiB of memory, so Ray's object store is on a "
             "disk; start the container with --shm-size, or --ipc=host"
         )
-    if found["disk"] and found["disk"]["free"] < 1:
-        lines.append(f"{found['disk']['free']:.2f} GiB of the disk here are free; checkpoints need room")
-    if (threads := found["torch"]["threads"]) > found["cpu"]["usable"]:
-        cores = found["cpu"]["usable"]
+    if facts["disk"] and facts["disk"]["free"] < 1:
+        lines.append(f"{facts['disk']['free']:.2f} GiB of the disk here are free; checkpoints need room")
+    if (threads := facts["torch"]["threads"]) > facts["cpu"]["usable"]:
+        cores = facts["cpu"]["usable"]
         lines.append(f"torch has {threads} threads on {cores} usable core(s); set OMP_NUM_THREADS or train.threads")
     return lines
 
 
-def environment_text(found: dict[str, Any]) -> str:
-    """An environment as lines of `name  value`, for people."""
-    packages = {name: number or "not installed" for name, number in found["packages"].items()}
-    rows: list[tuple[str, Any]] = [("python", found["python"]), ("executable", found["executable"])]
-    rows += [("system", found["system"]), *packages.items()]
-    rows += [(f"torch {name}", value) for name, value in found["torch"].items()]
-    rows += [(f"device {device['index']}", _told_device(device)) for device in found["devices"]]
-    rows += [] if found["devices"] else [("devices", "no GPU")]
-    rows += [("driver", found["driver"])]
-    rows += [("cpu", f"{found['cpu']['model']}, {found['cpu']['usable']} of {found['cpu']['cores']} cores")]
-    rows += [(name, _told_space(found[name])) for name in ("memory", "disk", "shm")]
-    rows += [("git", _told_git(found["git"])), *found["variables"].items()]
+def environment_text(facts: dict[str, Any]) -> str:
+    """Return an environment as lines of `name  value`."""
+    packages = {name: number or "not installed" for name, number in facts["packages"].items()}
+    rows: list[tuple[str, Any]] = [("python", facts["python"]), ("executable", facts["executable"])]
+    rows += [("system", facts["system"]), *packages.items()]
+    rows += [(f"torch {name}", value) for name, value in facts["torch"].items()]
+    rows += [(f"device {device['index']}", _describe_device(device)) for device in facts["devices"]]
+    rows += [] if facts["devices"] else [("devices", "no GPU")]
+    rows += [("driver", facts["driver"])]
+    rows += [("cpu", f"{facts['cpu']['model']}, {facts['cpu']['usable']} of {facts['cpu']['cores']} cores")]
+    rows += [(name, _describe_space(facts[name])) for name in ("memory", "disk", "shm")]
+    rows += [("git", _describe_git(facts["git"])), *facts["variables"].items()]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {'-' if value is None else value}" for name, value in rows)
 
 
-def environment_json(found: dict[str, Any]) -> str:
-    """An environment as JSON, with `problems`."""
-    return json.dumps({**found, "problems": problems(found)}, indent=1)
+def environment_json(facts: dict[str, Any]) -> str:
+    """Return an environment as JSON, with its `problems`."""
+    return json.dumps({**facts, "problems": problems(facts)}, indent=1)
 
 
 def _version(package: str) -> str | None:
@@ -129,20 +128,20 @@ def _torch() -> dict[str, Any]:
 def _devices() -> list[dict[str, Any]]:
     import torch
 
-    found = []
+    devices = []
     for index in range(torch.cuda.device_count()):
-        facts = torch.cuda.get_device_properties(index)
-        memory = round(facts.total_memory / GIB, 2)
-        found.append(
-            {"index": index, "name": facts.name, "capability": f"{facts.major}.{facts.minor}", "memory": memory}
+        device = torch.cuda.get_device_properties(index)
+        memory = round(device.total_memory / GIB, 2)
+        devices.append(
+            {"index": index, "name": device.name, "capability": f"{device.major}.{device.minor}", "memory": memory}
         )
-    return found
+    return devices
 
 
 def _driver() -> str | None:
     try:
         first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
-    except (OSError, IndexError):  # none is loaded
+    except (OSError, IndexError):  # no driver is loaded
         return None
     return first.partition(":")[2].strip()
 
@@ -173,39 +172,39 @@ def _memory() -> dict[str, float] | None:
 def _space(folder: Path) -> dict[str, float] | None:
     try:
         usage = shutil.disk_usage(folder)
-    except OSError:  # there is no such folder
+    except OSError:  # the folder does not exist
         return None
     return {"total": round(usage.total / GIB, 2), "free": round(usage.free / GIB, 2)}
 
 
 def _git(folder: Path) -> dict[str, Any] | None:
-    """State of the checkout that a folder is the root of."""
+    """Return the state of the checkout with this root; None if the folder is not one."""
     if not (folder / ".git").exists():
         return None
 
-    def ask(*words: str) -> str:
-        done = subprocess.run(
+    def git(*words: str) -> str:
+        result = subprocess.run(
             ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10, check=True
         )
-        return done.stdout.strip()
+        return result.stdout.strip()
 
     try:
         return {
             "folder": str(folder),
-            "revision": ask("rev-parse", "HEAD"),
-            "is_changed": bool(ask("status", "--porcelain", "--untracked-files=no")),
+            "revision": git("rev-parse", "HEAD"),
+            "is_changed": bool(git("status", "--porcelain", "--untracked-files=no")),
         }
     except (OSError, subprocess.SubprocessError):  # git is missing, or refuses the folder
         return None
 
 
-def _told_device(device: dict[str, Any]) -> str:
+def _describe_device(device: dict[str, Any]) -> str:
     return f"{device['name']}, capability {device['capability']}, {device['memory']:.1f} GiB"
 
 
-def _told_space(space: dict[str, float] | None) -> str | None:
+def _describe_space(space: dict[str, float] | None) -> str | None:
     return None if space is None else f"{space['total']:.1f} GiB, {space['free']:.1f} free"
 
 
-def _told_git(state: dict[str, Any] | None) -> str | None:
+def _describe_git(state: dict[str, Any] | None) -> str | None:
     return None if state is None else f"{state['revision']}{', changed' if state['is_changed'] else ''}"

@@ -1,4 +1,4 @@
-"""What memory this process has, and how it gets it from the system."""
+"""Memory of this process, and how it is allocated."""
 
 import ctypes
 import platform
@@ -12,10 +12,10 @@ _TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8  # of glibc's malloc.h
 
 @cache
 def keep_freed_memory() -> None:
-    """Have glibc keep what is freed instead of giving it back to the system; does nothing where there is no glibc.
+    """Make glibc keep freed memory instead of returning it to the system; does nothing without glibc.
 
-    By default it maps large tensors anew each time, or not, as the order of allocations and the thread happen to have
-    it: a tenth and more of a training step on a CPU goes into fresh pages.
+    By default glibc maps many large tensors anew each time, depending on thread and order of allocations: fresh pages
+    then take a tenth and more of a training step on a CPU.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
@@ -24,21 +24,22 @@ def keep_freed_memory() -> None:
 
 
 def resident() -> int:
-    """Bytes that this process has resident now; where there is no /proc, the most that it had."""
+    """Return the resident bytes of this process; without /proc, their maximum so far."""
     return _status("VmRSS")
 
 
 def most_resident() -> int:
-    """The most bytes that this process had resident so far.
+    """Return the maximum of resident bytes of this process so far.
 
-    Linux counts into `ru_maxrss` what the process that started this one had, so that is for other systems.
+    On Linux not by `ru_maxrss`, which includes the process that started this one.
     """
     return _status("VmHWM")
 
 
 def unmapped() -> int:
-    """Bytes that this process has resident now, without pages of files, which the system takes back as it needs them;
-    where there is no /proc, the most that it had in all.
+    """Return the resident bytes of this process without pages of files, which the system can drop at any time.
+
+    Without /proc: the maximum of all resident bytes so far.
     """
     return _status("RssAnon")
 

@@ -1,4 +1,4 @@
-"""What a person at a terminal, or who reads a log, sees of a run: lines on stderr, and what is live above them."""
+"""Output for people: log lines and live displays on stderr."""
 
 import logging
 import sys
@@ -13,26 +13,26 @@ log = logging.getLogger("raysl")
 
 
 class ToStderr(logging.StreamHandler[TextIO]):
-    """Writes to `sys.stderr` as it is at that moment: above a progress bar while there is one."""
+    """Writes to the current `sys.stderr`, so that lines appear above a progress bar."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        """Where to."""
+        """The current stderr."""
         return sys.stderr
 
 
 def set_up_logging() -> None:
-    """Show raysl's own lines, and warnings of others, for a command."""
+    """Show log lines of raysl, and warnings of other packages, for a command."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[ToStderr()])
     log.setLevel(logging.INFO)
 
 
 @contextmanager
 def logging_shown(show: bool = True) -> Iterator[None]:
-    """While inside, raysl's lines are seen; what a program has said of its logging is left as it is.
+    """Show log lines of raysl while inside, unless the program has set up logging itself.
 
     Args:
         show: whether to change anything.
@@ -54,7 +54,7 @@ def logging_shown(show: bool = True) -> Iterator[None]:
 
 @contextmanager
 def only_errors() -> Iterator[None]:
-    """While inside, nothing but errors is logged: what has been told is not told again."""
+    """Log nothing but errors while inside, where the same lines were shown before."""
     level = log.level
     log.setLevel(logging.ERROR)
     try:
@@ -64,14 +64,18 @@ def only_errors() -> Iterator[None]:
 
 
 def console() -> "Console":
-    """For what is live; it knows whether there is a terminal."""
+    """Return the console for live displays on stderr."""
     from rich.console import Console
 
     return Console(stderr=True)
 
 
 def duration(seconds: float) -> str:
-    """For people: `45 s`, `12 min`, `3 h 05 min`."""
+    """Return a duration for people.
+
+    >>> duration(45), duration(720), duration(11_100)
+    ('45 s', '12 min', '3 h 05 min')
+    """
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)

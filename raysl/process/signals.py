@@ -1,6 +1,6 @@
 """Ctrl-C and SIGTERM: the first one ends a run without losing what it has trained, the second one ends it at once.
 
-Both are heeded even where a shell has a process in the background ignore Ctrl-C: who sends a signal means it.
+Both are handled even where a shell makes a background process ignore Ctrl-C.
 """
 
 import os
@@ -16,33 +16,33 @@ from raysl.errors import Stopped
 from raysl.process.proc import descendants
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-ONE_REQUEST_S = 0.5  # `timeout` sends its signal to its child and to the group of both: the child may get it twice
+ONE_REQUEST_S = 0.5  # `timeout` sends a signal to its child and to their group: the child may get it twice
 
 
 class Signals:
-    """Whether this process was asked to end, and what it does then.
+    """The signals that a process has received, and what it does about them.
 
     Attributes:
-        asked: the signal that came first, or None.
-        left: what an end at this moment leaves, in words.
+        received: the first signal, or None.
+        left: what is kept if the process ends now, in words.
     """
 
     def __init__(self) -> None:
-        self.asked: signal.Signals | None = None
+        self.received: signal.Signals | None = None
         self.left = "nothing was trained yet"
         self.is_ending = False
         self._save: Callable[[], bool] = lambda: False
 
     @contextmanager
     def saving(self, save: Callable[[], bool]) -> Iterator[None]:
-        """While inside, the first signal calls `save`, in the main thread.
+        """Make the first signal call `save`, in the main thread, while inside.
 
         Args:
-            save: has the work inside end by itself, and says True; or False, where there is nothing to save yet.
+            save: makes the work inside end by itself and returns True; or returns False if there is nothing to save.
         """
         before, self._save = self._save, save
         try:
-            if self.is_ending:  # a library kept the exception to itself
+            if self.is_ending:  # a library has caught the exception of the handler
                 raise KeyboardInterrupt
             yield
         finally:
@@ -50,19 +50,19 @@ class Signals:
 
     @property
     def stopped(self) -> Stopped:
-        """What is raised for a signal where nothing has to be saved."""
-        number = self.asked or signal.SIGINT
+        """The error to raise for a signal when there is nothing to save."""
+        number = self.received or signal.SIGINT
         how = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
         return Stopped(f"{how}; {self.left}", 128 + number)
 
-    def heed(self, signum: int, frame: FrameType | None) -> None:
-        """The handler of the signals."""
-        if self.asked is not None:
-            return  # `_watched` ends the process
-        self.asked = signal.Signals(signum)
+    def handle(self, signum: int, frame: FrameType | None) -> None:
+        """Handle a signal, in the main thread."""
+        if self.received is not None:
+            return  # `_end_on_second` ends the process
+        self.received = signal.Signals(signum)
         if not self._save():
             self.is_ending = True
-            _tell(self.stopped)
+            _show(self.stopped)
             raise KeyboardInterrupt
 
 
@@ -70,11 +70,11 @@ _active: Signals | None = None
 
 
 @contextmanager
-def heeding() -> Iterator[Signals]:
-    """While inside, the signals are heeded; inside another such block, and outside the main thread, nothing changes.
+def handling_signals() -> Iterator[Signals]:
+    """Handle Ctrl-C and SIGTERM while inside; does nothing inside another such block or outside the main thread.
 
     Raises:
-        Stopped: in place of what a signal raised inside; its message has been shown.
+        Stopped: in place of the exception that a signal raised inside; its message has been shown.
     """
     global _active
     if threading.current_thread() is not threading.main_thread():
@@ -85,12 +85,12 @@ def heeding() -> Iterator[Signals]:
         return
     signals = _active = Signals()
     before = {number: signal.getsignal(number) or signal.SIG_DFL for number in SIGNALS}
-    install()
+    install_handlers()
     try:
-        with _watched():
+        with _end_on_second():
             yield signals
     except Stopped as stopped:
-        _tell(stopped)
+        _show(stopped)
         raise
     except BaseException as error:
         if signals.is_ending or isinstance(error, KeyboardInterrupt):
@@ -102,18 +102,18 @@ def heeding() -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
-def install() -> None:
-    """Make the block that is active handle the signals, again where a library has put a handler of its own there."""
+def install_handlers() -> None:
+    """Install the handlers of the active block, again after a library has replaced them."""
     if _active is not None and threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
-            signal.signal(number, _active.heed)
+            signal.signal(number, _active.handle)
 
 
 @contextmanager
-def _watched() -> Iterator[None]:
-    """Have the second signal end this process whatever it is doing: Python's handlers wait for the main thread.
+def _end_on_second() -> Iterator[None]:
+    """Make the second signal end this process at once: Python's handlers wait for the main thread, which may be busy.
 
-    What comes within `ONE_REQUEST_S` of the first one is no second one.
+    Signals within `ONE_REQUEST_S` of the first one do not count.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -138,7 +138,7 @@ def _watched() -> Iterator[None]:
         os.close(writer)
 
 
-def _tell(stopped: Stopped) -> None:
+def _show(stopped: Stopped) -> None:
     line = f"raysl: {stopped}"
     try:
         print(line, file=sys.stderr, flush=True)
@@ -147,18 +147,18 @@ def _tell(stopped: Stopped) -> None:
 
 
 def end_at_once(code: int, message: str = "") -> None:
-    """End this process now, and all that it has started."""
+    """End this process and all that it has started, now, with an exit code and a message on stderr."""
     for pid in descendants(os.getpid()):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     if os.isatty(2):
-        os.write(2, b"\x1b[?25h\n")  # the cursor, which a progress bar hides
+        os.write(2, b"\x1b[?25h\n")  # show the cursor, which a progress bar hides
     if message:
         print(message, file=sys.stderr, flush=True)
     os._exit(code)
 
 
-def hurry(code: int) -> None:
-    """From here on a signal ends this process at once with a code: for the last things that it does."""
+def end_on_any_signal(code: int) -> None:
+    """Make any further signal end this process at once with a code: for the last things that it does."""
     for number in SIGNALS:
         signal.signal(number, lambda signum, frame: end_at_once(code))

@@ -1,6 +1,6 @@
-"""What a start is waiting for, said from its first second on: a live line on a terminal, else a line each.
+"""What a start is waiting for: a live line on a terminal, elsewhere a line for each wait.
 
-A command loads this module before torch and Ray: it loads neither.
+Commands load this module before torch and Ray, so it imports neither.
 """
 
 import logging
@@ -22,12 +22,12 @@ STILL_S = 60.0
 
 
 class Waiting:
-    """Says what is waited for, with seconds.
+    """Shows what a process is waiting for, and for how long.
 
     Args:
-        since: when that began, seconds since the epoch.
-        show: whether to say anything.
-        still_s: seconds after which a line is said again where there is no terminal.
+        since: start of the first wait, in seconds since the epoch.
+        show: whether to show anything.
+        still_s: seconds after which a line is repeated where there is no terminal.
     """
 
     def __init__(self, since: float, show: bool = True, still_s: float = STILL_S) -> None:
@@ -41,7 +41,7 @@ class Waiting:
         self._live: Live | None = None
 
     def enter(self, what: str) -> None:
-        """From now on this is waited for."""
+        """Begin to wait for `what`."""
         with self._change:
             if self._is_over or not self.show or what == self._what:
                 return
@@ -53,7 +53,7 @@ class Waiting:
             log.info("%6.1f s  %s ...", time.time() - self.since, what)
 
     def end(self) -> None:
-        """Nothing is waited for any more: the live line goes away."""
+        """End the waits, and remove the live line."""
         with self._change:
             self._is_over = True
             self._change.notify_all()
@@ -68,7 +68,7 @@ class Waiting:
             self._live = Live(console=screen, get_renderable=self._line, transient=True, redirect_stdout=False)
             self._live.start()
         else:
-            threading.Thread(target=self._say_again, name="raysl-waiting", daemon=True).start()
+            threading.Thread(target=self._repeat, name="raysl-waiting", daemon=True).start()
 
     def _line(self) -> "Text":
         from rich.text import Text
@@ -76,7 +76,7 @@ class Waiting:
         now = time.time()
         return Text(f"{self._what} ... {duration(now - self._entered)} ({duration(now - self.since)} in all)")
 
-    def _say_again(self) -> None:
+    def _repeat(self) -> None:
         with self._change:
             while not self._is_over:
                 if not self._change.wait(self.still_s):
@@ -88,11 +88,11 @@ _active: Waiting | None = None
 
 @contextmanager
 def waiting(since: float | None = None, show: bool = True) -> Iterator[Waiting]:
-    """Say what is waited for while inside; inside another such block, that one goes on.
+    """Show what this process waits for while inside; inside another such block, use that one.
 
     Args:
-        since: when that began, seconds since the epoch; default: now.
-        show: whether to say anything.
+        since: start of the first wait, in seconds since the epoch; default: now.
+        show: whether to show anything.
     """
     global _active
     if _active is not None:
@@ -108,14 +108,14 @@ def waiting(since: float | None = None, show: bool = True) -> Iterator[Waiting]:
 
 
 def enter(what: str) -> None:
-    """From now on this is waited for, where a block of `waiting` goes on."""
+    """Begin to wait for `what`, inside a block of `waiting`; elsewhere do nothing."""
     if _active is not None:
         _active.enter(what)
 
 
 def process_start() -> float:
-    """When this program began, seconds since the epoch, by the processor time that it has taken.
+    """Return when this program began, in seconds since the epoch, judged by its processor time.
 
-    The process may be older: a shell that runs one last command becomes that command.
+    The process itself may be older: a shell that runs one last command becomes that command.
     """
     return time.time() - time.process_time()

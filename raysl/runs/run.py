@@ -18,7 +18,7 @@ from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.plan.plan import TrainPlan
-from raysl.process.signals import Signals, heeding
+from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
 from raysl.runs.begin import begin
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
@@ -127,7 +127,7 @@ def training(
     config = run_config(config)
     if until is not None and until < 1:
         raise ConfigError(f"until={until} is no epoch to train to; give 1 to {config.train.epochs}, or nothing")
-    with heeding() as signals, waiting(show=show_progress) as waits:
+    with handling_signals() as signals, waiting(show=show_progress) as waits:
         marks = {"command": waits.since, "imports": time.time()}
         waits.enter("reading the dataset")
         config = replace(config, storage=absolute(config.storage))
@@ -225,7 +225,7 @@ class _Start:
         if outcome.failure is not None:
             raise self._failure(outcome)
         if is_stopping() or (outcome.step < self.last and outcome.ended is None):
-            code = 128 + (self.signals.asked or signal.SIGINT)
+            code = 128 + (self.signals.received or signal.SIGINT)
             saved = _newest(self.folder)
             raise Stopped(describe_stop(outcome.step, self.plan.total_steps, saved, self.folder.uri), code)
         return outcome

@@ -39,7 +39,7 @@ def stopping(folder: RunFolder, signals: Signals, stop: threading.Event | None =
         return True
 
     with signals.saving(save), _heeding(folder, stop):
-        yield lambda: signals.asked is not None or (stop is not None and stop.is_set())
+        yield lambda: signals.received is not None or (stop is not None and stop.is_set())
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from raysl.errors import ConfigError, RunFailed, Stopped
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.screen import logging_shown
-from raysl.process.signals import heeding
+from raysl.process.signals import handling_signals
 from raysl.runs.folder import RunFolder
 from raysl.runs.fork import fork
 from raysl.runs.prepare import prepare
@@ -80,7 +80,7 @@ def sweep(
         RunFailed: if no trial came to its end.
         Stopped: if the process was asked to end; all that was trained is saved.
     """
-    with heeding() as signals, logging_shown():
+    with handling_signals() as signals, logging_shown():
         plan = SweepRun.of(config, space, starts, settings)
         return plan.run(signals)
 
@@ -199,7 +199,7 @@ class SweepRun:
         """Run what is left.
 
         Args:
-            signals: of `raysl.process.signals.heeding`.
+            signals: of `raysl.process.signals.handling_signals`.
 
         Raises:
             ConfigError: if another sweep has this name, or trials have ended on other images.
@@ -265,7 +265,7 @@ class SweepRun:
         if self.problem is not None:
             raise self.problem
         raise Stopped(
-            f"stopped after {self.progress.num_ended} trials; the same command goes on", 128 + (signals.asked or 2)
+            f"stopped after {self.progress.num_ended} trials; the same command goes on", 128 + (signals.received or 2)
         )
 
     def _room(self) -> tuple[int, dict[str, RunConfig]]:

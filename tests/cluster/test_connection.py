@@ -18,14 +18,14 @@ DRIVER = """
 import os, signal
 from raysl.cluster.connection import connect, disconnect
 from raysl.process.proc import descendants
-from raysl.process.signals import heeding
+from raysl.process.signals import handling_signals
 import ray
-with heeding() as signals, signals.saving(lambda: True):
+with handling_signals() as signals, signals.saving(lambda: True):
     connect()
     family = descendants(os.getpid())
     print("own session:", os.getsid(0) in {os.getsid(pid) for pid in family}, len(family) > 3)
     os.killpg(0, signal.SIGTERM)
-    print("heard:", signals.asked.name, "and Ray works:", ray.cluster_resources()["CPU"] > 0)
+    print("heard:", signals.received.name, "and Ray works:", ray.cluster_resources()["CPU"] > 0)
     print("ended:", disconnect(), ray.is_initialized())
 """
 

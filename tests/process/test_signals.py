@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from raysl.errors import RunFailed, Stopped
-from raysl.process.signals import ONE_REQUEST_S, heeding
+from raysl.process.signals import ONE_REQUEST_S, handling_signals
 from tests.processes import has_ended, wait_until
 
 WAITS = """
 import threading
-from raysl.process.signals import heeding
-with heeding():
+from raysl.process.signals import handling_signals
+with handling_signals():
     print("ready", flush=True)
     threading.Event().wait(60)
 """
 SWALLOWS = """
 import threading
-from raysl.process.signals import heeding
-with heeding() as signals:
+from raysl.process.signals import handling_signals
+with handling_signals() as signals:
     try:
         print("ready", flush=True)
         threading.Event().wait(60)
@@ -34,17 +34,17 @@ with heeding() as signals:
 """
 SAVES = """
 import threading
-from raysl.process.signals import heeding
+from raysl.process.signals import handling_signals
 asked = threading.Event()
-with heeding() as signals, signals.saving(lambda: asked.set() or True):
+with handling_signals() as signals, signals.saving(lambda: asked.set() or True):
     print("ready", flush=True)
     asked.wait(60)
-    print("saved", signals.asked.name, flush=True)
+    print("saved", signals.received.name, flush=True)
 """
 TWICE = """
 import signal, threading
-from raysl.process.signals import heeding
-with heeding() as signals, signals.saving(lambda: True):
+from raysl.process.signals import handling_signals
+with handling_signals() as signals, signals.saving(lambda: True):
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)
     threading.Event().wait(0.2)
@@ -52,8 +52,8 @@ with heeding() as signals, signals.saving(lambda: True):
 """
 HANGS = """
 import hashlib, subprocess, sys, threading
-from raysl.process.signals import heeding
-with heeding():
+from raysl.process.signals import handling_signals
+with handling_signals():
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
     threading.Timer(1.0, print, ("ready", child.pid), {"flush": True}).start()  # the main thread hashes by then
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes in which no handler of Python's is called
@@ -118,15 +118,15 @@ def test_the_second_signal_ends_a_process_that_hangs_and_all_that_it_started() -
 
 def test_handlers_are_as_before_when_a_block_is_left_and_blocks_may_nest() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with heeding() as outer, heeding() as inner:
+    with handling_signals() as outer, handling_signals() as inner:
         assert inner is outer
-        assert signal.getsignal(signal.SIGTERM) == outer.heed
+        assert signal.getsignal(signal.SIGTERM) == outer.handle
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
     assert signal.set_wakeup_fd(-1) == -1
 
 
 def test_a_stop_is_caught_as_a_failed_run_is_and_is_an_exit_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RunFailed, match="stopped at step 3") as caught, heeding():
+    with pytest.raises(RunFailed, match="stopped at step 3") as caught, handling_signals():
         raise Stopped("stopped at step 3", 143)
     assert isinstance(caught.value, SystemExit)
     assert caught.value.code == 143
@@ -141,8 +141,8 @@ def test_what_is_left_is_told_also_while_another_line_is_written(
             raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
 
     def asked_to_end() -> None:
-        with heeding() as signals:
-            signals.heed(signal.SIGTERM, None)
+        with handling_signals() as signals:
+            signals.handle(signal.SIGTERM, None)
 
     monkeypatch.setattr(sys, "stderr", Writing())
     with pytest.raises(Stopped, match="nothing was trained yet"):

@@ -77,7 +77,7 @@ def test_workers_that_cannot_be_asked_to_stop_are_told_of(tmp_path: Path, caplog
     (tmp_path / STOP_FILE).mkdir()  # no file can take its place
     signals = Signals()
     with stopping(RunFolder(str(tmp_path)), signals):
-        signals.heed(signal.SIGINT, None)
+        signals.handle(signal.SIGINT, None)
         for thread in threading.enumerate():
             if thread.name == "raysl-ask":
                 thread.join()
