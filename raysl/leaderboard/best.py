@@ -38,20 +38,20 @@ class BestRun:
 
 
 def best_runs(board: Leaderboard) -> list[BestRun]:
-    """The first rows that have the first objective and did not fail."""
+    """Return the first rows that have the first objective and did not fail, each with its best run."""
     first = board.facts.objectives[0]
-    told = [row for row in board.choices[:NUM_BEST] if row.value(first.metric) is not None and not row.is_failed]
-    return [BestRun(rank, row, row.best(first)) for rank, row in enumerate(told, 1)]
+    rows = [row for row in board.choices[:NUM_BEST] if row.value(first.metric) is not None and not row.is_failed]
+    return [BestRun(rank, row, row.best(first)) for rank, row in enumerate(rows, 1)]
 
 
 def folder_of(run: Entry, sweep: Folder) -> Folder:
-    """The folder of a run; inside the sweep's, whose credentials it then shares."""
+    """Return the folder of a run; one inside the sweep's folder shares its credentials."""
     parent, name = cut(run.path)
     return sweep.child(name) if parent == redact_uri(sweep.uri) else Folder(run.path)
 
 
 def runnable(best: BestRun, text: str, board: Leaderboard) -> str:
-    """A run's `run.yaml` as a configuration of its own: beside the sweep, under a name that tells where it is from.
+    """Return a run's `run.yaml` as a configuration of its own, whose name says which sweep and trial it is from.
 
     Args:
         best: the run.
@@ -59,7 +59,7 @@ def runnable(best: BestRun, text: str, board: Leaderboard) -> str:
         board: that it leads.
     """
     name = f"{board.facts.name.replace('/', '-')}-{best.run.trial.removeprefix('trial_')}"
-    numbers = ", ".join(_told(best, objective.metric) for objective in board.facts.objectives)
+    numbers = ", ".join(_describe(best, objective.metric) for objective in board.facts.objectives)
     head = f"# Rank {best.rank} of {board.facts.name}: {numbers}; run {best.run.trial}, seed {best.run.seed}.\n"
     head += f"# raysl pretrain {best.file}\n"
     text = re.sub(r"^name: .*$", lambda _: write({"name": name}).strip(), text, count=1, flags=re.MULTILINE)
@@ -69,7 +69,7 @@ def runnable(best: BestRun, text: str, board: Leaderboard) -> str:
     return head + text
 
 
-def _told(best: BestRun, metric: str) -> str:
+def _describe(best: BestRun, metric: str) -> str:
     number = best.row.numbers.get(metric)
     if number is None:
         return f"no {metric}"

@@ -17,7 +17,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Number:
-    """What the seeds of a choice of settings have of one metric.
+    """Mean and spread of one metric over the seeds of a row.
 
     Args:
         mean: over the seeds.
@@ -38,7 +38,7 @@ def number_of(
     measured: tuple[float, float] | None = None,
     ends: tuple[float, float] = (-math.inf, math.inf),
 ) -> Number:
-    """The number of some seeds.
+    """Return mean, deviation and interval of the values of some seeds.
 
     Args:
         values: one a seed, finite; at least one.
@@ -53,7 +53,7 @@ def number_of(
 
 
 def _quantile(freedom: int) -> float:
-    """Of Student's t: what it is below in 97.5 of 100 cases."""
+    """Return the 97.5 % quantile of Student's t distribution."""
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
@@ -93,7 +93,7 @@ class Choice:
 
     @property
     def status(self) -> str:
-        """That of its runs; of several, how many have which: 2 finished, 1 failed."""
+        """The status of its runs, or how many have which: 2 finished, 1 failed."""
         counts = Counter(run.status for run in self.runs)
         if len(counts) == 1:
             return self.runs[0].status
@@ -101,7 +101,7 @@ class Choice:
 
     @cached_property
     def counted(self) -> tuple[Entry, ...]:
-        """The runs that its numbers are of, see `COUNTED`."""
+        """The runs behind its numbers, see `COUNTED`."""
         for status in COUNTED:
             runs = tuple(run for run in self.runs if run.status == status and (run.metrics or run.costs))
             if runs:
@@ -110,55 +110,55 @@ class Choice:
 
     @property
     def is_failed(self) -> bool:
-        """Whether its numbers are of runs that failed: of an epoch before they did."""
+        """Whether its numbers are those of failed runs, from before they failed."""
         return bool(self.counted) and self.counted[0].status == "failed"
 
     @property
     def standing(self) -> int:
-        """How much its numbers can be compared with those of others: 0 of whole runs, see `STANDINGS`."""
+        """Rank of its status: 0 of finished runs, whose numbers can be compared, see `STANDINGS`."""
         return STANDINGS[self.counted[0].status] if self.counted else len(STANDINGS)
 
     @property
     def epoch(self) -> float | None:
-        """The epoch that all runs behind its numbers have come to."""
+        """The epoch that all runs behind its numbers have reached."""
         epochs = [run.epoch for run in self.counted if run.epoch is not None]
         return min(epochs) if epochs else None
 
     @cached_property
     def numbers(self) -> dict[str, Number]:
-        """Metrics and costs by name, over the seeds that have them; those that are not finite count as missing."""
+        """Metrics and costs by name, over the seeds that have them; values that are not finite count as missing."""
         names = dict.fromkeys(name for run in self.counted for name in (*run.metrics, *run.costs))
-        found = {name: self._number(name) for name in names}
-        return {name: number for name, number in found.items() if number is not None}
+        numbers = {name: self._number(name) for name in names}
+        return {name: number for name, number in numbers.items() if number is not None}
 
     def _number(self, name: str) -> Number | None:
-        told = [(run, value) for run in self.counted if (value := number_in(run, name)) is not None]
-        if not told:
+        values = [(run, value) for run in self.counted if (value := number_in(run, name)) is not None]
+        if not values:
             return None
-        run = told[0][0]
+        run = values[0][0]
         ends = (0.0, 100.0) if run.units.get(name) == "%" else (-math.inf, math.inf)
-        return number_of([value for _, value in told], run.intervals.get(name), ends)
+        return number_of([value for _, value in values], run.intervals.get(name), ends)
 
     def value(self, metric: str) -> float | None:
-        """The mean of a metric; None where no seed has it."""
+        """Return the mean of a metric; None where no seed has it."""
         number = self.numbers.get(metric)
         return None if number is None else number.mean
 
     def best(self, objective: Objective) -> Entry:
-        """The run of the best seed, among those that its numbers are of; the first drawn of equals."""
+        """Return the best of the runs behind its numbers; ties keep the order of drawing."""
         return min(
             self.counted or self.runs, key=lambda run: (objective.key(number_in(run, objective.metric)), run.index)
         )
 
 
 def number_in(run: Entry, name: str) -> float | None:
-    """A cost or a metric of a run, of what is both the cost, which is of the whole run; None where it is not finite."""
+    """Return a cost or a metric of a run; None where it is not finite. A cost goes before a metric of the same name."""
     value = run.costs.get(name, run.metrics.get(name))
     return value if value is not None and math.isfinite(value) else None
 
 
 def choices(entries: Sequence[Entry]) -> list[Choice]:
-    """Runs as choices, their seeds together, in the order in which the first of each was drawn."""
+    """Group runs by configuration and settings, in the order in which the first run of each group was drawn."""
     groups: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.index):
         key = json.dumps([entry.config, entry.settings], sort_keys=True, default=str)
@@ -169,7 +169,7 @@ def choices(entries: Sequence[Entry]) -> list[Choice]:
 
 
 def ranked(rows: Sequence[Choice], objective: Objective) -> list[Choice]:
-    """The best first of rows that came to their end, whose numbers alone can be compared.
+    """Return rows in the order of a leaderboard: finished ones first, since only their numbers can be compared.
 
     Behind them come those that still run, then those that were stopped, the longest trained first, then those that
     failed, and last those without the number; equals as they were drawn.
@@ -186,15 +186,14 @@ def ranked(rows: Sequence[Choice], objective: Objective) -> list[Choice]:
 
 
 def pareto(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[Choice]:
-    """Rows that came to their end and have all objectives, and that no other such row is as good as in each of them
-    and better in one."""
+    """Return the finished rows with all objectives that no other row beats: as good in each and better in one."""
     points = []
     for row in rows:
         keys = [objective.key(row.value(objective.metric)) for objective in objectives]
         if row.standing == 0 and not any(is_missing for is_missing, _ in keys):
             points.append((row, tuple(value for _, value in keys)))
-    return [row for row, own in points if not any(_beats(other, own) for _, other in points)]
+    return [row for row, point in points if not any(_beats(other, point) for _, other in points)]
 
 
-def _beats(other: tuple[float, ...], own: tuple[float, ...]) -> bool:
-    return other != own and all(theirs <= mine for theirs, mine in zip(other, own, strict=True))
+def _beats(other: tuple[float, ...], point: tuple[float, ...]) -> bool:
+    return other != point and all(theirs <= mine for theirs, mine in zip(other, point, strict=True))

@@ -44,7 +44,8 @@ class Row:
 
     @property
     def best(self) -> list[int]:
-        """Places of the best checkpoints: several where they show the same; none of fewer than two numbers.
+        """Places of the best checkpoints: several where they show the same text, none where fewer than two have a
+        number.
 
         Numbers without a unit have a best one where they are headlines: of others, as of an exponent, neither more nor
         less is the better.
@@ -92,16 +93,16 @@ class Comparison:
 
     @property
     def runs(self) -> dict[str, list[int]]:
-        """Runs of which there are checkpoints of several known steps: their places by ascending step, by name."""
+        """Places of the checkpoints of each run by ascending step, for runs with checkpoints of several steps."""
         folders: dict[str, list[int]] = {}
         for place, report in enumerate(self.reports):
             if report.step and report.checkpoint:
                 folders.setdefault(cut(report.checkpoint)[0], []).append(place)
-        several = [own for own in folders.values() if len({self.reports[place].step for place in own}) > 1]
-        names = unique([self.reports[own[0]].name for own in several])
+        several = [places for places in folders.values() if len({self.reports[place].step for place in places}) > 1]
+        names = unique([self.reports[places[0]].name for places in several])
         return {
-            name: sorted(own, key=lambda place: self.reports[place].step)
-            for name, own in zip(names, several, strict=True)
+            name: sorted(places, key=lambda place: self.reports[place].step)
+            for name, places in zip(names, several, strict=True)
         }
 
     def table(self, rows: Sequence[Row], label: Callable[[Score], str], title: str = "") -> Table:
@@ -157,7 +158,7 @@ class Comparison:
 
 
 def compare(reports: Sequence[RunReport]) -> Comparison:
-    """The comparison of some reports, in their order.
+    """Compare reports, in their order.
 
     Raises:
         ValueError: if there is none.
@@ -170,7 +171,7 @@ def compare(reports: Sequence[RunReport]) -> Comparison:
 
 
 def _other_images(reports: Sequence[RunReport]) -> dict[str, list[str | None]]:
-    """A line beside the settings where the images that were measured on have changed from one report to the next."""
+    """Return a line for the settings that says that the measured images differ; empty where they do not."""
     digests = [report.measured_on or None for report in reports]
     return {"images, as they were measured on": digests} if len({digest for digest in digests if digest}) > 1 else {}
 
@@ -186,19 +187,19 @@ def _names(reports: Sequence[RunReport]) -> list[str]:
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Names, with a number where one was there before."""
-    found: list[str] = []
+    """Return names without repetition: a repeated one gets a number."""
+    renamed: list[str] = []
     for name in names:
-        turn, own = 1, name
-        while own in found:
+        turn, candidate = 1, name
+        while candidate in renamed:
             turn += 1
-            own = f"{name} ({turn})"
-        found.append(own)
-    return found
+            candidate = f"{name} ({turn})"
+        renamed.append(candidate)
+    return renamed
 
 
 def _rows(reports: Sequence[RunReport]) -> list[Row]:
-    """Rows by benchmark, in the order in which they first come."""
+    """Return rows by benchmark, in the order of their first appearance."""
     by_key = [{(own.benchmark, own.metric, own.heading, own.unit): own for own in report.scores} for report in reports]
     keys = list(dict.fromkeys(key for own in by_key for key in own))
     benchmarks = list(dict.fromkeys(key[0] for key in keys))
@@ -209,15 +210,15 @@ def _rows(reports: Sequence[RunReport]) -> list[Row]:
 def _row(scores: Sequence[Score | None]) -> Row:
     rivals = {}
     for name in RIVALS:
-        found = [(getattr(score, name), score.unit) for score in scores if score is not None]
-        values = [(value, unit) for value, unit in found if value is not None]
+        numbers = [(getattr(score, name), score.unit) for score in scores if score is not None]
+        values = [(value, unit) for value, unit in numbers if value is not None]
         if len({number(value, unit) for value, unit in values}) == 1:
             rivals[name] = values[0][0]
     return Row(scores, rivals)
 
 
 def _settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str | None]]:
-    """Settings that are not the same in all runs, but for those that may differ without another result."""
+    """Return the settings that differ among the runs and may change results."""
     free = {"callbacks"} | {field.name for field in fields(RunConfig) if is_may_change(field.metadata)}
     free -= set(COMPARED)
     for node, schema in (("train", TrainConfig), ("data", DataConfig)):

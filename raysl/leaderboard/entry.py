@@ -20,7 +20,7 @@ class Objective:
     mode: Literal["max", "min"] = "max"
 
     def key(self, value: float | None) -> tuple[bool, float]:
-        """What sorts the best first, and what has no number last; a NaN is none."""
+        """Return a sort key: the best first, missing values and NaN last."""
         if value is None or value != value:
             return True, 0.0
         return False, -value if self.mode == "max" else value
@@ -81,7 +81,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class SweepFacts:
-    """What a leaderboard tells of its sweep.
+    """What a leaderboard says about its sweep.
 
     Args:
         name: of the sweep.

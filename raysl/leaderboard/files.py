@@ -46,9 +46,9 @@ class LeaderboardFiles:
         self._put(TEX, board.latex())
         best = best_runs(board)
         self._extras.explain = self._explained
-        self._extras.configs = {told.file: text for told in best if (text := self._config(told, board))}
+        self._extras.configs = {one.file: text for one in best if (text := self._config(one, board))}
         self._extras.neighbours = {
-            told.run.trial: picture for told in best if (picture := self._of_run(told.run, "report.html"))
+            one.run.trial: picture for one in best if (picture := self._of_run(one.run, "report.html"))
         }
         for name, text in self._extras.configs.items():
             self._put(name, text)
@@ -59,7 +59,7 @@ class LeaderboardFiles:
         return runnable(best, text, board) if text else ""
 
     def _of_run(self, run: Entry, name: str) -> str:
-        """Text of a file of a run, of its page the picture of neighbours alone; empty while it is not there."""
+        """Return the text of a run's file, or the neighbours' picture of its page; empty while the file is missing."""
         key = (run.trial, name, run.status)
         if key not in self._kept and run.path:
             try:
@@ -67,13 +67,13 @@ class LeaderboardFiles:
             except ConfigError as error:
                 log.warning("%s of %s is left out of the leaderboard: %s", name, run.trial, error)
                 return ""
-            found = neighbours_of(content) if name == "report.html" else content
-            if found:
-                self._kept[key] = found
+            text = neighbours_of(content) if name == "report.html" else content
+            if text:
+                self._kept[key] = text
         return self._kept.get(key, "")
 
     def _explained(self, rows: list[Choice], scales: list[Axis], metric: str) -> Importance | None:
-        """What `importance` gives, learned again only where a number has changed."""
+        """Return what `importance` returns, computed again only when a number has changed."""
         key = hash(tuple((row.value(metric), *(axis.place(row) for axis in scales)) for row in rows))
         if key not in self._learned:
             self._learned = {key: importance(rows, scales, metric)}
@@ -100,8 +100,13 @@ def write_comparison(reports: Sequence[RunReport], folder: Folder) -> str:
     Raises:
         ValueError: if there is no report.
     """
-    found = compare(reports)
-    texts = {"json": found.json(), "csv": found.csv(), "tex": found.latex(), "html": comparison_page(found)}
+    comparison = compare(reports)
+    texts = {
+        "json": comparison.json(),
+        "csv": comparison.csv(),
+        "tex": comparison.latex(),
+        "html": comparison_page(comparison),
+    }
     outlast(folder.make)
     for kind, text in texts.items():
         outlast(partial(folder.write, f"comparison.{kind}", text.encode("utf-8", errors="replace")))

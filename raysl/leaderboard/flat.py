@@ -19,25 +19,24 @@ PARTS = ("deviation", "low", "high")
 
 
 def measured(rows: Sequence[Choice], objectives: Sequence[Objective]) -> list[str]:
-    """Names of what benchmarks measured beside the objectives, shares in % first and means over classes behind the
-    others of their benchmark: without untrained networks and raw pixels."""
+    """Return the names of measured numbers beside the objectives, percentages first, without rivals."""
     units = {name: unit for row in rows for run in row.runs for name, unit in run.units.items()}
-    found = {name for row in rows for name in row.numbers if name.count("/") == 1}
+    names = {name for row in rows for name in row.numbers if name.count("/") == 1}
 
     def key(name: str) -> tuple[bool, str, bool, str]:
         benchmark, _, metric = name.partition("/")
         return units.get(name) != "%", benchmark, metric.startswith(OVER_CLASSES), metric
 
-    return sorted(found - {objective.metric for objective in objectives}, key=key)
+    return sorted(names - {objective.metric for objective in objectives}, key=key)
 
 
 def varied(rows: Sequence[Choice]) -> list[str]:
-    """Names of the settings that some row has, in the order in which they are first met."""
+    """Return the names of all settings of the rows, in the order of their first appearance."""
     return list(dict.fromkeys(name for row in rows for name in row.settings))
 
 
 def flat_rows(rows: Sequence[Choice], objectives: Sequence[Objective], front: Sequence[Choice]) -> list[dict[str, Any]]:
-    """Rows, the best first, as objects of the same keys, None where a row has none of it.
+    """Return the rows, best first, as objects with the same keys; None marks what a row lacks.
 
     Rank, trial (names of the runs, one a seed), status, draws, epoch, n (seeds behind the numbers), pareto (of several
     objectives), each objective with its parts and those of the untrained network and of raw pixels, config, settings,
@@ -50,7 +49,7 @@ def flat_rows(rows: Sequence[Choice], objectives: Sequence[Objective], front: Se
     settings, has_config, fronts = varied(rows), any(row.config for row in rows), {id(row) for row in front}
     flat = []
     for rank, row in enumerate(rows, 1):
-        own: dict[str, Any] = {
+        line: dict[str, Any] = {
             "rank": rank,
             "trial": " ".join(run.trial for run in row.runs),
             "status": row.status,
@@ -59,17 +58,17 @@ def flat_rows(rows: Sequence[Choice], objectives: Sequence[Objective], front: Se
             "n": len(row.counted),
         }
         if len(objectives) > 1:
-            own["pareto"] = id(row) in fronts
+            line["pareto"] = id(row) in fronts
         for name in ranks:
-            own |= _number(row, name, parts)
+            line |= _number(row, name, parts)
             beside = [f"{name}/{rival}" for rival in ("untrained", "pixels") if f"{name}/{rival}" in known]
-            own |= {rival: row.value(rival) for rival in beside}
-        own |= {"config": row.config} if has_config else {}
-        own |= {name: row.settings.get(name) for name in settings}
+            line |= {rival: row.value(rival) for rival in beside}
+        line |= {"config": row.config} if has_config else {}
+        line |= {name: row.settings.get(name) for name in settings}
         for name in numbers[len(ranks) :]:
-            own |= _number(row, name, parts)
-        own |= {name: row.value(name) for name in ENDS if name in known and name not in ranks}
-        flat.append({**own, "path": row.runs[0].path})
+            line |= _number(row, name, parts)
+        line |= {name: row.value(name) for name in ENDS if name in known and name not in ranks}
+        flat.append({**line, "path": row.runs[0].path})
     return flat
 
 
@@ -81,36 +80,35 @@ def _parts(row: Choice, name: str) -> list[tuple[str, float | None]]:
 
 
 def _number(row: Choice, name: str, parts: set[tuple[str, str]]) -> dict[str, float | None]:
-    """A number and those of its parts that some row has."""
+    """Return a number with those of its parts that some row has."""
     beside = {f"{name}: {part}": value for part, value in _parts(row, name) if (name, part) in parts}
     return {name: row.value(name), **beside}
 
 
 def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Flat rows as a table that loads elsewhere; empty without rows."""
+    """Return flat rows as CSV; empty without rows."""
     if not rows:
         return ""
     return as_csv(list(rows[0]), [list(row.values()) for row in rows])
 
 
 def text_table(rows: Sequence[Choice], flat: Sequence[dict[str, Any]]) -> str:
-    """The cells of `told` as aligned text."""
+    """Return the cells of `readable_cells` as aligned text."""
     if not rows:
         return "no trial yet"
-    cells = told(rows, flat)
+    cells = readable_cells(rows, flat)
     widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
     )
 
 
-def told(rows: Sequence[Choice], flat: Sequence[dict[str, Any]]) -> list[list[str]]:
-    """Names of columns and the cells of each row, for people: deviations beside their numbers, without paths and what
-    is the same dull thing in all."""
+def readable_cells(rows: Sequence[Choice], flat: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Return titles and cells for people: deviations beside numbers, no paths, no column that says nothing."""
     dull = {"path"} | {f"{name}: {part}" for name in flat[0] for part in PARTS}
     dull |= {name for name in ("draws", "n") if all(row[name] in (0, 1) for row in flat)}
     names = [name for name in flat[0] if name not in dull]
-    return [names, *([_cell(row, name, own[name]) for name in names] for row, own in zip(rows, flat, strict=True))]
+    return [names, *([_cell(row, name, line[name]) for name in names] for row, line in zip(rows, flat, strict=True))]
 
 
 def _cell(row: Choice, name: str, value: Any) -> str:
@@ -160,7 +158,7 @@ def _latex_cell(row: Choice, name: str, units: Mapping[str, str], is_best: bool)
 
 
 def shown(value: Any, digits: int = 4) -> str:
-    """A value for people: so many digits of a float, nothing of None."""
+    """Return a value as text: a float with so many digits, nothing for None."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

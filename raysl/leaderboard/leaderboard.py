@@ -1,4 +1,4 @@
-"""What a sweep ends with: its runs, a row for each choice of settings, the best first."""
+"""The leaderboard of a sweep: its runs, a row for each choice of settings, the best first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysl.leaderboard.choice import Choice, choices, pareto, ranked
 from raysl.leaderboard.entry import Entry, SweepFacts
-from raysl.leaderboard.flat import csv_text, flat_rows, latex, text_table, told
+from raysl.leaderboard.flat import csv_text, flat_rows, latex, readable_cells, text_table
 from raysl.leaderboard.stored import json_text, parse
 from raysl.redact import redact, redact_tree, redact_uri
 from raysl.storage.addresses import absolute, cut, join
@@ -27,7 +27,7 @@ PAGE, JSON, CSV, TEX = "leaderboard.html", "leaderboard.json", "leaderboard.csv"
 
 @dataclass(frozen=True, repr=False)
 class Leaderboard:
-    """The runs of a sweep, the seeds of each choice of settings together. Its texts hold no credentials.
+    """The runs of a sweep, grouped by their settings over seeds. Its texts hold no credentials.
 
     Courses of its runs are thinned, so that a thousand of them stay a file of a few megabytes; the whole course of a
     run is in its own folder (`raysl.load_history`).
@@ -44,14 +44,14 @@ class Leaderboard:
         ordered = sorted(self.entries, key=lambda entry: entry.index)
         num = sum(len(entry.course) for entry in ordered)
         limit = max(LEAST_POINTS, min(MOST_POINTS, ALL_POINTS // max(1, num)))
-        object.__setattr__(self, "entries", tuple(_kept(entry, limit) for entry in ordered))
+        object.__setattr__(self, "entries", tuple(_shortened(entry, limit) for entry in ordered))
         command, space = redact(self.facts.command), redact(self.facts.space)
         facts = replace(self.facts, path=redact_uri(self.facts.path), command=command, space=space)
         object.__setattr__(self, "facts", facts)
 
     @cached_property
     def choices(self) -> list[Choice]:
-        """The rows with all that is known of their runs, the best first; those without the number last."""
+        """The rows, the best first; those without the first objective last."""
         return ranked(choices(self.entries), self.facts.objectives[0])
 
     @cached_property
@@ -72,7 +72,7 @@ class Leaderboard:
 
     @property
     def best(self) -> Entry | None:
-        """The best run of the first row; None where no run that did not fail has the first objective."""
+        """The best run of the first row; None where only failed runs have the first objective."""
         first = self.facts.objectives[0]
         if not self.choices or self.choices[0].is_failed or self.choices[0].value(first.metric) is None:
             return None
@@ -85,25 +85,25 @@ class Leaderboard:
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """`rows` as a table of pandas."""
+        """`rows` as a pandas DataFrame."""
         import pandas as pd
 
         return pd.DataFrame(self.rows)
 
     def table(self) -> str:
-        """The rows as aligned text: deviations over seeds beside their numbers, without the paths."""
+        """Return the rows as aligned text: deviations over seeds beside their numbers, without the paths."""
         return text_table(self.choices, self.rows)
 
     def csv(self) -> str:
-        """The rows as a table that loads elsewhere."""
+        """Return the rows as CSV."""
         return csv_text(self.rows)
 
     def latex(self) -> str:
-        """The rows as a `tabular` of booktabs."""
+        """Return the rows as a `tabular` of booktabs."""
         return latex(self.choices, self.facts.objectives)
 
     def json(self) -> str:
-        """The text of `leaderboard.json`, which `load` reads back."""
+        """Return the text of `leaderboard.json`, which `load` reads back."""
         return json_text(self.entries, self.facts, self.rows)
 
     def _repr_html_(self) -> str:
@@ -112,7 +112,7 @@ class Leaderboard:
         title = f"<p><b>{escape(self.facts.name)}</b>: {num} row{'s' * (num != 1)}, {link}</p>"
         if not num:
             return title
-        names, *rows = told(self.choices[:NOTEBOOK_ROWS], self.rows[:NOTEBOOK_ROWS])
+        names, *rows = readable_cells(self.choices[:NOTEBOOK_ROWS], self.rows[:NOTEBOOK_ROWS])
         head = "".join(f"<th>{escape(name)}</th>" for name in names)
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
         more = f"<p>and {num - NOTEBOOK_ROWS} more</p>" if num > NOTEBOOK_ROWS else ""
@@ -124,7 +124,7 @@ class Leaderboard:
 
     @staticmethod
     def load(uri: str) -> "Leaderboard":
-        """The leaderboard that a `leaderboard.json` holds.
+        """Read the leaderboard from a `leaderboard.json`.
 
         Args:
             uri: of that file, or of the sweep's folder.
@@ -137,12 +137,12 @@ class Leaderboard:
 
 
 def near(path: str) -> str:
-    """A local path as a notebook opens it: from the working directory where it lies beneath that."""
+    """Return a local path relative to the working directory where it lies beneath it, as a notebook links it."""
     return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path
 
 
-def _kept(entry: Entry, limit: int) -> Entry:
-    """An entry without credentials, and with at most `limit` points of each course."""
+def _shortened(entry: Entry, limit: int) -> Entry:
+    """Return an entry without credentials, and with at most `limit` points of each course."""
     return replace(
         entry,
         course={name: thinned(line, limit) for name, line in entry.course.items()},
@@ -155,7 +155,7 @@ def _kept(entry: Entry, limit: int) -> Entry:
 
 
 def thinned(line: Sequence[tuple[float, float]], limit: int) -> list[tuple[float, float]]:
-    """At most `limit` points of a line, evenly chosen with both ends."""
+    """Return at most `limit` points of a line, evenly chosen with both ends."""
     if len(line) <= limit:
         return list(line)
     return [line[turn * (len(line) - 1) // (limit - 1)] for turn in range(limit)]

@@ -1,4 +1,4 @@
-"""What needs no pre-training beside the rows of a leaderboard: raw pixels, and untrained networks."""
+"""Numbers without pre-training beside the rows of a leaderboard: raw pixels and untrained networks."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ MEASURED_AS = {"knn_top1": "knn/top1"}
 
 @dataclass(frozen=True)
 class Reference:
-    """What all rows have of one rival.
+    """The number of one rival over all rows.
 
     Args:
         rival: untrained or pixels.
@@ -30,7 +30,7 @@ class Reference:
 
 
 def references(rows: Sequence[Choice], metric: str) -> list[Reference]:
-    """Raw pixels, then untrained networks, as far as a benchmark measured them.
+    """Return raw pixels, then untrained networks, as far as a benchmark measured them.
 
     Args:
         rows: of the leaderboard.
@@ -47,7 +47,7 @@ def references(rows: Sequence[Choice], metric: str) -> list[Reference]:
 
 
 def gains(row: Choice, metric: str, unit: str = "", is_lower_better: bool = False) -> dict[str, Gain]:
-    """What a row has over its own rivals, by their keys; of a logged number what the benchmark's has, if it is there.
+    """Return the differences between a row and its own rivals, by the names of the rivals.
 
     The interval is the number's: of several seeds that of their mean, of one seed, whose rival has one over the same
     test images, as much wider as two of them are.
@@ -64,7 +64,7 @@ def gains(row: Choice, metric: str, unit: str = "", is_lower_better: bool = Fals
 
 
 def verdict(board: Leaderboard) -> str:
-    """A sentence on the best row beside its untrained network and raw pixels; empty where they were not measured."""
+    """Return a sentence on the best row beside its rivals; empty where they were not measured."""
     if board.best is None:
         return ""
     row, objective = board.choices[0], board.facts.objectives[0]

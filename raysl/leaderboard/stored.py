@@ -30,7 +30,7 @@ def json_text(entries: Sequence[Entry], facts: SweepFacts, rows: Sequence[dict[s
 
 
 def compact(content: Any) -> str:
-    """Content as JSON on one line; what is not finite is null, and what JSON has not is text."""
+    """Return content as JSON on one line: null for numbers that are not finite, text for types that JSON lacks."""
     try:
         return json.dumps(content, allow_nan=False, separators=(",", ":"))
     except (ValueError, TypeError):  # there is such a thing in it
@@ -47,9 +47,9 @@ def parse(text: str, path: str) -> tuple[list[Entry], SweepFacts]:
         content = json.loads(text)
         if content["format"] != FORMAT_VERSION:
             raise ValueError(f"its format is {content['format']!r}")
-        entries = [_entry(told) for told in content["entries"]]
+        entries = [_entry(one) for one in content["entries"]]
         facts = content["facts"]
-        objectives = tuple(Objective(**told) for told in facts["objectives"])
+        objectives = tuple(Objective(**one) for one in facts["objectives"])
         return entries, SweepFacts(**facts | {"objectives": objectives})
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
@@ -58,19 +58,21 @@ def parse(text: str, path: str) -> tuple[list[Entry], SweepFacts]:
 
 
 def _without_defaults(entry: Entry) -> dict[str, Any]:
-    """What an entry has: a thousand of them that wait have little."""
+    """Return the fields of an entry that are not at their defaults, which keeps a thousand waiting runs small."""
     empty = Entry("")
-    told = {item.name: getattr(entry, item.name) for item in fields(Entry)}
-    return {name: value for name, value in told.items() if name == "trial" or value != getattr(empty, name)}
+    values = {item.name: getattr(entry, item.name) for item in fields(Entry)}
+    return {name: value for name, value in values.items() if name == "trial" or value != getattr(empty, name)}
 
 
-def _entry(told: dict[str, Any]) -> Entry:
-    """An entry of its JSON object."""
-    numbers = {key: {name: _number(value) for name, value in told.get(key, {}).items()} for key in ("metrics", "costs")}
-    intervals = {name: (_number(low), _number(high)) for name, (low, high) in told.get("intervals", {}).items()}
-    course = {name: [(_number(x), _number(y)) for x, y in line] for name, line in told.get("course", {}).items()}
-    parents = [(trial, _number(epoch)) for trial, epoch in told.get("parents", [])]
-    return Entry(**told | numbers | {"intervals": intervals, "course": course, "parents": parents})
+def _entry(content: dict[str, Any]) -> Entry:
+    """Return the entry of a JSON object."""
+    numbers = {
+        key: {name: _number(value) for name, value in content.get(key, {}).items()} for key in ("metrics", "costs")
+    }
+    intervals = {name: (_number(low), _number(high)) for name, (low, high) in content.get("intervals", {}).items()}
+    course = {name: [(_number(x), _number(y)) for x, y in line] for name, line in content.get("course", {}).items()}
+    parents = [(trial, _number(epoch)) for trial, epoch in content.get("parents", [])]
+    return Entry(**content | numbers | {"intervals": intervals, "course": course, "parents": parents})
 
 
 def _number(value: float | None) -> float:

@@ -1,4 +1,4 @@
-"""Drawings of what benchmarks found: reliability, classes one by one, lines, stages; HTML from values of JSON."""
+"""Drawings of benchmarks' figures: reliability, single classes, lines, stages; HTML from values of JSON."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ MAX_BY_CLASS = 30
 """Classes that are all drawn; of more the worst and the best, half of so many each."""
 
 
-def reliability_figure(found: Mapping[str, Any]) -> str:
-    """The diagram of `raysl.benchmarks.suite.figures.reliability` with the expected calibration error.
+def reliability_figure(content: Mapping[str, Any]) -> str:
+    """Draw the diagram of `raysl.benchmarks.suite.figures.reliability` with the expected calibration error.
 
     Raises:
         ValueError, TypeError, KeyError: if it is something else.
     """
-    bins = np.array([[float(value) for value in own] for own in found["bins"]])
+    bins = np.array([[float(value) for value in row] for row in content["bins"]])
     if bins.ndim != 2 or bins.shape[1] != 3 or not np.isfinite(bins).all() or bins.min() < 0:
         raise ValueError("bins are [mean confidence, share that is right, number of images]")
     confidence, share, counts = bins.T
@@ -40,7 +40,7 @@ def reliability_figure(found: Mapping[str, Any]) -> str:
         chart.dot((mean, right), float(np.sqrt(8 + 90 * count)), fill=COLOUR)
     svg = chart.svg()
     means = np.average(100 * bins[:, :2], axis=0, weights=counts)
-    error = float(found["ece"])
+    error = float(content["ece"])
     note = (
         f"Expected calibration error {large(error)} %: the gap to the dashed line, on average over images (Guo et al. "
         f"2017). Mean confidence {large(means[0])} %, right {large(means[1])} %. Area of a dot: number of images."
@@ -48,21 +48,21 @@ def reliability_figure(found: Mapping[str, Any]) -> str:
     return f"<figure><h3>Reliability</h3>{svg}<figcaption>{note}</figcaption></figure>"
 
 
-def per_class_figure(found: Mapping[str, Any], classes: Sequence[Any]) -> str:
-    """Bars for each class, the lowest first.
+def per_class_figure(values_by_title: Mapping[str, Any], classes: Sequence[Any]) -> str:
+    """Draw a bar for each class, the lowest first.
 
     Args:
-        found: {title: {class: number}}.
-        classes: names of the classes, for those that are told by their number; may be empty.
+        values_by_title: {title: {class: number}}.
+        classes: names of the classes, for those that are given by their number; may be empty.
 
     Raises:
         ValueError, TypeError, AttributeError: if it is something else.
     """
-    return "".join(_by_class(str(title), _named(values, classes)) for title, values in found.items())
+    return "".join(_by_class(str(title), _named(values, classes)) for title, values in values_by_title.items())
 
 
 def _named(values: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, float]:
-    """Finite numbers by the names of their classes."""
+    """Return finite numbers by the names of their classes."""
     known = {str(place): str(name) for place, name in enumerate(classes)}
     is_numbered = set(values) <= set(known)
     finite = {name: float(value) for name, value in values.items() if value is not None and math.isfinite(float(value))}
@@ -89,28 +89,28 @@ def _class_row(name: str, value: float, end: float) -> str:
     return f'<td class="name">{escape(name)}</td><td class="number">{shown}</td>{bar}'
 
 
-def curves_figures(found: Mapping[str, Any]) -> str:
+def curves_figures(charts: Mapping[str, Any]) -> str:
     """Drawings of lines: {title: {"x": name, "y": name, "lines": {name: [[x, y], ...]}}}.
 
     Raises:
         ValueError, TypeError, KeyError, AttributeError: if it is something else.
     """
     drawings = []
-    for title, content in found.items():
+    for title, content in charts.items():
         named = [(str(key), _points(points)) for key, points in content["lines"].items()]
         x, y = str(content["x"]), str(content["y"])
         drawings.append(line_chart(lines_of(named), x, y, str(title)))
     return "".join(drawings)
 
 
-def _points(found: Sequence[Sequence[Any]]) -> list[tuple[float, float]]:
-    """Finite points by ascending x; those with a null are left out."""
-    pairs = [(float(x), float(y)) for x, y in found if x is not None and y is not None]
+def _points(points: Sequence[Sequence[Any]]) -> list[tuple[float, float]]:
+    """Return finite points by ascending x."""
+    pairs = [(float(x), float(y)) for x, y in points if x is not None and y is not None]
     return sorted(pair for pair in pairs if math.isfinite(pair[0]) and math.isfinite(pair[1]))
 
 
 def family_figure(family: Family) -> str:
-    """One number at several k, or the like: trained with its whiskers, untrained and raw pixels."""
+    """Draw one number against k or the like: trained with its whiskers, untrained and raw pixels."""
     lines = []
     for column, colour in COLUMNS:
         members = [(x, score) for x, score in family.scores.items() if is_drawn(score, column)]

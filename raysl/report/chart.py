@@ -115,8 +115,8 @@ class Chart:
         """
         inner = (f"<title>{escape(title)}</title>" if title else "") + escape(text)
         names = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items() if value is not None}
-        told = "".join(f' {name}="{escape(_attribute(value))}"' for name, value in names.items())
-        self.parts.append(f"<{element}{told}>{inner}</{element}>" if inner else f"<{element}{told}/>")
+        written = "".join(f' {name}="{escape(_attribute(value))}"' for name, value in names.items())
+        self.parts.append(f"<{element}{written}>{inner}</{element}>" if inner else f"<{element}{written}/>")
 
     def frame(
         self,

@@ -1,4 +1,4 @@
-"""Which classes a benchmark takes for which: a heat map, and the mistakes that are made most often."""
+"""A heat map of confused classes, and the most frequent mistakes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,17 @@ LABEL_LETTERS, LETTER = 14, 6.6
 """Letters of a class's name at the axes, and pixels of one."""
 
 
-def confusion_figure(found: Mapping[str, Any]) -> str:
-    """The heat map and the list of `raysl.benchmarks.suite.figures.confusion`.
+def confusion_figure(content: Mapping[str, Any]) -> str:
+    """Draw the heat map and the list of `raysl.benchmarks.suite.figures.confusion`.
 
     Raises:
         ValueError, TypeError, KeyError: if it is something else.
     """
     parts = []
-    classes, counts = found.get("classes"), found.get("counts")
+    classes, counts = content.get("classes"), content.get("counts")
     if classes and counts:
         parts.append(_map(_names(classes), _square(counts, len(classes))))
-    pairs = [(str(true), str(taken), int(count)) for true, taken, count in found["pairs"]][:MAX_PAIRS]
+    pairs = [(str(true), str(taken), int(count)) for true, taken, count in content["pairs"]][:MAX_PAIRS]
     if pairs:
         rows = [
             f'<td class="name">{escape(true)}</td><td class="taken">{escape(taken)}</td>'
@@ -55,7 +55,7 @@ def _square(counts: Sequence[Sequence[Any]], num: int) -> list[list[int]]:
 
 
 def _map(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
-    """A row for each true class: right ones in the colour of the trained backbone, mistakes in that of warnings."""
+    """Draw a row for each true class: hits in the colour of the trained backbone, mistakes in that of warnings."""
     num = len(classes)
     cell = max(MIN_CELL, min(MAX_CELL, SIDE // num))
     labels = [name if len(name) <= LABEL_LETTERS else f"{name[: LABEL_LETTERS - 1]}…" for name in classes]
@@ -74,9 +74,9 @@ def _map(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
     parts.append("</g>")
     side = num * cell
     parts.append(f'<rect x="{margin}" width="{side}" height="{side}" fill="none" stroke="var(--grid)"/>')
-    for row, own in enumerate(counts):
-        total = sum(own)
-        for column, count in enumerate(own):
+    for row, row_counts in enumerate(counts):
+        total = sum(row_counts)
+        for column, count in enumerate(row_counts):
             if count:
                 spoken = f"{classes[row]} taken for {classes[column]}: {count:,} of {total:,}"
                 corner = (margin + column * cell, row * cell)
@@ -93,7 +93,7 @@ def _map(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
 
 
 def _cell(corner: tuple[int, int], side: int, count: int, share: float, is_right: bool, spoken: str) -> str:
-    """One cell, with its number where there is room; pointing at it says what it is."""
+    """Draw one cell, with its number where there is room and its meaning as a title."""
     left, top = corner
     strength = share if is_right else max(0.15, share**0.5)
     colour = "var(--trained)" if is_right else "var(--bad)"

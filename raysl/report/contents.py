@@ -15,7 +15,7 @@ SATURATED = 97.0
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """One number of one benchmark, beside what needs no training.
+    """One number of one benchmark, beside those of the untrained network and of raw pixels.
 
     What reports of older raysl do not say of a number is as the defaults have it.
     """
@@ -57,7 +57,7 @@ class Score:
 
     @property
     def heading(self) -> str:
-        """The title, or one that is made of both names."""
+        """The title, or one made of both names."""
         words = f"{self.benchmark}, {self.metric}".replace("_", " ")
         return self.title or words[:1].upper() + words[1:]
 
@@ -170,7 +170,7 @@ class RunReport:
 
 
 def flat_metrics(scores: Iterable[Score]) -> dict[str, float]:
-    """Scores by name: `knn/top1` is the trained backbone's; `/untrained`, `/pixels` and `/deviation` stand beside it.
+    """Return scores by name: `knn/top1` of the trained backbone, `/untrained`, `/pixels` and `/deviation` beside it.
 
     What was not measured has no key.
     """

@@ -63,7 +63,7 @@ class Course:
 
 
 def courses(history: Sequence[dict[str, Any]]) -> Iterator[Course]:
-    """The numeric keys of the history as courses, the known ones first, others by name; all-empty ones left out."""
+    """Return the numeric keys of the history as courses: known ones first, others by name, empty ones left out."""
     lines = sorted((line for line in history if _is_number(line.get("step"))), key=lambda line: float(line["step"]))
     present = {key for line in lines for key, value in line.items() if _is_number(value)} - set(CLOCKS)
     for key in [key for key in KNOWN if key in present] + sorted(present - set(KNOWN)):
@@ -77,7 +77,7 @@ def courses(history: Sequence[dict[str, Any]]) -> Iterator[Course]:
 
 
 def curve(course: Course, last_step: float | None = None) -> str:
-    """One course over the steps: as it was, and its running mean where it is long and noisy.
+    """Draw one course over the steps, with its running mean where it is long and noisy.
 
     Args:
         course: what to draw.
@@ -107,25 +107,25 @@ def curve(course: Course, last_step: float | None = None) -> str:
 
 
 def thinned(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """At most 400 values: means of stretches of nearly equal length."""
+    """Return at most 400 values: means of stretches of nearly equal length."""
     if len(values) <= MAX_POINTS:
         return values
     return np.array([part.mean() for part in np.array_split(values, MAX_POINTS)])
 
 
 def running_mean(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Centred mean over `window` values, over fewer at both ends."""
+    """Return the centred mean over `window` values, over fewer at both ends."""
     kernel = np.ones(max(1, window))
     sums: NDArray[np.float64] = np.convolve(values, kernel, mode="same")
     return sums / np.convolve(np.ones_like(values), kernel, mode="same")
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value of the history can be drawn."""
+    """Return whether a value of the history can be drawn."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def _title(key: str) -> str:
-    """An unknown key for people: `grad_norm` -> `Grad norm`."""
+    """Return an unknown key for people: `grad_norm` -> `Grad norm`."""
     words = key.replace("_", " ").replace("/", " / ")
     return words[:1].upper() + words[1:]

@@ -45,7 +45,7 @@ class Family:
 
 
 def number_title(base: str) -> str:
-    """What people call a number: `Top-1` for `top1`."""
+    """Return what people call a number: `Top-1` for `top1`."""
     words = _TITLES.get(base) or re.sub(r"^top(\d+)", r"top-\1", base.replace("_", " "))
     return words[:1].upper() + words[1:]
 
@@ -54,22 +54,22 @@ _TITLES = {"map": "Mean average precision"}
 
 
 def families(scores: Sequence[Score]) -> list[Family]:
-    """The families of two and more among the scores of one benchmark, in the order of their first.
+    """Return the families of two and more among the scores of one benchmark, in the order of their first.
 
     The first of several k has a name without it (`top1` beside `top1_k200`); its place is in its title (`k = 20`).
     """
-    found: dict[tuple[str, str], dict[float, Score]] = {}
+    members_by_name: dict[tuple[str, str], dict[float, Score]] = {}
     for score in scores:
         for pattern, x in _PATTERNS:
             if match := re.fullmatch(pattern, score.metric):
-                found.setdefault((match["base"], x), {})[float(match["x"].replace("_", "."))] = score
+                members_by_name.setdefault((match["base"], x), {})[float(match["x"].replace("_", "."))] = score
     for score in scores:
         first = re.search(r"\bk = (\d+)", score.title)
-        if first and (score.metric, "k") in found:
-            found[score.metric, "k"].setdefault(float(first[1]), score)
+        if first and (score.metric, "k") in members_by_name:
+            members_by_name[score.metric, "k"].setdefault(float(first[1]), score)
     return [
         Family(scores[0].benchmark, base, x, dict(sorted(members.items())))
-        for (base, x), members in found.items()
+        for (base, x), members in members_by_name.items()
         if len(members) > 1
     ]
 
@@ -95,18 +95,18 @@ class Stages:
 
 
 def stages_of(scores: Sequence[Score]) -> list[Stages]:
-    """The numbers that a benchmark gives of several stages: `top1` and `top1_<stage>`, whose title names the stage."""
+    """Return the numbers that a benchmark has by stage: `top1` and `top1_<stage>`, whose title names the stage."""
     by_name = {score.metric: score for score in scores}
-    found = []
-    for base, own in by_name.items():
+    groups = []
+    for base, whole in by_name.items():
         inner = {name.removeprefix(f"{base}_"): score for name, score in by_name.items() if name.startswith(f"{base}_")}
         members = {stage: score for stage, score in inner.items() if _names(score.title, stage)}
         if members:
-            found.append(Stages(own.benchmark, base, {**members, FEATURES: own}))
-    return found
+            groups.append(Stages(whole.benchmark, base, {**members, FEATURES: whole}))
+    return groups
 
 
 def _names(title: str, stage: str) -> bool:
-    """Whether a title says that its number is of a stage: `of res4`, or at its end `, res4`."""
-    own = re.escape(stage)
-    return bool(re.search(rf"\bof (stage )?{own}(?!\w)|, {own}(, best epoch)?($| \()", title))
+    """Return whether a title names a stage: `of res4`, or at its end `, res4`."""
+    name = re.escape(stage)
+    return bool(re.search(rf"\bof (stage )?{name}(?!\w)|, {name}(, best epoch)?($| \()", title))

@@ -1,4 +1,4 @@
-"""The part of a run's page that shows what each benchmark found besides numbers."""
+"""The section of a run's page with the figures of each benchmark."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +26,10 @@ DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError, Overflow
 """What values give that are not what a drawing is made of."""
 
 
-def figures_section(found: Mapping[str, Mapping[str, str]]) -> str:
-    """The drawings of `figures_of`, folded by benchmark; the first is open."""
+def figures_section(figures: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the drawings of `figures_of`, folded by benchmark; the first is open."""
     parts = []
-    for place, (benchmark, drawings) in enumerate(found.items()):
+    for place, (benchmark, drawings) in enumerate(figures.items()):
         names = f'<span class="quiet">{escape(", ".join(drawings))}</span>'
         body = f'<div class="figures">{"".join(drawings.values())}</div>'
         is_open = " open" if place == 0 else ""
@@ -40,12 +40,12 @@ def figures_section(found: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def anchor(benchmark: str) -> str:
-    """The id of a benchmark's drawings."""
+    """Return the id of a benchmark's drawings."""
     return f"of-{slug(benchmark)}"
 
 
 def figures_of(report: RunReport) -> dict[str, dict[str, str]]:
-    """Drawings by benchmark and by what they show, of benchmarks that have any.
+    """Return drawings by benchmark and by what they show, of benchmarks that have any.
 
     Figures of unknown names are left out; one that cannot be drawn is left out with a line in the log.
     """
@@ -53,7 +53,7 @@ def figures_of(report: RunReport) -> dict[str, dict[str, str]]:
     for score in report.scores:
         by_benchmark.setdefault(score.benchmark, []).append(score)
     pictures = report.retrieved or {}
-    found = {}
+    figures = {}
     for benchmark in dict.fromkeys([*by_benchmark, *report.figures, *pictures]):
         drawn = _of_scores(by_benchmark.get(benchmark, ()))
         drawn |= _of_figures(report.figures.get(benchmark), benchmark)
@@ -61,12 +61,12 @@ def figures_of(report: RunReport) -> dict[str, dict[str, str]]:
             drawn["retrieved images"] = _drawn(partial(_grid, pictures[benchmark], _class_names(report)), benchmark)
         drawn = {kind: text for kind, text in drawn.items() if text}
         if drawn:
-            found[benchmark] = drawn
-    return found
+            figures[benchmark] = drawn
+    return figures
 
 
 def _of_scores(scores: Sequence[Score]) -> dict[str, str]:
-    """Drawings of numbers that belong together."""
+    """Draw numbers that belong together."""
     drawn = {}
     for stages in stages_of(scores):
         drawn[_lower(stages.title)] = stages_figure(stages)
@@ -80,7 +80,7 @@ def _lower(title: str) -> str:
 
 
 def _of_figures(figures: Any, benchmark: str) -> dict[str, str]:
-    """Drawings of what the benchmark left for the page."""
+    """Draw the figures that a benchmark left for the page."""
     if not isinstance(figures, Mapping):
         return {}
     confusion = figures.get("confusion")
@@ -100,7 +100,7 @@ def _of_figures(figures: Any, benchmark: str) -> dict[str, str]:
 
 
 def _drawn(draw: Callable[[], str], what: str) -> str:
-    """What `draw` gives; nothing where it fails for its values."""
+    """Return what `draw` returns; empty where it fails for its values."""
     try:
         return draw()
     except DAMAGED as error:
@@ -109,7 +109,7 @@ def _drawn(draw: Callable[[], str], what: str) -> str:
 
 
 def _grid(sample: Retrieved, class_names: Sequence[str]) -> str:
-    """Queries and what they found, right ones marked."""
+    """Draw queries with their search results, right ones marked."""
     sheet = retrieved_sheet(sample, class_names)
     shown = sample.right[: sheet.num_rows]
     note = f"✔ and green: right ({int(shown.sum())} of {shown.size}); ✘ and red: wrong. Best first."

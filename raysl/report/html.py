@@ -1,4 +1,4 @@
-"""What every page is made of: one file of HTML that loads nothing from elsewhere."""
+"""Parts of every page: one HTML file that loads nothing from elsewhere."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ from raysl.report.style import STYLE
 
 
 def document(title: str, body: str, style: str = "", script: str = "") -> str:
-    """A page.
+    """Return a page.
 
     Args:
         title: plain text.
@@ -33,17 +33,17 @@ def _sha256(script: str) -> str:
 
 
 def table(head: str, rows: Sequence[str]) -> str:
-    """Rows of cells as a table that scrolls on its own where it is too wide."""
+    """Return rows of cells as a table that scrolls by itself where it is too wide."""
     return grouped_table(head, [rows])
 
 
 def grouped_table(head: str, groups: Sequence[Sequence[str]]) -> str:
-    """Groups of rows of cells as one table, likewise."""
+    """Return groups of rows of cells as one table that scrolls by itself where it is too wide."""
     header = f"<thead><tr>{head}</tr></thead>" if head else ""
     bodies = "".join(f"<tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody>" for rows in groups)
     return f'<div class="wide"><table class="full">{header}{bodies}</table></div>'
 
 
 def slug(text: str) -> str:
-    """Text as part of an id: every character but ASCII letters and digits as its code, so that no two texts meet."""
+    """Return text as part of an id, unique: each character but ASCII letters and digits becomes its code."""
     return "".join(char if char.isascii() and char.isalnum() else f"_{ord(char):x}_" for char in text)

@@ -39,7 +39,7 @@ class Sheet:
 
 
 def contact_sheet(sample: ViewSample) -> Sheet:
-    """A row an image: the original on the left, then its views, group by group."""
+    """Draw a row an image: the original on the left, then its views, group by group."""
     groups = {name: views for name, views in sample.views.items() if views.size}
     num_rows = min(len(sample.originals), MAX_ROWS, *map(len, groups.values()))
     widths = {name: min(views.shape[1], MAX_VIEWS) for name, views in groups.items()}
@@ -58,38 +58,38 @@ def contact_sheet(sample: ViewSample) -> Sheet:
 
 
 def neighbour_sheet(sample: Neighbours, class_names: Sequence[str]) -> Sheet:
-    """A row a query: the query on the left, then its neighbours, each framed and marked as same or other class."""
+    """Draw a row a query: the query on the left, then its neighbours, marked as same or other class."""
 
-    def found(row: int, column: int) -> Image.Image:
+    def card(row: int, column: int) -> Image.Image:
         label, other = int(sample.query_labels[row]), int(sample.labels[row, column])
         is_same = None if min(label, other) < 0 else label == other
         colour = {None: NEUTRAL, True: SAME, False: OTHER}[is_same]
         return framed(sample.images[row, column], colour, f"{sample.similarities[row, column]:.2f}", is_same)
 
     titles = [class_title(int(label), class_names) for label in sample.query_labels]
-    return _search_sheet(sample.queries, titles, sample.images.shape[1], "nearest first", found)
+    return _search_sheet(sample.queries, titles, sample.images.shape[1], "nearest first", card)
 
 
 def retrieved_sheet(sample: Retrieved, class_names: Sequence[str]) -> Sheet:
-    """A row a query: the query on the left, then what was found, each framed and marked as right or wrong."""
+    """Draw a row a query: the query on the left, then the results, marked as right or wrong."""
 
-    def found(row: int, column: int) -> Image.Image:
+    def card(row: int, column: int) -> Image.Image:
         is_right = bool(sample.right[row, column])
         return framed(sample.images[row, column], SAME if is_right else OTHER, str(column + 1), is_right)
 
     titles = [class_title(int(label), class_names) for label in sample.query_labels]
-    return _search_sheet(sample.queries, titles, sample.images.shape[1], "best first", found)
+    return _search_sheet(sample.queries, titles, sample.images.shape[1], "best first", card)
 
 
 def class_title(label: int, class_names: Sequence[str]) -> str:
-    """A class's name, or its number; empty of -1."""
+    """Return a class's name, or its number; empty for -1."""
     return class_names[label] if 0 <= label < len(class_names) else f"class {label}" if label >= 0 else ""
 
 
 def _search_sheet(
-    queries: Pixels, titles: Sequence[str], num_found: int, heading: str, found: Callable[[int, int], Image.Image]
+    queries: Pixels, titles: Sequence[str], num_found: int, heading: str, card: Callable[[int, int], Image.Image]
 ) -> Sheet:
-    """Rows of queries under their titles, and of the cards that `found` makes of (row, column)."""
+    """Draw rows of queries under their titles, each with the cards that `card` returns for (row, column)."""
     num_rows, num_columns = min(len(queries), MAX_ROWS), min(num_found, MAX_NEIGHBOURS)
     width, height = CELL + 2 * FRAME, CELL + FRAME + BAND
     spans = [("query", width + WIDE_GAP), (heading, num_columns * (width + GAP) - GAP)]
@@ -98,12 +98,12 @@ def _search_sheet(
         top = row * (height + GAP)
         sheet.paste(framed(queries[row], NEUTRAL, titles[row]), (0, top))
         for column in range(num_columns):
-            sheet.paste(found(row, column), (width + WIDE_GAP + column * (width + GAP), top))
+            sheet.paste(card(row, column), (width + WIDE_GAP + column * (width + GAP), top))
     return Sheet(sheet, spans, num_rows)
 
 
 def framed(pixels: Pixels, colour: tuple[int, int, int], text: str, is_same: bool | None = None) -> Image.Image:
-    """A picture in a frame over a band with `text`, and with a check mark or a cross unless `is_same` is None."""
+    """Frame a picture over a band with `text`, with a check mark or a cross unless `is_same` is None."""
     card = Image.new("RGBA", (CELL + 2 * FRAME, CELL + FRAME + BAND), (*colour, 255))
     picture = fitted(pixels, CELL)
     card.paste(picture, (FRAME, FRAME), picture)
@@ -117,7 +117,7 @@ def framed(pixels: Pixels, colour: tuple[int, int, int], text: str, is_same: boo
 
 
 def thumbnail_map(points: NDArray[np.float64], thumbnails: Pixels, num_cells: int | None = None) -> Image.Image:
-    """Thumbnails [N, H, W, 3] at their points [N, 2], in a grid: the point nearest to a cell's middle fills it.
+    """Draw thumbnails [N, H, W, 3] at their points [N, 2] in a grid: the point nearest to a cell's middle fills it.
 
     The grid has `num_cells` on its longer side; default: 8 to 24, fewer and larger ones for few points.
     """
@@ -137,7 +137,7 @@ def thumbnail_map(points: NDArray[np.float64], thumbnails: Pixels, num_cells: in
 
 
 def fitted(pixels: Pixels, side: int) -> Image.Image:
-    """An image [H, W, 3] inside a clear square: small ones keep their pixels as squares, large ones are averaged."""
+    """Fit an image [H, W, 3] into a clear square: small ones keep their pixels as squares, large ones are averaged."""
     image = Image.fromarray(np.ascontiguousarray(pixels))
     scale = side / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
@@ -148,7 +148,7 @@ def fitted(pixels: Pixels, side: int) -> Image.Image:
 
 
 def data_uri(image: Image.Image, png_limit: int = PNG_LIMIT) -> str:
-    """A picture for the `src` of an `<img>`: PNG, or WebP where that would have more bytes than `png_limit`."""
+    """Return a picture for the `src` of an `<img>`: PNG, or WebP where PNG has more bytes than `png_limit`."""
     buffer, kind = io.BytesIO(), "png"
     image.save(buffer, "PNG", optimize=True)
     if buffer.tell() > png_limit:
@@ -158,12 +158,12 @@ def data_uri(image: Image.Image, png_limit: int = PNG_LIMIT) -> str:
 
 
 def _empty(width: int, height: int) -> Image.Image:
-    """A clear picture: the page shows through, light or dark."""
+    """Return a clear picture: the page shows through, light or dark."""
     return Image.new("RGBA", (width, height), (0, 0, 0, 0))
 
 
 def _fitting(text: str, width: int) -> tuple[str, ImageFont.FreeTypeFont]:
-    """`text` and the largest font in which it takes at most `width` pixels; cut with an ellipsis if none does."""
+    """Return `text` and the largest font in which it fits into `width` pixels; cut with an ellipsis if none does."""
     for size in range(MAX_FONT, MIN_FONT - 1, -1):
         if _font(size).getlength(text) <= width:
             return text, _font(size)

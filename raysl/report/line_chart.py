@@ -37,7 +37,7 @@ class Line:
 
 
 def lines_of(named: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> list[Line]:
-    """Names and points as lines that colour and shape tell apart; those beyond MAX_LINES are left out."""
+    """Return lines that colour and shape tell apart; those beyond MAX_LINES are left out."""
     return [
         Line(name, points, CLASS_COLOURS[place % len(CLASS_COLOURS)], CLASS_SHAPES[place // len(CLASS_COLOURS)])
         for place, (name, points) in enumerate(named[:MAX_LINES])
@@ -52,7 +52,7 @@ def line_chart(
     may_be_log: bool = True,
     labels: Sequence[str] = (),
 ) -> str:
-    """A drawing under its title, with a legend where there are several lines.
+    """Draw lines under a title, with a legend where there are several.
 
     Args:
         lines: what is drawn; those without a point are left out.
@@ -90,7 +90,7 @@ def _draw(chart: Chart, line: Line) -> None:
 
 
 def _crowded(places: Sequence[float], is_log: bool) -> bool:
-    """Whether two places are too near each other for a number at each."""
+    """Return whether two places are too near each other for a number at each."""
     spread = [math.log(place) for place in places] if is_log else list(places)
     gaps = [after - before for before, after in itertools.pairwise(spread)]
     return bool(gaps) and min(gaps) < 0.08 * (spread[-1] - spread[0])

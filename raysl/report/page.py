@@ -1,4 +1,4 @@
-"""`report.html`: one file that shows a run, the numbers and pictures first, with nothing loaded from elsewhere."""
+"""`report.html`: one file that shows a run, numbers and pictures first, and loads nothing from elsewhere."""
 
 import re
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def write_report(report: RunReport, folder: Path) -> Path:
 
 
 def redacted(report: RunReport) -> RunReport:
-    """A report with the credentials in its texts as `***`."""
+    """Return a report with the credentials in its texts as `***`."""
     return replace(
         report,
         config=redact_tree(report.config),
@@ -50,7 +50,7 @@ def redacted(report: RunReport) -> RunReport:
 
 
 def page(report: RunReport) -> str:
-    """The page as HTML text: the same report gives the same text."""
+    """Return the page as HTML text: the same report gives the same text."""
     figures = figures_of(report)
     parts = [
         results_section(report.scores, report.notes),
@@ -70,7 +70,7 @@ def page(report: RunReport) -> str:
 
 
 def contents(parts: Sequence[str]) -> list[str]:
-    """Links to the sections of a page; none where there are few."""
+    """Return links to the sections of a page; none where there are few."""
     headings = [heading for part in parts for heading in re.findall(r'<section id="(\w+)"><h2>(.*?)</h2>', part)]
     if len(headings) < MIN_LISTED:
         return []
@@ -79,7 +79,7 @@ def contents(parts: Sequence[str]) -> list[str]:
 
 
 def _title(report: RunReport) -> str:
-    """Name of the run; method, backbone, data set and end beneath."""
+    """Return the name of the run, with method, backbone, data set and end beneath."""
     pieces = [f"<b>{escape(text)}</b>" for text in (report.method, report.backbone, report.dataset) if text]
     if report.finished:
         pieces.append(f"written {escape(report.finished.replace('T', ' ').replace('+00:00', ' UTC'))}")

@@ -35,7 +35,7 @@ PAGE_WIDTH, SHEET_GAP, MIN_SHEET = 1080, 40, 560
 
 
 def curves_section(report: RunReport) -> str:
-    """Small multiples of everything that was logged."""
+    """Return a small drawing of each logged number."""
     panels = list(courses(report.history))
     if not panels:
         return ""
@@ -53,7 +53,7 @@ def curves_section(report: RunReport) -> str:
 
 
 def _curve(course: Course, last_step: float) -> str:
-    """One course under its title and last value; the steps of all of them end alike."""
+    """Return one course under its title and last value; the steps of all of them end alike."""
     unit = f" {course.quantity.unit}" if course.quantity.unit else ""
     broken = ""
     if course.broken:
@@ -64,7 +64,7 @@ def _curve(course: Course, last_step: float) -> str:
 
 
 def map_section(report: RunReport) -> str:
-    """The map of the embeddings, as coloured points and as the images themselves."""
+    """Return the map of the embeddings, as coloured points and as the images themselves."""
     sample = report.embeddings
     if sample is None:
         return ""
@@ -97,14 +97,14 @@ def map_section(report: RunReport) -> str:
 
 
 def _class_title(label: int, class_names: Sequence[str]) -> str:
-    """A class's name for the legend."""
+    """Return a class's name for the legend."""
     if label < 0:
         return "unlabelled"
     return class_names[label] if label < len(class_names) else f"class {label}"
 
 
 def views_section(report: RunReport) -> str:
-    """What the method sees of some images."""
+    """Return the views that the method gets of some images."""
     sample = report.views
     if sample is None or not sample.originals or not any(views.size for views in sample.views.values()):
         return ""
@@ -120,7 +120,7 @@ def views_section(report: RunReport) -> str:
 
 
 def _side_by_side(sample: ViewSample) -> list[ViewSample]:
-    """The images in as many columns as the page has room for."""
+    """Split the images into as many columns as the page has room for."""
     num = min(len(sample.originals), MAX_ROWS)
     num_columns = max(1, min(num, (PAGE_WIDTH + SHEET_GAP) // (contact_sheet(sample).picture.width + SHEET_GAP)))
     cuts = [-(-num * column // num_columns) for column in range(num_columns + 1)]
@@ -134,7 +134,7 @@ def _side_by_side(sample: ViewSample) -> list[ViewSample]:
 
 
 def neighbours_section(report: RunReport) -> str:
-    """Query images and what the backbone finds most similar."""
+    """Return query images with the images that the backbone finds most similar."""
     sample = report.neighbours
     if sample is None or sample.images.size == 0:
         return ""
@@ -152,7 +152,7 @@ def neighbours_section(report: RunReport) -> str:
 
 
 def sheet_figure(sheet: Sheet, alt: str) -> str:
-    """A sheet of pictures under the headings of its columns; narrow screens scroll it."""
+    """Return a sheet of pictures under the headings of its columns; narrow screens scroll it."""
     columns = " ".join(f"{width}fr" for _, width in sheet.columns)
     heads = "".join(f"<span>{escape(name)}</span>" for name, _ in sheet.columns)
     width = f"min-width:min({MIN_SHEET}px,{sheet.picture.width}px);max-width:{sheet.picture.width}px"

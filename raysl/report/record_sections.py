@@ -14,7 +14,7 @@ from raysl.report.summary import readable
 
 
 def times_section(report: RunReport) -> str:
-    """Where the time went, how fast training was, and what happened on the way."""
+    """Return the times of the phases, the throughput, and the events of the run."""
     parts = []
     if report.times:
         total = report.times.get("total") or sum(report.times.values())
@@ -30,8 +30,8 @@ def times_section(report: RunReport) -> str:
     if speeds:
         parts.append(f"<div><h3>Throughput</h3>{table('', speeds)}</div>")
     lineage = [f"forked from {', which was forked from '.join(report.parents)}"] if report.parents else []
-    told = [*lineage, *(event for event in report.events if not event.startswith("forked from "))]
-    events = "".join(f"<li>{escape(event)}</li>" for event in told)
+    lines = [*lineage, *(event for event in report.events if not event.startswith("forked from "))]
+    events = "".join(f"<li>{escape(event)}</li>" for event in lines)
     happened = f'<div class="events"><h3>On the way</h3><ul>{events}</ul></div>' if events else ""
     if not parts and not happened:
         return ""
@@ -40,7 +40,7 @@ def times_section(report: RunReport) -> str:
 
 
 def _speeds(report: RunReport) -> list[str]:
-    """Rows of the throughput table, from the history."""
+    """Return rows of the throughput table, from the history."""
     by_key = {course.key: course for course in courses(report.history)}
     rows = []
     for key in ("images_per_s", "step_s", "data_wait", "memory_gb"):
@@ -53,22 +53,22 @@ def _speeds(report: RunReport) -> list[str]:
 
 
 def _share(part: float, total: float) -> str:
-    """Part of the total in percent."""
+    """Return a part of the total in percent."""
     return f"{part / total:.0%}" if _is_share(part, total) else ""
 
 
 def _share_bar(part: float, total: float) -> str:
-    """Part of the total as a bar."""
+    """Return a part of the total as a bar."""
     return f'<div style="width:{min(100.0, 100 * part / total):.1f}%"></div>' if _is_share(part, total) else ""
 
 
 def _is_share(part: float, total: float) -> bool:
-    """Whether the quotient says anything."""
+    """Return whether the quotient means anything."""
     return math.isfinite(part) and math.isfinite(total) and part >= 0 and total > 0
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: `0.42 s`, `38.1 s`, `4 min 07 s`, `3 h 12 min`."""
+    """Return seconds for people: `0.42 s`, `38.1 s`, `4 min 07 s`, `3 h 12 min`."""
     if not math.isfinite(seconds):
         return "–"
     if seconds < 59.95:
@@ -81,7 +81,7 @@ def duration(seconds: float) -> str:
 
 
 def settings_section(report: RunReport) -> str:
-    """The resolved settings as a tree that opens."""
+    """Return the resolved settings as a tree that opens."""
     if not report.config:
         return ""
     tree = _tree(report.config, report.config_docs or {}, "")
@@ -89,7 +89,7 @@ def settings_section(report: RunReport) -> str:
 
 
 def _tree(node: Mapping[str, Any], docs: Mapping[str, str], path: str) -> str:
-    """Leaves of a node as a list, then its branches, each of which opens."""
+    """Return the leaves of a node as a list, then its branches, each of which opens."""
     leaves, branches = [], []
     for key, value in node.items():
         dotted = f"{path}{key}"
@@ -103,7 +103,7 @@ def _tree(node: Mapping[str, Any], docs: Mapping[str, str], path: str) -> str:
 
 
 def _setting(value: object) -> str:
-    """A setting as YAML would have it."""
+    """Return a setting as YAML writes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list | tuple):
@@ -112,7 +112,7 @@ def _setting(value: object) -> str:
 
 
 def environment_section(report: RunReport) -> str:
-    """Versions and hardware."""
+    """Return versions and hardware."""
     if not report.environment:
         return ""
     rows = "".join(f"<dt>{escape(key)}</dt><dd>{escape(str(value))}</dd>" for key, value in report.environment.items())
@@ -120,7 +120,7 @@ def environment_section(report: RunReport) -> str:
 
 
 def use_section(report: RunReport) -> str:
-    """The command that made the run and the line that loads its backbone."""
+    """Return the command that made the run and the line that loads its backbone."""
     parts = []
     if report.command:
         parts.append(f"<h3>Run it again</h3><pre>{escape(report.command)}</pre>")
@@ -132,5 +132,5 @@ def use_section(report: RunReport) -> str:
 
 
 def _quoted(text: str) -> str:
-    """`text` as a Python string in double quotes."""
+    """Return `text` as a Python string in double quotes."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

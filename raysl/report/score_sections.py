@@ -1,4 +1,4 @@
-"""The numbers of a run's page: what leads, and every score."""
+"""The numbers of a run's page: the leading ones, and every score."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ MAX_OPEN = 30
 
 
 def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
-    """Cards, verdicts, bars and a table of the first numbers: trained against untrained and raw pixels.
+    """Return cards, verdicts, bars and a table of the leading numbers: trained, untrained and raw pixels.
 
     Headlines come first, accuracies before other numbers and what raw pixels nearly solve behind both; then all others,
     each in the order given.
@@ -41,7 +41,7 @@ def results_section(scores: Sequence[Score], notes: Sequence[str]) -> str:
 
 
 def _leading(scores: Sequence[Score]) -> list[Score]:
-    """The numbers that open the page; where there is no room for all headlines, the first of each benchmark."""
+    """Return the numbers that open the page; without room for all headlines, the first of each benchmark."""
     ordered = sorted(scores, key=lambda score: (not score.is_headline, score.is_saturated, score.unit != "%"))
     if sum(score.is_headline for score in scores) > MAX_SHOWN:
         seen: Counter[str] = Counter()
@@ -55,7 +55,7 @@ def _leading(scores: Sequence[Score]) -> list[Score]:
 
 
 def _bars(scores: Sequence[Score], headings: Sequence[str]) -> str:
-    """A drawing for each unit, under one legend; numbers without a unit have no axis in common."""
+    """Return a drawing for each unit, under one legend; numbers without a unit share no axis."""
     filled = [(name, colour) for name, colour in COLUMNS if any(getattr(score, name) is not None for score in scores)]
     marks = legend([(colour, "o", COLUMN_TITLES[name]) for name, colour in filled])
     drawings = []
@@ -70,21 +70,21 @@ def _bars(scores: Sequence[Score], headings: Sequence[str]) -> str:
 
 
 def _verdicts(scores: Sequence[Score]) -> str:
-    """A sentence on each benchmark with what is to be known of its numbers, and the rule by which they are coloured."""
+    """Return a sentence on each benchmark with its notes, and the rule of the colours."""
     items = []
     for name, sentence in verdicts(scores).items():
         headings = [score.heading for score in scores if score.benchmark == name]
         known = "; ".join(note for note in notes(scores, name) if not any(note in text for text in headings))
         beside = f' <span class="quiet">{escape(known)}</span>' if known else ""
-        subject, _, told = sentence.partition(": ")
-        items.append(f"<li><b>{escape(subject)}</b>: {escape(told)}{beside}</li>")
-    gains = [found for score in scores for rival in RIVALS if (found := gain(score, rival)) is not None]
-    rule = f'<p class="quiet">{RULE}</p>' if any(found.interval is not None for found in gains) else ""
+        subject, _, rest = sentence.partition(": ")
+        items.append(f"<li><b>{escape(subject)}</b>: {escape(rest)}{beside}</li>")
+    gains = [difference for score in scores for rival in RIVALS if (difference := gain(score, rival)) is not None]
+    rule = f'<p class="quiet">{RULE}</p>' if any(difference.interval is not None for difference in gains) else ""
     return f'<ul class="verdicts">{"".join(items)}</ul>{rule}' if items else ""
 
 
 def _card(score: Score, heading: str) -> str:
-    """One number in large type, with the gains over the untrained network and over raw pixels."""
+    """Return one number in large type, with the gains over the untrained network and over raw pixels."""
     unit = f" {escape(score.unit)}" if score.unit else ""
     spread = "" if score.deviation is None else f" ± {large(score.deviation, score.unit)}"
     interval = "" if score.interval is None else f'<div class="interval">95 %: {_large_bounds(score)}</div>'
@@ -101,17 +101,17 @@ def _large_bounds(score: Score) -> str:
 
 
 def _gain(score: Score, column: str) -> str:
-    """What pre-training brought over one of its two rivals."""
-    found = gain(score, column)
-    if found is None:
+    """Return the gain of pre-training over one rival."""
+    difference = gain(score, column)
+    if difference is None:
         return ""
     unit = f" {escape(score.unit)}" if score.unit not in ("", "%") else ""
-    change = f"{'−' if found.change < 0 else '+'}{large(abs(found.change), score.unit)}{unit}"
-    return f'<div class="gain {column} {found.tone}">{change} vs {COLUMN_TITLES[column]}</div>'
+    change = f"{'−' if difference.change < 0 else '+'}{large(abs(difference.change), score.unit)}{unit}"
+    return f'<div class="gain {column} {difference.tone}">{change} vs {COLUMN_TITLES[column]}</div>'
 
 
 def _saturation_note(scores: Sequence[Score]) -> str:
-    """A warning where raw pixels already solve what leads the page."""
+    """Return a warning where raw pixels already solve the leading benchmarks."""
     saturated = [score for score in scores if score.is_saturated]
     if not saturated:
         return ""
@@ -127,7 +127,7 @@ def _saturation_note(scores: Sequence[Score]) -> str:
 
 
 def benchmarks_section(scores: Sequence[Score], anchors: Mapping[str, str]) -> str:
-    """Every score, by benchmark; a long table is folded.
+    """Return every score, by benchmark; a long table is folded.
 
     Args:
         scores: the rows.

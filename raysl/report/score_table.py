@@ -13,7 +13,7 @@ COLUMN_TITLES = {"trained": "pre-trained", "untrained": "untrained", "pixels": "
 
 
 def headings_of(scores: Sequence[Score]) -> list[str]:
-    """What people call each score, with its benchmark where two are called alike."""
+    """Return what people call each score, with its benchmark where two have the same heading."""
     counts = Counter(score.heading for score in scores)
     return [score.heading if counts[score.heading] == 1 else f"{score.heading} ({score.benchmark})" for score in scores]
 
@@ -25,7 +25,7 @@ def score_table(
     anchors: Mapping[str, str] | None = None,
     is_narrow: bool = False,
 ) -> str:
-    """Scores as rows under names that are HTML; columns that none of them fills are left out.
+    """Return scores as rows under names that are HTML; empty columns are left out.
 
     Args:
         scores: the rows.
@@ -61,7 +61,7 @@ def score_table(
 
 
 def _row(score: Score, name: str, rivals: Sequence[str], shown: dict[str, bool], is_narrow: bool) -> str:
-    """The cells of a score; a note that its heading tells already is left out."""
+    """Return the cells of a score; a note that is part of its heading is left out."""
     spreads = {"±": number(score.deviation, score.unit), "95 %": bounds(score.interval, score.unit)}
     cells = [f'<td class="name">{name}</td>' + f"<td>{escape(score.unit)}</td>" * shown["unit"]]
     below = f'<div class="spread">{spread_of(score)}</div>' if is_narrow and spread_of(score) else ""
@@ -73,14 +73,14 @@ def _row(score: Score, name: str, rivals: Sequence[str], shown: dict[str, bool],
 
 
 def spread_of(score: Score) -> str:
-    """The interval of a score, or else its deviation; empty without either."""
+    """Return the interval of a score, or else its deviation; empty without either."""
     if score.interval is None and score.deviation is not None:
         return f"± {number(score.deviation, score.unit)}"
     return bounds(score.interval, score.unit)
 
 
 def spread_note(scores: Sequence[Score]) -> str:
-    """What the intervals and deviations of some scores say, and what they do not."""
+    """Return what the intervals and deviations of some scores cover, and what they do not."""
     lines = []
     if any(score.interval is not None for score in scores):
         lines.append(

@@ -18,7 +18,7 @@ PICTURES = ("embeddings", "neighbours", "views", "retrieved")
 
 
 def report_json(report: RunReport) -> str:
-    """The text of report.json: everything but pictures and embeddings, and a verdict on each benchmark.
+    """Return the text of report.json: everything but pictures and embeddings, and a verdict on each benchmark.
 
     NaN and infinities become null.
     """
@@ -35,32 +35,32 @@ def load_report_json(path: Path | str) -> RunReport:
 
 
 def parse_report_json(text: str, path: str) -> RunReport:
-    """The report that a report.json holds, without pictures; a `trained` of null comes back as NaN.
+    """Return the report of a report.json, without pictures; a `trained` of null comes back as NaN.
 
     Raises:
         ValueError: if the file is no report of this format.
     """
     content = json.loads(text)
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT_VERSION:
+    version = content.get("format") if isinstance(content, dict) else None
+    if version != FORMAT_VERSION:
         expected = f"report.json of format {FORMAT_VERSION}"
-        raise ValueError(f"{path} is no {expected} (its format is {found!r}); write it again from its run")
+        raise ValueError(f"{path} is no {expected} (its format is {version!r}); write it again from its run")
     known = {item.name for item in fields(RunReport)} - set(PICTURES)
-    kept = {name: value for name, value in content.items() if name in known}
-    kept["scores"] = [parse_score(score) for score in content["scores"]]
-    return RunReport(**kept)
+    values = {name: value for name, value in content.items() if name in known}
+    values["scores"] = [parse_score(score) for score in content["scores"]]
+    return RunReport(**values)
 
 
 def parse_score(content: dict[str, Any]) -> Score:
-    """A score from its JSON object; without an interval where one of its bounds was not finite."""
+    """Return the score of a JSON object; without an interval where one of its bounds was not finite."""
     bounds = {name: content.get(name) for name in INTERVALS}
-    intervals = {name: None if own is None or None in own else (own[0], own[1]) for name, own in bounds.items()}
+    intervals = {name: None if ends is None or None in ends else (ends[0], ends[1]) for name, ends in bounds.items()}
     trained = math.nan if content["trained"] is None else content["trained"]
     return Score(**content | {"trained": trained} | intervals)
 
 
 def plain(value: object) -> Any:
-    """`value` in the types of JSON: numpy scalars unwrapped, NaN and infinities as None, anything else as text."""
+    """Return `value` in the types of JSON: NaN and infinities as None, unknown types as text."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, Mapping):

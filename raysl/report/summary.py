@@ -11,7 +11,7 @@ NUMBERS = ("trained", "±", "95 %", "untrained", "pixels")
 
 
 def score_table(scores: Sequence[Score]) -> str:
-    """An aligned table, a line a score: names to the left, numbers to the right, no trailing spaces.
+    """Return an aligned table, a line a score: names to the left, numbers to the right, no trailing spaces.
 
     `±` is the standard deviation of `trained` over draws; `95 %` its interval over test images, of scores without a
     deviation. Columns that no score fills are left out, and the units where all are percent; no scores, no text.
@@ -25,7 +25,7 @@ def score_table(scores: Sequence[Score]) -> str:
 
 
 def score_html(scores: Sequence[Score]) -> str:
-    """The same table for a notebook; no scores, no text."""
+    """Return the same table for a notebook; empty without scores."""
     if not scores:
         return ""
     header, *body = _rows(scores)
@@ -35,7 +35,7 @@ def score_html(scores: Sequence[Score]) -> str:
 
 
 def number(value: float | None, unit: str = "%") -> str:
-    """Two decimals of a percentage, else three digits; nothing for None, `nan` or `inf` as they are."""
+    """Return two decimals of a percentage, else three digits; nothing for None, `nan` or `inf` as they are."""
     if value is None:
         return ""
     if not math.isfinite(value):
@@ -44,24 +44,24 @@ def number(value: float | None, unit: str = "%") -> str:
 
 
 def bounds(interval: tuple[float, float] | None, unit: str = "%") -> str:
-    """Both ends of an interval, `96.10 to 98.30`; nothing for None."""
+    """Return both ends of an interval, `96.10 to 98.30`; nothing for None."""
     return "" if interval is None else f"{number(interval[0], unit)} to {number(interval[1], unit)}"
 
 
 def large(value: float | None, unit: str = "%") -> str:
-    """For large type: one decimal of a percentage, else three digits; a dash where there is no number."""
+    """Return a number for large type: one decimal of a percentage, else three digits; a dash where there is none."""
     if value is None or not math.isfinite(value):
         return "–"
     return f"{value:.1f}" if unit == "%" else readable(value)
 
 
 def readable(value: float) -> str:
-    """Three digits, or all before the point: `0.000113`, `1.91`, `12,400`."""
+    """Return three digits, or all before the point: `0.000113`, `1.91`, `12,400`."""
     return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}"
 
 
 def _rows(scores: Sequence[Score]) -> list[tuple[str, ...]]:
-    """The titles, then the cells of each score, without columns that are empty."""
+    """Return the titles, then the cells of each score, without empty columns."""
     has_units = any(score.unit != "%" for score in scores)
     rows = [_cells(score, score.unit if has_units else "") for score in scores]
     titled = zip(NAMES + NUMBERS, zip(*rows, strict=True), strict=True)
@@ -77,7 +77,7 @@ def _cells(score: Score, unit: str) -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], num_names: int) -> str:
-    """Names to the left, numbers to the right."""
+    """Return a line with names to the left and numbers to the right."""
     padded = [
         cell.ljust(width) if column < num_names else cell.rjust(width)
         for column, (cell, width) in enumerate(zip(cells, widths, strict=True))

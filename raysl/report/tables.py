@@ -130,12 +130,12 @@ def _html_cell(cell: str | Cell) -> str:
 
 
 def score_csv(scores: Sequence[Score]) -> str:
-    """A line a score under the names of `COLUMNS`; empty where there is no number."""
+    """Return a line a score under the names of `COLUMNS`."""
     return as_csv(COLUMNS, [_csv_row(score) for score in scores])
 
 
 def as_csv(header: Sequence[str], rows: Sequence[Sequence[str | float | None]]) -> str:
-    """Rows as CSV (RFC 4180, but for lines that end in a line feed alone); numbers read back as they were."""
+    """Return rows as CSV (RFC 4180, with line feeds alone); numbers read back unchanged."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -150,30 +150,30 @@ def _csv_row(score: Score) -> list[str | float | None]:
 
 
 def score_latex(scores: Sequence[Score]) -> str:
-    """A `tabular` of the package booktabs: a row a score, benchmarks set apart, columns that none fills left out."""
+    """Return a `tabular` of booktabs: a row a score, benchmarks set apart, empty columns left out."""
     columns = {
         "pre-trained": [number(score.trained, score.unit) for score in scores],
         "$\\pm$": [number(score.deviation, score.unit) for score in scores],
         "95\\,\\% interval": [bounds(score.interval, score.unit) for score in scores],
         **{title: [number(getattr(score, name), score.unit) for score in scores] for name, title in RIVALS.items()},
     }
-    kept = {title: cells for title, cells in columns.items() if title == "pre-trained" or any(cells)}
+    shown = {title: cells for title, cells in columns.items() if title == "pre-trained" or any(cells)}
     rows = [
-        (score.benchmark, [latex_text(with_unit(score)), *(cells[row] for cells in kept.values())])
+        (score.benchmark, [latex_text(with_unit(score)), *(cells[row] for cells in shown.values())])
         for row, score in enumerate(scores)
     ]
     return latex_table(
-        ["", *kept], [[cells for _, cells in group] for _, group in groupby(rows, key=lambda row: row[0])]
+        ["", *shown], [[cells for _, cells in group] for _, group in groupby(rows, key=lambda row: row[0])]
     )
 
 
 def with_unit(score: Score) -> str:
-    """The heading of a score, with its unit where that is not percent."""
+    """Return the heading of a score, with its unit unless that is percent."""
     return f"{score.heading} ({score.unit})" if score.unit not in ("", "%") else score.heading
 
 
 def latex_table(head: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) -> str:
-    """Groups of rows of cells, all LaTeX already: the first column to the left, numbers to the right."""
+    """Return groups of rows of LaTeX cells as a table: the first column to the left, numbers to the right."""
     bodies = ["".join(f"{' & '.join(cells)} \\\\\n" for cells in rows) for rows in groups]
     lines = [
         "% \\usepackage{booktabs}",
@@ -188,5 +188,5 @@ def latex_table(head: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) 
 
 
 def latex_text(text: str) -> str:
-    """Plain text as LaTeX sets it, on one line."""
+    """Return plain text as LaTeX sets it, on one line."""
     return "".join(_SPECIAL.get(char, char) for char in re.sub(r"\s+", " ", text).strip())

@@ -38,13 +38,13 @@ class Gain:
 
     @property
     def tone(self) -> Tone:
-        """`level` where the interval holds 0, or is not known."""
+        """`level` where the interval holds 0 or is unknown."""
         if self.interval is None or self.interval[0] <= 0 <= self.interval[1]:
             return "level"
         return "better" if (self.interval[0] < 0) == self.is_lower_better else "worse"
 
     def words(self, rival: str) -> str:
-        """Part of a sentence: better than raw pixels by 12.30 (95 %: 9.80 to 14.80).
+        """Return part of a sentence: better than raw pixels by 12.30 (95 %: 9.80 to 14.80).
 
         Args:
             rival: in words.
@@ -60,7 +60,7 @@ class Gain:
 
 
 def gain(score: Score, rival: str) -> Gain | None:
-    """What a score has over a rival; None where either is not known.
+    """Return the difference between a score and a rival; None where either is unknown.
 
     Where the report does not know the interval of the difference, as those of older raysl, the rival's interval or
     deviation counts as equally wide.
@@ -86,7 +86,7 @@ def gain(score: Score, rival: str) -> Gain | None:
 
 
 def verdict(score: Score) -> str:
-    """One sentence on a score: knn/top1: better than the untrained network by ..., but no better than raw pixels.
+    """Return a sentence: knn/top1: better than the untrained network by ..., but no better than raw pixels.
 
     Empty where it has no rival.
     """
@@ -95,14 +95,14 @@ def verdict(score: Score) -> str:
 
 
 def sentence(gains: Mapping[str, Gain]) -> str:
-    """The gains over rivals, by their keys, as one part of a sentence."""
+    """Return the gains over rivals, by their keys, as one part of a sentence."""
     is_mixed = len(gains) > 1 and sum(difference.tone == "better" for difference in gains.values()) == 1
     parts = [difference.words(RIVALS[rival]) for rival, difference in gains.items()]
     return (", but " if is_mixed else " and ").join(parts)
 
 
 def verdicts(scores: Sequence[Score]) -> dict[str, str]:
-    """The sentence on the first headline of each benchmark, by its name, or else on its first number in percent.
+    """Return a sentence for each benchmark, on its first headline or else on its first number in percent.
 
     Benchmarks without a rival are left out, and numbers without a unit and an interval, as ranks: neither more nor less
     of them is known to be better.
@@ -116,18 +116,18 @@ def verdicts(scores: Sequence[Score]) -> dict[str, str]:
 
 
 def signed(value: float, unit: str = "%") -> str:
-    """A difference: +0.40, −3.20."""
+    """Return a difference with its sign: +0.40, −3.20."""
     return f"{'−' if value < 0 else '+'}{number(abs(value), unit)}"
 
 
 def remarks(scores: Sequence[Score]) -> list[str]:
-    """What a command prints below the table: a line on each verdict, and the notes on each benchmark, each once."""
+    """Return the lines that a command prints below the table: a verdict and the notes of each benchmark."""
     lines = [f"verdict     {sentence}" for sentence in verdicts(scores).values()]
     names = dict.fromkeys(score.benchmark for score in scores)
     return lines + [f"note        {name}: {text}" for name in names if (text := "; ".join(notes(scores, name)))]
 
 
 def notes(scores: Sequence[Score], benchmark: str) -> list[str]:
-    """The notes on the numbers of a benchmark, each once."""
+    """Return the notes on the numbers of a benchmark, each once."""
     noted = [score for score in scores if score.benchmark == benchmark]
     return list(dict.fromkeys(note for score in noted for note in score.note.split("; ") if note))

@@ -1,4 +1,4 @@
-"""The settings that vary in a sweep, and the scales on which they are drawn and learned from."""
+"""The settings that vary in a sweep, and their scales in drawings and in the forest of importance."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ UNSET = "unset"
 
 @dataclass(frozen=True)
 class Axis:
-    """One setting.
+    """One setting that varies.
 
     Args:
         key: dotted; `config` is the configuration.
@@ -30,7 +30,7 @@ class Axis:
     names: tuple[str, ...] = ()
 
     def place(self, row: Choice) -> float | None:
-        """Where a row is: the number, of a category its place from 0; None where it has none."""
+        """Return the number of a row, or the place of its category from 0; None where it lacks the setting."""
         value = value_of(row, self.key)
         if value is None:
             return None
@@ -38,35 +38,35 @@ class Axis:
 
 
 def value_of(row: Choice, key: str) -> Any:
-    """A setting of a row; None where it has it not."""
+    """Return a setting of a row; None where the row lacks it."""
     return row.config if key == "config" and key not in row.settings else row.settings.get(key)
 
 
 def spelled(value: Any) -> str:
-    """A value of a setting as text."""
+    """Return a value of a setting as text."""
     return shown(value) or UNSET
 
 
 def axes(rows: Sequence[Choice], space: str = "") -> list[Axis]:
-    """The settings of which rows have different values, the configuration first.
+    """Return the settings in which rows differ, the configuration first.
 
     Args:
         rows: of the leaderboard.
         space: what varies, as YAML: what is drawn log-uniformly has a logarithmic axis.
     """
     logarithmic = _drawn_by_logarithm(space)
-    found = []
+    settings = []
     for key in ("config", *varied(rows)):
         values = [value for row in rows if (value := value_of(row, key)) is not None]
         if len({spelled(value) for value in values}) + (len(values) < len(rows)) < 2 or not values:
             continue
         if not all(_is_number(value) for value in values):
-            found.append(Axis(key, "category", tuple(sorted({spelled(value) for value in values}))))
+            settings.append(Axis(key, "category", tuple(sorted({spelled(value) for value in values}))))
         elif min(values) > 0 and (key in logarithmic or max(values) / min(values) >= LOG_FROM):
-            found.append(Axis(key, "log"))
+            settings.append(Axis(key, "log"))
         else:
-            found.append(Axis(key, "linear"))
-    return found
+            settings.append(Axis(key, "linear"))
+    return settings
 
 
 def _is_number(value: Any) -> bool:
@@ -74,21 +74,21 @@ def _is_number(value: Any) -> bool:
 
 
 def _drawn_by_logarithm(space: str) -> set[str]:
-    """Settings that a space draws by a distribution whose name has log in it."""
+    """Return the settings whose distribution in the space has `log` in its name."""
     try:
         tree = yaml.safe_load(space)
     except yaml.YAMLError:  # a space is shown as its sweep writes it, which need not be plain YAML
         return set()
-    found, left = set(), [tree]
+    names, left = set(), [tree]
     while left:
         node = left.pop()
         if isinstance(node, list):
             left += node
         elif isinstance(node, dict):
             left += node.values()
-            found |= {
+            names |= {
                 str(key)
-                for key, told in node.items()
-                if isinstance(told, dict) and any("log" in str(name) for name in told)
+                for key, distribution in node.items()
+                if isinstance(distribution, dict) and any("log" in str(name) for name in distribution)
             }
-    return found
+    return names

@@ -11,45 +11,45 @@ from raysl.report.page import contents
 from raysl.report.score_table import spread_note
 
 
-def comparison_page(found: Comparison) -> str:
-    """The page as HTML text."""
-    headlines = [row for row in found.rows if row.any.is_headline]
-    others = [row for row in found.rows if not row.any.is_headline]
+def comparison_page(comparison: Comparison) -> str:
+    """Return the page as HTML text."""
+    headlines = [row for row in comparison.rows if row.any.is_headline]
+    others = [row for row in comparison.rows if not row.any.is_headline]
     parts = [
-        _checkpoints(found),
-        _results(found, headlines or others),
-        depth_section(found),
-        steps_section(found),
-        _all_numbers(found) if headlines and others else "",
-        _settings(found),
+        _checkpoints(comparison),
+        _results(comparison, headlines or others),
+        depth_section(comparison),
+        steps_section(comparison),
+        _all_numbers(comparison) if headlines and others else "",
+        _settings(comparison),
     ]
-    num = len(found.names)
+    num = len(comparison.names)
     title = f"Comparison of {num} checkpoint{'s' * (num > 1)}"
     header = f"<header><h1>{title}</h1></header>"
     return document(title, "\n".join([header, *contents(parts), *(part for part in parts if part)]))
 
 
-def _checkpoints(found: Comparison) -> str:
-    """What is compared."""
+def _checkpoints(comparison: Comparison) -> str:
+    """Return the section that lists the checkpoints."""
     rows = [
         f'<td class="name main">{escape(name)}</td><td>{escape(report.method)}</td><td>{escape(report.backbone)}</td>'
         f"<td>{escape(report.dataset)}</td><td>{f'{report.step:,}' if report.step else ''}</td>"
         f"<td><code>{escape(report.checkpoint)}</code></td>"
-        for name, report in zip(found.names, found.reports, strict=True)
+        for name, report in zip(comparison.names, comparison.reports, strict=True)
     ]
     head = "".join(f"<th>{title}</th>" for title in ("", "method", "backbone", "images", "step", "checkpoint"))
     note = ""
-    if len({report.dataset for report in found.reports}) > 1:
+    if len({report.dataset for report in comparison.reports}) > 1:
         note = '<p class="note">These were not all measured on the same images: their numbers may not be compared.</p>'
     return f'<section id="checkpoints"><h2>Checkpoints</h2>{table(head, rows)}{note}</section>'
 
 
-def _results(found: Comparison, rows: Sequence[Row]) -> str:
-    """The table and the bars of what leads."""
+def _results(comparison: Comparison, rows: Sequence[Row]) -> str:
+    """Return the table and the bars of the leading numbers."""
     if not rows:
         return ""
-    numbers = _table(found, rows, is_grouped=False) + _notes(rows)
-    return f'<section id="results"><h2>Results</h2>{numbers}{bars(found, rows)}</section>'
+    numbers = _table(comparison, rows, is_grouped=False) + _notes(rows)
+    return f'<section id="results"><h2>Results</h2>{numbers}{bars(comparison, rows)}</section>'
 
 
 def _notes(rows: Sequence[Row]) -> str:
@@ -61,41 +61,41 @@ def _notes(rows: Sequence[Row]) -> str:
 
 
 def _num_rivals(row: Row) -> int:
-    """How many rivals some checkpoint of a row was measured beside."""
+    """Return how many rivals were measured beside any checkpoint of a row."""
     return sum(
         any(getattr(score, name) is not None for score in row.scores if score is not None)
         for name in ("untrained", "pixels")
     )
 
 
-def _table(found: Comparison, rows: Sequence[Row], is_grouped: bool) -> str:
-    """Numbers of all checkpoints, the best marked; each benchmark's under its name where they are grouped."""
+def _table(comparison: Comparison, rows: Sequence[Row], is_grouped: bool) -> str:
+    """Return the numbers of all checkpoints, the best marked, grouped by benchmark where asked for."""
     has_units = any(row.any.unit != "%" for row in rows)
 
     def label(score: Score) -> str:
         unit = f" ({score.unit})" if score.unit and has_units else ""
         return score.heading + unit + (", less is better" if score.is_lower_better else "")
 
-    numbers = found.table(rows, label, "" if has_units else "in %")
+    numbers = comparison.table(rows, label, "" if has_units else "in %")
     return f'<div class="compared">{numbers.html(is_grouped)}</div>'
 
 
-def _all_numbers(found: Comparison) -> str:
-    numbers = _table(found, found.rows, is_grouped=True) + _notes(found.rows)
-    fold = f"<details><summary>All {len(found.rows)} numbers</summary>{numbers}</details>"
+def _all_numbers(comparison: Comparison) -> str:
+    numbers = _table(comparison, comparison.rows, is_grouped=True) + _notes(comparison.rows)
+    fold = f"<details><summary>All {len(comparison.rows)} numbers</summary>{numbers}</details>"
     return f'<section id="benchmarks"><h2>Benchmarks</h2>{fold}</section>'
 
 
-def _settings(found: Comparison) -> str:
-    """What differs in the settings."""
-    if len(found.reports) < 2:
+def _settings(comparison: Comparison) -> str:
+    """Return the section of the settings that differ."""
+    if len(comparison.reports) < 2:
         return ""
     heading = '<section id="settings"><h2>Settings that differ</h2>'
-    if not found.settings:
+    if not comparison.settings:
         return f"{heading}<p>None.</p></section>"
-    head = "<th></th>" + "".join(f"<th>{escape(name)}</th>" for name in found.names)
+    head = "<th></th>" + "".join(f"<th>{escape(name)}</th>" for name in comparison.names)
     rows = []
-    for key, values in found.settings.items():
-        cells = "".join(f"<td>{'–' if own is None else f'<code>{escape(own)}</code>'}</td>" for own in values)
+    for key, values in comparison.settings.items():
+        cells = "".join(f"<td>{'–' if value is None else f'<code>{escape(value)}</code>'}</td>" for value in values)
         rows.append(f'<td class="name"><code>{escape(key)}</code></td>{cells}')
     return f"{heading}{table(head, rows)}</section>"

@@ -19,28 +19,28 @@ MAX_CHARTS = 24
 """Numbers that are drawn against steps, of the leading ones and of the others each."""
 
 
-def bars(found: Comparison, rows: Sequence[Row]) -> str:
-    """A drawing for each unit that has a name: of all rows, or of too many the first of each benchmark."""
+def bars(comparison: Comparison, rows: Sequence[Row]) -> str:
+    """Return a drawing for each named unit, of at most MAX_BARS rows."""
     rows = _leading(rows)
     drawings: list[str] = []
     for unit in dict.fromkeys(row.any.unit for row in rows if row.any.unit):
         alike = [row for row in rows if row.any.unit == unit]
         half = math.ceil(len(alike) / 2)
         for part in (alike[:half], alike[half:]):  # side by side, where the page has room
-            drawings.append(_bars_of(found, part, unit))
+            drawings.append(_bars_of(comparison, part, unit))
     if not any(drawings):
         return ""
-    names = found.names[:MAX_NETWORKS]
+    names = comparison.names[:MAX_NETWORKS]
     marks = legend([(CLASS_COLOURS[place], "o", name) for place, name in enumerate(names)])
     note = whiskers_note([score for row in rows for score in row.scores if score is not None])
-    if len(found.names) > MAX_NETWORKS:
-        note = f"The first {MAX_NETWORKS} of {len(found.names)} checkpoints. {note}"
+    if len(comparison.names) > MAX_NETWORKS:
+        note = f"The first {MAX_NETWORKS} of {len(comparison.names)} checkpoints. {note}"
     caption = f"<figcaption>{note}</figcaption>" if note else ""
     return f'<figure class="bars">{marks}<div class="pair">{"".join(drawings)}</div>{caption}</figure>'
 
 
 def _leading(rows: Sequence[Row]) -> Sequence[Row]:
-    """At most MAX_BARS rows: where there are more, the first of each benchmark before the others."""
+    """Return at most MAX_BARS rows: where there are more, the first of each benchmark before the others."""
     if len(rows) <= MAX_BARS:
         return rows
     first = _firsts(rows)
@@ -48,12 +48,12 @@ def _leading(rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _firsts(rows: Sequence[Row]) -> list[Row]:
-    """The first row of each benchmark."""
+    """Return the first row of each benchmark."""
     return list({row.any.benchmark: row for row in reversed(rows)}.values())[::-1]
 
 
-def _bars_of(found: Comparison, rows: Sequence[Row], unit: str) -> str:
-    num = min(len(found.names), MAX_NETWORKS)
+def _bars_of(comparison: Comparison, rows: Sequence[Row], unit: str) -> str:
+    num = min(len(comparison.names), MAX_NETWORKS)
     groups = [(row.any.heading, [_bar(row, place) for place in range(num)]) for row in rows]
     if not any(bar for _, bars in groups for bar in bars):
         return ""
@@ -67,74 +67,78 @@ def _bar(row: Row, place: int) -> Bar | None:
     return Bar(score.trained, CLASS_COLOURS[place], whiskers(score), place in row.best)
 
 
-def depth_section(found: Comparison) -> str:
-    """Numbers by stage, and against k and the like, a line a checkpoint."""
-    charts = _stage_charts(found) + _family_charts(found)
+def depth_section(comparison: Comparison) -> str:
+    """Return numbers by stage and against k, a line a checkpoint."""
+    charts = _stage_charts(comparison) + _family_charts(comparison)
     if not charts:
         return ""
     return f'<section id="lines"><h2>By stage, and against k</h2><div class="figures">{"".join(charts)}</div></section>'
 
 
-def _by_benchmark(found: Comparison, place: int) -> dict[str, list[Score]]:
+def _by_benchmark(comparison: Comparison, place: int) -> dict[str, list[Score]]:
     scores: dict[str, list[Score]] = {}
-    for score in found.reports[place].scores:
+    for score in comparison.reports[place].scores:
         scores.setdefault(score.benchmark, []).append(score)
     return scores
 
 
-def _stage_charts(found: Comparison) -> list[str]:
-    """One number of each stage; at relative depth where the networks have not the same stages."""
+def _stage_charts(comparison: Comparison) -> list[str]:
+    """Return one chart for each number by stage; at relative depth where the networks' stages differ."""
     by_title: dict[str, dict[int, dict[str, Score]]] = {}
-    for place in range(min(len(found.names), MAX_NETWORKS)):
-        for benchmark, scores in _by_benchmark(found, place).items():
-            for own in stages_of(scores):
-                by_title.setdefault(f"{benchmark}: {own.title}", {})[place] = own.scores
+    for place in range(min(len(comparison.names), MAX_NETWORKS)):
+        for benchmark, scores in _by_benchmark(comparison, place).items():
+            for group in stages_of(scores):
+                by_title.setdefault(f"{benchmark}: {group.title}", {})[place] = group.scores
     charts = []
     for title, members in by_title.items():
         stages = list(next(iter(members.values())))
-        are_alike = all(list(own) == stages for own in members.values())
+        are_alike = all(list(group) == stages for group in members.values())
         lines = []
         for place, by_stage in members.items():
             gap = 1.0 if are_alike else 1 / max(1, len(by_stage) - 1)
-            lines.append(_line(found, place, {depth * gap: score for depth, score in enumerate(by_stage.values())}))
+            lines.append(
+                _line(comparison, place, {depth * gap: score for depth, score in enumerate(by_stage.values())})
+            )
         unit = next(iter(next(iter(members.values())).values())).unit
         x = "stage" if are_alike else "relative depth"
         charts.append(line_chart(lines, x, unit, title, False, stages if are_alike else ()))
     return charts
 
 
-def _family_charts(found: Comparison) -> list[str]:
+def _family_charts(comparison: Comparison) -> list[str]:
     by_title: dict[tuple[str, str], list[Line]] = {}
     units: dict[tuple[str, str], str] = {}
-    for place in range(min(len(found.names), MAX_NETWORKS)):
-        for benchmark, scores in _by_benchmark(found, place).items():
-            for own in families(scores):
-                key = (f"{benchmark}: {own.title}", own.x)
-                by_title.setdefault(key, []).append(_line(found, place, own.scores))
-                units[key] = next(iter(own.scores.values())).unit
+    for place in range(min(len(comparison.names), MAX_NETWORKS)):
+        for benchmark, scores in _by_benchmark(comparison, place).items():
+            for family in families(scores):
+                key = (f"{benchmark}: {family.title}", family.x)
+                by_title.setdefault(key, []).append(_line(comparison, place, family.scores))
+                units[key] = next(iter(family.scores.values())).unit
     return [line_chart(lines, key[1], units[key], key[0]) for key, lines in by_title.items()]
 
 
-def _line(found: Comparison, place: int, scores: Mapping[float, Score]) -> Line:
-    """The numbers of a checkpoint in its colour."""
+def _line(comparison: Comparison, place: int, scores: Mapping[float, Score]) -> Line:
+    """Return the numbers of a checkpoint as a line in its colour."""
     finite = {x: score for x, score in scores.items() if math.isfinite(score.trained)}
     points = [(x, score.trained) for x, score in finite.items()]
-    return Line(found.names[place], points, CLASS_COLOURS[place], bounds=[whiskers(own) for own in finite.values()])
+    return Line(
+        comparison.names[place], points, CLASS_COLOURS[place], bounds=[whiskers(score) for score in finite.values()]
+    )
 
 
-def _points(found: Comparison, row: Row, places: Sequence[int]) -> list[tuple[float, float]]:
-    """A number of the checkpoints of a run: (step, value)."""
-    pairs = [(found.reports[place].step, row.scores[place]) for place in places]
-    return [(float(step), own.trained) for step, own in pairs if own is not None and math.isfinite(own.trained)]
+def _points(comparison: Comparison, row: Row, places: Sequence[int]) -> list[tuple[float, float]]:
+    """Return (step, value) of the checkpoints of a run."""
+    pairs = [(comparison.reports[place].step, row.scores[place]) for place in places]
+    return [(float(step), score.trained) for step, score in pairs if score is not None and math.isfinite(score.trained)]
 
 
-def steps_section(found: Comparison) -> str:
-    """Numbers against the step of training, a line a run."""
-    runs = found.runs
+def steps_section(comparison: Comparison) -> str:
+    """Return numbers against the step of training, a line a run."""
+    runs = comparison.runs
     charts = {True: list[str](), False: list[str]()}
-    headlines = _firsts([row for row in found.rows if row.any.is_headline])
-    for row in found.rows if runs else ():
-        lines = lines_of([(run, _points(found, row, places)) for run, places in runs.items()])
+    headlines = _firsts([row for row in comparison.rows if row.any.is_headline])
+    for row in comparison.rows if runs else ():
+        lines = lines_of([(run, _points(comparison, row, places)) for run, places in runs.items()])
         lines = [line for line in lines if len(line.points) > 1]
         leads = row in headlines or not row.any.unit
         if lines and len(charts[leads]) < MAX_CHARTS:

@@ -92,13 +92,13 @@ def _drawing(board: Leaderboard, metric: str, unit: str, limit: int) -> str:
     for place, row, run, points, at in lines:
         kind, (epoch, value) = rank_class(place, num_best), points[-1]
         seed = f", seed {run.seed}" if len(row.runs) > 1 else ""
-        told = f"{row_name(row)}{seed}\n{metric} {spelled(value)} at epoch {spelled(epoch)}\n"
-        told += f"{run.status}, rank {place + 1}"
+        description = f"{row_name(row)}{seed}\n{metric} {spelled(value)} at epoch {spelled(epoch)}\n"
+        description += f"{run.status}, rank {place + 1}"
         placed = [(x / seconds, y) for x, (_, y) in zip(at, points, strict=True)]
         if len(placed) > 1:
-            chart.line(placed, told, class_=f"curve {kind}", data_row=place, fill=None)
+            chart.line(placed, description, class_=f"curve {kind}", data_row=place, fill=None)
         if run.status != "running" or len(placed) == 1:
-            chart.dot(placed[-1], 2 if kind == "rest" else 3.5, told, class_=f"end {kind}", data_row=place)
+            chart.dot(placed[-1], 2 if kind == "rest" else 3.5, description, class_=f"end {kind}", data_row=place)
     return chart.svg()
 
 

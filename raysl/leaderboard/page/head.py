@@ -1,4 +1,4 @@
-"""The head of a leaderboard's page: what was searched, how far it is, what it took."""
+"""The head of a leaderboard's page: the search, its progress, its best row and its time."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -48,23 +48,23 @@ def head(board: Leaderboard, reload_s: float) -> str:
 
 
 def _bar(board: Leaderboard) -> str:
-    """How many runs there are of each status, as one bar and in words."""
+    """Return how many runs have each status, as one bar and in words."""
     counts = Counter(entry.status for entry in board.entries)
     total = max(board.facts.trials or 0, len(board.entries))
     if not total:
         return '<p class="quiet">No trial has begun.</p>'
     counts["waiting"] += total - len(board.entries)
-    told = [(status, counts[status]) for status in STATUSES if counts[status]]
-    parts = "".join(f'<div class="{status}" style="flex-grow:{num}"></div>' for status, num in told)
-    words = "".join(f'<li><i class="mark {status}">{STATUSES[status]}</i>{num} {status}</li>' for status, num in told)
-    label = ", ".join(f"{num} {status}" for status, num in told)
+    shares = [(status, counts[status]) for status in STATUSES if counts[status]]
+    parts = "".join(f'<div class="{status}" style="flex-grow:{num}"></div>' for status, num in shares)
+    words = "".join(f'<li><i class="mark {status}">{STATUSES[status]}</i>{num} {status}</li>' for status, num in shares)
+    label = ", ".join(f"{num} {status}" for status, num in shares)
     title = f"{total} trial{'s' * (total != 1)}"
     bar = f'<div class="progress" role="img" aria-label="{label}">{parts}</div>'
     return f'<div id="progress">{bar}<ul class="legend"><li><b>{title}</b></li>{words}</ul></div>'
 
 
 def _best(board: Leaderboard) -> str:
-    """The number that leads, for each objective that of the first row, and what the row is."""
+    """Return a card for the best row and one for each objective."""
     run = board.best
     if run is None:
         return ""
@@ -73,12 +73,14 @@ def _best(board: Leaderboard) -> str:
     cards = []
     for objective in board.facts.objectives:
         beside = gains(row, objective.metric, units.get(objective.metric, ""), objective.mode == "min")
-        found, unit = row.numbers.get(objective.metric), units.get(objective.metric, "")
-        if found is None:
+        number, unit = row.numbers.get(objective.metric), units.get(objective.metric, "")
+        if number is None:
             continue
-        big = f"{large(found.mean, unit)}{f' <small>{unit}</small>' if unit else ''}"
+        big = f"{large(number.mean, unit)}{f' <small>{unit}</small>' if unit else ''}"
         interval = (
-            f"95 %: {bounds(found.interval, unit)}" if found.interval and found.interval[0] < found.interval[1] else ""
+            f"95 %: {bounds(number.interval, unit)}"
+            if number.interval and number.interval[0] < number.interval[1]
+            else ""
         )
         cards.append(
             f'<div class="card"><h3>{escape(objective.metric)}</h3><div class="big">{big}</div>'
@@ -92,24 +94,24 @@ def _best(board: Leaderboard) -> str:
     return f'<div class="cards">{first}{"".join(cards)}</div>{sentence}'
 
 
-def _gain(rival: str, found: Gain) -> str:
-    """How far the best row is from a rival."""
-    change = f"{'−' if found.change < 0 else '+'}{large(abs(found.change), found.unit)}"
-    return f'<div class="gain {rival} {found.tone}">{change} vs {COLUMN_TITLES[rival]}</div>'
+def _gain(rival: str, gain: Gain) -> str:
+    """Return the difference between the best row and a rival."""
+    change = f"{'−' if gain.change < 0 else '+'}{large(abs(gain.change), gain.unit)}"
+    return f'<div class="gain {rival} {gain.tone}">{change} vs {COLUMN_TITLES[rival]}</div>'
 
 
 def _times(board: Leaderboard) -> list[str]:
-    """When it was written, how long it took on the clock, and all its runs together."""
+    """Return when the page was written, and how long the sweep and all its runs took."""
     runs: list[Entry] = list(board.entries)
     begun = [run.started for run in runs if run.started is not None]
     ended = [run.ended for run in runs if run.ended is not None]
-    told = []
+    parts = []
     if begun and (last := max(ended) if board.facts.state != "running" and ended else board.facts.written) > min(begun):
-        told.append(f"{duration(last - min(begun))} on the clock")
+        parts.append(f"{duration(last - min(begun))} on the clock")
     if spent := sum(run.costs.get("seconds", 0.0) for run in runs):
-        told.append(f"{duration(spent)} in all runs")
+        parts.append(f"{duration(spent)} in all runs")
     if hours := sum(run.costs.get("gpu_hours", 0.0) for run in runs):
-        told.append(f"{readable(hours)} GPU hours")
+        parts.append(f"{readable(hours)} GPU hours")
     if board.facts.written:
-        told.append(f"written {datetime.fromtimestamp(board.facts.written, UTC):%Y-%m-%d %H:%M:%S} UTC")
-    return told
+        parts.append(f"written {datetime.fromtimestamp(board.facts.written, UTC):%Y-%m-%d %H:%M:%S} UTC")
+    return parts

@@ -1,4 +1,4 @@
-"""How much each setting matters to the objective: by how much a random forest predicts it worse without it."""
+"""How much each setting matters to the objective, by a random forest."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ TREES, REPEATS, SEED = 100, 10, 0
 
 @dataclass(frozen=True)
 class Importance:
-    """What a forest has learned of some rows.
+    """What a forest has learned from some rows.
 
     Args:
         num: rows that it has seen.
@@ -35,7 +35,7 @@ class Importance:
 
 
 def importance(rows: Sequence[Choice], scales: Sequence[Axis], metric: str) -> Importance | None:
-    """Permutation importance (Breiman 2001, Machine Learning 45, section 10) in a forest of `TREES`, always the same.
+    """Return the permutation importance (Breiman 2001, Machine Learning 45, section 10) in a forest with a fixed seed.
 
     Args:
         rows: of the leaderboard; those without the metric are left out.
@@ -45,11 +45,11 @@ def importance(rows: Sequence[Choice], scales: Sequence[Axis], metric: str) -> I
     Returns:
         None where there are fewer than `MIN_ROWS` rows, nothing varies or all have the same number.
     """
-    told = [(row, value) for row in rows if (value := row.value(metric)) is not None]
-    values = np.array([value for _, value in told])
-    if len(told) < MIN_ROWS or not scales or np.ptp(values) == 0:
+    pairs = [(row, value) for row in rows if (value := row.value(metric)) is not None]
+    values = np.array([value for _, value in pairs])
+    if len(pairs) < MIN_ROWS or not scales or np.ptp(values) == 0:
         return None
-    return _of_forest([row for row, _ in told], values, scales)
+    return _of_forest([row for row, _ in pairs], values, scales)
 
 
 def _of_forest(rows: Sequence[Choice], values: np.ndarray, scales: Sequence[Axis]) -> Importance:
@@ -68,14 +68,14 @@ def _of_forest(rows: Sequence[Choice], values: np.ndarray, scales: Sequence[Axis
     fit = float(forest.oob_score_)
     if fit <= 0:
         return Importance(len(rows), fit)
-    found = permutation_importance(model, table, values, n_repeats=REPEATS, random_state=SEED)
-    told = zip(scales, found.importances_mean, found.importances_std, strict=True)
-    settings = [(axis.key, float(mean), float(deviation)) for axis, mean, deviation in told]
+    permuted = permutation_importance(model, table, values, n_repeats=REPEATS, random_state=SEED)
+    losses = zip(scales, permuted.importances_mean, permuted.importances_std, strict=True)
+    settings = [(axis.key, float(mean), float(deviation)) for axis, mean, deviation in losses]
     return Importance(len(rows), fit, tuple(sorted(settings, key=lambda one: -one[1])))
 
 
 def _feature(axis: Axis, row: Choice) -> float:
-    """A setting as a tree sees it; below all others where the row has it not."""
+    """Return a setting as a tree sees it; below all others where the row lacks it."""
     place = axis.place(row)
     if place is None:
         return -1.0 if axis.kind == "category" else -1e9

@@ -29,7 +29,7 @@ class Stretch:
 
 
 def lineage(entries: Sequence[Entry]) -> list[Stretch]:
-    """The runs that have come anywhere, in the order of drawing; empty where none has taken weights.
+    """Return the runs that have trained, in the order of drawing; empty where none has taken weights.
 
     A run without a member of its own takes its parent's line where that is free from its start on, or else the first
     that is.
@@ -37,7 +37,7 @@ def lineage(entries: Sequence[Entry]) -> list[Stretch]:
     if not any(entry.parents for entry in entries):
         return []
     named = {entry.trial: entry for entry in entries}
-    found: dict[str, Stretch] = {}
+    stretches: dict[str, Stretch] = {}
     ends: dict[int, float] = {}
     for entry in sorted(entries, key=lambda entry: entry.index):
         start = entry.parents[0][1] if entry.parents else 0.0
@@ -46,12 +46,12 @@ def lineage(entries: Sequence[Entry]) -> list[Stretch]:
         parent = named.get(entry.parents[0][0]) if entry.parents else None
         lane = entry.member
         if lane is None:
-            above = found.get(parent.trial) if parent else None
+            above = stretches.get(parent.trial) if parent else None
             free = [lane for lane, end in ends.items() if end <= start]
             lane = above.lane if above and above.lane in free else min(free, default=len(ends))
         ends[lane] = entry.epoch
-        found[entry.trial] = Stretch(entry, lane, start, entry.epoch, parent)
-    return list(found.values())
+        stretches[entry.trial] = Stretch(entry, lane, start, entry.epoch, parent)
+    return list(stretches.values())
 
 
 def lineage_section(board: Leaderboard) -> str:

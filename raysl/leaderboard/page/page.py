@@ -1,4 +1,4 @@
-"""`leaderboard.html`: a sweep in one file that loads nothing from elsewhere, also while it runs."""
+"""`leaderboard.html`: a sweep in one file that loads nothing from elsewhere."""
 
 import base64
 import io
@@ -91,7 +91,7 @@ def _read(name: str) -> str:
 
 
 def _neighbours(board: Leaderboard, extras: Extras) -> str:
-    """What the best runs find most similar, side by side."""
+    """Return the nearest neighbours of the best runs, side by side."""
     figures = []
     for best in best_runs(board):
         if picture := extras.neighbours.get(best.run.trial):
@@ -111,7 +111,7 @@ def _neighbours(board: Leaderboard, extras: Extras) -> str:
 
 
 def _configurations(board: Leaderboard, extras: Extras) -> str:
-    """The best configurations, ready to run."""
+    """Return the best configurations, ready to run."""
     folds = []
     for best in best_runs(board):
         if text := extras.configs.get(best.file):
@@ -135,16 +135,16 @@ SHEET = re.compile(r'<section id="neighbours">.*?<img src="data:image/\w+;base64
 
 
 def neighbours_of(report: str) -> str:
-    """The first queries of a run's page with their neighbours, as the `src` of an image; empty where it has none.
+    """Return the first queries of a run's page with their neighbours, as the `src` of an image; empty without any.
 
     Args:
         report: text of a `report.html`.
     """
-    found = SHEET.search(report)
-    if found is None:
+    match = SHEET.search(report)
+    if match is None:
         return ""
     try:
-        sheet = Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGBA")
+        sheet = Image.open(io.BytesIO(base64.b64decode(match[1]))).convert("RGBA")
     except (OSError, ValueError):  # the page was cut off while it was written
         return ""
     rows = NUM_QUERIES * (CELL + FRAME + BAND + GAP) - GAP

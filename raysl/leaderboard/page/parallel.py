@@ -71,9 +71,9 @@ def _drawing(board: Leaderboard, axes: Sequence[Axis]) -> str:
         value = row.numbers[objective.metric].mean
         heights = [*(pole.place(row) for pole in poles), last(value)]
         path = "L".join(f"{left + turn * gap:.1f} {y:.1f}" for turn, y in enumerate(heights))
-        told = f"{row_name(row)}\n{objective.metric} {spelled(value)}, rank {place + 1}"
+        description = f"{row_name(row)}\n{objective.metric} {spelled(value)}, rank {place + 1}"
         style = f"stroke:{shades.colour(row)}"
-        chart.add("path", title=told, d=f"M{path}", class_="thread", style=style, data_row=place)
+        chart.add("path", title=description, d=f"M{path}", class_="thread", style=style, data_row=place)
     for turn, pole in enumerate(poles):
         _draw_pole(chart, left + turn * gap, pole.title, pole.ticks, bottom, turn, gap)
     ticks = [(last(value), text) for value, text in last.ticks]

@@ -110,9 +110,9 @@ def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
             bounds = [min(max(end, low - reach), high + reach) for end in number.interval]
             chart.line([(across / unit, end) for end in bounds], class_=f"reach {rank}", data_row=place, fill=None)
         spent = duration(across) if x == "seconds" else spelled(across)
-        told = f"{row_name(row)}\n{y} {spelled(number.mean)}{interval}\n{x} {spent}, rank {place + 1}"
+        description = f"{row_name(row)}\n{y} {spelled(number.mean)}{interval}\n{x} {spent}, rank {place + 1}"
         point = (across / unit, number.mean)
-        chart.dot(point, 4 if rank == "rest" else 6, told, class_=f"dot {rank}", data_row=place)
+        chart.dot(point, 4 if rank == "rest" else 6, description, class_=f"dot {rank}", data_row=place)
         if rank != "rest":
             places.append((place, row_name(row), chart.x(point[0]), chart.y(point[1])))
     _draw_names(chart, places[::-1])

@@ -1,4 +1,4 @@
-"""The rows of a leaderboard as a table that is whole without a script, which lets it be sorted and filtered."""
+"""The rows of a leaderboard as an HTML table, complete without the script that sorts and filters it."""
 
 from collections.abc import Sequence
 from html import escape
@@ -85,38 +85,40 @@ def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Colum
     units = {name: unit for run in board.entries for name, unit in run.units.items()}
     cells, num_best = [], len(best_runs(board))
     for place, row in enumerate(rows):
-        own = [_rank(place, row, ranks[0], place < num_best), _name(row, board.facts.path)]
-        own += [_number(row.numbers.get(name), units.get(name, ""), name == ranks[0]) for name in ranks]
-        own += [_bare(row.numbers.get(name), units.get(name.removesuffix("/untrained"), "")) for name in rivals]
-        own += [_status(row), ("number", _key(row.epoch), "" if row.epoch is None else f"{row.epoch:.4g}")]
-        own += [("number", str(len(row.counted)), _seeds(row))] * with_seeds
-        own += [_setting(row, name) for name in settings]
-        own += [_number(row.numbers.get(name), units.get(name, "")) for name in others]
-        own += [_bare(row.numbers.get(name), units.get(name, "")) for name in ends]
-        cells.append(own)
+        line = [_rank(place, row, ranks[0], place < num_best), _name(row, board.facts.path)]
+        line += [_number(row.numbers.get(name), units.get(name, ""), name == ranks[0]) for name in ranks]
+        line += [_bare(row.numbers.get(name), units.get(name.removesuffix("/untrained"), "")) for name in rivals]
+        line += [_status(row), ("number", _key(row.epoch), "" if row.epoch is None else f"{row.epoch:.4g}")]
+        line += [("number", str(len(row.counted)), _seeds(row))] * with_seeds
+        line += [_setting(row, name) for name in settings]
+        line += [_number(row.numbers.get(name), units.get(name, "")) for name in others]
+        line += [_bare(row.numbers.get(name), units.get(name, "")) for name in ends]
+        cells.append(line)
     return heads, cells
 
 
 def _foot(board: Leaderboard, heads: Sequence[tuple[str, str]]) -> str:
     """A line each for raw pixels and untrained networks, below the numbers that they were measured for."""
     units = {name: unit for run in board.entries for name, unit in run.units.items()}
-    known = {title: {own.rival: own for own in references(board.choices, title)} for _, title in heads}
+    known = {
+        title: {reference.rival: reference for reference in references(board.choices, title)} for _, title in heads
+    }
     lines = []
     for rival, words in (("pixels", "raw pixels"), ("untrained", "untrained")):
         if not any(rival in found for found in known.values()):
             continue
         cells = []
         for kind, title in heads:
-            own = known[title].get(rival)
-            text = "" if own is None else _range(own, units.get(own.metric, ""))
+            reference = known[title].get(rival)
+            text = "" if reference is None else _range(reference, units.get(reference.metric, ""))
             cells.append(f'<td class="{kind}">{words if title == "run" else text}</td>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
     return f"<tfoot>{''.join(lines)}</tfoot>" if lines else ""
 
 
-def _range(own: Reference, unit: str) -> str:
+def _range(reference: Reference, unit: str) -> str:
     """The number of a rival, or the least and the largest over the rows."""
-    low, high = (Cell(end, unit).text for end in (own.low, own.high))
+    low, high = (Cell(end, unit).text for end in (reference.low, reference.high))
     return low if low == high else f"{low} to {high}"
 
 
@@ -156,23 +158,23 @@ def _report(run: Entry, path: str) -> str:
     return f"{name}/report.html" if folder == path else f"{run.path}/report.html"
 
 
-def _number(found: Number | None, unit: str, is_main: bool = False) -> Column:
+def _number(number: Number | None, unit: str, is_main: bool = False) -> Column:
     """A number, its deviation beside it and its interval beneath."""
     kind = "number main" if is_main else "number"
-    if found is None:
+    if number is None:
         return kind, "", ""
-    if found.deviation == 0:
-        return kind, _key(found.mean), Cell(found.mean, unit).text
-    return kind, _key(found.mean), Cell(found.mean, unit, found.deviation, found.interval).html()
+    if number.deviation == 0:
+        return kind, _key(number.mean), Cell(number.mean, unit).text
+    return kind, _key(number.mean), Cell(number.mean, unit, number.deviation, number.interval).html()
 
 
-def _bare(found: Number | None, unit: str) -> Column:
+def _bare(number: Number | None, unit: str) -> Column:
     """A number without what stands beside it."""
-    return ("number", "", "") if found is None else ("number", _key(found.mean), Cell(found.mean, unit).text)
+    return ("number", "", "") if number is None else ("number", _key(number.mean), Cell(number.mean, unit).text)
 
 
 def _status(row: Choice) -> Column:
-    """What its runs do, and why one failed or was stopped."""
+    """Return the statuses of a row's runs, and why one failed or was stopped."""
     marks = "".join(
         f'<div class="nowrap"><i class="mark {status}">{mark}</i>{escape(words)}</div>'
         for status, mark in STATUSES.items()
@@ -198,7 +200,7 @@ def _setting(row: Choice, name: str) -> Column:
 
 
 def _note(board: Leaderboard) -> str:
-    """What stands beside and beneath the numbers."""
+    """Return what the numbers beside and beneath the values are."""
     rows = board.choices
     lines = []
     if any(number.deviation is not None for row in rows for number in row.numbers.values()):
@@ -207,7 +209,7 @@ def _note(board: Leaderboard) -> str:
         )
     if any(number.n == 1 and number.interval is not None for row in rows for number in row.numbers.values()):
         lines.append("Beneath a number of one seed: its 95 % interval over test images.")
-    if any(own.rival == "pixels" for name in board.rows[0] for own in references(rows, name)):
+    if any(reference.rival == "pixels" for name in board.rows[0] for reference in references(rows, name)):
         lines.append(
             "Last lines: raw pixels in place of features, and networks before training, from the least to the largest "
             "of the rows; knn_top1 is held against those of the benchmark knn."
