@@ -22,7 +22,7 @@ from raysl.components import resolve
 from raysl.config.arguments import text_or_path
 from raysl.config.background import parse_color
 from raysl.data.decode.pixels import CorruptImage
-from raysl.data.given import given_device, given_list, given_split, told_unusable
+from raysl.data.given import describe_unusable, list_images, parse_device, split_images
 from raysl.data.source import Split
 from raysl.data.split import with_background
 from raysl.errors import ConfigError
@@ -95,7 +95,7 @@ class Predictor:
             raise ConfigError(f"batch_size {batch_size!r} is no number of images; give 1 or more")
         if isinstance(device, str) and device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = given_device(device)
+        self.device = parse_device(device)
         self.batch_size = batch_size
         self.checkpoint: Checkpoint = load_checkpoint(text_or_path(checkpoint, "checkpoint", "runs/mine"), trust_code)
         self.backbone = self.checkpoint.backbone.to(self.device)
@@ -114,10 +114,10 @@ class Predictor:
             ConfigError: if there is no image, or some cannot be used; the message has each of them, by its place.
             RunFailed: if a network fails again and again.
         """
-        given = given_list(images)
+        given = list_images(images)
         parts = []
         for first in range(0, len(given), self.batch_size):
-            split = given_split(given[first : first + self.batch_size], first)
+            split = split_images(given[first : first + self.batch_size], first)
             parts.append(self._embedded(with_background(split, parse_color(self.data.background))))
         return torch.cat(parts)
 
@@ -177,7 +177,7 @@ class Predictor:
         except CorruptImage as error:
             raise ConfigError(f"no image can be used; {error}") from error
         if found.corrupt:
-            raise ConfigError(told_unusable(found.corrupt))
+            raise ConfigError(describe_unusable(found.corrupt))
         return found.features[""]
 
     @torch.inference_mode()
@@ -228,7 +228,7 @@ class Predictor:
                 index = np.arange(first, min(first + self.batch_size, split.num_samples))
                 found = embed({"": self.backbone}, split, index, data, self.device)
                 if found.corrupt:
-                    raise ConfigError(told_unusable(found.corrupt))
+                    raise ConfigError(describe_unusable(found.corrupt))
                 parts.append(found.features[""])
                 labels.append(torch.from_numpy(found.labels))
                 names += split.names_of(index)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from raysl.data.sources.listing import folders_in
+from raysl.data.sources.listing import list_folders
 from raysl.errors import ConfigError
 from raysl.storage.addresses import join
 
@@ -34,9 +34,9 @@ def corrupted_folders(uri: str) -> dict[str, list[str]]:
     Raises:
         ConfigError: if a corruption or a severity is missing: the mean would be of something else.
     """
-    folders = {name: join(uri, name) for name in folders_in(uri)}
+    folders = {name: join(uri, name) for name in list_folders(uri)}
     for kind in [name for name in folders if name not in ALEXNET_ERRORS]:
-        inside = folders_in(folders[kind])
+        inside = list_folders(folders[kind])
         folders |= {name: join(folders[kind], name) for name in inside if name in ALEXNET_ERRORS}
     if missing := [name for name in ALEXNET_ERRORS if name not in folders]:
         raise ConfigError(
@@ -45,7 +45,7 @@ def corrupted_folders(uri: str) -> dict[str, list[str]]:
         )
     by_severity = {}
     for name in ALEXNET_ERRORS:
-        inside = folders_in(folders[name])
+        inside = list_folders(folders[name])
         if missing := [str(number) for number in SEVERITIES if str(number) not in inside]:
             raise ConfigError(f"{folders[name]!r} has no folder {missing[0]} of that severity; unpack ImageNet-C anew")
         by_severity[name] = [join(folders[name], str(number)) for number in SEVERITIES]

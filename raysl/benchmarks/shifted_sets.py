@@ -13,7 +13,7 @@ import numpy as np
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.source import Missing, Rows, Split
 from raysl.data.sources.files import FilesSplit
-from raysl.data.sources.listing import is_image, listing
+from raysl.data.sources.listing import is_image, list_files
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -51,7 +51,7 @@ def by_folder(uri: str, classes: Sequence[str], is_masked: bool) -> ShiftedSet:
     Raises:
         ConfigError: if a folder is of no class, or there are no images.
     """
-    found = listing(uri).files
+    found = list_files(uri).files
     files = sorted((file for file in found if is_image(file.path)), key=lambda file: file.path)
     if not files:
         raise ConfigError(f"no images below {uri!r}; give the folder of the set, with a folder for each class")
@@ -75,7 +75,7 @@ def objectnet(uri: str, classes: Sequence[str]) -> ShiftedSet:
     folder = Folder(uri)
     classes_of = _object_classes(folder, len(classes))
     files = sorted(
-        (file for file in listing(uri).files if is_image(file.path) and _folder_of(file.path) in classes_of),
+        (file for file in list_files(uri).files if is_image(file.path) and _folder_of(file.path) in classes_of),
         key=lambda file: file.path,
     )
     if not files:

@@ -180,7 +180,7 @@ def _no_such_config(name: str, asking: Path | None) -> str:
 def _collect(path: Path, above: list[Path], done: dict[Path, ConfigFile]) -> None:
     if path in above:
         circle = " -> ".join(str(p) for p in [*above[above.index(path) :], path])
-        raise ConfigError(f"base: {circle} goes round in a circle; take one base out")
+        raise ConfigError(f"base: {circle} is a circle; remove one base")
     if path in done:
         return
     values = read_file(path)

@@ -1,4 +1,4 @@
-"""Clusters of the images of a dataset, in a Parquet file: what `raysl cluster` writes and ClusterFit learns from."""
+"""Clusters of the images of a dataset in a Parquet file, written by `raysl cluster` and learned by ClusterFit."""
 
 import json
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from raysl.storage.addresses import cut, open_uri, telling
 from raysl.storage.folder import Folder
 
 _NOTE = b"raysl"
-"""Key of what the file says besides its columns."""
+"""Key of the note in the file's metadata."""
 
 
 @dataclass(frozen=True)
 class Assignments:
-    """Each image's cluster.
+    """The cluster of each image.
 
     Args:
-        clusters: int64 [N], in dataset order, of 0 to num_clusters - 1.
+        clusters: int64 [N], in dataset order, 0 to num_clusters - 1.
         num_clusters: K.
         fingerprint: of the images.
         checkpoint: whose features were clustered.
-        names: where each image came from, for readers of the file; empty where that is not known.
+        names: the origin of each image, for people who read the file; empty if unknown.
     """
 
     clusters: Tensor
@@ -39,15 +39,15 @@ class Assignments:
         """Refuse to use the clusters for other images.
 
         Args:
-            num_samples: of the images.
-            fingerprint: of them; empty: not known.
+            num_samples: number of images.
+            fingerprint: of the images; empty: unknown.
 
         Raises:
-            ConfigError: if these are others.
+            ConfigError: if they are not the clustered images.
         """
         if len(self.clusters) != num_samples or fingerprint not in ("", self.fingerprint):
             raise ConfigError(
-                f"the clusters are of {len(self.clusters)} images with the fingerprint {self.fingerprint!r}, and the "
+                f"the clusters are of {len(self.clusters)} images with the fingerprint {self.fingerprint!r}, but the "
                 f"run has {num_samples} with {fingerprint or 'an unknown one'!r}; cluster the images of the run: "
                 f"raysl cluster --checkpoint {self.checkpoint} data.path=..."
             )
@@ -70,14 +70,14 @@ class Assignments:
 
 
 def read_assignments(uri: str) -> Assignments:
-    """The clusters in a file at a local path or a URI.
+    """Read the clusters in a file at a local path or a URI.
 
     Raises:
-        ConfigError: if there is none, or it is another kind of file.
+        ConfigError: if the file is missing or of another kind.
     """
     system, path = open_uri(uri)
     with telling("read", uri), system.open_input_file(path) as file:
-        table = pq.ParquetFile(file).read()  # the threads of read_table may abort at exit, where torch is loaded
+        table = pq.ParquetFile(file).read()  # not read_table: with torch loaded, its threads may abort at exit
     note = json.loads((table.schema.metadata or {}).get(_NOTE, b"{}"))
     if "num_clusters" not in note or {"index", "cluster"} - set(table.column_names):
         raise ConfigError(f"{uri} has no clusters of images; raysl cluster --checkpoint RUN writes such a file")

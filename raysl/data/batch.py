@@ -1,4 +1,4 @@
-"""What a training step gets: the views of a batch of images, and who they are."""
+"""The batch of a training step: views of images, with their indices and labels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from torch import Tensor
 from raysl.hashing import Int64s, hash_words
 from raysl.transforms.random import SampleRandom
 
-_ROWS, _SHARED = crc32(b"batch rows"), crc32(b"batch shared")  # what the keys are for, as the number of a view is
+_ROWS, _SHARED = crc32(b"batch rows"), crc32(b"batch shared")  # parts of the keys, like the number of a view
 
 
 @dataclass(frozen=True)
@@ -21,14 +21,18 @@ class Batch:
 
     Args:
         views: float images by group of views, {"global": [B, V, C, H, W], ...}.
-        index: int64 [B], the samples' stable places in the dataset.
+        index: int64 [B], the samples' indices in the dataset.
         label: int64 [B], -1 where unlabelled.
-        lane: int64 [B], the fixed part of the global batch that a row is in, whatever the number of ranks; default: 0.
-        extras: what the views tell the method, by group: "global.mask" bool [B, V, h, w], "global.rotation" and
+        lane: int64 [B], the fixed part of the global batch of each row, for any number of ranks; default: 0.
+        extras: additional outputs of the views, by group: "global.mask" bool [B, V, h, w], "global.rotation" and
             "patches.permutation" int64 [B, V].
         seed: of the run.
-        epoch, step: where training is.
-        host_index: `index` once more, on the CPU; default: taken from there when it is needed.
+        epoch, step: of training.
+        host_index: a copy of `index` on the CPU; default: copied when it is needed.
+
+    >>> batch = Batch({"global": torch.zeros(2, 1, 3, 8, 8)}, torch.arange(2), torch.tensor([5, 7]))
+    >>> len(batch), batch.map(lambda rows: rows[:1]).label
+    (2, tensor([5]))
     """
 
     views: dict[str, Tensor]
@@ -44,14 +48,14 @@ class Batch:
     def __post_init__(self) -> None:
         if len(self.lane) != len(self.index):
             if len(self.lane):
-                raise ValueError(f"{len(self.lane)} lanes came with {len(self.index)} rows; give one for each, or none")
+                raise ValueError(f"{len(self.lane)} lanes for {len(self.index)} rows; give one for each, or none")
             object.__setattr__(self, "lane", torch.zeros_like(self.index))
 
     def __len__(self) -> int:
         return len(self.index)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
-        """The same batch with `function` applied to each of its tensors; it may choose rows, or move them."""
+        """Return the batch with `function` applied to each of its tensors; it may choose rows, or move them."""
         return replace(
             self,
             views={name: function(view) for name, view in self.views.items()},
@@ -63,20 +67,20 @@ class Batch:
         )
 
     def random(self, slot: str) -> SampleRandom:
-        """Numbers for each row, a function of (seed, epoch, sample index, slot): the same at any number of ranks.
+        """Return random numbers for each row, a function of (seed, epoch, sample index, slot).
 
         Args:
-            slot: what they are for; another one has other numbers.
+            slot: name of their use; each slot has different numbers.
         """
         index = self.index.cpu().numpy() if self.host_index is None else self.host_index
         return SampleRandom(self.seed, self.epoch, np.asarray(index, np.int64), _ROWS).at(crc32(slot.encode()))
 
     def shared(self, slot: str, num_rows: int = 1) -> SampleRandom:
-        """Numbers that the whole global batch shares, a function of (seed, step, slot).
+        """Return random numbers that are the same on all ranks, a function of (seed, step, slot).
 
         Args:
-            slot: what they are for; another one has other numbers.
-            num_rows: how often they are given, once for each row that asks for them.
+            slot: name of their use; each slot has different numbers.
+            num_rows: number of rows, all with the same numbers.
         """
         key = hash_words(self.seed, self.step)
         return SampleRandom(key, 0, np.zeros(num_rows, np.int64), _SHARED).at(crc32(slot.encode()))
@@ -84,17 +88,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class DataInfo:
-    """What a method may know of the dataset before it sees an image."""
+    """Facts about the dataset that a method may use before it sees an image."""
 
     num_samples: int
     num_classes: int
     eval_size: int
     """Side of the square images that benchmarks and users of the backbone feed, `data.image_size`, in pixels."""
     fingerprint: str = ""
-    """Changes when the training images do; empty: not known, as of a list of batches."""
+    """Changes when the training images do; empty if unknown, as for a list of batches."""
 
     @classmethod
     def stored(cls, note: dict[str, Any]) -> "DataInfo":
-        """What a checkpoint's `meta.json` says; the first ones call the size `image_size`."""
+        """Read it from a checkpoint's `meta.json`; early versions call the size `image_size`."""
         eval_size = note.get("eval_size", note.get("image_size", 0))
         return cls(note["num_samples"], note["num_classes"], eval_size, note.get("fingerprint", ""))

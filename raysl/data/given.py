@@ -1,4 +1,4 @@
-"""Images that a caller gives, in memory or by their addresses, as a split."""
+"""Images that a caller passes, in memory or as paths and URIs, as a split."""
 
 import hashlib
 import io
@@ -13,19 +13,19 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.data.sources.files import read_if_there
-from raysl.data.sources.versions import digest_of, versions_of
+from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, Rows, Split, runs
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import open_uri
 
-MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # of Pillow's, which a PNG file keeps as they are
-DEEP = ("I", "F")  # which a TIFF file does
+MODES = ("1", "L", "LA", "P", "RGB", "RGBA")  # Pillow's modes that a PNG file can store
+DEEP = ("I", "F")  # modes that a TIFF file can store
 
-TOLD = 10  # unusable images that a message lists
+MOST_LISTED = 10  # unusable images that a message lists
 
 GivenImage = bytes | np.ndarray | str
-"""An encoded file, pixels as `stored_image` gives them, or the path or URI of a file."""
+"""An encoded file, pixels as `to_stored` returns them, or the path or URI of a file."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class GivenImages(Split):
     Args:
         images: each of them.
         labels: int64 [N], -1 where unlabelled.
-        names: of the images, for messages; default: their places.
+        names: of the images, for messages; default: their numbers.
     """
 
     images: Sequence[GivenImage]
@@ -52,23 +52,23 @@ class GivenImages(Split):
     def content(self) -> Mapping[str, str]:
         digest = hashlib.sha256(self.labels.tobytes())
         for image in self.images:
-            digest.update(_described(image))
+            digest.update(_identify(image))
         return {"pixels": digest.hexdigest()[:16]}
 
     @override
     def written(self, ask: bool = True) -> str:
         files = [open_uri(image) for image in self.images if isinstance(image, str)] if ask else []
-        return digest_of(versions_of(files))
+        return versions_digest(read_versions(files))
 
     @override
     def read(self, index: Int64s) -> Rows:
-        places = index.tolist()
-        names = [f"image {place}" if self.names is None else self.names[place] for place in places]
-        return Rows([_read(self.images[place]) for place in places], self.labels[index], names)
+        numbers = index.tolist()
+        names = [f"image {number}" if self.names is None else self.names[number] for number in numbers]
+        return Rows([_read(self.images[number]) for number in numbers], self.labels[index], names)
 
 
-def _described(image: GivenImage) -> bytes:
-    """Pixels with their shape, an encoded file, or the address of one."""
+def _identify(image: GivenImage) -> bytes:
+    """Return the bytes that identify an image: pixels with their shape, an encoded file, or its address."""
     if isinstance(image, np.ndarray):
         return f"{image.shape}".encode() + image.tobytes()
     return image if isinstance(image, bytes) else image.encode("utf-8", "surrogateescape")
@@ -78,11 +78,11 @@ def _read(image: GivenImage) -> Encoded:
     return read_if_there(*open_uri(image)) if isinstance(image, str) else image
 
 
-def given_list(images: Any) -> list[Any]:
-    """Images one by one, of a list, of a batch as one tensor or array, or of one image.
+def list_images(images: Any) -> list[Any]:
+    """Return a list of images from a list, from a batch as one tensor or array, or from a single image.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if it is empty.
     """
     is_batch = isinstance(images, Tensor | np.ndarray) and images.ndim == 4
     if is_batch or isinstance(images, list | tuple):
@@ -96,66 +96,70 @@ def given_list(images: Any) -> list[Any]:
     return given
 
 
-def given_split(given: Sequence[Any], first: int = 0) -> GivenImages:
-    """Images without labels as a split.
+def split_images(given: Sequence[Any], first: int = 0) -> GivenImages:
+    """Make a split of images without labels.
 
     Args:
-        given: what `stored_image` takes, encoded bytes, paths and URIs.
-        first: place of the first one among all, for messages.
+        given: images as `to_stored` takes them, encoded bytes, paths or URIs.
+        first: number of the first image, for messages.
 
     Raises:
-        ConfigError: with all that are none.
+        ConfigError: listing everything that is not an image.
     """
     stored: list[GivenImage] = []
     names, wrong = [], []
-    for place, image in enumerate(given, first):
-        name = f"images[{place}]"
+    for number, image in enumerate(given, first):
+        name = f"images[{number}]"
         try:
             if isinstance(image, str | os.PathLike):
                 stored.append(str(image))
                 name = f"{name} ({image})"
             else:
-                stored.append(image if isinstance(image, bytes) else stored_image(image, name))
+                stored.append(image if isinstance(image, bytes) else to_stored(image, name))
         except ConfigError as error:
             wrong.append(str(error))
         names.append(name)
     if wrong:
-        raise ConfigError(told_unusable(wrong))
+        raise ConfigError(describe_unusable(wrong))
     return GivenImages(stored, np.full(len(stored), -1, np.int64), names)
 
 
-def told_unusable(problems: Sequence[str]) -> str:
-    """A message of images that cannot be used, a line each."""
+def describe_unusable(problems: Sequence[str]) -> str:
+    """Write a message about images that cannot be used, a line each."""
     if len(problems) == 1:
         return f"an image cannot be used: {problems[0]}"
-    more = "" if len(problems) <= TOLD else f"\nand {len(problems) - TOLD} more"
-    return "\n".join([f"{len(problems)} images cannot be used:", *problems[:TOLD]]) + more
+    more = "" if len(problems) <= MOST_LISTED else f"\nand {len(problems) - MOST_LISTED} more"
+    return "\n".join([f"{len(problems)} images cannot be used:", *problems[:MOST_LISTED]]) + more
 
 
-def stored_image(image: Any, name: str) -> bytes | np.ndarray:
-    """An image in memory as a split has it: pixels uint8 [H, W] or [H, W, 3], or an encoded file.
+def to_stored(image: Any, name: str) -> bytes | np.ndarray:
+    """Convert an image in memory to what a split stores: pixels uint8 [H, W] or [H, W, 3], or an encoded file.
 
     Args:
-        image: a uint8 tensor [3, H, W] or [1, H, W], an array [H, W, 3] or [H, W], or an image of Pillow's.
+        image: a uint8 tensor [3, H, W] or [1, H, W], an array [H, W, 3] or [H, W], or a Pillow image.
         name: for messages.
 
     Raises:
-        ConfigError: if it is none of these, or Pillow cannot read it.
+        ConfigError: if it is anything else, or Pillow cannot read it.
+
+    >>> to_stored(torch.zeros(3, 4, 5, dtype=torch.uint8), "image").shape
+    (4, 5, 3)
     """
     if isinstance(image, Tensor | np.ndarray):
         return _pixels(image, name)
     from PIL import Image, ImageOps
 
     if not isinstance(image, Image.Image):
-        raise ConfigError(f"{name} is a {type(image).__name__}; give a uint8 tensor [3, H, W] or an image of Pillow's")
+        raise ConfigError(f"{name} is a {type(image).__name__}; give a uint8 tensor [3, H, W] or a Pillow image")
     file = io.BytesIO()
     try:
         upright = ImageOps.exif_transpose(image)
         if upright.mode in DEEP:
             upright.save(file, "TIFF")
         else:
-            kept = upright if upright.mode in MODES or upright.mode.startswith("I;16") else upright.convert("RGB")
-            kept.save(file, "PNG", compress_level=1)  # so that transparency and depth mean what they do in a file
+            is_storable = upright.mode in MODES or upright.mode.startswith("I;16")
+            # As a file, so that transparency and depth are treated as in files.
+            (upright if is_storable else upright.convert("RGB")).save(file, "PNG", compress_level=1)
     except (OSError, ValueError, SyntaxError) as error:
         raise ConfigError(f"{name} cannot be read by Pillow: {error}; leave it out") from error
     return file.getvalue()
@@ -167,23 +171,23 @@ def _pixels(image: Tensor | np.ndarray, name: str) -> np.ndarray:
     if image.dtype not in (torch.uint8, np.uint8) or channels not in (1, 3) or 0 in image.shape:
         raise ConfigError(
             f"{name} is {image.dtype} {list(image.shape)}; give pixels from 0 to 255 as uint8 "
-            f"{'[3, H, W]' if is_tensor else '[H, W, 3]'}, not normalised, or an image of Pillow's"
+            f"{'[3, H, W]' if is_tensor else '[H, W, 3]'}, not normalised, or a Pillow image"
         )
     pixels = image.cpu().numpy() if isinstance(image, Tensor) else image
     pixels = pixels.transpose(1, 2, 0) if is_tensor and pixels.ndim == 3 else pixels
     return pixels[:, :, 0] if pixels.ndim == 3 and channels == 1 else pixels
 
 
-def given_device(device: torch.device | str) -> torch.device:
-    """The device of that name.
+def parse_device(device: torch.device | str) -> torch.device:
+    """Return the device of this name.
 
     Raises:
-        ConfigError: if there is none, or it is not on this machine.
+        ConfigError: if torch does not know it, or this machine does not have it.
     """
     try:
-        found = torch.device(device)
+        parsed = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise ConfigError(f"device: {device!r} is none that torch knows; give 'cpu' or 'cuda'") from error
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device: {device!r}, and torch sees no GPU here; give 'cpu'")
-    return found
+        raise ConfigError(f"device: torch does not know {device!r}; give 'cpu' or 'cuda'") from error
+    if parsed.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device: {device!r}, but torch finds no GPU here; give 'cpu'")
+    return parsed

@@ -91,7 +91,7 @@ def _is_of_the_images(field: Field[Any]) -> bool:
     return field.name in _OF_THE_IMAGES or bool(field.metadata.get("of_the_images", False))
 
 
-def source_of(config: DataConfig) -> Source:
+def make_source(config: DataConfig) -> Source:
     """Return the source that these settings describe."""
     source = resolve("source", config.name)(config)
     assert isinstance(source, Source)

@@ -13,7 +13,7 @@ from raysl.config.arguments import run_config
 from raysl.config.background import parse_color
 from raysl.config.schema import RunConfig
 from raysl.data.batch import Batch
-from raysl.data.given import GivenImage, GivenImages, given_device, stored_image
+from raysl.data.given import GivenImage, GivenImages, parse_device, to_stored
 from raysl.data.split import with_background
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import ConfigError
@@ -86,7 +86,7 @@ def views(
     split = with_background(GivenImages(given, _check_labels(labels, len(given))), parse_color(config.data.background))
     setup, classes = Setup.of(config, split.num_samples, len(split.classes)), Classes.of(config)
     loader = make_loader(setup, split, check_views(setup, classes), augment_in_task=True)
-    stream = LocalBatches(loader, dist.rank(), dist.world(), given_device(device))
+    stream = LocalBatches(loader, dist.rank(), dist.world(), parse_device(device))
     if epoch is None:
         return stream
     if type(epoch) is not int or epoch < 0:
@@ -105,7 +105,7 @@ def _check_images(images: Any) -> list[GivenImage]:
         raise ConfigError(f"images: a {type(images).__name__} is not a list of images; give one") from error
     if not given:
         raise ConfigError("images: the list is empty; give at least as many as train.batch_size")
-    return [stored_image(image, f"images[{number}]") for number, image in enumerate(given)]
+    return [to_stored(image, f"images[{number}]") for number, image in enumerate(given)]
 
 
 def _check_labels(labels: Sequence[int] | None, num: int) -> Int64s:

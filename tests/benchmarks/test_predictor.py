@@ -236,7 +236,7 @@ def test_every_image_that_cannot_be_used_is_named(folder: Path, predictor: Any) 
          "the searched labels range from -1 to -1"),
         (lambda p: raysl.Predictor("runs/none"), "runs/none"),
         (lambda p: raysl.Predictor(p.checkpoint.uri, batch_size=0), "batch_size 0 is no number of images"),
-        (lambda p: raysl.Predictor(p.checkpoint.uri, device="gpu"), "device: 'gpu' is none that torch knows"),
+        (lambda p: raysl.Predictor(p.checkpoint.uri, device="gpu"), "device: torch does not know 'gpu'"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_is_refused(predictor: Any, ask: Any, told: str) -> None:

@@ -83,6 +83,6 @@ def test_shared_numbers_are_those_of_every_rank_and_of_the_step(loader: Loader) 
 
 
 def test_a_batch_with_another_number_of_lanes_than_rows_is_refused() -> None:
-    with pytest.raises(ValueError, match="2 lanes came with 3 rows; give one for each, or none"):
+    with pytest.raises(ValueError, match="2 lanes for 3 rows; give one for each, or none"):
         Batch({}, torch.arange(3), torch.arange(3), torch.zeros(2, dtype=torch.int64))
     assert Batch({}, torch.arange(3), torch.arange(3)).lane.tolist() == [0, 0, 0]

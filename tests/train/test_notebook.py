@@ -138,7 +138,7 @@ def test_other_arguments_are_refused_too() -> None:
         raysl.views(settings(), images(), labels=[1, 2])
     with pytest.raises(ConfigError, match=r"labels: .*; give a whole number for each image"):
         raysl.views(settings(), images(), labels=["cat"] * NUM)  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match="device: 'gpu' is none that torch knows"):
+    with pytest.raises(ConfigError, match="device: torch does not know 'gpu'"):
         raysl.views(settings(), images(), device="gpu")
 
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from raysl.data.decode.decode import CorruptImage, decode
 from raysl.data.sources.files import read_if_there
-from raysl.data.sources.listing import files_in
+from raysl.data.sources.listing import list_folder_files
 from raysl.data.split import Missing, Rows, Split
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -49,7 +49,7 @@ class Files:
         Raises:
             ConfigError: if one of them is not there.
         """
-        present = files_in(uri) if Folder(uri).exists() else {}
+        present = list_folder_files(uri) if Folder(uri).exists() else {}
         if absent := [name for name in names if name not in present]:
             raise ConfigError(
                 f"{len(absent):,} of the {len(names):,} files that {listed_in} lists are not in {uri!r}, first "

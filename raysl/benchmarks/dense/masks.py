@@ -15,7 +15,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from raysl.benchmarks.dense.files import Files, TargetSplit, even_part, lines_of
-from raysl.data.decode.decode import opened
+from raysl.data.decode.decode import open_image
 from raysl.data.decode.pixels import CorruptImage
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
@@ -105,7 +105,7 @@ def indices(data: bytes) -> np.ndarray:
     Raises:
         CorruptImage: if it is no image of one number a pixel.
     """
-    with opened(data) as file:
+    with open_image(data) as file:
         if file.mode not in ("P", "L"):
             raise CorruptImage(f"an image of the mode {file.mode}, and masks have one number of 8 bits a pixel")
         return np.array(file)

@@ -11,7 +11,7 @@ from scipy.io import loadmat
 from raysl.benchmarks.instance_retrieval.plain_pickle import read_plain
 from raysl.benchmarks.instance_retrieval.protocols import Task
 from raysl.benchmarks.instance_retrieval.truth import ImageFiles, Images, InstanceSet, box_of, folder_of, places
-from raysl.data.sources.listing import folders_in
+from raysl.data.sources.listing import list_folders
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.folder import Folder
@@ -121,7 +121,7 @@ def buildings(folder: Folder) -> InstanceSet:
     They lie in the folder itself or one inside; all images below are searched, the queries' own among them.
     """
     marks = "_query.txt"
-    candidates = (folder, *(folder.child(name) for name in sorted(folders_in(folder.uri))))
+    candidates = (folder, *(folder.child(name) for name in sorted(list_folders(folder.uri))))
     lists = next((inner for inner in candidates if any(name.endswith(marks) for name in inner.names())), None)
     if lists is None:
         raise ConfigError(f"no *{marks} in {folder.uri!r} or a folder inside; give path= the images and ground truth")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from raysl.benchmarks.instance_retrieval.protocols import Task
-from raysl.data.sources.listing import is_image, listing
+from raysl.data.sources.listing import is_image, list_files
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.folder import Folder
@@ -58,7 +58,7 @@ class ImageFiles:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self.paths = sorted(file.path for file in listing(uri).files if is_image(file.path))
+        self.paths = sorted(file.path for file in list_files(uri).files if is_image(file.path))
         if not self.paths:
             raise ConfigError(f"no images below {uri!r}; give the folder of the whole dataset")
         self._by_stem: dict[str, list[str]] = {}

@@ -101,13 +101,13 @@ def image_size(image: Encoded) -> tuple[int, int]:
     elif _is_plain_png(image):
         height, width, orientation = *_png_size(image), 1
     else:
-        with opened(image) as file:
+        with open_image(image) as file:
             height, width, orientation = file.height, file.width, _read_orientation(file)
     return (width, height) if orientation >= 5 else (height, width)
 
 
 @contextmanager
-def opened(data: bytes) -> "Iterator[Image]":
+def open_image(data: bytes) -> "Iterator[Image]":
     """Open a file of one of FORMATS and of an allowed size with Pillow; every failure becomes a CorruptImage.
 
     Raises:
@@ -142,7 +142,7 @@ def _decode_jpeg(data: bytes, reduce: int) -> Tensor:
 
 def _decode_reduced(data: bytes, height: int, width: int, reduce: int) -> Tensor:
     """Decode with libjpeg's scaled inverse transform; Pillow chooses the scale, so its choice is checked."""
-    with opened(data) as file:
+    with open_image(data) as file:
         if file.height >= reduce and file.width >= reduce:
             file.draft("RGB", (file.width // reduce, file.height // reduce))
         if file.size != (width, height):
@@ -155,7 +155,7 @@ def _decode_by_pillow(data: bytes, background: Color | None) -> tuple[Tensor, in
 
     torchvision decodes PNG files faster, but damaged ones crash the process.
     """
-    with opened(data) as file:
+    with open_image(data) as file:
         file.load()
         return _pixels(file, background, data), _read_orientation(file)
 

@@ -11,7 +11,7 @@ import numpy as np
 from raysl.components import resolve
 from raysl.config.background import Color
 from raysl.config.schema import DataConfig
-from raysl.data.decode.decode import CorruptImage, Encoded, decode, opened
+from raysl.data.decode.decode import CorruptImage, Encoded, decode, open_image
 from raysl.data.ingest.split_parts import SplitPart, Spread, cut_parts, in_process, open_splits
 from raysl.data.source import Split
 from raysl.data.sources.listing import ENDINGS, IMAGES
@@ -188,7 +188,7 @@ def _describe_problems(image: Encoded, name: str, kinds: Counter[str], backgroun
         kinds["gray"] += image.ndim == 2
         return problems
     assert isinstance(image, bytes)
-    with opened(image) as file:
+    with open_image(image) as file:
         kind, mode = file.format or "unknown", file.mode
         has_alpha = mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in file.info
     kinds[kind] += 1

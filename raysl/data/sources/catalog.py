@@ -1,4 +1,4 @@
-"""A dataset by its name in the catalog: names of datasets, and the settings of the sources that read them."""
+"""Catalogs: names of datasets, and the settings of the sources that read them."""
 
 import difflib
 import os
@@ -16,7 +16,7 @@ from raysl.config.fields import component_class, settings_of
 from raysl.config.files import CATALOG_FILE, packaged_folder, read_file
 from raysl.config.load import node_from_dict
 from raysl.config.schema import DataConfig
-from raysl.data.source import Source, Split, check_inner, source_of
+from raysl.data.source import Source, Split, check_inner, make_source
 from raysl.errors import ConfigError
 
 OWN_CATALOG = "RAYSL_CATALOG"
@@ -25,15 +25,15 @@ _KEY = "data"
 
 
 class Catalog(Source):
-    """A dataset that a catalog names: the packaged one, or your own, whose file RAYSL_CATALOG names.
+    """A dataset by its name in a catalog: the packaged one, or your own file in the variable RAYSL_CATALOG.
 
-    A catalog says where images and labels lie. The settings of the pipeline (image size, normalisation and so on) and
-    `label_type` are those of this node; in a catalog they are refused.
+    A catalog has the locations of images and labels. The settings of the pipeline (image size, normalisation and so on)
+    and `label_type` belong to this node and are refused in a catalog.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(DataConfig):
-        """Which dataset."""
+        """The name of the dataset."""
 
         name: str = "catalog"
         dataset: str | None = None
@@ -53,7 +53,7 @@ class Catalog(Source):
             raise ConfigError("catalog needs data.dataset=, the name of a dataset, such as imagenet1k")
         config, file = dataset_config(self.config.dataset)
         check_inner(config, f"{file}: {self.config.dataset}")
-        return source_of(config), file
+        return make_source(config), file
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Entry:
     """A dataset of a catalog.
 
     Args:
-        settings: of its source, plain, with the `name` of the source.
-        file: the catalog that it stands in.
+        settings: of its source, as plain values, with the `name` of the source.
+        file: its catalog.
     """
 
     settings: dict[str, Any]
@@ -70,32 +70,32 @@ class Entry:
 
 
 def catalog_files() -> list[Path]:
-    """The user's own catalog, which the variable RAYSL_CATALOG names, before the packaged one."""
-    own = os.environ.get(OWN_CATALOG)
+    """Return the catalogs: the user's, in the variable RAYSL_CATALOG, before the packaged one."""
+    users = os.environ.get(OWN_CATALOG)
     packaged = packaged_folder() / CATALOG_FILE
-    return [packaged] if not own else [Path(own).expanduser().absolute(), packaged]
+    return [packaged] if not users else [Path(users).expanduser().absolute(), packaged]
 
 
 def entries() -> dict[str, Entry]:
-    """All datasets by name. One that stands in several catalogs is taken from the first.
+    """Read all datasets of the catalogs, by name; the first catalog with a name counts.
 
     Raises:
-        ConfigError: if a catalog is missing, or is no YAML of names and settings.
+        ConfigError: if a catalog is missing, or is not a YAML file of names and settings.
     """
-    found: dict[str, Entry] = {}
+    datasets: dict[str, Entry] = {}
     for file in catalog_files():
         for name, settings in _read(file).items():
-            found.setdefault(name, Entry(settings, file))
-    return found
+            datasets.setdefault(name, Entry(settings, file))
+    return datasets
 
 
 def dataset_config(name: str) -> tuple[DataConfig, Path]:
-    """Settings of a dataset's source, and the catalog that they stand in.
+    """Return the settings of a dataset's source, and the catalog that has them.
 
     `{root}` in a text stands for the folder of all datasets: the variable RAYSL_DATA, by default `~/data`.
 
     Raises:
-        ConfigError: if no catalog names the dataset, its settings are wrong, or it leads to itself.
+        ConfigError: if no catalog has the dataset, its settings are wrong, or it contains itself.
     """
     known = entries()
     if name not in known:
@@ -109,9 +109,9 @@ def dataset_config(name: str) -> tuple[DataConfig, Path]:
     where = f"{entry.file}: {name}"
     _check_keys(settings, where)
     try:
-        return node_from_dict(DataConfig, _rooted(settings), _KEY), entry.file
+        return node_from_dict(DataConfig, _replace_root(settings), _KEY), entry.file
     except ConfigError as error:
-        lines = str(error).replace(f"{_KEY}.", "").splitlines()  # an entry has no place in the settings of a run
+        lines = str(error).replace(f"{_KEY}.", "").splitlines()  # an entry is not a node of a run's settings
         raise ConfigError("\n".join(f"{where}: {line}" for line in lines)) from error
 
 
@@ -125,34 +125,32 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _check_circle(name: str, known: Mapping[str, Entry], above: tuple[str, ...]) -> None:
-    """Refuse a dataset that is made of itself."""
+    """Refuse a dataset that contains itself."""
     if name in above:
         round_trip = " -> ".join((*above[above.index(name) :], name))
-        raise ConfigError(
-            f"{known[name].file}: {round_trip} goes round in a circle; give {name} a source that has images"
-        )
-    for inner in _named_in(known[name].settings):
+        raise ConfigError(f"{known[name].file}: {round_trip} is a circle; give {name} a source that has images")
+    for inner in _iterate_names(known[name].settings):
         if inner in known:
             _check_circle(inner, known, (*above, name))
 
 
-def _named_in(settings: Any) -> Iterator[str]:
-    """Datasets of catalogs that settings name."""
+def _iterate_names(settings: Any) -> Iterator[str]:
+    """Yield the names of the catalogs' datasets in settings."""
     if not isinstance(settings, dict):
         return
     if settings.get("name") in ("catalog", ALIASES["source"]["catalog"]) and isinstance(settings.get("dataset"), str):
         yield settings["dataset"]
     for value in settings.values():
-        yield from _named_in(value)
+        yield from _iterate_names(value)
 
 
 def _check_keys(settings: Any, where: str) -> None:
-    """Refuse what is no source, and settings that it does not have."""
+    """Refuse settings that do not name a source, or that it does not have."""
     if not isinstance(settings, dict):
-        raise ConfigError(f"{where}: {show(settings)} is no source; write {{name: image_folder, path: ...}}")
+        raise ConfigError(f"{where}: {show(settings)} is not a source; write {{name: image_folder, path: ...}}")
     if not isinstance(settings.get("name"), str):
         names = ", ".join(sorted(ALIASES["source"]))
-        raise ConfigError(f"{where}: has no name of a source; write {{name: NAME, ...}} with one of {names}")
+        raise ConfigError(f"{where}: the name of a source is missing; write {{name: NAME, ...}} with one of {names}")
     try:
         known = list(settings_of(component_class(DataConfig, settings["name"])))
     except ConfigError as error:
@@ -167,10 +165,10 @@ def _check_keys(settings: Any, where: str) -> None:
                 _check_keys({"name": one} if isinstance(one, str) else one, f"{where}: sources.{inner}")
 
 
-def _rooted(value: Any) -> Any:
-    """Settings with `{root}` replaced."""
+def _replace_root(value: Any) -> Any:
+    """Replace `{root}` in settings."""
     if isinstance(value, str):
         return value.replace("{root}", os.environ.get(ROOT) or os.path.expanduser("~/data"))
     if isinstance(value, dict):
-        return {key: _rooted(item) for key, item in value.items()}
-    return [_rooted(item) for item in value] if isinstance(value, list) else value
+        return {key: _replace_root(item) for key, item in value.items()}
+    return [_replace_root(item) for item in value] if isinstance(value, list) else value

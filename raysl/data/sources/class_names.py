@@ -1,4 +1,4 @@
-"""Labels as datasets write them, integers or names, to the numbers of classes."""
+"""Labels: parsing and checking the integers or names in datasets, and numbering their classes."""
 
 import json
 import re
@@ -10,38 +10,42 @@ import numpy as np
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
-LABELS = "label"  # the column or field of labels that may be absent; one that the user names may not
-LARGEST = 10_000_000  # a number above it is an id
+LABELS = "label"
+"""Default column or field of labels; it may be missing, one that the user names may not."""
+LARGEST = 10_000_000  # larger numbers are ids, not classes
 _SHOWN = 5
 
 
-def parsed(values: Sequence[Any], origin: str) -> np.ndarray:
-    """Labels of one class each: int64 [N] where all are whole numbers, else texts [N].
+def parse_labels(values: Sequence[Any], origin: str) -> np.ndarray:
+    """Parse labels of one class each: int64 [N] if all are whole numbers, else texts [N].
 
     Args:
-        values: integers, also as 1.0, which pandas writes, or texts; None and empty texts are unlabelled: -1, or an
-            empty text.
-        origin: where they stand, for messages.
+        values: integers, also written as 1.0 like pandas does, or texts; None and empty texts are unlabelled and become
+            -1 or an empty text.
+        origin: file of the labels, for messages.
 
     Raises:
         ConfigError: if a value is neither integer nor text, or a number is below -1 or above LARGEST.
+
+    >>> parse_labels(["3", "1.0", None], "labels.csv")
+    array([ 3,  1, -1])
     """
     wrong = next((value for value in values if not _is_label(value)), None)
     if wrong is not None:
         raise ConfigError(f"{origin} has the label {wrong!r}; write integers or names")
     try:
-        numbers = [-1 if value is None or value == "" else whole(value) for value in values]
+        numbers = [-1 if value is None or value == "" else parse_whole(value) for value in values]
     except ValueError:
         return np.array(["" if value is None else str(value) for value in values], str)
     check_range(min(numbers, default=-1), max(numbers, default=-1), origin)
     return np.array(numbers, np.int64)
 
 
-def whole(value: int | float | str) -> int:
-    """An integer, of a number or a text such as `1` or `1.0`.
+def parse_whole(value: int | float | str) -> int:
+    """Parse an integer from a number or a text such as `1` or `1.0`.
 
     Raises:
-        ValueError: if it is none.
+        ValueError: if it is not an integer.
     """
     try:
         return int(value)
@@ -56,11 +60,11 @@ def _is_label(value: Any) -> bool:
 
 
 def check_numbers(labels: np.ndarray, origin: str) -> None:
-    """Refuse integers that are no labels.
+    """Refuse integers that cannot be labels.
 
     Args:
         labels: int [N], or [N, K] of a multi-label dataset.
-        origin: where they stand, for messages.
+        origin: file of the labels, for messages.
 
     Raises:
         ConfigError: if a label is below -1 or above LARGEST, or one of several is not -1, 0 or 1.
@@ -70,17 +74,17 @@ def check_numbers(labels: np.ndarray, origin: str) -> None:
         return
     is_wrong = (labels < -1) | (labels > 1)
     if is_wrong.any():
-        rule = "of several labels each is 1 for present, 0 for absent or -1 for ignore"
+        rule = "multi-label entries are 1 for present, 0 for absent or -1 for ignore"
         raise ConfigError(f"{origin} has the label {labels[is_wrong][0]}; {rule}")
 
 
 def check_range(least: int, most: int, origin: str, num_classes: int | None = None) -> None:
-    """Refuse integers that are no labels, or number no class.
+    """Refuse integers that cannot be labels, or have no class.
 
     Args:
-        least, most: the smallest and the largest label, of any size.
-        origin: where they stand, for messages.
-        num_classes: classes that there are; default: the labels say so themselves.
+        least, most: the smallest and the largest label.
+        origin: file of the labels, for messages.
+        num_classes: number of classes; default: any.
 
     Raises:
         ConfigError: if a label is below -1 or above LARGEST, or is not below `num_classes`.
@@ -89,8 +93,8 @@ def check_range(least: int, most: int, origin: str, num_classes: int | None = No
         raise ConfigError(f"{origin} has the label {least}; labels are 0, 1, ..., and -1 is unlabelled")
     if num_classes is not None and most >= num_classes:
         raise ConfigError(
-            f"{origin} has the label {most}, and the training images, or data.classes=, have {num_classes:,} classes; "
-            "number and name them alike"
+            f"{origin} has the label {most}, but the training images, or data.classes=, have {num_classes:,} classes; "
+            "number the classes in the same way"
         )
     if most > LARGEST:
         raise ConfigError(
@@ -100,7 +104,11 @@ def check_range(least: int, most: int, origin: str, num_classes: int | None = No
 
 
 def class_names(labels: np.ndarray) -> tuple[str, ...]:
-    """Names of the classes by number: the texts, sorted, or else the numbers up to the largest one."""
+    """Return the names of the classes: the texts, sorted, or the numbers up to the largest one.
+
+    >>> class_names(np.array(["dog", "cat", ""]))
+    ('cat', 'dog')
+    """
     if labels.ndim == 2:
         return tuple(str(number) for number in range(labels.shape[1]))
     if labels.dtype.kind == "U":
@@ -108,56 +116,53 @@ def class_names(labels: np.ndarray) -> tuple[str, ...]:
     return tuple(str(number) for number in range(int(labels.max(initial=-1)) + 1))
 
 
-def numbered(texts: np.ndarray, classes: tuple[str, ...], origin: str) -> Int64s:
-    """Numbers of the classes that texts name, -1 where they are empty.
+def number_labels(texts: np.ndarray, classes: tuple[str, ...], origin: str) -> Int64s:
+    """Replace the names of classes by their numbers; empty texts become -1.
 
     Raises:
-        ConfigError: if a name is none of the classes.
+        ConfigError: if a name is not one of the classes.
     """
-    found, place = np.unique(texts, return_inverse=True)
-    number_of = {"": -1} | {name: number for number, name in enumerate(classes)}
-    unknown = [name for name in found.tolist() if name not in number_of]
+    names, inverse = np.unique(texts, return_inverse=True)
+    numbers = {"": -1} | {name: number for number, name in enumerate(classes)}
+    unknown = [name for name in names.tolist() if name not in numbers]
     if unknown:
         some = ", ".join(repr(name) for name in unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
-        raise ConfigError(f"{origin} has labels that no training image has: {some}; name classes alike in both")
-    return np.array([number_of[name] for name in found.tolist()], np.int64)[place.reshape(-1)]
+        raise ConfigError(f"{origin} has labels that no training image has: {some}; use the same names in both")
+    return np.array([numbers[name] for name in names.tolist()], np.int64)[inverse.reshape(-1)]
 
 
-def label_of(content: bytes, kind: str, label_key: str | None, where: str) -> int | None:
-    """A label from a member.
+def read_member_label(content: bytes, kind: str, label_key: str | None, where: str) -> int | None:
+    """Read a label from a member of a tar; None if it has no such field.
 
     Args:
         content: an integer in text, or a JSON object.
         kind: `cls` or `json`.
         label_key: the field of the object.
-        where: it stands, for messages.
-
-    Returns:
-        The label, None where there is no such field.
+        where: name of the member, for messages.
 
     Raises:
-        ConfigError: if it is no integer, or out of its range.
+        ConfigError: if the label is not an integer, or out of its range.
     """
-    label = _integer(content, where) if kind == "cls" else _field(content, label_key, where)
+    label = _parse_text(content, where) if kind == "cls" else _parse_field(content, label_key, where)
     if label is not None:
         check_range(label, label, where)
     return label
 
 
-def _integer(content: bytes, where: str) -> int:
+def _parse_text(content: bytes, where: str) -> int:
     try:
-        return whole(content.decode())
+        return parse_whole(content.decode())
     except ValueError as error:
         raise ConfigError(f"{where} holds {content[:40]!r}, not an integer") from error
 
 
-def _field(content: bytes, label_key: str | None, where: str) -> int | None:
+def _parse_field(content: bytes, label_key: str | None, where: str) -> int | None:
     try:
         fields = json.loads(content)
     except ValueError as error:
-        raise ConfigError(f"{where} is no JSON: {error}") from error
+        raise ConfigError(f"{where} is not JSON: {error}") from error
     label = fields.get(label_key) if isinstance(fields, dict) else None
-    if isinstance(label, float) and label.is_integer():  # as pandas writes integers of a column that lacks some
+    if isinstance(label, float) and label.is_integer():  # pandas writes the integers of a column with missing values so
         return int(label)
     if label is not None and (isinstance(label, bool) or not isinstance(label, int)):
         raise ConfigError(f"{where}: {label_key} is {label!r}, not an integer; set data.label_key= to another field")

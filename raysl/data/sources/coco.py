@@ -1,4 +1,4 @@
-"""COCO: which of 80 categories are in a picture."""
+"""COCO: which of 80 categories an image contains."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing_extensions import override
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
-from raysl.data.sources.files import FilesSplit, check_present, sizes_of
+from raysl.data.sources.files import FilesSplit, check_present, file_sizes
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 
@@ -21,10 +21,10 @@ FIELDS = {"images": ("id", "file_name"), "annotations": ("image_id", "category_i
 
 
 class COCO(Source):
-    """COCO, multi-label: 1 where an image has an object of the category, -1 where it has only crowds of it, else 0.
+    """COCO, multi-label: 1 if an image has an object of the category, -1 if it has only crowds of it, else 0.
 
-    Labels are made of `annotations/instances_{set}.json`; categories are in the order of their ids and images in that
-    of theirs, those without objects included. Source: Lin et al., Microsoft COCO, ECCV 2014.
+    Labels come from `annotations/instances_{set}.json`; categories and images, including those without objects, are
+    ordered by their ids. Source: Lin et al., Microsoft COCO, ECCV 2014.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ class COCO(Source):
 
         name: str = "coco"
         path: Location | None = None
-        """Folder or URI with `annotations` and the folders of the images, as `train2017`, or those in `images`."""
+        """Folder or URI with `annotations`, and the images in folders such as `train2017` or `images/train2017`."""
         train_set: str | None = None
         """Set of the training images. Default: train2017, else train2014."""
         test_set: str | None = None
@@ -82,16 +82,16 @@ class COCO(Source):
 
 
 def _content(folder: Folder, chosen: str) -> dict[str, Any]:
-    """The parts of an annotation file that are needed."""
+    """Read the needed parts of an annotation file."""
     name = f"annotations/instances_{chosen}.json"
     if not folder.exists(name):
-        raise ConfigError(f"no {folder.uri_of(name)}; give data.train_set= and data.test_set= sets that are there")
+        raise ConfigError(f"no {folder.uri_of(name)}; give data.train_set= and data.test_set= sets that exist")
     try:
         read = json.loads(folder.read(name))
         content = {key: read[key] for key in FIELDS}
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{folder.uri_of(name)} is no COCO annotation file, "
+            f"{folder.uri_of(name)} is not a COCO annotation file, "
             f"an object of images, annotations and categories: {error}"
         ) from error
     for key, fields in FIELDS.items():
@@ -117,15 +117,15 @@ def _split(folder: Folder, chosen: str, content: dict[str, Any], categories: Seq
     row = {image["id"]: number for number, image in enumerate(images)}
     column = {identity: number for number, (identity, _) in enumerate(categories)}
     labels = np.zeros((len(images), len(categories)), np.int8)
-    for is_single in (False, True):  # a single object overrules a crowd
+    for is_single in (False, True):  # last, so that a single object overrides a crowd
         for note in content["annotations"]:
             if bool(note.get("iscrowd")) == is_single:
                 continue
             if note["image_id"] not in row or note["category_id"] not in column:
                 raise ConfigError(
-                    f"{listed_in}: the annotation {note.get('id')} is of the image {note['image_id']} and the category "
-                    f"{note['category_id']}, which the file does not list both"
+                    f"{listed_in}: the annotation {note.get('id')} names the image {note['image_id']} and the category "
+                    f"{note['category_id']}, of which the file lists at most one"
                 )
             labels[row[note["image_id"]], column[note["category_id"]]] = 1 if is_single else -1
     names, mtimes = tuple(name for _, name in categories), (file.mtime_ns for file in present)
-    return FilesSplit(uri, files, labels, names, sizes_of(present), mtimes=mtimes)
+    return FilesSplit(uri, files, labels, names, file_sizes(present), mtimes=mtimes)

@@ -1,4 +1,4 @@
-"""Several datasets, one after the other."""
+"""Several datasets, one after another."""
 
 import hashlib
 from collections.abc import Sequence
@@ -9,21 +9,21 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.schema import DataConfig
-from raysl.data.source import Rows, Source, Split, check_inner, source_of
+from raysl.data.source import Rows, Source, Split, check_inner, make_source
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
 
 class Concat(Source):
-    """The images of several sources, one source after the other.
+    """The images of several sources, one source after another.
 
-    Classes of the same name are one class; they are numbered in the order in which the sources name them. Of
-    multi-label sources each sample's labels of the classes that its own source has not are -1, to be ignored. The
-    held-out images are those of the sources that have some.
+    Classes of the same name are one class; they are numbered in the order in which the sources name them. In
+    multi-label datasets, classes that a sample's source does not have are labelled -1, ignore. Sources without held-out
+    images add none.
 
-    The settings of the pipeline (image size, normalisation, lanes, window and so on) and `label_type` are those of this
-    node; on the sources inside it they are refused. `limit`, `balanced`, `skip` and `subset` work in both places.
+    The settings of the pipeline (image size, normalisation, lanes, window and so on) and `label_type` belong to this
+    node and are refused on the inner sources. `limit`, `balanced`, `skip` and `subset` may be set on either.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -46,13 +46,13 @@ class Concat(Source):
         classes = _union(self._train)
         if name == "train":
             return _ConcatSplit(self._train, classes)
-        found = [source.optional(name) for source in self._sources]
-        parts = {key: part for key, part in zip(self.config.sources, found, strict=True) if part is not None}
+        splits = [source.optional(name) for source in self._sources]
+        parts = {key: split for key, split in zip(self.config.sources, splits, strict=True) if split is not None}
         return _ConcatSplit(parts, classes) if parts else None
 
     @cached_property
     def _sources(self) -> list[Source]:
-        return [source_of(config) for config in self.config.sources.values()]
+        return [make_source(config) for config in self.config.sources.values()]
 
     @cached_property
     def _train(self) -> dict[str, Split]:
@@ -61,7 +61,7 @@ class Concat(Source):
 
 
 def _union(parts: dict[str, Split]) -> tuple[str, ...]:
-    """Names of all classes, each once."""
+    """Return the names of all classes, each once."""
     return tuple(dict.fromkeys(name for part in parts.values() for name in part.classes))
 
 
@@ -83,40 +83,40 @@ class _ConcatSplit(Split):
         self.numbers = [_numbers(key, split, classes) for key, split in parts.items()]
 
     def read(self, index: Int64s) -> Rows:
-        parts = [(places, self.splits[number].read(rows)) for number, places, rows in self._by_split(index)]
-        rows = _laid_out(parts, len(index))
-        rows.labels = self._joined([(places, part.labels) for places, part in parts], index)
+        parts = [(positions, self.splits[number].read(rows)) for number, positions, rows in self._by_split(index)]
+        rows = _arrange(parts, len(index))
+        rows.labels = self._join_labels([(positions, part.labels) for positions, part in parts], index)
         return rows
 
     def labels_of(self, index: Int64s) -> Int64s:
-        found = [(places, self.splits[number].labels_of(rows)) for number, places, rows in self._by_split(index)]
-        return self._joined(found, index)
+        parts = [(positions, self.splits[number].labels_of(rows)) for number, positions, rows in self._by_split(index)]
+        return self._join_labels(parts, index)
 
     def names_of(self, index: Int64s) -> list[str]:
         names = [""] * len(index)
-        for number, places, rows in self._by_split(index):
-            for place, name in zip(places.tolist(), self.splits[number].names_of(rows), strict=True):
-                names[place] = name
+        for number, positions, rows in self._by_split(index):
+            for position, name in zip(positions.tolist(), self.splits[number].names_of(rows), strict=True):
+                names[position] = name
         return names
 
     def _by_split(self, index: Int64s) -> list[tuple[int, Int64s, Int64s]]:
-        """For each split that is read from: its number, places in `index`, and rows there."""
+        """Return, for each split that is needed: its number, positions in `index`, and the rows to read from it."""
         number = np.searchsorted(self.starts, index, side="right") - 1
         return [
             (part, np.flatnonzero(number == part), index[number == part] - self.starts[part])
             for part in np.unique(number).tolist()
         ]
 
-    def _joined(self, parts: list[tuple[Int64s, Int64s]], index: Int64s) -> Int64s:
-        """Labels of the splits in the numbers of all classes."""
+    def _join_labels(self, parts: list[tuple[Int64s, Int64s]], index: Int64s) -> Int64s:
+        """Renumber the labels of the splits by all classes and join them."""
         numbers = np.searchsorted(self.starts, index, side="right") - 1
         labels = np.full((len(index), len(self.classes)) if self.is_multilabel else len(index), -1)
-        for places, own in parts:
-            of_part = self.numbers[int(numbers[places[0]])]
+        for positions, split_labels in parts:
+            new_numbers = self.numbers[int(numbers[positions[0]])]
             if self.is_multilabel:
-                labels[places[:, None], of_part] = own
-            else:
-                labels[places] = np.append(of_part, -1)[np.minimum(own, len(of_part))]  # -1 stays, nameless become -1
+                labels[positions[:, None], new_numbers] = split_labels
+            else:  # -1 indexes the appended -1, and so do labels without a class
+                labels[positions] = np.append(new_numbers, -1)[np.minimum(split_labels, len(new_numbers))]
         return labels
 
 
@@ -131,28 +131,29 @@ def _check_alike(parts: dict[str, Split]) -> None:
         if split.num_sources != first.num_sources:
             raise ConfigError(
                 f"a sample of data.sources.{key} has {split.num_sources} images, one of data.sources.{first_key} has "
-                f"{first.num_sources}; give sources of as many"
+                f"{first.num_sources}; give sources with the same number"
             )
 
 
 def _numbers(key: str, split: Split, classes: tuple[str, ...]) -> Int64s:
-    """The number of each of a split's classes among all."""
-    number_of = {name: number for number, name in enumerate(classes)}
-    unknown = [name for name in split.classes if name not in number_of]
+    """Return the number of each of a split's classes among all classes."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    unknown = [name for name in split.classes if name not in numbers]
     if unknown:
-        raise ConfigError(f"data.sources.{key} has held-out images of a class no training image is of: {unknown[0]!r}")
-    return np.array([number_of[name] for name in split.classes], np.int64)
+        raise ConfigError(f"data.sources.{key} has held-out images of a class without training images: {unknown[0]!r}")
+    return np.array([numbers[name] for name in split.classes], np.int64)
 
 
-def _laid_out(parts: Sequence[tuple[Int64s, Rows]], num: int) -> Rows:
-    """Rows of several splits in their places; labels are left to be filled in."""
+def _arrange(parts: Sequence[tuple[Int64s, Rows]], num: int) -> Rows:
+    """Arrange the rows of several splits by their positions; labels are left at -1."""
     images: list[Encoded] = [None] * num
     names = [""] * num
-    for places, rows in parts:
-        for place, image, name in zip(places.tolist(), rows.images, rows.names, strict=True):
-            images[place], names[place] = image, name
+    for positions, rows in parts:
+        for position, image, name in zip(positions.tolist(), rows.images, rows.names, strict=True):
+            images[position], names[position] = image, name
     num_partners = len(parts[0][1].partners) if parts else 0
     partners = tuple(
-        _laid_out([(places, rows.partners[number]) for places, rows in parts], num) for number in range(num_partners)
+        _arrange([(positions, rows.partners[number]) for positions, rows in parts], num)
+        for number in range(num_partners)
     )
     return Rows(images, np.full(num, -1), names, partners)

@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn: real images without a download."""
+"""The handwritten digits in scikit-learn: real images without a download."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +18,12 @@ class Digits(Source):
     """1,797 scans of handwritten digits, 8x8 pixels, 10 classes.
 
     Source: UCI optical recognition of handwritten digits (Alpaydin and Kaynak 1998), as bundled with scikit-learn.
-    The split is fixed and stratified: of each class the same fifth is held out, whatever the run's seed.
+    The split is fixed and stratified: the same fifth of each class is held out, for all seeds.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(DataConfig):
-        """Settings of the digits; there is nothing to choose but the common ones."""
+        """The digits have only the common settings."""
 
         name: str = "digits"
 
@@ -57,8 +57,8 @@ class _DigitsSplit(Split):
         """Rows of this split, in the order of the whole set."""
         held_out = np.zeros(len(self._labels), bool)
         for digit in range(10):
-            places = np.flatnonzero(self._labels == digit)
-            held_out[places[permutation(len(places), digit)[: len(places) // 5]]] = True
+            rows = np.flatnonzero(self._labels == digit)
+            held_out[rows[permutation(len(rows), digit)[: len(rows) // 5]]] = True
         return np.flatnonzero(held_out == self.is_test)
 
     @cached_property
@@ -76,8 +76,8 @@ class _DigitsSplit(Split):
 
 
 def _file() -> Path:
-    """Where scikit-learn has the digits; importing it for them would cost every process a second."""
+    """Return the file of the digits in scikit-learn, without importing it, which takes a second."""
     spec = find_spec("sklearn")
     if spec is None or spec.origin is None:
-        raise ConfigError("the digits come with scikit-learn, which is missing here: pip install scikit-learn")
+        raise ConfigError("the digits are part of scikit-learn, which is not installed here: pip install scikit-learn")
     return Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"

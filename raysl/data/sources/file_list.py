@@ -13,10 +13,10 @@ from typing_extensions import override
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
-from raysl.data.sources.class_names import LABELS, class_names, numbered
+from raysl.data.sources.class_names import LABELS, class_names, number_labels
 from raysl.data.sources.files import FilesSplit, Paths
-from raysl.data.sources.list_formats import read_image_list, read_labels
-from raysl.data.sources.listing import shown
+from raysl.data.sources.listing import printable
+from raysl.data.sources.lists import read_image_list, read_labels
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.redact import bare_uri, without_hidden
@@ -44,21 +44,21 @@ class FileList(Source):
         test: Location | None = None
         """List of the held-out images."""
         train_labels: Location | None = None
-        """List of the labels of `train`, in its order, where they do not stand there."""
+        """List of the labels of `train`, in its order, if it does not contain them."""
         test_labels: Location | None = None
         """List of the labels of `test`."""
         root: Location | None = None
-        """Folder or URI that relative paths are below. Default: the folder of the list."""
+        """Folder or URI of relative paths. Default: the folder of the list."""
         path_column: str = "path"
         """Column of the paths in a table."""
         label_column: str | None = LABELS
-        """Column of the labels in a table. The default may be absent, then nothing is labelled, any other may not;
-        null: none are read."""
+        """Column of the labels in a table. If the default is missing, nothing is labelled; any other must exist; null:
+        none are read."""
         replace_prefix: dict[str, str] = field(default_factory=dict)
-        """What listed paths begin with, and what takes its place: {/old/place: s3://bucket/new}; the first that fits
-        is replaced."""
+        """Prefixes of listed paths and their replacements: {/old/folder: s3://bucket/new}; the first that fits is
+        replaced."""
         allow_duplicates: bool = False
-        """Let a path stand in a list more than once."""
+        """Allow a path to be listed more than once."""
 
     @override
     def split(self, name: str) -> Split | None:
@@ -95,24 +95,24 @@ class FileList(Source):
         return self._read(self.config.train, self.config.train_labels)
 
     def _as_numbers(self, labels: np.ndarray, origin: str) -> np.ndarray:
-        """Labels as the training images number them."""
+        """Number labels as in the training images."""
         if labels.ndim == 2:
             return labels
         _, training, _ = self._training
         known = np.empty(0, str) if training is None else training
         if labels.dtype.kind == "U" or known.dtype.kind == "U":
             texts = labels if labels.dtype.kind == "U" else np.where(labels < 0, "", labels.astype(str))
-            return numbered(texts, class_names(known), origin)
+            return number_labels(texts, class_names(known), origin)
         if labels.max(initial=-1) > known.max(initial=-1):
             raise ConfigError(f"{origin} has the label {labels.max()}, which no training image has")
         return labels
 
     def _read(self, uri: str, labels_uri: str | None) -> tuple[Paths, np.ndarray | None, str]:
-        """Absolute paths, labels as they are written or None, and where the labels stand."""
+        """Return absolute paths, the labels as they are written or None, and the file of the labels."""
         config = self.config
         column = None if labels_uri is not None else config.label_column
         listed, labels = read_image_list(uri, config.path_column, column)
-        files = Paths(self._located(listed, config.root or cut(uri)[0]))
+        files = Paths(self._absolute(listed, config.root or cut(uri)[0]))
         if not len(files):
             raise ConfigError(f"{uri} lists no images")
         if labels_uri is not None:
@@ -124,13 +124,13 @@ class FileList(Source):
         repeats = Paths(map(_plain, files)).repeats()
         if len(repeats) and not config.allow_duplicates:
             raise ConfigError(
-                f"{uri} lists {len(repeats):,} images again, first {files[int(repeats[0])]!r}; "
-                "take them out, or set data.allow_duplicates=true"
+                f"{uri} lists {len(repeats):,} images more than once, first {files[int(repeats[0])]!r}; "
+                "remove the repetitions, or set data.allow_duplicates=true"
             )
         _check_some(files, uri)
         return files, labels, labels_uri or uri
 
-    def _located(self, listed: Iterable[str], root: str) -> Iterator[str]:
+    def _absolute(self, listed: Iterable[str], root: str) -> Iterator[str]:
         for path in listed:
             for old, new in self.config.replace_prefix.items():
                 if path.startswith(old):
@@ -143,17 +143,17 @@ class FileList(Source):
 
 
 def _plain(path: str) -> str:
-    """A path without `.` and `..` in it: the same for one file by two names."""
+    """Remove `.` and `..` from a path, so that two names of a file compare equal."""
     scheme, mark, rest = path.rpartition("://")
     return f"{scheme}{mark}{posixpath.normpath(rest)}"
 
 
 def _check_some(files: Paths, uri: str) -> None:
-    """Refuse a list of which neither the first, nor the middle, nor the last image is there: its root is wrong."""
-    some = [files[place] for place in sorted({0, len(files) // 2, len(files) - 1})]
+    """Refuse a list if its first, middle and last image are all missing: its root is probably wrong."""
+    some = [files[number] for number in sorted({0, len(files) // 2, len(files) - 1})]
     for path in some:
         with telling("read", path):
-            system, inner = _place(path)
+            system, inner = _resolve(path)
         is_local = isinstance(system, fs.LocalFileSystem)
         if os.path.isfile(inner) if is_local else info_at(system, inner, path).type == fs.FileType.File:
             return
@@ -162,8 +162,8 @@ def _check_some(files: Paths, uri: str) -> None:
     )
 
 
-def _place(path: str) -> tuple[fs.FileSystem, str]:
-    """The file system of an absolute path or a URI, and the path inside it; one opened for a bucket serves all."""
+def _resolve(path: str) -> tuple[fs.FileSystem, str]:
+    """Return the file system of an absolute path or URI, and the path in it; a bucket is opened only once."""
     path = without_hidden(path)
     scheme, mark, rest = path.partition("://")
     if not mark:
@@ -177,13 +177,13 @@ def _place(path: str) -> tuple[fs.FileSystem, str]:
 
 
 class _ListSplit(FilesSplit):
-    """Files that are named by whole paths or URIs."""
+    """Files with absolute paths or URIs."""
 
     def __init__(self, files: Paths, labels: np.ndarray, classes: tuple[str, ...]) -> None:
         super().__init__("/", files, labels, classes, known_as=Paths(bare_uri(file) for file in files))
 
     def names_of(self, index: Int64s) -> list[str]:
-        return [shown(file) for file in self.files.take(index)]
+        return [printable(file) for file in self.files.take(index)]
 
-    def _places(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
-        return [_place(file) for file in self.files.take(index)]
+    def _locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
+        return [_resolve(file) for file in self.files.take(index)]

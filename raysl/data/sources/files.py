@@ -1,4 +1,4 @@
-"""Images that are files of one folder, with labels that stand elsewhere."""
+"""Images in files of their own, below one folder, with separate labels."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,8 +9,8 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.data.source import Missing, Rows, Split, runs
-from raysl.data.sources.listing import File, files_in, shown
-from raysl.data.sources.versions import digest_of, versions_of
+from raysl.data.sources.listing import File, list_folder_files, printable
+from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -19,17 +19,17 @@ from raysl.storage.reads import REMOTE_READS, read_file
 
 
 class FilesSplit(Split):
-    """Files in the order given; one that is gone when it is read is a missing image.
+    """Image files in the given order; one that has been deleted is read as a missing image.
 
     Args:
         uri: folder or URI.
         files: paths below it.
         labels: int [N] with -1 where unlabelled, or int [N, K] of 1 present, 0 absent and -1 ignore.
         classes: names of the classes, by label.
-        sizes: int64 [N], bytes of each file, where a listing has them; they enter the fingerprint.
-        mtimes: when each file was written, in nanoseconds, where a listing has that.
-        known_as: what stands for the files in the fingerprint; default: their paths.
-        notes: what is odd about them, a line each.
+        sizes: int64 [N], bytes of each file, if a listing has them; part of the fingerprint.
+        mtimes: modification times in nanoseconds, if a listing has them.
+        known_as: names of the files in the fingerprint; default: their paths.
+        notes: problems of the files, a line each.
     """
 
     is_random_access = True
@@ -55,17 +55,17 @@ class FilesSplit(Split):
         digest = hashlib.sha256((known_as or self.files).digest().encode() + self.labels.tobytes())
         digest.update(b"" if sizes is None else sizes.tobytes())
         self.fingerprint = digest.hexdigest()[:16]
-        self._written = digest_of(mtimes)
+        self._written = versions_digest(mtimes)
 
     @override
     def written(self, ask: bool = True) -> str:
         if not self._written and ask:
-            self._written = digest_of(versions_of(self._places(np.arange(len(self.files)))))
+            self._written = versions_digest(read_versions(self._locate(np.arange(len(self.files)))))
         return self._written
 
     @override
     def read(self, index: Int64s) -> Rows:
-        return Rows(read_each(self._places(index)), self.labels_of(index), self.names_of(index))
+        return Rows(read_each(self._locate(index)), self.labels_of(index), self.names_of(index))
 
     @override
     def labels_of(self, index: Int64s) -> Int64s:
@@ -74,27 +74,27 @@ class FilesSplit(Split):
     @override
     def names_of(self, index: Int64s) -> list[str]:
         _, root = open_uri(self.uri)
-        return [f"{root}/{shown(file)}" for file in self.files.take(index)]
+        return [f"{root}/{printable(file)}" for file in self.files.take(index)]
 
-    def _places(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
+    def _locate(self, index: Int64s) -> list[tuple[fs.FileSystem, str]]:
         system, root = open_uri(self.uri)
         return [(system, f"{root}/{file}") for file in self.files.take(index)]
 
 
-def read_each(places: Sequence[tuple[fs.FileSystem, str]]) -> list[Encoded]:
-    """The files at these places as `read_if_there` gives them, several at a time where one is remote."""
-    if all(isinstance(system, fs.LocalFileSystem) for system, _ in places):
-        return [read_if_there(*place) for place in places]
+def read_each(files: Sequence[tuple[fs.FileSystem, str]]) -> list[Encoded]:
+    """Read files as `read_if_there` does, several at a time if one is remote."""
+    if all(isinstance(system, fs.LocalFileSystem) for system, _ in files):
+        return [read_if_there(*file) for file in files]
     with ThreadPoolExecutor(REMOTE_READS) as pool:
-        return list(pool.map(lambda place: read_if_there(*place), places))
+        return list(pool.map(lambda file: read_if_there(*file), files))
 
 
 def read_if_there(system: fs.FileSystem, path: str) -> bytes | Missing:
-    """An image file; Missing where it is gone, or where a local one is a folder or may not be read.
+    """Read an image file; Missing if it was deleted, or if a local one is a folder or unreadable.
 
     Raises:
-        ConfigError: if a storage denies it, which is then likely to deny others.
-        RunFailed: if a network fails again and again.
+        ConfigError: if a remote storage denies access, which probably concerns all files.
+        RunFailed: if a network keeps failing.
     """
     with telling("read", path):
         try:
@@ -110,41 +110,44 @@ def read_if_there(system: fs.FileSystem, path: str) -> bytes | Missing:
 
 
 def check_present(uri: str, files: Sequence[str], listed_in: str) -> list[File]:
-    """Each image of a list as its folder has it; a list that names some which are not there is refused.
+    """Return each file of a list as its folder lists it.
 
     Args:
         uri: folder or URI.
-        files: names of files that lie in it, sub-folders not included.
-        listed_in: what names them, for the message.
+        files: names of files directly in it.
+        listed_in: the list that names them, for the message.
 
     Raises:
-        ConfigError: with the number of absent files and the first of them.
+        ConfigError: with the number of missing files and the first of them.
     """
     _, info = info_of(uri)
     if info.type != fs.FileType.Directory:
         raise ConfigError(
             f"no folder {uri!r} with the images that {listed_in} lists; give data.path= the whole dataset"
         )
-    present = files_in(uri)
+    present = list_folder_files(uri)
     absent = [name for name in files if name not in present]
     if absent:
         raise ConfigError(
             f"{len(absent):,} of the {len(files):,} images that {listed_in} lists are not in {uri!r}, "
-            f"first {absent[0]!r}; is the download whole?"
+            f"first {absent[0]!r}; is the download complete?"
         )
     return [present[name] for name in files]
 
 
-def sizes_of(files: Iterable[File]) -> Int64s:
-    """Bytes of each file, int64 [N]; -1 where the storage does not tell."""
+def file_sizes(files: Iterable[File]) -> Int64s:
+    """Return the bytes of each file, int64 [N]; -1 where unknown."""
     return np.array([-1 if file.size is None else file.size for file in files], np.int64)
 
 
 class Paths:
-    """A list of texts that takes their bytes and 8 more each, and is sent to other processes without a copy.
+    """A list of millions of texts in one block of bytes, plus 8 bytes each, sent to other processes without a copy.
 
     Args:
         paths: any number of texts.
+
+    >>> Paths(["a/1.jpg", "a/2.jpg"])[1]
+    'a/2.jpg'
     """
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -159,32 +162,32 @@ class Paths:
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def __getitem__(self, place: int) -> str:
-        return self._bytes(range(len(self))[place]).decode("utf-8", "surrogateescape")
+    def __getitem__(self, number: int) -> str:
+        return self._bytes(range(len(self))[number]).decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
-        return (self[place] for place in range(len(self)))
+        return (self[number] for number in range(len(self)))
 
     def take(self, index: Int64s) -> list[str]:
-        """The paths at these places."""
-        return [self[place] for place in index.tolist()]
+        """Return the paths with these indices."""
+        return [self[number] for number in index.tolist()]
 
     def digest(self) -> str:
-        """16 hexadecimal digits that other paths, or another order, change."""
+        """Return 16 hexadecimal digits that change with the paths and their order."""
         return hashlib.sha256(self._ends.tobytes() + self._block.tobytes()).hexdigest()[:16]
 
     def repeats(self) -> Int64s:
-        """Places of the paths that stand further ahead already."""
-        hashes = np.array([hash(self._bytes(place)) for place in range(len(self))], np.int64)
+        """Return the indices of paths that are equal to an earlier one."""
+        hashes = np.array([hash(self._bytes(number)) for number in range(len(self))], np.int64)
         _, group, sizes = np.unique(hashes, return_inverse=True, return_counts=True)
         seen: set[bytes] = set()
         repeated = []
-        for place in np.flatnonzero(sizes[group] > 1).tolist():
-            path = self._bytes(place)
+        for number in np.flatnonzero(sizes[group] > 1).tolist():
+            path = self._bytes(number)
             if path in seen:
-                repeated.append(place)
+                repeated.append(number)
             seen.add(path)
         return np.array(repeated, np.int64)
 
-    def _bytes(self, place: int) -> bytes:
-        return self._block[self._ends[place] : self._ends[place + 1]].tobytes()
+    def _bytes(self, number: int) -> bytes:
+        return self._block[self._ends[number] : self._ends[number + 1]].tobytes()

@@ -1,4 +1,4 @@
-"""Datasets of Hugging Face: from the hub, from files, or saved to disk."""
+"""Hugging Face datasets: from the hub, from files, or saved to disk."""
 
 import hashlib
 import os
@@ -18,8 +18,8 @@ from raysl.data.sources.class_names import LABELS, check_range, class_names
 from raysl.data.sources.files import read_if_there
 from raysl.data.sources.parquet_columns import check_there
 from raysl.data.sources.parquet_labels import integers
-from raysl.data.sources.part_names import HELD_OUT, part_named
-from raysl.data.sources.versions import digest_of, versions_of
+from raysl.data.sources.part_names import HELD_OUT, parse_part_name
+from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -31,9 +31,8 @@ DEFAULT_TRAIN = "train"
 class HuggingFace(Source):
     """A dataset that the package `datasets` loads; needs `pip install datasets`.
 
-    A name of the hub is fetched into the cache of that package, on each node anew where they share no cache; a local
-    folder is one that `save_to_disk` wrote, or one of files that `load_dataset` knows. Images are not
-    decoded on the way.
+    A dataset of the hub is downloaded into the cache of that package, on each node unless they share the cache; a local
+    folder was written by `save_to_disk`, or has files that `load_dataset` can read. Images stay encoded.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -44,19 +43,20 @@ class HuggingFace(Source):
         dataset: Location | None = None
         """Name on the hub, or local folder."""
         subset_name: str | None = None
-        """Configuration of the dataset, where it has several."""
+        """Configuration of the dataset, if it has several."""
         image_column: str = "image"
         """Column of images, or of encoded images (binary)."""
         label_column: str | None = LABELS
-        """Column of class labels or integers, null where unlabelled. The default may be absent, then nothing is
-        labelled, any other may not; null: nothing is labelled."""
+        """Column of class labels or integers, null where unlabelled. If the default is missing, nothing is labelled;
+        any other must exist; null: nothing is labelled."""
         train_split: str = DEFAULT_TRAIN
-        """Split to train on; where the default is absent, the one that is called alike, as Training."""
+        """Training split. If the default is missing, one with a similar name, such as Training."""
         test_split: str | None = None
         """Held-out split. Default: the one called validation, val or valid, else test or testing."""
 
+        @override
         def is_place(self, field: str, text: str) -> bool:
-            """See `ComponentConfig.is_place`: a dataset that is not there is a name on the hub."""
+            # A dataset that is not a local folder is a name on the hub.
             return field != "dataset" or os.path.exists(os.path.expanduser(text))
 
     @override
@@ -93,13 +93,13 @@ class HuggingFace(Source):
         return given or self._called(*HELD_OUT)
 
     def _called(self, *wanted: str) -> str | None:
-        """The first split that is called like one of these parts."""
+        """Return the first split whose name means one of these parts."""
         parts = _parts(self.config.dataset, self.config.subset_name)
-        return next((part for name in wanted for part in parts if part_named(part) == name), None)
+        return next((part for name in wanted for part in parts if parse_part_name(part) == name), None)
 
     @property
     def _train_classes(self) -> tuple[str, ...]:
-        """Classes that number the held-out images; none where these are alone or the training images unlabelled."""
+        """Classes by which held-out images are numbered; empty if the training images are missing or unlabelled."""
         config = self.config
         parts = _parts(config.dataset, config.subset_name)
         return _labels(parts[self._train_part], config)[1] if self._train_part in parts else ()
@@ -110,28 +110,29 @@ class _TableSplit(Split):
 
     def __init__(self, config: "HuggingFace.Config", part: str, classes: tuple[str, ...] | None) -> None:
         assert config.dataset is not None
-        self.place = (config.dataset, config.subset_name, part, config.image_column)
+        self.table_key = (config.dataset, config.subset_name, part, config.image_column)
         dataset, table = config.dataset, _parts(config.dataset, config.subset_name)[part]
         if not len(table):
             raise ConfigError(f"the split {part!r} of {config.dataset!r} has no rows")
         _check_image(table, config)
         self.unit_sizes = runs(len(table))
-        self.labels, own = _labels(table, config)
-        self.classes = classes or own
+        self.labels, own_classes = _labels(table, config)
+        self.classes = classes or own_classes
         least, most = int(self.labels.min()), int(self.labels.max())
         check_range(least, most, f"the split {part!r} of {config.dataset!r}", len(self.classes))
         described = f"{table.features} {table.data.nbytes} {config.image_column}".encode()
         self.fingerprint = hashlib.sha256(described + self.labels.tobytes()).hexdigest()[:16]
         files = [(fs.LocalFileSystem(), file["filename"]) for file in table.cache_files] if _was_saved(dataset) else []
-        self._written = digest_of([table._fingerprint, *versions_of(files)])
+        self._written = versions_digest([table._fingerprint, *read_versions(files)])
 
+    @override
     def written(self, ask: bool = True) -> str:
-        """See `Split.written`; `datasets` has a fingerprint of its own, of the files that it read."""
+        # From the fingerprint that `datasets` makes of the files that it read.
         return self._written
 
     @override
     def read(self, index: Int64s) -> Rows:
-        entries = _images(*self.place)[index.tolist()].column(0).to_pylist()
+        entries = _images(*self.table_key)[index.tolist()].column(0).to_pylist()
         return Rows([_encoded(entry) for entry in entries], self.labels_of(index), self.names_of(index))
 
     @override
@@ -140,13 +141,13 @@ class _TableSplit(Split):
 
     @override
     def names_of(self, index: Int64s) -> list[str]:
-        dataset, _, part, _ = self.place
+        dataset, _, part, _ = self.table_key
         return [f"{dataset} {part} {row}" for row in index.tolist()]
 
 
 @lru_cache(maxsize=4)
 def _parts(dataset: str, subset_name: str | None) -> dict[str, Any]:
-    """The splits of a dataset by name."""
+    """Load the splits of a dataset, by name."""
     try:
         import datasets
     except ImportError as error:
@@ -172,7 +173,7 @@ def _was_saved(dataset: str) -> bool:
 
 @lru_cache(maxsize=4)
 def _images(dataset: str, subset_name: str | None, part: str, column: str) -> Any:
-    """The images of a split as an Arrow table of one column, undecoded."""
+    """Return the encoded images of a split as an Arrow table of one column."""
     import datasets
 
     table = _parts(dataset, subset_name)[part].select_columns([column])
@@ -182,7 +183,7 @@ def _images(dataset: str, subset_name: str | None, part: str, column: str) -> An
 
 
 def _encoded(entry: Any) -> Encoded:
-    """An encoded image from binary, or from its bytes or path."""
+    """Return an encoded image from binary, or from a struct of its bytes or path."""
     if entry is None or isinstance(entry, bytes):
         return entry
     if entry["bytes"] is not None:
@@ -203,7 +204,7 @@ def _check_image(table: Any, config: "HuggingFace.Config") -> None:
 
 
 def _labels(table: Any, config: "HuggingFace.Config") -> tuple[Int64s, tuple[str, ...]]:
-    """Labels int64 [N], -1 where unlabelled, and names of the classes."""
+    """Return labels int64 [N], -1 where unlabelled, and the names of the classes."""
     import datasets
 
     column = config.label_column
@@ -216,6 +217,6 @@ def _labels(table: Any, config: "HuggingFace.Config") -> tuple[Int64s, tuple[str
             f"{config.dataset!r}: column {column!r} holds {kind}, not class labels or integers; set data.label_column= "
             "to another column, or to null for unlabelled images"
         )
-    found = table.select_columns([column]).with_format("arrow")[:].column(0)
-    labels = integers(found, repr(config.dataset))
+    column_values = table.select_columns([column]).with_format("arrow")[:].column(0)
+    labels = integers(column_values, repr(config.dataset))
     return labels, tuple(kind.names) if isinstance(kind, datasets.ClassLabel) else class_names(labels)

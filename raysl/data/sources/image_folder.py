@@ -14,8 +14,17 @@ from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import LABELS, Source, Split
 from raysl.data.sources.files import FilesSplit
-from raysl.data.sources.listing import EXTENSIONS, UNREADABLE, File, folders_in, is_image, listed, listing, shown
-from raysl.data.sources.part_names import HELD_OUT, by_part, held_out_notes, part_named
+from raysl.data.sources.listing import (
+    EXTENSIONS,
+    UNREADABLE,
+    File,
+    is_image,
+    join_some,
+    list_files,
+    list_folders,
+    printable,
+)
+from raysl.data.sources.part_names import HELD_OUT, group_by_part, held_out_notes, parse_part_name
 from raysl.errors import ConfigError
 from raysl.storage.addresses import info_of, join
 
@@ -23,11 +32,11 @@ from raysl.storage.addresses import info_of, join
 class ImageFolder(Source):
     """Images below a folder: `train/` and `val/` (or `test/`) inside it, or one folder for training alone.
 
-    Folders called `Training`, `valid`, `validation`, `split=test`, `test_images` and the like are taken for these.
+    Folders called `Training`, `valid`, `validation`, `split=test`, `test_images` and the like count as these.
 
-    Sub-folders are classes, in alphabetical order; those of the training images number the held-out ones too. A folder
-    whose images lie flat in it has no labels. Files and folders whose names begin with a dot are left out. Images are
-    sorted by class, then folder, then name, as torchvision's `ImageFolder` does.
+    Sub-folders are classes, in alphabetical order; those of the training images number the held-out ones too. Images
+    without a sub-folder have no labels. Files and folders whose names begin with a dot are left out. Images are sorted
+    by class, then folder, then name, as torchvision's `ImageFolder` does.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -64,30 +73,31 @@ class ImageFolder(Source):
         return _FolderSplit(self.config.path, images, notes)
 
     def _unused_notes(self) -> tuple[str, ...]:
-        """A line where folders in `path` are of no part beside one that is trained on by its name."""
+        """Return a note if `path` has other folders beside those that are splits by name."""
         if self.config.train is not None or self.config.path is None:
             return ()
-        unused = [name for name in folders_in(self.config.path) if part_named(name) is None]
+        unused = [name for name in list_folders(self.config.path) if parse_part_name(name) is None]
         if not unused:
             return ()
         return (
-            f"{len(unused):,} folders in {self.config.path!r} are not used, as {shown(self._names['train'][0])!r} is "
-            f"trained on, by name: {listed(unused)}; if it is a class as they are, give data.train={self.config.path}",
+            f"{len(unused):,} folders in {self.config.path!r} are not used: {join_some(unused)}; by its name, "
+            f"{printable(self._names['train'][0])!r} is the training images; if it is a class like them, give "
+            f"data.train={self.config.path}",
         )
 
     @cached_property
     def _names(self) -> dict[str, list[str]]:
-        """What the folders of the parts in `path` are called, by part."""
+        """Names of the folders of each part in `path`."""
         if self.config.path is not None:
             _check_folder(self.config.path)
-        return by_part([] if self.config.path is None else folders_in(self.config.path))
+        return group_by_part([] if self.config.path is None else list_folders(self.config.path))
 
     def _inside(self, part: str) -> str | None:
-        """The folder of a part in `path`; None where there is none."""
+        """Return the folder of a part in `path`; None without one."""
         names = self._names[part]
         if len(names) > 1:
             setting = "data.train=" if part == "train" else "data.test="
-            both = " and ".join(repr(shown(name)) for name in names)
+            both = " and ".join(repr(printable(name)) for name in names)
             raise ConfigError(f"{both} in {self.config.path!r} are both {part} by name; give {setting}")
         return join(self.config.path, names[0]) if names else None
 
@@ -99,47 +109,47 @@ def _check_folder(uri: str) -> None:
 
 @dataclass(frozen=True)
 class _Images:
-    """Images below a folder, sorted, and what is odd about them, a line each."""
+    """Images below a folder, sorted, and notes on their problems, a line each."""
 
     files: list[File]
     notes: tuple[str, ...]
 
 
 def _images(uri: str, without: Sequence[str] = ()) -> _Images:
-    """All images below a folder but for those in its folders `without`."""
+    """List all images below a folder except those in its folders `without`."""
     _check_folder(uri)
-    found = listing(uri)
+    listing = list_files(uri)
     outside = tuple(f"{name}/" for name in without)
-    files = [file for file in found.files if not file.path.startswith(outside)]
+    files = [file for file in listing.files if not file.path.startswith(outside)]
     images = sorted((file for file in files if is_image(file.path)), key=_torchvision_order)
     if not images:
         rule = f"it is searched for {', '.join(EXTENSIONS)} files, sub-folders included"
         where = f" outside {' and '.join(outside)}" if outside else ""
         raise ConfigError(f"no images in {uri!r}{where}; {rule}")
-    notes = found.notes(uri, images, is_image)
+    notes = listing.notes(uri, images, is_image)
     unreadable = sorted(file.path for file in files if file.path.lower().endswith(UNREADABLE))
     if unreadable:
         notes += (
-            f"{len(unreadable):,} files in {uri!r} are left out, as raysl does not read their format: "
-            f"{listed(unreadable)}; convert them to JPEG or PNG",
+            f"{len(unreadable):,} files in {uri!r} are left out because raysl does not read their format: "
+            f"{join_some(unreadable)}; convert them to JPEG or PNG",
         )
     return _Images(images, notes)
 
 
 def _training_notes(uri: str, files: Sequence[File], setting: str, held_out: Sequence[str] = ()) -> tuple[str, ...]:
-    """What the names of folders have done to the training images, a line each."""
+    """Return notes on training images whose folders have unexpected names, a line each."""
     folders = [folder for file in files if (folder := file.path.rpartition("/")[0])]
     notes = held_out_notes(folders, uri, "images")
     if len(folders) == len(files) and len({folder.partition("/")[0] for folder in folders}) == 1:
-        common = shown(posixpath.commonpath(folders))
+        common = printable(posixpath.commonpath(folders))
         notes.append(
             f"all {len(files):,} images are one class, {common.partition('/')[0]!r}; "
             f"did you mean {setting}{join(uri, common)}?"
         )
     if held_out:
         notes.append(
-            f"{listed(held_out)} in {uri!r} is held out, by name; if it is a class, give data.train= a folder "
-            "around the classes"
+            f"{join_some(held_out)} in {uri!r} is held out because of its name; if it is a class, give data.train= the "
+            "folder that contains the classes"
         )
     return tuple(notes)
 
@@ -153,20 +163,23 @@ class _FolderSplit(FilesSplit):
     def __init__(
         self, uri: str, images: _Images, notes: tuple[str, ...], classes: tuple[str, ...] | None = None
     ) -> None:
-        folders = [shown(file.path.split("/", 1)[0]) if "/" in file.path else None for file in images.files]
-        found = sorted({folder for folder in folders if folder is not None})
-        known = tuple(found) if classes is None else classes
-        unknown = sorted(set(found) - set(known))
+        folders = [printable(file.path.split("/", 1)[0]) if "/" in file.path else None for file in images.files]
+        names = sorted({folder for folder in folders if folder is not None})
+        known = tuple(names) if classes is None else classes
+        unknown = sorted(set(names) - set(known))
         if known and unknown:
             some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
-            raise ConfigError(f"{uri!r} has classes that no training image is of: {some}; name folders alike in both")
-        place = {name: label for label, name in enumerate(known)}
-        labels = np.array([place.get(folder, -1) if folder else -1 for folder in folders], np.int64)
+            raise ConfigError(
+                f"{uri!r} has classes without training images: {some}; give folders the same names in both"
+            )
+        label_of = {name: label for label, name in enumerate(known)}
+        labels = np.array([label_of.get(folder, -1) if folder else -1 for folder in folders], np.int64)
         paths, mtimes = (file.path for file in images.files), (file.mtime_ns for file in images.files)
         super().__init__(uri, paths, labels, known, notes=(*notes, *images.notes), mtimes=mtimes)
         content = "\n".join(f"{file.path} {file.size}" for file in images.files)
         self.fingerprint = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
+    @override
     def content(self) -> Mapping[str, str]:
-        """See `Split.content`; the fingerprint has the folders, and not the classes that they are numbered by."""
+        # The fingerprint covers the folders, but not the classes that number them.
         return {LABELS: hashlib.sha256(self.labels.tobytes()).hexdigest()[:16]}

@@ -1,4 +1,4 @@
-"""The files below a folder, whatever bytes their names are and wherever its links lead."""
+"""Listing the files below a folder, with names of any bytes and links to anywhere; which files are images."""
 
 import errno
 import os
@@ -20,10 +20,10 @@ class File(NamedTuple):
     """A file below a folder.
 
     Args:
-        path: below the folder; bytes that are no UTF-8 are lone surrogates, as `os.fsdecode` has them.
-        size: in bytes; None where the file system does not know.
-        mtime_ns: when it was written; None where the file system does not know.
-        identity: the same number for two names of one local file.
+        path: below the folder; bytes that are not UTF-8 are lone surrogates, as `os.fsdecode` makes them.
+        size: in bytes; None if the file system does not know it.
+        mtime_ns: modification time in nanoseconds; None if the file system does not know it.
+        identity: equal for two names of one local file.
     """
 
     path: str
@@ -34,12 +34,12 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """What lies below a folder; names that begin with a dot are left out.
+    """Content of a folder; names that begin with a dot are left out.
 
     Args:
         files: in any order.
-        circles: links to a folder that they lie in; they are not followed.
-        dangling: links to nothing.
+        circles: links to a folder above them; they are not followed.
+        dangling: links to missing files.
     """
 
     files: list[File]
@@ -47,31 +47,33 @@ class Listing:
     dangling: list[str]
 
     def notes(self, uri: str, files: Sequence[File], is_used: Callable[[str], bool]) -> tuple[str, ...]:
-        """What links have done to the images, a line each.
+        """Describe problems with links, a line each.
 
         Args:
-            uri: what the folder is called.
+            uri: of the folder, for the messages.
             files: those that are used.
-            is_used: whether a file would be, by its path.
+            is_used: whether a file would be used, by its path.
         """
         lines = []
         repeats = _repeats(files)
         if repeats:
-            again, first = (shown(file.path) for file in repeats[0])
+            again, first = (printable(file.path) for file in repeats[0])
             lines.append(
-                f"{len(repeats):,} of the {len(files):,} images of {uri!r} are files that stand there under another "
-                f"name too, by links: {again!r} is {first!r}; take such links out if each image is to count once"
+                f"{len(repeats):,} of the {len(files):,} images of {uri!r} are links to other images there: "
+                f"{again!r} is {first!r}; remove such links if each image is to count once"
             )
         if self.circles:
-            lines.append(f"links to a folder around them are not followed in {uri!r}: {listed(sorted(self.circles))}")
+            circles = join_some(sorted(self.circles))
+            lines.append(f"links to a folder that contains them are not followed in {uri!r}: {circles}")
         dangling = sorted(path for path in self.dangling if is_used(path))
         if dangling:
-            lines.append(f"{len(dangling):,} links in {uri!r} lead to no file and are left out: {listed(dangling)}")
+            names = join_some(dangling)
+            lines.append(f"{len(dangling):,} links in {uri!r} point to missing files and are left out: {names}")
         return tuple(lines)
 
 
-def listing(uri: str) -> Listing:
-    """All files below a folder, sub-folders included.
+def list_files(uri: str) -> Listing:
+    """List all files below a folder, sub-folders included.
 
     Raises:
         ConfigError: if it cannot be read.
@@ -79,15 +81,15 @@ def listing(uri: str) -> Listing:
     system, info = info_of(uri)
     with telling("read", uri):
         if isinstance(system, fs.LocalFileSystem):
-            return _walked(info.path)
-        found = system.get_file_info(fs.FileSelector(info.path, recursive=True))
-    inner = ((entry.path[len(info.path) :].strip("/"), entry) for entry in found if entry.type == fs.FileType.File)
+            return _walk(info.path)
+        entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
+    inner = ((entry.path[len(info.path) :].strip("/"), entry) for entry in entries if entry.type == fs.FileType.File)
     files = [File(path, entry.size, entry.mtime_ns, None) for path, entry in inner if not _is_hidden(path)]
     return Listing(files, [], [])
 
 
-def files_in(uri: str) -> dict[str, File]:
-    """The files directly in a folder, by name.
+def list_folder_files(uri: str) -> dict[str, File]:
+    """List the files directly in a folder, by name.
 
     Raises:
         ConfigError: if it cannot be read.
@@ -96,13 +98,13 @@ def files_in(uri: str) -> dict[str, File]:
     with telling("read", uri):
         if isinstance(system, fs.LocalFileSystem):
             return {name: _file(name, status) for name, status in _statuses(info.path, []) if S_ISREG(status.st_mode)}
-        found = system.get_file_info(fs.FileSelector(info.path))
-    files = (entry for entry in found if entry.type == fs.FileType.File)
+        entries = system.get_file_info(fs.FileSelector(info.path))
+    files = (entry for entry in entries if entry.type == fs.FileType.File)
     return {entry.base_name: File(entry.base_name, entry.size, entry.mtime_ns, None) for entry in files}
 
 
-def folders_in(uri: str) -> list[str]:
-    """Names of the folders directly in a folder, sorted; those that begin with a dot are left out.
+def list_folders(uri: str) -> list[str]:
+    """List the names of the folders directly in a folder, sorted; those that begin with a dot are left out.
 
     Raises:
         ConfigError: if it cannot be read.
@@ -111,26 +113,30 @@ def folders_in(uri: str) -> list[str]:
     with telling("read", uri):
         if isinstance(system, fs.LocalFileSystem):
             with os.scandir(info.path) as entries:
-                found = [entry.name for entry in entries if entry.is_dir()]
+                names = [entry.name for entry in entries if entry.is_dir()]
         else:
             below = system.get_file_info(fs.FileSelector(info.path))
-            found = [entry.base_name for entry in below if entry.type == fs.FileType.Directory]
-    return sorted(name for name in found if not _is_hidden(name))
+            names = [entry.base_name for entry in below if entry.type == fs.FileType.Directory]
+    return sorted(name for name in names if not _is_hidden(name))
 
 
-def shown(path: str) -> str:
-    """A path that can be printed and stored: bytes that are no UTF-8 as `\\xe9`."""
+def printable(path: str) -> str:
+    """Return a path that can be printed and stored: bytes that are not UTF-8 become `\\xe9`."""
     return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def listed(names: Sequence[str]) -> str:
-    """The first few of some names, for messages."""
-    return ", ".join(shown(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+def join_some(names: Sequence[str]) -> str:
+    """Join the first few names, for messages.
+
+    >>> join_some(["a", "b", "c", "d"])
+    'a, b, c, ...'
+    """
+    return ", ".join(printable(name) for name in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
-def _walked(root: str) -> Listing:
-    found = Listing([], [], [])
-    waiting: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", (_place(os.stat(root)),))]
+def _walk(root: str) -> Listing:
+    listing = Listing([], [], [])
+    waiting: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", (_identity(os.stat(root)),))]
     while waiting:
         folder, ancestors = waiting.pop()
         prefix = f"{folder}/" if folder else ""
@@ -140,17 +146,17 @@ def _walked(root: str) -> Listing:
             if _is_hidden(name):
                 continue
             if S_ISREG(status.st_mode):
-                found.files.append(_file(path, status))
-            elif _place(status) in ancestors:
-                found.circles.append(path)
+                listing.files.append(_file(path, status))
+            elif _identity(status) in ancestors:
+                listing.circles.append(path)
             else:
-                waiting.append((path, (*ancestors, _place(status))))
-        found.dangling.extend(f"{prefix}{name}" for name in dangling)
-    return found
+                waiting.append((path, (*ancestors, _identity(status))))
+        listing.dangling.extend(f"{prefix}{name}" for name in dangling)
+    return listing
 
 
 def _statuses(folder: str, dangling: list[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """Files and folders in a folder, links followed; those that lead nowhere are noted."""
+    """Yield the files and folders in a folder, links followed; dangling links are added to `dangling`."""
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
@@ -165,10 +171,10 @@ def _statuses(folder: str, dangling: list[str]) -> Iterator[tuple[str, os.stat_r
 
 
 def _file(path: str, status: os.stat_result) -> File:
-    return File(path, status.st_size, status.st_mtime_ns, hash(_place(status)))
+    return File(path, status.st_size, status.st_mtime_ns, hash(_identity(status)))
 
 
-def _place(status: os.stat_result) -> tuple[int, int]:
+def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
@@ -177,12 +183,14 @@ def _is_hidden(path: str) -> bool:
 
 
 def _repeats(files: Sequence[File]) -> list[tuple[File, File]]:
-    """Files that stand further ahead under another name, each with the one there."""
-    identities = np.array([-place if file.identity is None else file.identity for place, file in enumerate(files)])
+    """Return files that are listed earlier under another name, each with that earlier one."""
+    identities = np.array(
+        [-position if file.identity is None else file.identity for position, file in enumerate(files)]
+    )
     _, first, group = np.unique(identities, return_index=True, return_inverse=True)
     originals = first[group.reshape(-1)]
     again = np.flatnonzero(originals != np.arange(len(files)))
-    return [(files[place], files[int(originals[place])]) for place in again.tolist()]
+    return [(files[position], files[int(originals[position])]) for position in again.tolist()]
 
 
 ENDINGS = {
@@ -196,12 +204,12 @@ ENDINGS = {
     "PPM": ("ppm", "pgm", "pbm", "pnm"),
     "JPEG2000": ("jp2", "j2k", "jpx"),
 }
-"""Endings by the format, as Pillow calls it, of those that raysl reads."""
+"""File endings of the formats that raysl reads, by Pillow's names of the formats."""
 
 IMAGES = tuple(dict.fromkeys(ending for endings in ENDINGS.values() for ending in endings))
 EXTENSIONS = tuple(f".{ending}" for ending in IMAGES)
 UNREADABLE = tuple(f".{ending}" for ending in ("heic", "heif", "avif", "jxl", "svg", "psd", "tga", "dng", "cr2", "nef"))
-"""Images too, in formats that raysl does not read."""
+"""Endings of images in formats that raysl does not read."""
 
 
 def is_image(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Several datasets side by side: a sample is the images at one place of all of them."""
+"""Several datasets side by side: sample i has the i-th image of each."""
 
 import hashlib
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from functools import cached_property
 from typing_extensions import override
 
 from raysl.config.schema import DataConfig
-from raysl.data.source import Rows, Source, Split, check_inner, source_of
+from raysl.data.source import Rows, Source, Split, check_inner, make_source
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 
@@ -15,11 +15,11 @@ from raysl.hashing import Int64s
 class Paired(Source):
     """Corresponding images of several sources of the same length: colour and depth, photograph and sketch.
 
-    Labels are those of the first source, images of the others are its rows' `partners`. There are held-out images where
+    Labels are those of the first source, images of the others are its rows' `partners`. There are held-out images if
     every source has some.
 
-    The settings of the pipeline (image size, normalisation, lanes, window and so on) and `label_type` are those of this
-    node; on the sources inside it they are refused.
+    The settings of the pipeline (image size, normalisation, lanes, window and so on) and `label_type` belong to this
+    node and are refused on the inner sources.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -43,13 +43,12 @@ class Paired(Source):
             )
         if name == "train":
             return _PairedSplit({key: source.required(name) for key, source in self._sources.items()})
-        found = {key: source.optional(name) for key, source in self._sources.items()}
-        parts = {key: split for key, split in found.items() if split is not None}
-        return _PairedSplit(parts) if len(parts) == len(found) else None
+        parts = {key: split for key, source in self._sources.items() if (split := source.optional(name)) is not None}
+        return _PairedSplit(parts) if len(parts) == len(self._sources) else None
 
     @cached_property
     def _sources(self) -> dict[str, Source]:
-        return {key: source_of(config) for key, config in self.config.sources.items()}
+        return {key: make_source(config) for key, config in self.config.sources.items()}
 
 
 class _PairedSplit(Split):
@@ -57,7 +56,7 @@ class _PairedSplit(Split):
         sizes = {key: split.num_samples for key, split in parts.items()}
         if len(set(sizes.values())) > 1:
             counts = ", ".join(f"{key} {size:,}" for key, size in sizes.items())
-            raise ConfigError(f"paired sources must have as many images each, not {counts}")
+            raise ConfigError(f"paired sources must have the same number of images, not {counts}")
         self.first, *self.others = self.inner = tuple(parts.values())
         self.unit_sizes = self.first.unit_sizes
         self.classes = self.first.classes

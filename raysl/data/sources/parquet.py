@@ -13,11 +13,11 @@ from raysl.config.schema import DataConfig
 from raysl.data.ingest.folder import MANIFEST_FILE, PLAN_FILE, check_finished
 from raysl.data.source import Source, Split
 from raysl.data.sources.class_names import LABELS
-from raysl.data.sources.listing import File, listed, listing
+from raysl.data.sources.listing import File, join_some, list_files
 from raysl.data.sources.parquet_split import FileVersion, ParquetSplit
-from raysl.data.sources.part_names import Chosen, chosen, held_out_notes
+from raysl.data.sources.part_names import PartFiles, choose_files, held_out_notes
 from raysl.data.sources.shards import check_names
-from raysl.data.sources.versions import versions_of
+from raysl.data.sources.versions import read_versions
 from raysl.errors import ConfigError
 from raysl.storage.addresses import info_of, telling
 from raysl.storage.reads import read_file
@@ -59,7 +59,7 @@ class Parquet(Source):
         if name == "train":
             return self._train
         if self.config.test is not None:
-            uri, files = self.config.test, list_files(self.config.test)
+            uri, files = self.config.test, list_parquet_files(self.config.test)
             return self._make_split(
                 uri, list(files.paths.values()), files.versions, files.notes, self._training_classes
             )
@@ -70,7 +70,7 @@ class Parquet(Source):
     @cached_property
     def _train(self) -> ParquetSplit:
         if (uri := self.config.train) is not None:
-            files = list_files(uri)
+            files = list_parquet_files(uri)
             notes = (*files.notes, *held_out_notes(files.paths, uri))
             return self._make_split(uri, list(files.paths.values()), files.versions, notes)
         if self.config.path is None:
@@ -81,13 +81,13 @@ class Parquet(Source):
 
     @cached_property
     def _files(self) -> "Files":
-        return list_files(self.config.path)
+        return list_parquet_files(self.config.path)
 
     @cached_property
-    def _parts(self) -> Chosen[str]:
+    def _parts(self) -> PartFiles[str]:
         """Files in `path`, divided into training and held-out ones."""
-        parts = chosen(self._files.paths.items(), self.config.path)
-        return Chosen(parts.train, parts.test, (*self._files.notes, *parts.notes))
+        parts = choose_files(self._files.paths.items(), self.config.path)
+        return PartFiles(parts.train, parts.test, (*self._files.notes, *parts.notes))
 
     @property
     def _training_classes(self) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ class Files:
     versions: dict[str, FileVersion]
 
 
-def list_files(uri: str) -> Files:
+def list_parquet_files(uri: str) -> Files:
     """List the Parquet files at a path or URI, sub-folders included.
 
     Raises:
@@ -137,7 +137,7 @@ def list_files(uri: str) -> Files:
         )
     if info.type != fs.FileType.Directory:
         raise ConfigError(f"no file or folder {uri!r}; give data.path= a Parquet file or a folder of them")
-    files = {file.path: file for file in listing(uri).files}
+    files = {file.path: file for file in list_files(uri).files}
     sizes = {path: file.size for path, file in files.items()}
     check_finished(system, {f"{info.path}/{path}": -1 if size is None else size for path, size in sizes.items()})
     parquet = sorted(path for path in sizes if path.endswith(".parquet"))
@@ -149,7 +149,7 @@ def list_files(uri: str) -> Files:
     others = [path for path in parquet if path not in used]
     notes = (
         f"{len(others):,} Parquet files in {uri!r} are not used, as the {MANIFEST_FILE} of the ingest there does not "
-        f"list them: {listed(others)}; move them away",
+        f"list them: {join_some(others)}; move them away",
     )
     mtimes = {inner: files[path].mtime_ns for path, inner in used.items()}
     return Files(used, notes if others else (), _find_versions(system, mtimes, _hashes(info.path, files, manifests)))
@@ -166,7 +166,7 @@ def _find_versions(
         hashes: SHA-256 of those that an ingest wrote, and the modification time of its manifest.
     """
     unknown = [path for path, mtime in mtimes.items() if mtime is None]
-    tags = dict(zip(unknown, versions_of([(system, path) for path in unknown]), strict=True))
+    tags = dict(zip(unknown, read_versions([(system, path) for path in unknown]), strict=True))
     versions = {}
     for path, mtime in mtimes.items():
         sha256, manifest_mtime = hashes.get(path, ("", None))

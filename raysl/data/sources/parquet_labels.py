@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from raysl.data.sources.class_names import check_numbers, check_range, class_names, numbered
+from raysl.data.sources.class_names import check_numbers, check_range, class_names, number_labels
 from raysl.data.sources.parquet_columns import Range
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
@@ -56,7 +56,7 @@ def integers(column: pa.ChunkedArray, origin: str) -> Int64s:
     return numbers
 
 
-def found_classes(
+def find_classes(
     system: fs.FileSystem, files: Iterable[str], column: str, classes: tuple[str, ...], is_multilabel: bool
 ) -> tuple[str, ...]:
     """Read all texts or lists of labels, check them, and return the names of the classes.
@@ -76,7 +76,7 @@ def found_classes(
         labels = _read_labels(system, path, column)
         names = class_names(labels)
         if not is_multilabel and classes:
-            numbered(labels, classes, path)
+            number_labels(labels, classes, path)
         if is_multilabel and names:
             if len(names) != len(classes or names):
                 raise ConfigError(
@@ -87,7 +87,7 @@ def found_classes(
     return classes or tuple(sorted(labelled))
 
 
-def counted_classes(
+def count_classes(
     system: fs.FileSystem, ranges: dict[str, Range | None], column: str, classes: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Check all integer labels, and return the names of the classes, by default the numbers up to the largest label.

@@ -12,7 +12,7 @@ from pyarrow import fs
 from typing_extensions import override
 
 from raysl.data.source import LABELS, Rows, Split
-from raysl.data.sources.class_names import numbered
+from raysl.data.sources.class_names import number_labels
 from raysl.data.sources.parquet_columns import (
     Footers,
     agreed_classes,
@@ -22,8 +22,8 @@ from raysl.data.sources.parquet_columns import (
     read_footers,
     stored_classes,
 )
-from raysl.data.sources.parquet_labels import counted_classes, found_classes, labels_digest, raw_labels
-from raysl.data.sources.versions import digest_of
+from raysl.data.sources.parquet_labels import count_classes, find_classes, labels_digest, raw_labels
+from raysl.data.sources.versions import versions_digest
 from raysl.data.split import Encoded, Missing, by_unit, joined_digest
 from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s, hash_text
@@ -138,8 +138,8 @@ class ParquetSplit(Split):
         else:
             named = given or agreed_classes(footers.schemas, training)
         if kind == "integers":
-            return counted_classes(system, footers.label_ranges, self.label_column, named)
-        return found_classes(system, footers.schemas, self.label_column, named, self.is_multilabel)
+            return count_classes(system, footers.label_ranges, self.label_column, named)
+        return find_classes(system, footers.schemas, self.label_column, named, self.is_multilabel)
 
     @override
     def content(self) -> Mapping[str, str]:
@@ -159,7 +159,7 @@ class ParquetSplit(Split):
 
     @override
     def written(self, ask: bool = True) -> str:
-        return digest_of(version.written for version in self.versions)
+        return versions_digest(version.written for version in self.versions)
 
     @override
     def read(self, index: Int64s) -> Rows:
@@ -248,7 +248,7 @@ class ParquetSplit(Split):
         labels = raw_labels(column, path)
         if labels.ndim == 2 and labels.shape[1] == 0:  # a row group of nulls
             return self._no_labels(len(labels))
-        return numbered(labels, self.classes, path) if labels.dtype.kind == "U" else labels
+        return number_labels(labels, self.classes, path) if labels.dtype.kind == "U" else labels
 
 
 _CACHE: RecentlyUsed[_Unit] = RecentlyUsed(CACHE_BYTES)

@@ -1,4 +1,4 @@
-"""Which part of a dataset files and folders hold, by their names: alike for all sources."""
+"""Training and held-out parts of a dataset by the names of files and folders, the same for all sources."""
 
 import re
 from collections import Counter
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from raysl.data.sources.listing import listed
+from raysl.data.sources.listing import join_some
 
 T = TypeVar("T")
 
 PARTS = ("train", "val", "test")
-HELD_OUT = ("val", "test")  # the first that there is
+HELD_OUT = ("val", "test")  # the first that exists is used
 RULE = "train, training, val, valid, validation, test or testing"
-_WORD_OF = {
+_PART_BY_WORD = {
     "train": "train",
     "training": "train",
     "trainval": "train",
@@ -25,47 +25,52 @@ _WORD_OF = {
     "testing": "test",
 }
 _KINDS = r"(?:sets?|data|images?|imgs?|splits?|parts?|files?|shards?)?"
-_PART = re.compile(rf"({'|'.join(_WORD_OF)}){_KINDS}\d*")
+_PART = re.compile(rf"({'|'.join(_PART_BY_WORD)}){_KINDS}\d*")
 _HELD_OUT = re.compile(rf"(?:val|valid|validation|tests?|testing|eval|evaluation|heldout|holdout){_KINDS}\d*")
 _NEUTRAL = re.compile(rf"(?:of|data|images?|{_KINDS}\d*|parquet|tar|snappy|gz|gzip|zstd|zst|lz4|brotli)")
 
 
-def part_named(name: str) -> str | None:
-    """The part whose name this is: `Val`, `validation`, `split=test`, `train_images`, `val2017`; else None."""
+def parse_part_name(name: str) -> str | None:
+    """Return the part that a name means, None for other names.
+
+    >>> [parse_part_name(name) for name in ("validation", "split=test", "train_images", "val2017", "cats")]
+    ['val', 'test', 'train', 'val', None]
+    """
     squeezed = re.sub(r"[\W_]+", "", name.rpartition("=")[2].lower())
-    found = _PART.fullmatch(squeezed)
-    return None if found is None else _WORD_OF[found[1]]
+    match = _PART.fullmatch(squeezed)
+    return None if match is None else _PART_BY_WORD[match[1]]
 
 
-def part_of(path: str) -> str | None:
-    """The part that a file of many images is of: as its name, or else that of a folder it is in, begins or ends.
+def find_part(path: str) -> str | None:
+    """Return the part of a shard: the word at which its name, else that of a folder above it, begins or ends.
 
-    `train-00000-of-00012.parquet`, `b_test.parquet`, `imagenet-val-0001.tar`, `split=test/0.parquet`.
+    >>> [find_part(path) for path in ("train-00000-of-00012.parquet", "imagenet-val-0001.tar", "split=test/0.parquet")]
+    ['train', 'val', 'test']
     """
     for name in reversed(path.split("/")):
-        words = [word for word in _words(name) if not _NEUTRAL.fullmatch(word)]
+        words = [word for word in _split_words(name) if not _NEUTRAL.fullmatch(word)]
         for word in (words[0], words[-1]) if words else ():
-            if found := _PART.fullmatch(word):
-                return _WORD_OF[found[1]]
+            if match := _PART.fullmatch(word):
+                return _PART_BY_WORD[match[1]]
     return None
 
 
-def by_part(names: Iterable[str]) -> dict[str, list[str]]:
-    """Names of folders by the part that they are; those of none are left out."""
-    found: dict[str, list[str]] = {part: [] for part in PARTS}
+def group_by_part(names: Iterable[str]) -> dict[str, list[str]]:
+    """Group names of folders by the part that they mean; other names are left out."""
+    parts: dict[str, list[str]] = {part: [] for part in PARTS}
     for name in names:
-        if (part := part_named(name)) is not None:
-            found[part].append(name)
-    return found
+        if (part := parse_part_name(name)) is not None:
+            parts[part].append(name)
+    return parts
 
 
 @dataclass(frozen=True)
-class Chosen(Generic[T]):
-    """Files of many images by what they are for.
+class PartFiles(Generic[T]):
+    """Shards of the training and held-out parts.
 
     Args:
-        train, test: of which parts; either may be empty.
-        notes: what else is there, a line each.
+        train, test: shards; either may be empty.
+        notes: about shards that are not used, a line each.
     """
 
     train: list[T]
@@ -73,8 +78,8 @@ class Chosen(Generic[T]):
     notes: tuple[str, ...]
 
 
-def chosen(files: Iterable[tuple[str, T]], where: str) -> Chosen[T]:
-    """Training files are those of the part train, else those of no part; held-out ones those of val, else of test.
+def choose_files(files: Iterable[tuple[str, T]], where: str) -> PartFiles[T]:
+    """Choose shards: for training those of the part train, else those of no part; held out those of val, else test.
 
     Args:
         files: with their paths in a folder.
@@ -82,26 +87,26 @@ def chosen(files: Iterable[tuple[str, T]], where: str) -> Chosen[T]:
     """
     parts: dict[str | None, list[tuple[str, T]]] = {part: [] for part in (*PARTS, None)}
     for path, file in files:
-        parts[part_of(path)].append((path, file))
+        parts[find_part(path)].append((path, file))
     test = next((parts[part] for part in HELD_OUT if parts[part]), [])
     train = parts["train"] or parts[None]
     notes: list[str] = []
     if parts["train"] and parts[None]:
         notes.append(
-            f"{len(parts[None]):,} files in {where!r} are not used, as their names neither begin nor end with one of "
-            f"{RULE}: {listed([path for path, _ in parts[None]])}"
+            f"{len(parts[None]):,} files in {where!r} are not used because their names neither begin nor end with one "
+            f"of {RULE}: {join_some([path for path, _ in parts[None]])}"
         )
     notes += held_out_notes((path for path, _ in train), where)
-    return Chosen([file for _, file in train], [file for _, file in test], tuple(notes))
+    return PartFiles([file for _, file in train], [file for _, file in test], tuple(notes))
 
 
 def held_out_notes(paths: Iterable[str], where: str, kind: str = "files") -> list[str]:
-    """A line where what is trained on is called like held-out images.
+    """Return a note if training images have names like held-out ones.
 
     Args:
-        paths: in a folder, of files, or of the folders of images, one for each of these.
-        where: the folder.
-        kind: what the paths are of.
+        paths: in a folder, of each shard, or of the folder of each image.
+        where: the folder, for the note.
+        kind: `files` or `images`.
     """
     counts = Counter(paths)
     alike = [path for path in counts if any(map(_is_held_out, path.split("/")))]
@@ -109,16 +114,16 @@ def held_out_notes(paths: Iterable[str], where: str, kind: str = "files") -> lis
         return []
     return [
         f"{sum(counts[path] for path in alike):,} of the {counts.total():,} training {kind} in {where!r} have names "
-        f"like those of held-out ones: {listed(alike)}; if they are, call what they are in val or test, or give "
-        "data.train= and data.test="
+        f"like held-out ones: {join_some(alike)}; if they are, rename their folder to val or test, or give data.train= "
+        "and data.test="
     ]
 
 
 def _is_held_out(name: str) -> bool:
-    words = _words(name)
-    return words == ["dev"] or any(_HELD_OUT.fullmatch(word) for word in words)  # libpng-dev is something else
+    words = _split_words(name)
+    return words == ["dev"] or any(_HELD_OUT.fullmatch(word) for word in words)  # but not libpng-dev
 
 
-def _words(path: str) -> list[str]:
-    """`imagesVal_0001.tar` is images, val, 0001 and tar."""
+def _split_words(path: str) -> list[str]:
+    """Split a path into words: `imagesVal_0001.tar` into images, val, 0001 and tar."""
     return re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", path).lower())

@@ -1,4 +1,4 @@
-"""Crops of the two photographs that come with scikit-learn: real colour without a download."""
+"""Crops of the two photographs in scikit-learn: real colour images without a download."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,15 +14,15 @@ from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows, hash_words
 
 WIDTH, HEIGHT = 640, 427
-TEST_LEFT = 448  # columns from here on are for testing alone
+TEST_LEFT = 448  # the first column of held-out crops
 MAX_SIZE = (WIDTH - TEST_LEFT) // 2
 
 
 class Photos(Source):
     """Square crops of a temple (`china`) and of a dahlia (`flower`), the photographs of `load_sample_images`.
 
-    The label is the photograph. Crops are 1, 1.5 and 2 times `size` wide and lie where a hash of their number says;
-    no pixel of a held-out crop is in a training crop.
+    The label is the photograph. Crops are 1, 1.5 and 2 times `size` wide, at positions from a hash of their number;
+    held-out and training crops share no pixels.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -64,8 +64,8 @@ class _PhotosSplit(Split):
     def read(self, index: Int64s) -> Rows:
         labels = self.labels_of(index)
         sides = np.array([self.size, self.size * 3 // 2, self.size * 2])[index // 2 % 3]
-        tops = self._places(0, index, HEIGHT - sides)
-        lefts = self.left + self._places(1, index, self.right - self.left - sides)
+        tops = self._positions(0, index, HEIGHT - sides)
+        lefts = self.left + self._positions(1, index, self.right - self.left - sides)
         images: list[bytes | np.ndarray | None] = []
         for label, side, top, left in zip(labels, sides, tops, lefts, strict=True):
             images.append(_photographs()[label, top : top + side, left : left + side].copy())
@@ -77,15 +77,15 @@ class _PhotosSplit(Split):
     def labels_of(self, index: Int64s) -> Int64s:
         return index % 2
 
-    def _places(self, axis: int, index: Int64s, most: Int64s) -> Int64s:
-        """A place in [0, most] for each crop."""
+    def _positions(self, axis: int, index: Int64s, most: Int64s) -> Int64s:
+        """Return a position in [0, most] for each crop."""
         words = hash_rows(hash_words(axis, self.left), index)
         return (words % (most + 1).astype(np.uint64)).astype(np.int64)
 
 
 @lru_cache(maxsize=1)
 def _photographs() -> np.ndarray:
-    """Both photographs, uint8 [2, 427, 640, 3]."""
+    """Load both photographs, uint8 [2, 427, 640, 3]."""
     from sklearn.datasets import load_sample_images
 
     return np.stack(load_sample_images().images)

@@ -1,4 +1,4 @@
-"""What is in a shard of the WebDataset layout: where each image lies, and its label."""
+"""Indices of WebDataset shards: the position and label of each image, stored beside the shard."""
 
 import hashlib
 import io
@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from raysl.data.sources.class_names import label_of
-from raysl.data.sources.listing import IMAGES, shown
-from raysl.data.sources.shards import Member, Shard, members
+from raysl.data.sources.class_names import read_member_label
+from raysl.data.sources.listing import IMAGES, printable
+from raysl.data.sources.shards import Member, Shard, read_members
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.storage.addresses import join, open_uri, telling
@@ -26,7 +26,7 @@ from raysl.storage.reads import read_file
 log = logging.getLogger("raysl")
 
 ENDING = ".index.npz"
-SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")  # a key, and what the file is of that sample
+SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)")  # the key of a sample, and the kind of the file
 SCANS = 4  # remote shards that are read whole at a time
 
 
@@ -38,9 +38,9 @@ class ShardIndex:
         offsets: int64 [N], first byte of each image in the shard.
         sizes: int64 [N], bytes of each image.
         labels: int64 [N], -1 where unlabelled.
-        keys: bytes [N], what the files of each sample have in common.
-        num_left_out: images whose names have more dots than one, of samples that have no other image.
-        left_out: the name of the first of these.
+        keys: bytes [N], the common part of the names of each sample's files.
+        num_left_out: samples without an image except one with several dots in its name.
+        left_out: the name of the first such image.
     """
 
     offsets: Int64s
@@ -52,26 +52,26 @@ class ShardIndex:
 
     @property
     def digest(self) -> str:
-        """A number, in hexadecimal, that changes when images or labels do."""
+        """16 hexadecimal digits that change with the images and labels."""
         arrays = (self.offsets, self.sizes, self.labels, self.keys)
         return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()[:16]
 
     @property
     def num_bytes(self) -> int:
-        """Memory that it takes."""
+        """Memory of the arrays."""
         return self.offsets.nbytes + self.sizes.nbytes + self.labels.nbytes + self.keys.nbytes
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What there is to know of a shard while its images are not read.
+    """Summary of the index of a shard.
 
     Args:
-        digest: of its index.
-        num_images: how many it has.
-        smallest_label: -1, or less where a label is none.
-        largest_label: -1 where nothing is labelled.
-        num_left_out, left_out: as in its index.
+        digest: of the index.
+        num_images: number of images.
+        smallest_label: at most -1; smaller only if a label is invalid.
+        largest_label: -1 if nothing is labelled.
+        num_left_out, left_out: as in `ShardIndex`.
     """
 
     digest: str
@@ -82,70 +82,70 @@ class Summary:
     left_out: str
 
 
-def summaries(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> list[Summary]:
-    """What every shard has, by its index: read where there is one that is newer than its shard, else made and written.
+def summarize_shards(shards: Sequence[Shard], label_key: str | None, folder: str | None) -> list[Summary]:
+    """Read the index of every shard that has one newer than itself; make and write the others.
 
     Args:
         shards: tars.
         label_key: field of the integer label in `.json` members; None: these are not read.
-        folder: where indices lie; default: beside the shards.
+        folder: of the indices; default: beside the shards.
 
     Raises:
-        ConfigError: if a shard is damaged, has a label that is no integer, or if the index of a remote one cannot be
-            written.
+        ConfigError: if a shard is damaged or has a label that is not an integer, or if the index of a remote one cannot
+            be written.
     """
-    is_stored = _stored(shards, folder)
-    stale = sum(not there for there in is_stored)
-    if stale > SCANS:
-        log.info("reading what is in %d of %d shards; this is done once", stale, len(shards))
+    is_stored = _are_stored(shards, folder)
+    num_missing = sum(not there for there in is_stored)
+    if num_missing > SCANS:
+        log.info("indexing %d of %d shards; this is done once", num_missing, len(shards))
 
-    def summary(shard: Shard, there: bool) -> tuple[Summary, bool]:
-        index, is_kept = _ready(shard, there, label_key, folder)
+    def summarize(shard: Shard, there: bool) -> tuple[Summary, bool]:
+        index, is_written = _load_or_make(shard, there, label_key, folder)
         least, most = int(index.labels.min(initial=-1)), int(index.labels.max(initial=-1))
-        return Summary(index.digest, len(index.sizes), least, most, index.num_left_out, index.left_out), is_kept
+        return Summary(index.digest, len(index.sizes), least, most, index.num_left_out, index.left_out), is_written
 
     with ThreadPoolExecutor(SCANS) as pool:
-        found = list(pool.map(summary, shards, is_stored))
-    lost = [shard for shard, (_, is_kept) in zip(shards, found, strict=True) if not is_kept]
-    if lost:
-        uri, name = _beside(lost[0], folder)
-        log.warning("cannot write %s: what is in %d shards is looked up at every start", join(uri, name), len(lost))
-    return [one for one, _ in found]
+        results = list(pool.map(summarize, shards, is_stored))
+    unwritten = [shard for shard, (_, is_written) in zip(shards, results, strict=True) if not is_written]
+    if unwritten:
+        uri, name = _index_address(unwritten[0], folder)
+        log.warning("cannot write %s: %d shards are indexed at every start", join(uri, name), len(unwritten))
+    return [summary for summary, _ in results]
 
 
-def index_of(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex:
-    """The index of one shard; see `summaries`."""
-    return _ready(shard, _stored([shard], folder)[0], label_key, folder)[0]
+def read_index(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex:
+    """Return the index of one shard, as `summarize_shards` does."""
+    return _load_or_make(shard, _are_stored([shard], folder)[0], label_key, folder)[0]
 
 
-def _ready(shard: Shard, is_stored: bool, label_key: str | None, folder: str | None) -> tuple[ShardIndex, bool]:
-    """An index, and whether it is kept for the next time."""
-    found = _loaded(shard, label_key, folder) if is_stored else None
-    if found is not None:
-        return found, True
-    index = _scanned(shard, label_key)
+def _load_or_make(shard: Shard, is_stored: bool, label_key: str | None, folder: str | None) -> tuple[ShardIndex, bool]:
+    """Return an index, and whether it is stored."""
+    stored = _load(shard, label_key, folder) if is_stored else None
+    if stored is not None:
+        return stored, True
+    index = _scan(shard, label_key)
     return index, _write(index, shard, label_key, folder)
 
 
-def _beside(shard: Shard, folder: str | None) -> tuple[str, str]:
-    """Folder and name of a shard's index."""
+def _index_address(shard: Shard, folder: str | None) -> tuple[str, str]:
+    """Return the folder and the name of a shard's index."""
     if folder is None:
         return shard.folder, f"{shard.name}{ENDING}"
-    origin = hashlib.sha256(shard.folder.encode()).hexdigest()[:8]  # shards of several folders may be named alike
+    origin = hashlib.sha256(shard.folder.encode()).hexdigest()[:8]  # shards of several folders may have the same names
     return folder, f"{origin}-{shard.name.replace('/', '-')}{ENDING}"
 
 
-def _stored(shards: Sequence[Shard], folder: str | None) -> list[bool]:
-    """Whether there is an index that is no older than its shard."""
-    places = [_beside(shard, folder) for shard in shards]
+def _are_stored(shards: Sequence[Shard], folder: str | None) -> list[bool]:
+    """Tell for each shard whether it has an index that is not older."""
+    addresses = [_index_address(shard, folder) for shard in shards]
     infos: dict[tuple[str, str], fs.FileInfo] = {}
-    for uri in {uri for uri, _ in places}:
+    for uri in {uri for uri, _ in addresses}:
         system, root = open_uri(uri)
-        names = [name for where, name in places if where == uri]
+        names = [name for where, name in addresses if where == uri]
         with telling("read", uri):
-            found = system.get_file_info([f"{root}/{name}" for name in names])
-        infos |= {(uri, name): info for name, info in zip(names, found, strict=True)}
-    return [_is_newer(infos[place], shard) for place, shard in zip(places, shards, strict=True)]
+            entries = system.get_file_info([f"{root}/{name}" for name in names])
+        infos |= {(uri, name): info for name, info in zip(names, entries, strict=True)}
+    return [_is_newer(infos[address], shard) for address, shard in zip(addresses, shards, strict=True)]
 
 
 def _is_newer(info: fs.FileInfo, shard: Shard) -> bool:
@@ -154,13 +154,13 @@ def _is_newer(info: fs.FileInfo, shard: Shard) -> bool:
     return shard.mtime_ns is None or info.mtime_ns is None or bool(info.mtime_ns >= shard.mtime_ns)
 
 
-def _loaded(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex | None:
-    """The stored index; None where it is of other settings, or of a shard of another size or a later time."""
-    uri, name = _beside(shard, folder)
+def _load(shard: Shard, label_key: str | None, folder: str | None) -> ShardIndex | None:
+    """Load a stored index; None if it has other settings, or is of a shard of another size or a later time."""
+    uri, name = _index_address(shard, folder)
     system, root = open_uri(uri)
     try:
         stored = np.load(io.BytesIO(read_file(system, f"{root}/{name}")), allow_pickle=False)
-        if "num_left_out" not in stored:  # of an earlier version, which knew fewer endings
+        if "num_left_out" not in stored:  # written by an earlier version, which knew fewer image endings
             return None
         if str(stored["label_key"]) != (label_key or "") or int(stored["num_bytes"]) != (shard.num_bytes or -1):
             return None
@@ -169,7 +169,7 @@ def _loaded(shard: Shard, label_key: str | None, folder: str | None) -> ShardInd
         offsets, sizes, labels, keys = (stored[name] for name in ("offsets", "sizes", "labels", "keys"))
         return ShardIndex(offsets, sizes, labels, keys, int(stored["num_left_out"]), str(stored["left_out"]))
     except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{join(uri, name)} is no index of a shard ({error}); delete it") from error
+        raise ConfigError(f"{join(uri, name)} is not an index of a shard ({error}); delete it") from error
 
 
 def _write(index: ShardIndex, shard: Shard, label_key: str | None, folder: str | None) -> bool:
@@ -181,41 +181,41 @@ def _write(index: ShardIndex, shard: Shard, label_key: str | None, folder: str |
         num_bytes=np.array(shard.num_bytes or -1),
         mtime_ns=np.array(shard.mtime_ns or 0),
     )
-    uri, name = _beside(shard, folder)
+    uri, name = _index_address(shard, folder)
     target = Folder(uri)
     try:
         if folder is not None:
             target.make()
         target.write(name, content.getvalue())
     except (ConfigError, NotImplementedError) as error:
-        if not isinstance(shard.place()[0], fs.LocalFileSystem):
+        if not isinstance(shard.locate()[0], fs.LocalFileSystem):
             raise ConfigError(
-                f"cannot write {name!r}, what is in a remote shard ({error}); "
-                "give data.index= a folder or URI that all workers read and this one writes"
+                f"cannot write {name!r}, the index of a remote shard ({error}); "
+                "give data.index= a folder or URI that this process can write and all workers can read"
             ) from error
         return False
     return True
 
 
-def _scanned(shard: Shard, label_key: str | None) -> ShardIndex:
-    system, path = shard.place()
+def _scan(shard: Shard, label_key: str | None) -> ShardIndex:
+    system, path = shard.locate()
     with telling("read", path):
         is_local = isinstance(system, fs.LocalFileSystem)
         with system.open_input_file(path) if is_local else pa.BufferReader(read_file(system, path)) as file:
-            return _index(file, path, label_key)
+            return _index_tar(file, path, label_key)
 
 
-def _index(file: Any, where: str, label_key: str | None) -> ShardIndex:
+def _index_tar(file: Any, where: str, label_key: str | None) -> ShardIndex:
     images: dict[str, Member] = {}
     labels: dict[str, int] = {}
     seen: set[str] = set()
     dotted: list[tuple[str, str]] = []
-    for member in members(file, where):
+    for member in read_members(file, where):
         match = SAMPLE.fullmatch(member.name)
         if match is None:
             continue
         if member.name in seen:
-            raise ConfigError(f"{where} has the member {member.name!r} twice; make the tar anew")
+            raise ConfigError(f"{where} has the member {member.name!r} twice; make the tar again")
         seen.add(member.name)
         key, kind = match.group(1), match.group(2).lower()
         if kind in IMAGES:
@@ -224,10 +224,10 @@ def _index(file: Any, where: str, label_key: str | None) -> ShardIndex:
             dotted.append((key, member.name))
         elif kind == "cls" or (kind == "json" and label_key is not None and key not in labels):
             file.seek(member.offset)
-            label = label_of(file.read(member.size), kind, label_key, f"{where}: {member.name}")
+            label = read_member_label(file.read(member.size), kind, label_key, f"{where}: {member.name}")
             if label is not None:
                 labels[key] = label
-    left_out = [shown(name) for key, name in dotted if key not in images]
+    left_out = [printable(name) for key, name in dotted if key not in images]
     return ShardIndex(
         np.array([member.offset for member in images.values()], np.int64),
         np.array([member.size for member in images.values()], np.int64),

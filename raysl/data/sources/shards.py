@@ -1,4 +1,4 @@
-"""Which shards a dataset has: from a folder, a file, or a pattern of names."""
+"""Files of many samples: finding them in a folder or by a pattern, and the members of a tar."""
 
 import re
 import tarfile
@@ -8,7 +8,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from raysl.data.sources.listing import listing, shown
+from raysl.data.sources.listing import list_files, printable
 from raysl.errors import ConfigError
 from raysl.storage.addresses import cut, info_of, open_uri, telling
 
@@ -18,10 +18,10 @@ class Shard:
     """A file of many samples.
 
     Args:
-        folder: local path or URI of the folder that was given.
-        name: path below it.
-        num_bytes: its size.
-        mtime_ns: when it was written; None where the file system does not know.
+        folder: local path or URI.
+        name: path below the folder.
+        num_bytes: size of the file; None if the file system does not know it.
+        mtime_ns: modification time in nanoseconds; None if the file system does not know it.
     """
 
     folder: str
@@ -29,51 +29,51 @@ class Shard:
     num_bytes: int | None
     mtime_ns: int | None
 
-    def place(self) -> tuple[fs.FileSystem, str]:
-        """The file system, and the path in it."""
+    def locate(self) -> tuple[fs.FileSystem, str]:
+        """Return the file system, and the path in it."""
         system, root = open_uri(self.folder)
         return system, f"{root}/{self.name}"
 
 
-def shards(uri: str, ending: str) -> list[Shard]:
-    """Shards at a place, sorted by their paths; those of a pattern in its order.
+def find_shards(uri: str, ending: str) -> list[Shard]:
+    """Find the shards at a path or URI, sorted by their paths; those of a pattern in its order.
 
     Args:
-        uri: folder, which is searched with its sub-folders, file, or pattern: `{000..009}` stands for the numbers from
-            000 to 009 and `{a,b}` for each of its parts; local or a URI.
-        ending: of the names of shards, as `.tar`.
+        uri: a folder, searched with its sub-folders; a file; or a pattern, in which `{000..009}` stands for the numbers
+            from 000 to 009 and `{a,b}` for each of its parts.
+        ending: of the names of shards, such as `.tar`.
 
     Raises:
         ConfigError: if there are none, or one of a pattern is missing.
     """
     if "{" in uri:
-        return _of_pattern(uri)
+        return _find_by_pattern(uri)
     _, info = info_of(uri)
     if info.type == fs.FileType.File:
         return [Shard(*cut(uri), info.size, info.mtime_ns)]
     if info.type != fs.FileType.Directory:
         raise ConfigError(f"no file or folder {uri!r}; give a {ending} file, a folder of them, or a pattern of names")
-    found = sorted(file for file in listing(uri).files if file.path.endswith(ending))
-    if not found:
+    files = sorted(file for file in list_files(uri).files if file.path.endswith(ending))
+    if not files:
         raise ConfigError(f"no {ending} files in {uri!r}, sub-folders included")
-    check_names((file.path for file in found), uri)
-    return [Shard(uri, file.path, file.size, file.mtime_ns) for file in found]
+    check_names((file.path for file in files), uri)
+    return [Shard(uri, file.path, file.size, file.mtime_ns) for file in files]
 
 
 def check_names(paths: Iterable[str], uri: str) -> None:
-    """Refuse files of many images whose names are not UTF-8, which Arrow cannot open.
+    """Refuse shards whose names are not UTF-8, because Arrow cannot open them.
 
     Raises:
         ConfigError: naming the first.
     """
-    odd = next((path for path in paths if shown(path) != path), None)
+    odd = next((path for path in paths if printable(path) != path), None)
     if odd is not None:
-        raise ConfigError(f"the name of {shown(odd)!r} in {uri!r} is not UTF-8; call it otherwise")
+        raise ConfigError(f"the name of {printable(odd)!r} in {uri!r} is not UTF-8; rename it")
 
 
-def _of_pattern(uri: str) -> list[Shard]:
-    found: list[Shard] = []
-    for folder, names in _grouped(_expanded(uri)).items():
+def _find_by_pattern(uri: str) -> list[Shard]:
+    shards: list[Shard] = []
+    for folder, names in _group_by_folder(_expand(uri)).items():
         system, root = open_uri(folder)
         with telling("read", folder):
             infos = system.get_file_info([f"{root}/{name}" for name in names])
@@ -82,12 +82,12 @@ def _of_pattern(uri: str) -> list[Shard]:
             raise ConfigError(
                 f"{len(missing):,} of the {len(names):,} files of {uri!r} are not in {folder!r}, first {missing[0]!r}"
             )
-        found += [Shard(folder, name, info.size, info.mtime_ns) for name, info in zip(names, infos, strict=True)]
-    return found
+        shards += [Shard(folder, name, info.size, info.mtime_ns) for name, info in zip(names, infos, strict=True)]
+    return shards
 
 
-def _grouped(uris: Iterable[str]) -> dict[str, list[str]]:
-    """Names by their folders."""
+def _group_by_folder(uris: Iterable[str]) -> dict[str, list[str]]:
+    """Group names by their folders."""
     folders: dict[str, list[str]] = {}
     for uri in uris:
         folder, name = cut(uri)
@@ -95,21 +95,21 @@ def _grouped(uris: Iterable[str]) -> dict[str, list[str]]:
     return folders
 
 
-def _expanded(pattern: str) -> Iterator[str]:
+def _expand(pattern: str) -> Iterator[str]:
     group = re.search(r"\{([^{}]*)\}", pattern)
     if group is None:
         yield pattern
         return
     before, after = pattern[: group.start()], pattern[group.end() :]
-    for part in _parts(group.group(1), pattern):
-        yield from _expanded(f"{before}{part}{after}")
+    for part in _expand_group(group.group(1), pattern):
+        yield from _expand(f"{before}{part}{after}")
 
 
-def _parts(inner: str, pattern: str) -> list[str]:
+def _expand_group(inner: str, pattern: str) -> list[str]:
     numbers = re.fullmatch(r"(\d+)\.\.(\d+)", inner)
     if numbers is None:
         if "," not in inner:
-            raise ConfigError(f"{pattern!r}: {{{inner}}} is neither a range as {{000..009}} nor a list as {{a,b}}")
+            raise ConfigError(f"{pattern!r}: {{{inner}}} is neither a range like {{000..009}} nor a list like {{a,b}}")
         return inner.split(",")
     first, last = numbers.groups()
     if int(first) > int(last):
@@ -136,32 +136,33 @@ class Member:
     size: int
 
 
-def members(file: Any, where: str) -> Iterator[Member]:
-    """The plain files of an uncompressed tar, in order; folders are left out.
+def read_members(file: Any, where: str) -> Iterator[Member]:
+    """Yield the plain files of an uncompressed tar, in order; folders are left out.
 
     Args:
         file: open for reading, with `seek`.
-        where: what it is called in messages.
+        where: its name in messages.
 
     Raises:
-        ConfigError: if it is no tar or breaks off, if a member lies outside (an absolute path, or one with `..`), or
-            is neither a plain file nor a folder.
+        ConfigError: if it is not a tar or is truncated, or if a member has an absolute path or one with `..`, or is
+            neither a plain file nor a folder.
     """
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for info in tar:
                 if info.name.startswith("/") or ".." in info.name.split("/"):
-                    raise ConfigError(f"{where}: the member {info.name!r} lies outside of the tar; make it anew")
+                    raise ConfigError(f"{where}: the member {info.name!r} lies outside of the tar; make the tar again")
                 if info.isdir():
                     continue
                 if not info.isreg() or info.issparse():
-                    raise ConfigError(f"{where}: the member {info.name!r} is no plain file; make the tar without links")
+                    raise ConfigError(
+                        f"{where}: the member {info.name!r} is not a plain file; make the tar without links"
+                    )
                 yield Member(info.name, info.offset_data, info.size)
             end = tar.offset
     except tarfile.TarError as error:
-        raise ConfigError(f"{where} is no whole, uncompressed tar ({error}); fetch or make it anew") from error
+        raise ConfigError(f"{where} is not a complete, uncompressed tar ({error}); make it again") from error
     file.seek(end)
-    if bytes(file.read(BLOCK)) != bytes(
-        BLOCK
-    ):  # tarfile takes a tar that breaks off between two members for a whole one
-        raise ConfigError(f"{where} breaks off, or is damaged, at byte {end:,}; fetch or make it anew")
+    # tarfile accepts a tar that is cut off between two members, so look for the block of zeros at its end.
+    if bytes(file.read(BLOCK)) != bytes(BLOCK):
+        raise ConfigError(f"{where} is cut off or damaged at byte {end:,}; download or make it again")

@@ -1,4 +1,4 @@
-"""A part of the images of a split: those that a file lists, an even share, equal shares of the classes, a draw."""
+"""Subsets of a split: listed images, an even share, equal shares of the classes, or a random draw."""
 
 import hashlib
 import logging
@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from raysl.config.schema import DataConfig
-from raysl.data.sources.list_formats import read_values
+from raysl.data.sources.lists import read_values
 from raysl.data.split import Rows, Split, runs
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_text, permutation
@@ -20,53 +20,53 @@ _SHOWN = 5
 
 
 def with_subset(split: Split, config: DataConfig, name: str) -> Split:
-    """The images of a split that the settings choose, in the order of the split and numbered anew.
+    """Return the images of a split that the settings choose, in the order of the split.
 
-    Training images are first those that `subset` lists; `limit`, `balanced` and `skip` then choose among them.
-    Of the held-out images `limit` alone takes an even share.
+    For training images, `subset` comes first; `limit`, `balanced` and `skip` then choose among the listed images.
+    For held-out images, only `limit` counts, and takes an even share.
 
     Raises:
-        ConfigError: if the settings ask for images that are not there.
+        ConfigError: if the settings need images that do not exist.
     """
     is_train = name == "train"
     if is_train and config.subset is not None:
-        split = Subset(split, _listed(split, config.subset, config.subset_by))
+        split = Subset(split, _find_listed(split, config.subset, config.subset_by))
     if is_train and config.balanced and config.limit is not None:
-        return Subset(split, _balanced(split, config.limit, config.skip))
+        return Subset(split, _draw_balanced(split, config.limit, config.skip))
     if is_train and config.skip is not None:
         end = split.num_samples if config.limit is None else config.skip + config.limit
         if not config.skip < end <= split.num_samples:
             raise ConfigError(
-                f"data.skip={config.skip} and data.limit={config.limit} reach beyond the {split.num_samples:,} images "
-                "there are; lower one of the two"
+                f"data.skip={config.skip} and data.limit={config.limit} exceed the {split.num_samples:,} images; "
+                "lower one of the two"
             )
-        return Subset(split, _window(np.arange(split.num_samples), config.skip, end))
+        return Subset(split, _draw(np.arange(split.num_samples), config.skip, end))
     if config.limit is not None:
         if is_train and config.limit > split.num_samples:
             _warn_once(f"data.limit={config.limit} changes nothing: there are {split.num_samples:,} training images")
         num_samples = min(config.limit, split.num_samples)
-        return Subset(split, _even(np.arange(split.num_samples), num_samples), f"{num_samples}")
+        return Subset(split, _space_evenly(np.arange(split.num_samples), num_samples), f"{num_samples}")
     return split
 
 
 @cache
 def _warn_once(text: str) -> None:
-    """A dataset is opened several times in a run."""
+    """Log a warning once, although a run opens its dataset several times."""
     log.warning("%s", text)
 
 
 def even_share(split: Split, most: int) -> Split:
-    """At most so many images, at even distances in the order of the split."""
-    return split if split.num_samples <= most else Subset(split, _even(np.arange(split.num_samples), most))
+    """Return at most `most` images, at even distances in the order of the split."""
+    return split if split.num_samples <= most else Subset(split, _space_evenly(np.arange(split.num_samples), most))
 
 
 class Subset(Split):
-    """Some rows of a split, numbered anew.
+    """Some rows of a split, numbered from 0.
 
     Args:
-        split: the whole.
-        rows: the indices there, int64 [N], in ascending order so that what is stored together is read together.
-        key: tells this choice from others in the fingerprint; default: a hash of the rows.
+        split: the whole split.
+        rows: their indices in it, int64 [N], ascending, so that rows that are stored together are read together.
+        key: of this choice in the fingerprint; default: a hash of the rows.
     """
 
     def __init__(self, split: Split, rows: Int64s, key: str | None = None) -> None:
@@ -95,53 +95,53 @@ class Subset(Split):
         return self.split.names_of(self.rows[index])
 
 
-def _even(rows: Int64s, num: int) -> Int64s:
-    """`num` of the rows at even distances."""
+def _space_evenly(rows: Int64s, num: int) -> Int64s:
+    """Choose `num` of the rows at even distances."""
     return rows[np.arange(num) * len(rows) // num]
 
 
-def _window(rows: Int64s, first: int, end: int) -> Int64s:
-    """The places [first, end) of a draw of the rows that is always the same, in their own order."""
+def _draw(rows: Int64s, first: int, end: int) -> Int64s:
+    """Choose the elements [first, end) of a fixed permutation of the rows, and sort them."""
     drawn = permutation(len(rows), hash_text("subset"))[first:end]
     return rows[np.sort(drawn)]
 
 
-def _balanced(split: Split, limit: int, skip: int | None) -> Int64s:
-    """As many rows of each class, or one more of the first classes."""
+def _draw_balanced(split: Split, limit: int, skip: int | None) -> Int64s:
+    """Choose the same number of rows of each class, or one more of the first classes."""
     if split.is_multilabel:
         raise ConfigError("data.balanced needs images of one class each; this dataset is multi-label")
     labels = split.labels_of(np.arange(split.num_samples))
     present = np.unique(labels[labels >= 0])
     if not len(present):
-        raise ConfigError("data.balanced needs labels, and these images have none")
+        raise ConfigError("data.balanced needs labels, but these images have none")
     if limit < len(present):
         raise ConfigError(f"data.limit={limit} with data.balanced is fewer than the {len(present)} classes; raise it")
     chosen = []
-    for place, label in enumerate(present.tolist()):
+    for number, label in enumerate(present.tolist()):
         rows = np.flatnonzero(labels == label)
-        first, end = (num // len(present) + (place < num % len(present)) for num in (skip or 0, (skip or 0) + limit))
+        first, end = (num // len(present) + (number < num % len(present)) for num in (skip or 0, (skip or 0) + limit))
         if end > len(rows):
             name = split.classes[label] if label < len(split.classes) else str(label)
             raise ConfigError(
                 f"data.limit={limit} with data.balanced takes {end} images of each class, and {name!r} has "
                 f"{len(rows)}; lower data.limit{'' if skip is None else ' or data.skip'}"
             )
-        chosen.append(_even(rows, end) if skip is None else _window(rows, first, end))
+        chosen.append(_space_evenly(rows, end) if skip is None else _draw(rows, first, end))
     return np.sort(np.concatenate(chosen))
 
 
-def _listed(split: Split, uri: str, by: str | None) -> Int64s:
-    """Rows that a file names, by their names or by their indices; default: by what fits."""
+def _find_listed(split: Split, uri: str, by: str | None) -> Int64s:
+    """Return the rows that a file lists by name or by index; `by` None decides by what fits."""
     values = read_values(uri)
     if not values:
-        raise ConfigError(f"{uri} lists no images; give data.subset= one name or index a line")
-    if (by or _reading(split, values, uri)) == "index":
-        return _indexed(split, values, uri)
-    return _named(split, list(dict.fromkeys(str(value) for value in values)), uri)
+        raise ConfigError(f"{uri} lists no images; give data.subset= one name or index per line")
+    if (by or _choose_kind(split, values, uri)) == "index":
+        return _check_indices(split, values, uri)
+    return _find_named(split, list(dict.fromkeys(str(value) for value in values)), uri)
 
 
-def _reading(split: Split, values: list[int] | list[str], uri: str) -> str:
-    """Whether the values are meant as names or as indices; 007 is a name."""
+def _choose_kind(split: Split, values: list[int] | list[str], uri: str) -> str:
+    """Decide whether the values are names or indices; 007 is a name."""
     if not all(isinstance(value, int) or (value.isdecimal() and str(int(value)) == value) for value in values):
         return "name"
     if isinstance(values[0], int):
@@ -150,44 +150,44 @@ def _reading(split: Split, values: list[int] | list[str], uri: str) -> str:
     num_named = len({number for number, _ in _matches(split, wanted)})
     if num_named and max(map(int, wanted)) < split.num_samples:
         raise ConfigError(
-            f"{uri} lists {len(wanted):,} numbers, which are indices of images, and {num_named:,} of them are names of "
-            "images too; set data.subset_by=name or data.subset_by=index"
+            f"{uri} lists {len(wanted):,} numbers that are indices of images, but {num_named:,} of them are also names "
+            "of images; set data.subset_by=name or data.subset_by=index"
         )
     return "name" if num_named else "index"
 
 
-def _indexed(split: Split, values: list[int] | list[str], uri: str) -> Int64s:
-    """Rows of these indices."""
+def _check_indices(split: Split, values: list[int] | list[str], uri: str) -> Int64s:
+    """Return the rows with these indices."""
     try:
         numbers = sorted({int(value) for value in values})
     except ValueError as error:
-        raise ConfigError(f"{uri} lists what is no index: {error}; set data.subset_by=name") from error
+        raise ConfigError(f"{uri} lists a value that is not an index: {error}; set data.subset_by=name") from error
     wrong = [number for number in numbers if not 0 <= number < split.num_samples]
     if wrong:
         raise ConfigError(
             f"{uri} lists {len(wrong):,} indices that are not in [0, {split.num_samples - 1}], first {wrong[0]}; "
-            "where images are named so, set data.subset_by=name"
+            "if these are names of images, set data.subset_by=name"
         )
     return np.array(numbers, np.int64)
 
 
-def _named(split: Split, wanted: list[str], uri: str) -> Int64s:
-    """Rows whose names end in a wanted one, with or without the extension."""
-    row_of = np.full(len(wanted), -1)
+def _find_named(split: Split, wanted: list[str], uri: str) -> Int64s:
+    """Return the rows whose names end in a wanted one, with or without the extension."""
+    rows = np.full(len(wanted), -1)
     for number, row in _matches(split, wanted):
-        if row_of[number] >= 0:
-            both = " and ".join(split.names_of(np.array([row_of[number], row])))
+        if rows[number] >= 0:
+            both = " and ".join(split.names_of(np.array([rows[number], row])))
             raise ConfigError(f"{uri}: {wanted[number]!r} names {both}; give more of the path")
-        row_of[number] = row
-    unknown = [wanted[number] for number in np.flatnonzero(row_of < 0).tolist()]
+        rows[number] = row
+    unknown = [wanted[number] for number in np.flatnonzero(rows < 0).tolist()]
     if unknown:
         some = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
         raise ConfigError(f"{uri} lists {len(unknown):,} images that are not in the dataset: {some}")
-    return np.unique(row_of)
+    return np.unique(rows)
 
 
 def _matches(split: Split, wanted: list[str]) -> Iterator[tuple[int, int]]:
-    """The place of each wanted name with each row that is called so."""
+    """Yield the number of each wanted name with each row of that name."""
     by_base: dict[str, list[int]] = {}
     for number, name in enumerate(wanted):
         by_base.setdefault(name.rpartition("/")[2], []).append(number)

@@ -1,4 +1,4 @@
-"""Images made from their index: for tests and speed, at any size and number."""
+"""Images that are generated from their index, in any size and number, for tests and speed measurements."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -14,7 +14,7 @@ from raysl.hashing import Int64s, hash_rows, hash_words
 
 
 class Synthetic(Source):
-    """Smooth coloured noise; the label shifts the colour, so that there is something to find."""
+    """Smooth coloured noise; the label shifts the colour, so that it can be learned."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(DataConfig):

@@ -1,4 +1,4 @@
-"""The classification datasets that torchvision knows, by name."""
+"""The classification datasets of torchvision, by name."""
 
 import difflib
 import hashlib
@@ -22,13 +22,13 @@ from raysl.hashing import Int64s
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a dataset of torchvision is asked for its parts, and where it has its images.
+    """The arguments and attributes of a dataset class of torchvision.
 
     Args:
-        train, test: values of its argument `split`, or of `train` where they are bool.
+        train, test: values of its argument `split`, or of `train` if they are bool.
         images: attribute with pixels uint8 [N, H, W] or of `channels`, or with paths of files, or with (path, label).
-        labels: attribute with the labels; None where they stand with the paths.
-        channels: order of four-dimensional pixels, or None where images are files.
+        labels: attribute with the labels; None if they are beside the paths.
+        channels: order of the axes of an image's pixels; None if images are files.
     """
 
     train: str | bool
@@ -63,11 +63,11 @@ LAYOUTS = {
 
 
 class TorchvisionDataset(Source):
-    """A dataset of `torchvision.datasets` with its own train and test parts, from the files that torchvision wrote.
+    """A dataset of `torchvision.datasets` with its train and test parts, from the files that torchvision wrote.
 
     Names: CIFAR10, CIFAR100, Country211, DTD, FGVCAircraft, FashionMNIST, Flowers102, Food101, GTSRB, Imagenette,
-    KMNIST, MNIST, OxfordIIITPet, RenderedSST2, STL10, SVHN, StanfordCars, USPS. Files are read as they are; datasets
-    that torchvision keeps as arrays are held in the memory of each process that reads.
+    KMNIST, MNIST, OxfordIIITPet, RenderedSST2, STL10, SVHN, StanfordCars, USPS. Image files are read one by one;
+    datasets that torchvision stores as arrays stay in the memory of each process that reads.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -76,15 +76,15 @@ class TorchvisionDataset(Source):
 
         name: str = "torchvision"
         dataset: str | None = None
-        """Class of torchvision.datasets, as CIFAR10."""
+        """Class of torchvision.datasets, such as CIFAR10."""
         root: Location | None = None
-        """Local folder that torchvision keeps datasets in; all nodes must see it."""
+        """Local folder of torchvision's datasets; all nodes must have it."""
         download: bool = False
-        """Fetch the dataset into `root` if it is not there."""
+        """Download the dataset into `root` if it is missing."""
         train_split: str | None = None
-        """Part to train on, in torchvision's words, as unlabeled of STL10. Default: train or trainval."""
+        """Training part, as torchvision names it, such as unlabeled of STL10. Default: train or trainval."""
         test_split: str | None = None
-        """Held-out part, in torchvision's words. Default: test, of Imagenette val."""
+        """Held-out part, as torchvision names it. Default: test, for Imagenette val."""
 
     @override
     def split(self, name: str) -> Split | None:
@@ -93,15 +93,15 @@ class TorchvisionDataset(Source):
         part = layout.train if name == "train" else layout.test
         if given is not None and isinstance(part, bool):
             raise ConfigError(
-                f"data.{name}_split={given!r}: {self.config.dataset} has train and test alone; leave it out"
+                f"data.{name}_split={given!r}: {self.config.dataset} has only train and test; leave it out"
             )
         part = part if given is None else given
         if layout.channels is not None:
             return _ArraysSplit(self.config.dataset, self.config.root, part, self.config.download)
-        found = _open(self.config.dataset, self.config.root, part, self.config.download)
-        paths, labels = _content(found, layout)
+        dataset = _open(self.config.dataset, self.config.root, part, self.config.download)
+        paths, labels = _content(dataset, layout)
         files = [os.path.relpath(path, self.config.root).replace(os.sep, "/") for path in paths]
-        return FilesSplit(self.config.root, files, labels, _classes(found, labels))
+        return FilesSplit(self.config.root, files, labels, _classes(dataset, labels))
 
     def _layout(self) -> _Layout:
         name, root = self.config.dataset, self.config.root
@@ -109,7 +109,7 @@ class TorchvisionDataset(Source):
             known = {other.lower(): other for other in LAYOUTS}
             near = difflib.get_close_matches((name or "").lower(), known, n=1)
             hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(LAYOUTS)}"
-            raise ConfigError(f"data.dataset={name!r} is no dataset of torchvision that raysl reads; {hint}")
+            raise ConfigError(f"data.dataset={name!r} is not a dataset of torchvision that raysl reads; {hint}")
         if root is None or "://" in root:
             raise ConfigError(f"data.root={root!r}: torchvision needs a local folder; give data.root=/path/of/datasets")
         return LAYOUTS[name]
@@ -151,33 +151,33 @@ class _ArraysSplit(Split):
 def _arrays(dataset: str, root: str, part: str | bool) -> tuple[np.ndarray, Int64s, tuple[str, ...]]:
     """Pixels uint8 [N, H, W] or [N, H, W, 3], labels int64 [N], and names of the classes."""
     layout = LAYOUTS[dataset]
-    found = _open(dataset, root, part, download=False)
-    images, labels = _content(found, layout)
+    loaded = _open(dataset, root, part, download=False)
+    images, labels = _content(loaded, layout)
     pixels = np.asarray(images)
-    return (pixels.transpose(0, 2, 3, 1) if layout.channels == "CHW" else pixels), labels, _classes(found, labels)
+    return (pixels.transpose(0, 2, 3, 1) if layout.channels == "CHW" else pixels), labels, _classes(loaded, labels)
 
 
-def _content(found: Any, layout: _Layout) -> tuple[Sequence[Any], Int64s]:
-    """What the images are, and labels int64 [N]."""
-    images = attrgetter(layout.images)(found)
+def _content(dataset: Any, layout: _Layout) -> tuple[Sequence[Any], Int64s]:
+    """Return the images, as arrays or paths, and their labels int64 [N]."""
+    images = attrgetter(layout.images)(dataset)
     if layout.labels is None:
         return [path for path, _ in images], np.array([label for _, label in images], np.int64)
-    return images, np.asarray(attrgetter(layout.labels)(found), dtype=np.int64)
+    return images, np.asarray(attrgetter(layout.labels)(dataset), dtype=np.int64)
 
 
-def _classes(found: Any, labels: Int64s) -> tuple[str, ...]:
-    """Names of the classes; numbers where torchvision has none."""
-    names = vars(type(found)).get("classes") or vars(found).get("classes")
+def _classes(dataset: Any, labels: Int64s) -> tuple[str, ...]:
+    """Return the names of the classes, or their numbers if torchvision has no names."""
+    names = vars(type(dataset)).get("classes") or vars(dataset).get("classes")
     if names is None:
         return tuple(str(label) for label in range(int(labels.max(initial=-1)) + 1))
     return tuple(name if isinstance(name, str) else ", ".join(name) for name in names)
 
 
 def _open(dataset: str, root: str, part: str | bool, download: bool) -> Any:
-    """Torchvision's dataset.
+    """Open a dataset with torchvision.
 
     Raises:
-        ConfigError: if it is not there, is damaged, or cannot be fetched.
+        ConfigError: if it is missing or damaged, or cannot be downloaded.
     """
     import torchvision.datasets
 
@@ -189,8 +189,8 @@ def _open(dataset: str, root: str, part: str | bool, download: bool) -> Any:
         if isinstance(error, ValueError | ImportError):
             raise ConfigError(f"cannot use torchvision's {dataset}, part {part!r}: {reason}") from error
         if download:
-            raise ConfigError(f"cannot fetch torchvision's {dataset} into {root!r}: {reason}") from error
+            raise ConfigError(f"cannot download torchvision's {dataset} into {root!r}: {reason}") from error
         raise ConfigError(
-            f"torchvision's {dataset} is not, or not whole, in {root!r} ({reason}); "
-            "set data.download=true to fetch it, or data.root= to where it is"
+            f"torchvision's {dataset} is missing or incomplete in {root!r} ({reason}); "
+            "set data.download=true to download it, or data.root= to its folder"
         ) from error

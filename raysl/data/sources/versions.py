@@ -1,4 +1,4 @@
-"""Which version of a file lies in a storage: its modification time, or the ETag of one that has no such time."""
+"""Versions of files in a storage: modification times, or ETags where there are none."""
 
 import hashlib
 import os
@@ -12,16 +12,16 @@ from raysl.storage.addresses import telling
 from raysl.storage.reads import REMOTE_READS, fsspec_client, retrying
 
 MOST_ASKED = 10_000
-"""Files that a remote storage is asked for one by one; of more of them the version is unknown."""
+"""Files of a remote storage that are queried one by one; the versions of more files stay unknown."""
 _TAGS = (
     *("ETag", "etag", "blob_id", "sha256", "Last-Modified", "last_modified", "LastModified", "updated", "mtime"),
     "created",
 )
-"""What file systems of fsspec call the version of a file, the most exact first."""
+"""Names of a file's version in fsspec's file systems, the most exact first."""
 
 
-def versions_of(files: Sequence[tuple[fs.FileSystem, str]]) -> list[str | None]:
-    """The version of each file; None where the storage tells none, or the file is not there.
+def read_versions(files: Sequence[tuple[fs.FileSystem, str]]) -> list[str | None]:
+    """Return the version of each file; None if the storage has none or the file is missing.
 
     Args:
         files: file systems, and paths in them.
@@ -41,14 +41,18 @@ def versions_of(files: Sequence[tuple[fs.FileSystem, str]]) -> list[str | None]:
 
 
 def version_at(system: fs.FileSystem, info: fs.FileInfo) -> str | None:
-    """The version of a file that a listing tells of; None where the storage tells none."""
+    """Return the version of a file in a listing; None if the storage has none."""
     if info.mtime_ns is not None:
         return str(info.mtime_ns)
     return _tag(system, info.path) if info.type == fs.FileType.File else None
 
 
-def digest_of(versions: Iterable[str | int | None]) -> str:
-    """16 hexadecimal digits of the versions of some files in their order; empty where none is known."""
+def versions_digest(versions: Iterable[str | int | None]) -> str:
+    """Return 16 hexadecimal digits of the versions of files in their order; empty if all are unknown.
+
+    >>> versions_digest([None, None])
+    ''
+    """
     known = ["" if version is None else str(version) for version in versions]
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:16] if any(known) else ""
 
@@ -69,7 +73,7 @@ def _versions_in(system: fs.FileSystem, paths: Sequence[str]) -> list[str | None
 def _local(path: str) -> str | None:
     try:
         return str(os.stat(path).st_mtime_ns)
-    except OSError:  # reading it says what is wrong
+    except OSError:  # reading the file will explain the error
         return None
 
 
@@ -79,7 +83,7 @@ def _tag(system: fs.FileSystem, path: str) -> str | None:
         return None
     try:
         known: dict[str, Any] = client.info(path)
-    except FileNotFoundError:  # reading it says so
+    except FileNotFoundError:  # reading the file will explain the error
         return None
     return next((f"{known[name]}" for name in _TAGS if known.get(name)), None)
 

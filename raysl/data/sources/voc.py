@@ -1,4 +1,4 @@
-"""Pascal VOC: which of 20 classes are in a picture."""
+"""Pascal VOC: which of 20 classes an image contains."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from typing_extensions import override
 from raysl.config.ranges import Location
 from raysl.config.schema import DataConfig
 from raysl.data.source import Source, Split
-from raysl.data.sources.files import FilesSplit, check_present, sizes_of
+from raysl.data.sources.files import FilesSplit, check_present, file_sizes
 from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 
 LISTS = "ImageSets/Main"
-MEANING = {"1": 1, "-1": 0, "0": -1}  # in the files 0 marks objects that are there and difficult
+MEANING = {"1": 1, "-1": 0, "0": -1}  # 0 marks present but difficult objects
 
 
 class VOC(Source):
     """Pascal VOC 2007 or 2012, multi-label: 1 present, 0 absent, -1 difficult and to be ignored.
 
-    Labels are those of the lists `ImageSets/Main/{class}_{set}.txt`, classes in alphabetical order. Source: Everingham
+    Labels come from the lists `ImageSets/Main/{class}_{set}.txt`; classes are in alphabetical order. Source: Everingham
     et al., The Pascal Visual Object Classes Challenge, IJCV 2010.
     """
 
@@ -31,9 +31,9 @@ class VOC(Source):
 
         name: str = "voc"
         path: Location | None = None
-        """Folder or URI of one year, as `VOCdevkit/VOC2007`, with `JPEGImages` and `ImageSets` in it."""
+        """Folder or URI of one year, such as `VOCdevkit/VOC2007`, with `JPEGImages` and `ImageSets`."""
         train_set: str | None = None
-        """Set of the training images. Default: trainval where there is a set to test on (2007), else train (2012)."""
+        """Set of the training images. Default: trainval if there is a test set (2007), else train (2012)."""
         test_set: str | None = None
         """Set of the held-out images. Default: test, else val."""
 
@@ -54,16 +54,16 @@ class VOC(Source):
         uri = self._folder.uri_of("JPEGImages")
         present = check_present(uri, files, f"the set {chosen!r}")
         mtimes = (file.mtime_ns for file in present)
-        return FilesSplit(uri, files, labels, self._classes, sizes_of(present), mtimes=mtimes)
+        return FilesSplit(uri, files, labels, self._classes, file_sizes(present), mtimes=mtimes)
 
     @cached_property
     def _folder(self) -> Folder:
         if self.config.path is None:
-            raise ConfigError("voc needs data.path=, the folder of one year, as VOCdevkit/VOC2007")
+            raise ConfigError("voc needs data.path=, the folder of one year, such as VOCdevkit/VOC2007")
         folder = Folder(self.config.path)
         if not folder.exists(LISTS):
             raise ConfigError(
-                f"no {LISTS} in {folder.uri!r}; give data.path= the folder of one year, as VOCdevkit/VOC2007"
+                f"no {LISTS} in {folder.uri!r}; give data.path= the folder of one year, such as VOCdevkit/VOC2007"
             )
         return folder
 
@@ -114,7 +114,7 @@ class VOC(Source):
                 continue
             if len(words) != 2 or words[1] not in MEANING:
                 where = f"{self._folder.uri_of(path)}, line {number}"
-                raise ConfigError(f"{where}: {line!r} is no image and one of -1, 0 and 1")
+                raise ConfigError(f"{where}: {line!r} is not an image name and -1, 0 or 1")
             labels[words[0]] = MEANING[words[1]]
         if not labels:
             raise ConfigError(f"{self._folder.uri_of(path)} lists no images")
@@ -125,4 +125,4 @@ class VOC(Source):
             return self._folder.read(path).decode()
         except UnicodeDecodeError as error:
             reason = f"{error.reason} at byte {error.start}"
-            raise ConfigError(f"{self._folder.uri_of(path)} is no UTF-8 text: {reason}; fetch it anew") from error
+            raise ConfigError(f"{self._folder.uri_of(path)} is not a UTF-8 text: {reason}; fetch it again") from error

@@ -14,10 +14,10 @@ from raysl.config.schema import DataConfig
 from raysl.data.source import Rows, Source, Split
 from raysl.data.sources.class_names import LABELS, check_range, class_names
 from raysl.data.sources.listing import IMAGES
-from raysl.data.sources.part_names import chosen, held_out_notes
-from raysl.data.sources.shard_index import ShardIndex, Summary, index_of, summaries
-from raysl.data.sources.shards import Shard, shards
-from raysl.data.sources.versions import digest_of, versions_of
+from raysl.data.sources.part_names import choose_files, held_out_notes
+from raysl.data.sources.shard_index import ShardIndex, Summary, read_index, summarize_shards
+from raysl.data.sources.shards import Shard, find_shards
+from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, by_unit
 from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s
@@ -29,32 +29,32 @@ from raysl.storage.reads import read_ranges
 class WebDataset(Source):
     """Tars of images and labels; the shard is the read unit.
 
-    Members whose paths are the same up to the first dot of the base name are one sample: an image (`.jpg`, `.png` and
-    what else image files end in), and its label from `.cls`, an integer, else from a field of `.json`. Samples without
-    an image are left out, those without a label are unlabelled.
+    Members whose paths are the same up to the first dot of the base name are one sample: an image (`.jpg`, `.png` or
+    another ending of images), and its label from `.cls`, an integer, else from a field of `.json`. Samples without an
+    image are left out, those without a label are unlabelled.
 
     Of the shards in `path`, those whose names, or those of their folders, begin or end with `train` are the training
     images, and `val` or else `test` the held-out ones (`valid`, `validation`, `training` and `testing` mean the same);
-    where no shard is called `train`, all but the held-out ones are.
+    if no shard is called `train`, all but the held-out ones are.
 
-    Where each image lies in a shard is written to `SHARD.index.npz` beside it the first time, and looked up there
-    afterwards; from remote shards, images are then read one by one.
+    The first start writes the position of each image to `SHARD.index.npz` beside its shard; with it, images of remote
+    shards are read one by one.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(DataConfig):
-        """Where the shards lie, and where labels stand."""
+        """Where the shards and the labels are."""
 
         name: str = "webdataset"
         path: Location | None = None
-        """Folder, tar, or pattern as shard-{000..009}.tar, local or a URI, with train* and val* or test* shards."""
+        """Folder, tar, or pattern like shard-{000..009}.tar, local or a URI, with train* and val* or test* shards."""
         train: Location | None = None
         """Folder, tar, or pattern of the training images, instead of those in `path`."""
         test: Location | None = None
         """Folder, tar, or pattern of the held-out images, instead of those in `path`."""
         label_key: str | None = LABELS
-        """Field of the integer label in the `.json` members of samples without a `.cls`. The default may be absent, any
-        other must be in some sample; null: `.cls` alone."""
+        """Field of the integer label in the `.json` members of samples without a `.cls`. The default may be missing,
+        any other must be in some sample; null: only `.cls`."""
         classes: tuple[str, ...] = ()
         """Names of the classes, by label; default: the numbers."""
         index: Location | None = None
@@ -65,21 +65,21 @@ class WebDataset(Source):
         config, is_train = self.config, name == "train"
         given = getattr(config, name)
         if given is not None:
-            found = shards(given, ".tar")
-            notes = held_out_notes([shard.name for shard in found], given) if is_train else []
-            return _ShardsSplit(config, given, found, self._classes_for(name), notes)
+            shards = find_shards(given, ".tar")
+            notes = held_out_notes([shard.name for shard in shards], given) if is_train else []
+            return _ShardsSplit(config, given, shards, self._classes_for(name), notes)
         if config.path is None:
             if is_train:
                 raise ConfigError("webdataset needs data.path= or data.train=, a folder of .tar files or a pattern")
             return None
-        parts = chosen(((shard.name, shard) for shard in shards(config.path, ".tar")), config.path)
+        parts = choose_files(((shard.name, shard) for shard in find_shards(config.path, ".tar")), config.path)
         if is_train and not parts.train:
-            raise ConfigError(f"{config.path!r} holds val and test shards alone; give data.train=")
-        found, notes = (parts.train, list(parts.notes)) if is_train else (parts.test, [])
-        return _ShardsSplit(config, config.path, found, self._classes_for(name), notes) if found else None
+            raise ConfigError(f"{config.path!r} holds only val and test shards; give data.train=")
+        shards, notes = (parts.train, list(parts.notes)) if is_train else (parts.test, [])
+        return _ShardsSplit(config, config.path, shards, self._classes_for(name), notes) if shards else None
 
     def _classes_for(self, name: str) -> tuple[str, ...]:
-        """Names of the classes; those of the training images number the held-out ones, unless these are alone."""
+        """Return the names of the classes; those of the training images also number the held-out ones."""
         is_alone = self.config.train is None and self.config.path is None
         given: tuple[str, ...] = self.config.classes
         return given if name == "train" or given or is_alone else self._train_classes
@@ -95,100 +95,101 @@ class _ShardsSplit(Split):
         self,
         config: "WebDataset.Config",
         uri: str,
-        found: Sequence[Shard],
+        shards: Sequence[Shard],
         classes: tuple[str, ...],
         notes: Sequence[str],
     ) -> None:
         self.label_key = config.label_key
         self.folder = config.index
-        known = summaries(found, self.label_key, self.folder)
-        full = [(shard, summary) for shard, summary in zip(found, known, strict=True) if summary.num_images]
-        odd = _left_out(uri, known)
+        summaries = summarize_shards(shards, self.label_key, self.folder)
+        full = [(shard, summary) for shard, summary in zip(shards, summaries, strict=True) if summary.num_images]
+        left_out = _describe_left_out(uri, summaries)
         if not full:
-            rule = odd[0] if odd else f"members end in {', '.join(IMAGES)}"
-            raise ConfigError(f"no images in the {len(found):,} shards of {uri!r}; {rule}")
+            rule = left_out[0] if left_out else f"members end in {', '.join(IMAGES)}"
+            raise ConfigError(f"no images in the {len(shards):,} shards of {uri!r}; {rule}")
         _check_labelled(config, uri, full)
-        self.notes = (*notes, *odd)
+        self.notes = (*notes, *left_out)
         self.shards = [shard for shard, _ in full]
         self.digests = [summary.digest for _, summary in full]
         self.unit_sizes = np.array([summary.num_images for _, summary in full], np.int64)
         self.starts = np.cumsum(self.unit_sizes) - self.unit_sizes
         for shard, summary in full:
-            origin = f"the shard {shard.place()[1]}"
+            origin = f"the shard {shard.locate()[1]}"
             check_range(summary.smallest_label, summary.largest_label, origin, len(classes) or None)
         self.classes = classes or class_names(np.array([summary.largest_label for _, summary in full]))
         names = "\n".join(f"{shard.name} {digest}" for shard, digest in zip(self.shards, self.digests, strict=True))
         self.fingerprint = hashlib.sha256(names.encode()).hexdigest()[:16]
-        self.is_random_access = all(isinstance(shard.place()[0], fs.LocalFileSystem) for shard in self.shards)
-        self._written = digest_of(shard.mtime_ns for shard in self.shards)
+        self.is_random_access = all(isinstance(shard.locate()[0], fs.LocalFileSystem) for shard in self.shards)
+        self._written = versions_digest(shard.mtime_ns for shard in self.shards)
 
     @override
     def written(self, ask: bool = True) -> str:
-        return self._written or digest_of(versions_of([shard.place() for shard in self.shards]) if ask else ())
+        return self._written or versions_digest(read_versions([shard.locate() for shard in self.shards]) if ask else ())
 
     @override
     def read(self, index: Int64s) -> Rows:
         images: list[Encoded] = [None] * len(index)
-        for unit, places in by_unit(self.starts, index):
-            found, inner = self._index(unit), index[places] - self.starts[unit]
-            system, path = self.shards[unit].place()
+        for unit, positions in by_unit(self.starts, index):
+            shard_index, rows = self._index(unit), index[positions] - self.starts[unit]
+            system, path = self.shards[unit].locate()
             with telling("read", path):
-                parts = read_ranges(system, path, found.offsets[inner].tolist(), found.sizes[inner].tolist())
-            for place, image in zip(places.tolist(), parts, strict=True):
-                images[place] = image
+                offsets, sizes = shard_index.offsets[rows].tolist(), shard_index.sizes[rows].tolist()
+                parts = read_ranges(system, path, offsets, sizes)
+            for position, image in zip(positions.tolist(), parts, strict=True):
+                images[position] = image
         return Rows(images, self.labels_of(index), self.names_of(index))
 
     @override
     def labels_of(self, index: Int64s) -> Int64s:
         labels = np.full(len(index), -1, np.int64)
-        for unit, places in by_unit(self.starts, index):
-            labels[places] = self._index(unit).labels[index[places] - self.starts[unit]]
+        for unit, positions in by_unit(self.starts, index):
+            labels[positions] = self._index(unit).labels[index[positions] - self.starts[unit]]
         return labels
 
     @override
     def names_of(self, index: Int64s) -> list[str]:
         names = [""] * len(index)
-        for unit, places in by_unit(self.starts, index):
-            _, path = self.shards[unit].place()
-            keys = self._index(unit).keys[index[places] - self.starts[unit]]
-            for place, key in zip(places.tolist(), keys.tolist(), strict=True):
-                names[place] = f"{path}: {key.decode(errors='backslashreplace')}"
+        for unit, positions in by_unit(self.starts, index):
+            _, path = self.shards[unit].locate()
+            keys = self._index(unit).keys[index[positions] - self.starts[unit]]
+            for position, key in zip(positions.tolist(), keys.tolist(), strict=True):
+                names[position] = f"{path}: {key.decode(errors='backslashreplace')}"
         return names
 
     def _index(self, unit: int) -> ShardIndex:
         shard, digest = self.shards[unit], self.digests[unit]
 
         def make() -> tuple[ShardIndex, int]:
-            index = index_of(shard, self.label_key, self.folder)
+            index = read_index(shard, self.label_key, self.folder)
             if index.digest != digest:
-                raise RunFailed(f"the shard {shard.place()[1]} changed while it was in use; start again")
+                raise RunFailed(f"the shard {shard.locate()[1]} changed while it was in use; start again")
             return index, index.num_bytes
 
         return _INDICES.get((shard, digest), make)
 
 
 def _check_labelled(config: "WebDataset.Config", uri: str, known: Sequence[tuple[Shard, Summary]]) -> None:
-    """Refuse shards without any label where the settings name a field of labels, or classes."""
+    """Refuse shards without any label if the settings name a field of labels, or classes."""
     if any(summary.largest_label >= 0 for _, summary in known):
         return
     if config.label_key not in (None, LABELS):
         raise ConfigError(f"no sample of {uri!r} has the field {config.label_key!r} in its .json; set data.label_key=")
     if config.classes:
         raise ConfigError(
-            f"data.classes= names {len(config.classes):,} classes, and no sample of {uri!r} has a label; "
+            f"data.classes= names {len(config.classes):,} classes, but no sample of {uri!r} has a label; "
             "set data.label_key= to the field of labels"
         )
 
 
-def _left_out(uri: str, known: Sequence[Summary]) -> tuple[str, ...]:
-    """A line where images were left out for the dots in their names."""
+def _describe_left_out(uri: str, known: Sequence[Summary]) -> tuple[str, ...]:
+    """Return a note if images were left out because of dots in their names."""
     num = sum(summary.num_left_out for summary in known)
     if not num:
         return ()
     first = next(summary.left_out for summary in known if summary.num_left_out)
     return (
-        f"{num:,} images in {uri!r} are left out, as {first!r}: the key of a sample ends at the first dot of the name, "
-        "and what follows it is no image's ending; name members without further dots",
+        f"{num:,} images in {uri!r} are left out, such as {first!r}: the key of a sample ends at the first dot of the "
+        "name, and the rest must be an image's ending; name members without further dots",
     )
 
 

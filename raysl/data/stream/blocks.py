@@ -1,7 +1,7 @@
-"""How a rank's rows travel: which blocks they are cut into, and how batches are put together from them again.
+"""Blocks of rows on their way to the ranks: how steps are cut into blocks, and batches are made from them again.
 
-All blocks of an execution have the same number of rows, short ones are padded: so they are dealt out to the ranks in
-turn, block i to rank i mod W.
+All blocks of an execution have the same number of rows (short ones are padded), so that Ray Data deals them out to the
+ranks in turn, block i to rank i mod W.
 """
 
 import itertools
@@ -21,7 +21,7 @@ _VIEW, _EXTRA = "view:", "extra:"
 
 @dataclass(frozen=True)
 class StepRows:
-    """Rows [start, stop) of one rank's rows at a step."""
+    """Rows [start, stop) of a rank at a step."""
 
     step: int
     rank: int
@@ -31,13 +31,13 @@ class StepRows:
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of the steps [first, end) for all ranks: some whole steps each, or a part of one.
+    """The blocks of the steps [first, end) for all ranks: each has some complete steps, or a part of one.
 
     Args:
         first, end: steps.
-        world: ranks.
-        rows: most rows that a rank holds of a step.
-        target: rows that a block should have.
+        world: number of ranks.
+        rows: largest number of rows of a rank at a step.
+        target: desired number of rows of a block.
     """
 
     first: int
@@ -53,12 +53,12 @@ class Blocks:
 
     @property
     def parts(self) -> int:
-        """Blocks of a rank's rows at one step, where they are too many for one."""
+        """Blocks of a rank's rows at one step; above 1 if they are too many for one block."""
         return -(-self.rows // self.target)
 
     @property
     def part_rows(self) -> int:
-        """Rows that each part of a step has, padding included."""
+        """Rows of each part of a step, padding included."""
         return -(-self.rows // self.parts)
 
     @property
@@ -67,7 +67,7 @@ class Blocks:
         return -(-(self.end - self.first) // self.steps) * self.parts
 
     def members(self, number: int) -> Iterator[StepRows]:
-        """What is in the block with this number, of 0 to world * num_blocks - 1."""
+        """Yield the content of block `number`, in [0, world * num_blocks)."""
         turn, rank = divmod(number, self.world)
         group, part = divmod(turn, self.parts)
         start = self.first + group * self.steps
@@ -76,52 +76,52 @@ class Blocks:
 
 
 def to_columns(loaded: Loaded, steps: Sequence[int], counts: Sequence[int], part_rows: int) -> Numpy:
-    """Rows of consecutive steps as columns of a block.
+    """Turn rows of consecutive steps into the columns of a block.
 
     Args:
         loaded: the rows of all steps.
-        steps: which.
-        counts: rows of each.
-        part_rows: rows that each step has in the block; what is missing is filled up with rows of index -1.
+        steps: their numbers.
+        counts: rows of each step.
+        part_rows: rows of each step in the block; missing ones are filled with rows of index -1.
     """
     columns: Numpy = {"index": loaded.index.numpy(), "label": loaded.label.numpy()}
     columns |= {_VIEW + name: view.numpy() for name, view in loaded.views.items()}
     columns |= {_EXTRA + name: extra.numpy() for name, extra in loaded.extras.items()}
     num_rows = len(steps) * part_rows
     if len(loaded.index) < num_rows:
-        places = np.concatenate([np.arange(count) + nth * part_rows for nth, count in enumerate(counts)])
-        columns = {name: _spread(column, places, num_rows) for name, column in columns.items()}
+        positions = np.concatenate([np.arange(count) + nth * part_rows for nth, count in enumerate(counts)])
+        columns = {name: _spread(column, positions, num_rows) for name, column in columns.items()}
         is_filler = np.ones(num_rows, bool)
-        is_filler[places] = False
+        is_filler[positions] = False
         columns["index"][is_filler] = -1
     names = [*loaded.corrupt, *[""] * (num_rows - len(loaded.corrupt))]
     return {"step": np.repeat(steps, part_rows), "corrupt": np.array(names), **columns}
 
 
-def _spread(column: np.ndarray, places: np.ndarray, num_rows: int) -> np.ndarray:
-    """The rows of a column at some places among zeros."""
+def _spread(column: np.ndarray, positions: np.ndarray, num_rows: int) -> np.ndarray:
+    """Place the rows of a column at some positions of an array of zeros."""
     out = np.zeros((num_rows, *column.shape[1:]), column.dtype)
-    out[places] = column
+    out[positions] = column
     return out
 
 
-def batches_of(blocks: Iterable[Numpy], parts: int) -> Iterator[tuple[int, Loaded]]:
-    """The rank's rows of each step, with the step, from its blocks in order.
+def join_steps(blocks: Iterable[Numpy], parts: int) -> Iterator[tuple[int, Loaded]]:
+    """Yield each step with the rank's rows, from its blocks in order.
 
     Args:
-        blocks: columns, as `to_columns` makes them and Ray hands them over: they may be read-only.
-        parts: blocks that make up a step.
+        blocks: columns as `to_columns` makes them; from Ray they may be read-only.
+        parts: number of blocks of a step.
     """
     waiting: list[Loaded] = []
     for block in blocks:
-        for step, loaded in _steps_of(block):
+        for step, loaded in _split_steps(block):
             waiting.append(loaded)
             if len(waiting) == parts:
-                yield step, _joined(waiting)
+                yield step, _join(waiting)
                 waiting = []
 
 
-def _steps_of(block: Numpy) -> Iterator[tuple[int, Loaded]]:
+def _split_steps(block: Numpy) -> Iterator[tuple[int, Loaded]]:
     steps = block["step"]
     cuts = [0, *(np.flatnonzero(np.diff(steps)) + 1).tolist(), len(steps)]
     for start, end in itertools.pairwise(cuts):
@@ -129,21 +129,21 @@ def _steps_of(block: Numpy) -> Iterator[tuple[int, Loaded]]:
         part = {name: column[start:stop] for name, column in block.items()}
         names = tuple(name for name in part["corrupt"].tolist() if name)
         tensors = {name: _tensor(column) for name, column in part.items() if name not in ("step", "corrupt")}
-        views, extras = (_under(prefix, tensors) for prefix in (_VIEW, _EXTRA))
+        views, extras = (_select_prefix(prefix, tensors) for prefix in (_VIEW, _EXTRA))
         yield int(steps[start]), Loaded(views, extras, tensors["index"], tensors["label"], names)
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _select_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _tensor(column: np.ndarray) -> Tensor:
-    """The column without a copy where that is allowed; the memory that Ray shares must not be written to."""
+    """Return the column as a tensor, copied only if it is read-only, as memory that Ray shares is."""
     return torch.from_numpy(column if column.flags.writeable else column.copy())
 
 
-def _joined(parts: list[Loaded]) -> Loaded:
-    """Parts of one step as one."""
+def _join(parts: list[Loaded]) -> Loaded:
+    """Join the parts of one step."""
     if len(parts) == 1:
         return parts[0]
     return Loaded(

@@ -17,28 +17,28 @@ REST_S = 0.01
 COLUMN = "number"
 
 
-def dealt_blocks(
+def deal_blocks(
     make: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]],
     num_blocks: int,
     world: int,
     task_cpus: float,
     buffer_bytes: int | None,
 ) -> list[Any]:
-    """Start an execution that nothing runs of until its blocks are asked for.
+    """Prepare an execution; its tasks start when blocks are requested.
 
     Args:
-        make: from the column `number`, one row, to the columns of a block; runs in a task.
-        num_blocks: in all.
-        world: ranks; block i goes to rank i mod world, as long as blocks have equal rows.
-        task_cpus: CPUs that each task takes.
-        buffer_bytes: of Ray's object store that blocks may fill before tasks wait; None leaves it to Ray.
+        make: takes the column `number`, one row, and returns the columns of a block; runs in a task.
+        num_blocks: total number of blocks.
+        world: number of ranks; block i goes to rank i mod world, if all blocks have the same number of rows.
+        task_cpus: CPUs of each task.
+        buffer_bytes: of Ray's object store that blocks may fill before tasks wait; None: Ray decides.
 
     Returns:
         An iterator over blocks for each rank.
     """
     context = DataContext.get_current()
     context.enable_progress_bars = False
-    context.target_max_block_size = None  # a block that Ray splits would not be dealt out in turn
+    context.target_max_block_size = None  # Ray must not split blocks: they are dealt out in turn
     context.execution_options.preserve_order = True
     if Rest not in context.custom_execution_callback_classes:
         context.custom_execution_callback_classes.append(Rest)
@@ -52,54 +52,54 @@ def dealt_blocks(
 
 
 class Packed:
-    """A function that is unpacked where it is first called.
+    """A pickled function that is unpickled at its first call.
 
-    Ray Data's coordinator handles the function and never calls it: so it need not import what the function needs, such
-    as torch, which takes seconds that the first batch would wait for.
+    Ray Data's coordinator handles the function without calling it. So it does not import what the function needs, such
+    as torch, which would delay the first batch by seconds.
     """
 
     def __init__(self, make: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> None:
         self.content = ray.cloudpickle.dumps(make)
 
     def __call__(self, block: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What the function makes of a block."""
-        return _unpacked(self.content)(block)
+        """Call the function on a block."""
+        return _unpack(self.content)(block)
 
 
 @lru_cache(maxsize=2)
-def _unpacked(content: bytes) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+def _unpack(content: bytes) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
     make: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = ray.cloudpickle.loads(content)
     return make
 
 
 class Numbers(Datasource):
-    """The numbers from 0 to `num` - 1, each in a block of its own.
+    """The numbers from 0 to `num` - 1, each in a separate block.
 
-    Unlike `ray.data.range` it can be read with the CPUs of the tasks behind it, so that Ray joins both in one operator;
-    else it sets half of the CPUs aside for the reading of numbers.
+    Unlike `ray.data.range`, its read tasks can have the CPUs of the tasks after it, so that Ray fuses both into one
+    operator; otherwise Ray would reserve half of the CPUs for reading numbers.
     """
 
     def __init__(self, num: int) -> None:
         self.num = num
 
     def estimate_inmemory_data_size(self) -> int:
-        """8 bytes each."""
+        """Return 8 bytes for each number."""
         return 8 * self.num
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: DataContext | None = None
     ) -> list[ReadTask]:
-        """A task for each number."""
+        """Return a task for each number."""
         metadata = BlockMetadata(num_rows=1, size_bytes=8, input_files=None, exec_stats=None)
         schema = pa.schema([(COLUMN, pa.int64())])
-        return [ReadTask(partial(_block_of, number), metadata, schema=schema) for number in range(self.num)]
+        return [ReadTask(partial(_make_block, number), metadata, schema=schema) for number in range(self.num)]
 
 
 class Rest:
-    """Has Ray Data's scheduler rest between steps that it did not wait in.
+    """Lets Ray Data's scheduler sleep between steps in which it did not wait.
 
-    Ray 2.60 waits for tasks that run. When none does, because their output still waits for a consumer, its loop keeps a
-    whole CPU busy, which the training that is waited for could use.
+    Ray 2.60 waits only for running tasks. When none is running, because their output waits for the consumer, its loop
+    keeps a whole CPU busy, which training could use.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Rest:
         """Nothing to do."""
 
     def on_execution_step(self, executor: Any) -> None:
-        """Called by Ray Data after each step of its loop."""
+        """Sleep if the last step was short; Ray Data calls it after each step of its loop."""
         if time.perf_counter() - self.last_step < REST_S:
             time.sleep(REST_S)
         self.last_step = time.perf_counter()
@@ -121,5 +121,5 @@ class Rest:
         """Nothing to do."""
 
 
-def _block_of(number: int) -> Iterable[pa.Table]:
+def _make_block(number: int) -> Iterable[pa.Table]:
     return [pa.table({COLUMN: [number]})]

@@ -1,8 +1,8 @@
 """The stream of batches from Ray Data tasks to training workers, in the exact order of `raysl.data.order`.
 
-One Ray Data execution serves all ranks. Its blocks are numbers, each mapped by a stateless task to the rows that
-`raysl.data.stream.blocks` has for it, so any step can be made by any process. Blocks keep their order and have equal
-rows, which is why `streaming_split` deals them out in turn. Each rank checks the indices that arrive against the order.
+One Ray Data execution serves all ranks. Its blocks are numbers; a stateless task maps each to the rows that
+`raysl.data.stream.blocks` assigns to it, so any process can make any step. Blocks stay in order and have equal numbers
+of rows, so `streaming_split` deals them out in turn. Each rank compares the indices that arrive with the order.
 """
 
 import time
@@ -18,16 +18,16 @@ import torch
 from raysl.data.batch import Batch
 from raysl.data.decode.images import CorruptLog
 from raysl.data.order import rank_share
-from raysl.data.stream.blocks import Blocks, Numpy, batches_of, to_columns
-from raysl.data.stream.execution import COLUMN, dealt_blocks
+from raysl.data.stream.blocks import Blocks, Numpy, join_steps, to_columns
+from raysl.data.stream.execution import COLUMN, deal_blocks
 from raysl.data.stream.loader import PLAIN_ROWS, Loaded, Loader
 from raysl.data.stream.prefetch import batches_for
 from raysl.process.memory import keep_freed_memory
 
-BLOCK_BYTES = 32 << 20  # a block has about so many at most, and one row at least
+BLOCK_BYTES = 32 << 20  # largest size of a block of more than one row
 BLOCK_ROWS = 4096
-SEGMENT_BLOCKS = 1024  # blocks of one Ray Data execution: it takes longer to start the more it has
-START_S = 6.0  # the next execution is started so long before the current one is used up
+SEGMENT_BLOCKS = 1024  # blocks of one Ray Data execution, which starts more slowly the more it has
+START_S = 6.0  # the next execution starts so long before the end of the current one
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class RayBatches:
         loader: makes the rows of any step.
         total_steps: steps in the run.
         rank, world: this process among the training workers.
-        device: where batches go; to a GPU by a thread that has the next ones ready (see `prefetch`).
-        share: hands the object of rank 0 to every rank; called by all ranks at the same steps.
-        task_cpus: CPUs that each data task takes.
+        device: of the batches; on a GPU a thread prepares the next ones (see `raysl.data.stream.prefetch`).
+        share: broadcasts an object from rank 0; called by all ranks at the same steps.
+        task_cpus: CPUs of each data task.
         prefetch: blocks that are fetched ahead.
-        buffer_bytes: of Ray's object store that blocks may fill before tasks wait; None leaves it to Ray.
-        corrupt: takes note of images that were replaced.
+        buffer_bytes: of Ray's object store that blocks may fill before tasks wait; None: Ray decides.
+        corrupt: records images that were replaced.
     """
 
     loader: Loader
@@ -58,35 +58,35 @@ class RayBatches:
     corrupt: CorruptLog = field(default_factory=CorruptLog)
 
     def from_step(self, step: int) -> Iterator[Batch]:
-        """Batches from that of `step` to the run's last."""
+        """Yield the batches from `step` to the end of the run."""
         segment = self._segment(step)
         while segment is not None:
-            following = self._segment(segment.plan.end)  # all ranks together, so not in a thread
-            made = self._made(segment, following, step)
+            following = self._segment(segment.plan.end)  # collective, so not in a thread
+            made = self._make_batches(segment, following, step)
             for batch, corrupt in batches_for(made, self.device):
                 self.corrupt.add(corrupt)
                 yield batch
             step, segment = segment.plan.end, following
 
     def plain(self) -> Iterator[Batch]:
-        """This rank's share of the training images without augmentation, in dataset order, as the group "image".
+        """Yield this rank's share of the training images without augmentation, in dataset order, as group "image".
 
-        Every rank calls it at the same steps and goes through it to its end: the images are read by data tasks.
+        Data tasks read the images; every rank must call it at the same step and consume it completely.
         """
         plain = Plain(self.loader, self.world)
-        iterators = self.share(self._dealt(plain, self.world * plain.num_blocks) if self.rank == 0 else None)
+        iterators = self.share(self._deal(plain, self.world * plain.num_blocks) if self.rank == 0 else None)
         blocks = iterators[self.rank].iter_batches(
             batch_size=None, batch_format="numpy", prefetch_batches=self.prefetch
         )
-        for _, loaded in batches_of(blocks, parts=1):
+        for _, loaded in join_steps(blocks, parts=1):
             yield self.loader.finish_plain(loaded, self.device)
 
-    def _made(
+    def _make_batches(
         self, segment: "_Segment", following: "_Segment | None", step: int
     ) -> Generator[tuple[Batch, tuple[str, ...]], None, None]:
-        """A segment's batches on the device, with the images that were replaced."""
+        """Yield a segment's batches on the device, with the images that were replaced."""
         blocks = segment.plan
-        for arrived, loaded in batches_of(segment.blocks(following), blocks.parts):
+        for arrived, loaded in join_steps(segment.blocks(following), blocks.parts):
             self._check(loaded, arrived, step)
             yield self.loader.finish(loaded, step, self.device, self.rank, self.world), loaded.corrupt
             step += 1
@@ -94,7 +94,7 @@ class RayBatches:
             raise RuntimeError(f"rank {self.rank}: the stream ended at step {step} instead of {blocks.end}")
 
     def _segment(self, first: int) -> "_Segment | None":
-        """The execution over the steps from `first` on; all ranks call this at the same steps."""
+        """Prepare the execution over the steps from `first` on; all ranks call this at the same steps."""
         if first >= self.total_steps:
             return None
         order = self.loader.order
@@ -107,11 +107,11 @@ class RayBatches:
         return _Segment(iterators[self.rank], plan, self.prefetch)
 
     def _start(self, plan: Blocks) -> list[Any]:
-        """Iterators, one a rank, over the blocks of a plan."""
-        return self._dealt(_Job(replace(self.loader), plan), self.world * plan.num_blocks)
+        """Return an iterator for each rank over the blocks of a plan."""
+        return self._deal(_Job(replace(self.loader), plan), self.world * plan.num_blocks)
 
-    def _dealt(self, make: Callable[[Numpy], Numpy], num_blocks: int) -> list[Any]:
-        return dealt_blocks(make, num_blocks, self.world, self.task_cpus, self.buffer_bytes)
+    def _deal(self, make: Callable[[Numpy], Numpy], num_blocks: int) -> list[Any]:
+        return deal_blocks(make, num_blocks, self.world, self.task_cpus, self.buffer_bytes)
 
     def _check(self, loaded: Loaded, arrived: int, step: int) -> None:
         expected = self.loader.order.batch(step, self.rank, self.world)
@@ -127,39 +127,39 @@ class _Segment:
         self.plan = plan
         self.prefetch = prefetch
         self._thread = ThreadPoolExecutor(1)
-        self._begun: tuple[Iterator[Numpy], Future[Numpy]] | None = None
+        self._started: tuple[Iterator[Numpy], Future[Numpy]] | None = None
 
-    def begin(self) -> tuple[Iterator[Numpy], "Future[Numpy]"]:
-        """Start the execution, in the background; a second call does nothing."""
-        if self._begun is None:
+    def start(self) -> tuple[Iterator[Numpy], "Future[Numpy]"]:
+        """Start the execution in the background; later calls return the same."""
+        if self._started is None:
             batches = self.iterator.iter_batches(batch_size=None, batch_format="numpy", prefetch_batches=self.prefetch)
             blocks = iter(batches)
-            self._begun = blocks, self._thread.submit(next, blocks)
-        return self._begun
+            self._started = blocks, self._thread.submit(next, blocks)
+        return self._started
 
     def blocks(self, following: "_Segment | None") -> Iterator[Numpy]:
-        """The blocks in order; shortly before the last one the `following` execution is started."""
-        rest, first = self.begin()
+        """Yield the blocks in order, and start the `following` execution shortly before the last one."""
+        rest, first = self.start()
         start = time.perf_counter()
         yield first.result()
         for number, block in enumerate(rest, 2):
             left_s = (time.perf_counter() - start) / number * (self.plan.num_blocks - number)
             if following is not None and left_s < START_S:
-                following.begin()
+                following.start()
             yield block
         self._thread.shutdown()
 
 
 @dataclass(frozen=True)
 class Plain:
-    """What a data task does: a block's number to some of a rank's share of the images, without augmentation."""
+    """The function of a data task: maps a block's number to a part of a rank's images, without augmentation."""
 
     loader: Loader
     world: int
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of each rank; with more images than ranks none is empty."""
+        """Blocks of each rank; none is empty if there are more images than ranks."""
         return -(-self._most // PLAIN_ROWS)
 
     @property
@@ -179,7 +179,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class _Job:
-    """What a data task does: a block's number to its rows."""
+    """The function of a data task: maps a block's number to its rows."""
 
     loader: Loader
     plan: Blocks
@@ -191,7 +191,7 @@ class _Job:
         return parts[0] if len(parts) == 1 else {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
     def _columns(self, number: int) -> Iterator[Numpy]:
-        """A block's rows; those of an epoch are read together, which spares them the set-up of every step."""
+        """Yield a block's rows; those of an epoch are loaded together, to set up the transforms once."""
         order = self.loader.order
         for epoch, group in groupby(self.plan.members(number), key=lambda part: part.step // order.epoch_len):
             parts = list(group)

@@ -92,7 +92,7 @@ def test_annotations_that_name_absent_images_are_refused(tmp_path: Path) -> None
     (path / "train2017" / "000000000005.jpg").unlink()
     message = message_of(source_of(path))
     assert message.startswith("1 of the 3 images that instances_train2017.json lists are not in")
-    assert message.endswith("first '000000000005.jpg'; is the download whole?")
+    assert message.endswith("first '000000000005.jpg'; is the download complete?")
     for file in (path / "train2017").iterdir():
         file.unlink()
     (path / "train2017").rmdir()
@@ -103,8 +103,8 @@ def test_annotations_that_name_absent_images_are_refused(tmp_path: Path) -> None
     ("content", "message"),
     [
         ({"images": []}, "instances_train2017.json lists no images"),
-        ({"annotations": [note(77, 1)]}, "is of the image 77 and the category 1, which the file does not list both"),
-        ({"annotations": [note(9, 2)]}, "is of the image 9 and the category 2, which the file does not list both"),
+        ({"annotations": [note(77, 1)]}, "names the image 77 and the category 1, of which the file lists at most one"),
+        ({"annotations": [note(9, 2)]}, "names the image 9 and the category 2, of which the file lists at most one"),
     ],
 )
 def test_annotations_that_fit_nothing_are_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:
@@ -118,7 +118,7 @@ def test_files_that_are_missing_or_none_are_told(tmp_path: Path) -> None:
     assert f"no {path}/annotations/instances_x.json" in message_of(source_of(path, test_set="x"), "test")
     for content in ("{", "[]", '{"images": []}'):
         (path / "annotations/instances_train2017.json").write_text(content)
-        assert "instances_train2017.json is no COCO annotation file" in message_of(source_of(path))
+        assert "instances_train2017.json is not a COCO annotation file" in message_of(source_of(path))
 
 
 def test_held_out_images_of_other_categories_are_refused(tmp_path: Path) -> None:

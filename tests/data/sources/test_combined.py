@@ -163,7 +163,7 @@ def test_three_sources_have_two_partners() -> None:
 
 def test_pairs_of_different_lengths_are_refused(tmp_path: Path) -> None:
     source = paired(a=folder(tmp_path / "x", "1.png", "2.png"), b=folder(tmp_path / "y", "3.png"))
-    with pytest.raises(ConfigError, match=r"paired sources must have as many images each, not a 2, b 1"):
+    with pytest.raises(ConfigError, match=r"paired sources must have the same number of images, not a 2, b 1"):
         source.required("train")
 
 

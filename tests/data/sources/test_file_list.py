@@ -131,7 +131,7 @@ def test_held_out_labels_are_numbered_by_the_training_images(images: Path) -> No
     assert held_out("c.png dog\n").classes == ("cat", "dog")
     assert content(held_out("c.png\n")) == ([2], [-1])
     with pytest.raises(
-        ConfigError, match=r"test.txt has labels that no training image has: 'cow', 'owl'; name classes"
+        ConfigError, match=r"test.txt has labels that no training image has: 'cow', 'owl'; use the same names"
     ):
         held_out("c.png owl\na.png cow\nb.png cat\n")
     with pytest.raises(ConfigError, match=r"test.txt has labels that no training image has: '1'"):
@@ -176,17 +176,21 @@ def test_an_image_that_vanished_is_missing_and_the_others_are_read(images: Path)
 @pytest.mark.parametrize(
     ("files", "labels", "message"),
     [
-        ("b.png\na.png red cat\n", None, r"l.txt, line 2: a label with blanks in it needs a tab before it"),
-        ("b.png\na.png\nx/../b.png\n", None, r"l.txt lists 1 images again, first '.*/x/../b.png'; take them out"),
+        ("b.png\na.png red cat\n", None, r"l.txt, line 2: a label that contains blanks must follow a tab"),
+        (
+            "b.png\na.png\nx/../b.png\n",
+            None,
+            r"l.txt lists 1 images more than once, first '.*/x/../b.png'; remove",
+        ),
         ("b.png\na.png\n", "0\n", r"y.txt lists 1 labels for the 2 images of .*l.txt; give one each"),
         ("b.png\n", "0\n1\n", r"y.txt lists 2 labels for the 1 images"),
         (
             "b.png\na.png\nb.png\nb.png\n",
             None,
-            r"l.txt lists 2 images again, first '.*/b.png'; .*allow_duplicates=true",
+            r"l.txt lists 2 images more than once, first '.*/b.png'; .*allow_duplicates=true",
         ),
         ("\n\n", None, r"l.txt lists no images"),
-        ("b.png 1\na.png\n", None, r"l.txt, line 2: no label, where other lines have one; write -1 for none"),
+        ("b.png 1\na.png\n", None, r"l.txt, line 2: no label, but other lines have one; write -1 for unlabelled"),
         ("b.png -2\n", None, r"l.txt has the label -2; labels are 0, 1, ..., and -1 is unlabelled"),
         ("b.png 99999999999999999999\n", None, r"l.txt has the label 99999999999999999999; the largest is 10,000,000"),
         (
@@ -216,9 +220,9 @@ def test_duplicates_can_be_allowed(images: Path) -> None:
         ("l.csv", "path,label\nb.png,1\n,2\n", r"l.csv, line 3: no text 'path'; set data.path_column="),
         ("l.csv", "path,path\nb.png,a.png\n", r"l.csv has 2 columns 'path'; give each its own name"),
         ("l.jsonl", '{"path": "b.png"}\n{"path"\n', r"l.jsonl, line 2: not JSON: "),
-        ("l.jsonl", '["b.png"]\n', r"l.jsonl, line 1: .* is no object"),
+        ("l.jsonl", '["b.png"]\n', r"l.jsonl, line 1: .* is not an object"),
         ("l.jsonl", '{"path": "b.png", "label": 0.5}\n', r"l.jsonl has the label 0.5; write integers or names"),
-        ("l.list", "b.png\n", r"l.list is no list; its name ends in .npy, .txt, .csv, .jsonl"),
+        ("l.list", "b.png\n", r"l.list is not a list; the name of a list ends in .npy, .txt, .csv, .jsonl"),
     ],
 )
 def test_files_that_are_no_lists_are_named(images: Path, name: str, value: Any, message: str) -> None:
@@ -228,7 +232,7 @@ def test_files_that_are_no_lists_are_named(images: Path, name: str, value: Any, 
 
 def test_text_that_is_not_utf_8_is_told(images: Path) -> None:
     (images / "l.txt").write_bytes(b"caf\xe9.png\n")
-    with pytest.raises(ConfigError, match=r"l.txt is no UTF-8 text: .* at byte 3"):
+    with pytest.raises(ConfigError, match=r"l.txt is not a UTF-8 text: .* at byte 3"):
         train(train=str(images / "l.txt"))
 
 

@@ -66,7 +66,7 @@ def test_lists_of_labels_make_a_multi_label_split(tmp_path: Path, kind: pa.DataT
     ("labels", "message"),
     [
         ([[1, 0], [1], [0, 0]], r"a.parquet: lists of 1 and of 2 labels; give one for each class"),
-        ([[1, 0], [2, 0], [0, 0]], r"a.parquet has the label 2; of several labels each is 1 for present"),
+        ([[1, 0], [2, 0], [0, 0]], r"a.parquet has the label 2; multi-label entries are 1 for present"),
         ([0.5, 1.0, 2.0], r"column 'label' holds double, not integers, names or lists of integers; set data.label_co"),
     ],
 )

@@ -10,7 +10,7 @@ from raysl.data.sources.concat import Concat
 from raysl.data.sources.image_folder import ImageFolder
 from raysl.data.sources.paired import Paired
 from raysl.data.sources.parquet import Parquet
-from raysl.data.sources.part_names import part_named, part_of
+from raysl.data.sources.part_names import find_part, parse_part_name
 from raysl.data.sources.webdataset import WebDataset
 from raysl.errors import ConfigError
 from tests.data.samples import all_rows, png
@@ -57,7 +57,7 @@ def folder(root: Path) -> Source:
     ],
 )
 def test_a_folder_is_a_part_where_its_whole_name_says_so(name: str, part: str | None) -> None:
-    assert part_named(name) == part
+    assert parse_part_name(name) == part
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_folder_is_a_part_where_its_whole_name_says_so(name: str, part: str | 
     ],
 )
 def test_a_file_is_of_the_part_that_its_name_begins_or_ends_with(path: str, part: str | None) -> None:
-    assert part_of(path) == part
+    assert find_part(path) == part
 
 
 @pytest.mark.parametrize("held_out", ["Val", "validation", "valid", "split=test", "Testing", "test_images"])
@@ -115,13 +115,13 @@ def test_held_out_images_by_other_names_are_told(tmp_path: Path) -> None:
     fill(tmp_path / "images", "libpng-dev/1.png", "cat/my_test_of_it/2.png", "dev/3.png")
     (note,) = folder(tmp_path / "images").required("train").notes
     assert note.startswith("2 of the 3 training images in '")
-    assert "cat/my_test_of_it, dev; if they are, call what they are in val or test" in note
+    assert "cat/my_test_of_it, dev; if they are, rename their folder to val or test" in note
     fill(tmp_path / "tables", "a.parquet", "my_test_of_it.parquet")
     (note,) = Parquet(Parquet.Config(path=str(tmp_path / "tables"))).required("train").notes
     assert note.startswith("1 of the 2 training files in '")
     fill(tmp_path / "tars", "train-0.tar", "test-0.tar")
     (note,) = WebDataset(WebDataset.Config(train=str(tmp_path / "tars"))).required("train").notes
-    assert "names like those of held-out ones: test-0.tar" in note
+    assert "names like held-out ones: test-0.tar" in note
     assert WebDataset(WebDataset.Config(path=str(tmp_path / "tars"))).required("train").notes == ()
 
 
@@ -137,8 +137,8 @@ def test_classes_beside_one_that_is_called_train_are_told(tmp_path: Path) -> Non
     split = folder(tmp_path).required("train")
     assert shades(split) == [2]
     assert split.notes == (
-        f"2 folders in '{tmp_path}' are not used, as 'train' is trained on, by name: bus, car; "
-        f"if it is a class as they are, give data.train={tmp_path}",
+        f"2 folders in '{tmp_path}' are not used: bus, car; by its name, 'train' is the training images; "
+        f"if it is a class like them, give data.train={tmp_path}",
     )
     whole = ImageFolder(ImageFolder.Config(train=str(tmp_path))).required("train")
     assert (whole.classes, whole.notes) == (("bus", "car", "train"), ())
@@ -147,7 +147,8 @@ def test_classes_beside_one_that_is_called_train_are_told(tmp_path: Path) -> Non
 def test_a_folder_that_is_held_out_by_its_name_alone_is_told(tmp_path: Path) -> None:
     notes = folder(fill(tmp_path, "invalid/1.png", "good/3.png", "valid/2.png")).required("train").notes
     assert notes == (
-        f"valid in '{tmp_path}' is held out, by name; if it is a class, give data.train= a folder around the classes",
+        f"valid in '{tmp_path}' is held out because of its name; if it is a class, give data.train= the folder that "
+        "contains the classes",
     )
 
 
@@ -171,10 +172,10 @@ def test_a_circle_of_links_is_not_followed_and_links_to_one_file_are_told(tmp_pa
     split = folder(tmp_path).required("train")
     assert split.num_samples == 6, "links are images of their own"
     assert split.notes == (
-        f"3 of the 6 images of '{tmp_path}' are files that stand there under another name too, by links: 'b/again.png' "
-        "is 'a/1.png'; take such links out if each image is to count once",
-        f"links to a folder around them are not followed in '{tmp_path}': b/around",
-        f"1 links in '{tmp_path}' lead to no file and are left out: b/dangling.png",
+        f"3 of the 6 images of '{tmp_path}' are links to other images there: 'b/again.png' is 'a/1.png'; "
+        "remove such links if each image is to count once",
+        f"links to a folder that contains them are not followed in '{tmp_path}': b/around",
+        f"1 links in '{tmp_path}' point to missing files and are left out: b/dangling.png",
     )
 
 
@@ -202,7 +203,7 @@ def test_a_file_of_many_images_whose_name_is_not_utf_8_is_named(tmp_path: Path, 
     fill(tmp_path, f"a.{kind}")
     os.rename(tmp_path / f"a.{kind}", os.fsencode(tmp_path) + b"/\xe9." + kind.encode())
     source = Parquet if kind == "parquet" else WebDataset
-    with pytest.raises(ConfigError, match=r"the name of '\\\\xe9\..*' in '.*' is not UTF-8; call it otherwise"):
+    with pytest.raises(ConfigError, match=r"the name of '\\\\xe9\..*' in '.*' is not UTF-8; rename it"):
         source(source.Config(path=str(tmp_path))).required("train")
 
 
@@ -212,7 +213,7 @@ def test_every_format_that_is_read_has_its_endings_and_others_are_told(tmp_path:
     assert split.num_samples == 5
     (note,) = split.notes
     assert note.startswith("2 files in '")
-    assert note.endswith("as raysl does not read their format: 6.heic, 7.avif; convert them to JPEG or PNG")
+    assert note.endswith("because raysl does not read their format: 6.heic, 7.avif; convert them to JPEG or PNG")
 
 
 def test_an_absent_path_is_refused_beside_other_settings(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_neither_of_two_held_out_folders_trains(tmp_path: Path) -> None:
 
 def test_a_held_out_class_without_training_images_is_refused(tmp_path: Path) -> None:
     source = folder_of(fill(tmp_path, ["train/cat/1.png", "val/cats/2.png"]))
-    with pytest.raises(ConfigError, match=r"classes that no training image is of: cats"):
+    with pytest.raises(ConfigError, match=r"classes without training images: cats"):
         source.required("test")
 
 

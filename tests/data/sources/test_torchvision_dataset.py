@@ -244,7 +244,7 @@ def test_parts_can_be_chosen_in_torchvisions_words(tmp_path: Path) -> None:
     message = message_of(source_of("STL10", tmp_path, train_split="unlabelled"))
     assert message.startswith("cannot use torchvision's STL10, part 'unlabelled'")
     assert "unlabeled" in message
-    assert "data.test_split='val': CIFAR10 has train and test alone; leave it out" in message_of(
+    assert "data.test_split='val': CIFAR10 has only train and test; leave it out" in message_of(
         source_of("CIFAR10", tmp_path, test_split="val"), "test"
     )
 
@@ -270,8 +270,8 @@ def test_an_image_that_vanishes_later_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dataset", ["CIFAR10", "MNIST", "DTD", "Food101", "USPS"])
 def test_a_dataset_that_is_absent_is_not_fetched_unasked(tmp_path: Path, dataset: str) -> None:
     message = message_of(source_of(dataset, tmp_path))
-    assert f"torchvision's {dataset} is not, or not whole, in '{tmp_path}'" in message
-    assert message.endswith("set data.download=true to fetch it, or data.root= to where it is")
+    assert f"torchvision's {dataset} is missing or incomplete in '{tmp_path}'" in message
+    assert message.endswith("set data.download=true to download it, or data.root= to its folder")
     assert not list(tmp_path.iterdir())
 
 
@@ -291,7 +291,7 @@ def test_a_download_is_asked_for_once_and_its_failure_told(tmp_path: Path, monke
 
     monkeypatch.setattr("torchvision.datasets.dtd.download_and_extract_archive", fetch)
     source = source_of("DTD", tmp_path, download=True)
-    assert message_of(source) == f"cannot fetch torchvision's DTD into '{tmp_path}': no route to host"
+    assert message_of(source) == f"cannot download torchvision's DTD into '{tmp_path}': no route to host"
     assert all_rows(source.required("train")).images == [png(0), png(10)]
     assert all_rows(source.required("test")).images == [png(1), png(11)]
     assert len(asked) == 2

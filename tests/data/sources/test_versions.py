@@ -245,10 +245,10 @@ def test_a_remote_storage_is_not_asked_for_each_of_many_files(tmp_path: Path, mo
         (tmp_path / name).write_bytes(png(1))
     monkeypatch.setattr(versions, "MOST_ASKED", 1)
     remote = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    assert versions.versions_of([(remote, "1.png")]) == [str((tmp_path / "1.png").stat().st_mtime_ns)]
-    assert versions.versions_of([(remote, "1.png"), (remote, "2.png")]) == [None, None]
+    assert versions.read_versions([(remote, "1.png")]) == [str((tmp_path / "1.png").stat().st_mtime_ns)]
+    assert versions.read_versions([(remote, "1.png"), (remote, "2.png")]) == [None, None]
     local = [(fs.LocalFileSystem(), str(tmp_path / name)) for name in ("1.png", "2.png")]
-    assert None not in versions.versions_of(local)
+    assert None not in versions.read_versions(local)
 
 
 def _tagged() -> ImageFolder.Config:

@@ -128,8 +128,8 @@ def test_remote_images_are_read_again_where_the_network_fails(tmp_path: Path, mo
     ("lines", "message"),
     [
         ("000005 1\n000009 1\n", "cat_trainval.txt list different images"),
-        ("000005 2\n", "dog_trainval.txt, line 1: '000005 2' is no image and one of -1, 0 and 1"),
-        ("000005\n", "line 1: '000005' is no image and one of"),
+        ("000005 2\n", "dog_trainval.txt, line 1: '000005 2' is not an image name and -1, 0 or 1"),
+        ("000005\n", "line 1: '000005' is not an image name and"),
         ("\n", "dog_trainval.txt lists no images"),
     ],
 )
@@ -160,4 +160,4 @@ def test_a_list_that_is_not_utf_8_is_told(tmp_path: Path) -> None:
     path = devkit(tmp_path, "trainval")
     (path / "ImageSets" / "Main" / "dog_trainval.txt").write_bytes(b"caf\xe9 1\n")
     message = message_of(source_of(path))
-    assert message.endswith("dog_trainval.txt is no UTF-8 text: invalid continuation byte at byte 3; fetch it anew")
+    assert message.endswith("dog_trainval.txt is not a UTF-8 text: invalid continuation byte at byte 3; fetch it again")

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from pyarrow import fs
 
-from raysl.data.sources.shard_index import SCANS, ShardIndex, _scanned
+from raysl.data.sources.shard_index import SCANS, ShardIndex, _scan
 from raysl.data.sources.shards import Shard
 from raysl.data.sources.webdataset import WebDataset
 from raysl.errors import ConfigError, RunFailed
@@ -127,7 +127,7 @@ def test_a_pattern_names_shards_in_its_order(tmp_path: Path) -> None:
 def test_names_of_classes_are_given_or_numbers(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tar", samples(range(2)))
     assert source_of(path, classes=("cat", "dog")).required("train").classes == ("cat", "dog")
-    assert "has the label 1, and the training images, or data.classes=, have 1 classes" in message_of(
+    assert "has the label 1, but the training images, or data.classes=, have 1 classes" in message_of(
         source_of(path, classes=("cat",))
     )
 
@@ -137,7 +137,7 @@ def test_held_out_labels_are_of_the_training_classes(tmp_path: Path) -> None:
     write(tmp_path / "val.tar", {"1.png": png(1), "1.cls": b"1"})
     assert source_of(tmp_path).required("test").classes == ("0", "1", "2")
     write(tmp_path / "val.tar", {"longer/1.png": png(1), "longer/1.cls": b"7" + b" " * 2000})
-    with pytest.raises(ConfigError, match=r"val\.tar has the label 7, and the training images, .* have 3 classes; n"):
+    with pytest.raises(ConfigError, match=r"val\.tar has the label 7, but the training images, .* have 3 classes; n"):
         source_of(tmp_path).required("test")
     alone = WebDataset(WebDataset.Config(test=f"{tmp_path}/val.tar"))
     assert len(alone.required("test").classes) == 8, "without training images it has its own"
@@ -182,7 +182,7 @@ def test_a_shard_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.Monk
     def refuse(*_: object) -> None:
         raise AssertionError("the shard is looked through again")
 
-    monkeypatch.setattr("raysl.data.sources.shard_index.members", refuse)
+    monkeypatch.setattr("raysl.data.sources.shard_index.read_members", refuse)
     again = source_of(tmp_path).required("train")
     assert again.fingerprint == first.fingerprint
     assert all_rows(again).images == [png(0), png(1), png(2)]
@@ -195,11 +195,11 @@ def test_what_is_in_the_shards_is_not_kept_all_at_once(tmp_path: Path, monkeypat
     num_alive: list[int] = []
 
     def scanned(shard: Shard, label_key: str) -> ShardIndex:
-        made.append(weakref.ref(index := _scanned(shard, label_key)))
+        made.append(weakref.ref(index := _scan(shard, label_key)))
         num_alive.append(sum(each() is not None for each in made))
         return index
 
-    monkeypatch.setattr("raysl.data.sources.shard_index._scanned", scanned)
+    monkeypatch.setattr("raysl.data.sources.shard_index._scan", scanned)
     split = source_of(tmp_path).required("train")
     assert (split.num_samples, len(split.classes), len(made)) == (6 * SCANS, 6 * SCANS, 6 * SCANS)
     assert max(num_alive) <= 2 * SCANS
@@ -252,13 +252,13 @@ def test_a_local_folder_that_cannot_be_written_is_read_all_the_same(
     with caplog.at_level(logging.WARNING, "raysl"):
         assert labels_of(source_of(tmp_path / "data", index=str(tmp_path / "file"))) == [0, 1]
     assert "cannot write" in caplog.text
-    assert "what is in 1 shards is looked up at every start" in caplog.text
+    assert "1 shards are indexed at every start" in caplog.text
 
 
 def test_an_index_that_is_none_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.tar", samples(range(2)))
     (tmp_path / "a.tar.index.npz").write_bytes(b"x")
-    assert "a.tar.index.npz is no index of a shard" in message_of(source_of(tmp_path))
+    assert "a.tar.index.npz is not an index of a shard" in message_of(source_of(tmp_path))
 
 
 # remote shards
@@ -335,7 +335,7 @@ def test_the_index_of_a_remote_shard_must_be_kept(bucket: Any, monkeypatch: pyte
 @pytest.mark.parametrize("name", ["/etc/1.png", "../1.png", "a/../../1.png"])
 def test_a_tar_with_a_path_outside_is_refused(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "a.tar", {"0.png": png(0), name: png(1)})
-    assert message_of(source_of(path)) == f"{path}: the member {name!r} lies outside of the tar; make it anew"
+    assert message_of(source_of(path)) == f"{path}: the member {name!r} lies outside of the tar; make the tar again"
 
 
 def test_a_tar_with_links_is_refused(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_tar_with_links_is_refused(tmp_path: Path) -> None:
         info = tarfile.TarInfo("1.png")
         info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(info)
-    assert "the member '1.png' is no plain file" in message_of(source_of(tmp_path))
+    assert "the member '1.png' is not a plain file" in message_of(source_of(tmp_path))
 
 
 @pytest.mark.parametrize("place", ["in a header", "between members", "in a member"])
@@ -354,7 +354,7 @@ def test_a_tar_that_breaks_off_is_refused_not_shortened(tmp_path: Path, place: s
     (tmp_path / "a.tar").write_bytes(whole[:size])
     message = message_of(source_of(tmp_path))
     assert message.startswith(str(tmp_path / "a.tar"))
-    assert "fetch or make it anew" in message
+    assert "make it again" in message
     assert not list(tmp_path.glob("*.npz"))
 
 
@@ -362,14 +362,14 @@ def test_a_tar_that_is_damaged_in_the_middle_is_refused(tmp_path: Path) -> None:
     whole = bytearray(tar_of({"0.png": png(0), "1.png": png(1), "2.png": png(2)}))
     whole[1024:1536] = b"x" * 512
     (tmp_path / "a.tar").write_bytes(whole)
-    assert "breaks off, or is damaged, at byte 1,024" in message_of(source_of(tmp_path))
+    assert "is cut off or damaged at byte 1,024" in message_of(source_of(tmp_path))
 
 
 @pytest.mark.parametrize(
     ("files", "message"),
     [
         ({"1.png": b"x", "1.cls": b"cat"}, "a.tar: 1.cls holds b'cat', not an integer"),
-        ({"1.png": b"x", "1.json": b"{"}, "a.tar: 1.json is no JSON"),
+        ({"1.png": b"x", "1.json": b"{"}, "a.tar: 1.json is not JSON"),
         (
             {"1.png": b"x", "1.json": b'{"label": "cat"}'},
             "a.tar: 1.json: label is 'cat', not an integer; set data.label_k",
@@ -386,14 +386,14 @@ def test_labels_that_are_none_are_refused(tmp_path: Path, files: Files, message:
 
 def test_places_without_shards_are_told(tmp_path: Path) -> None:
     write(tmp_path / "val-0.tar", samples(range(1)))
-    assert "holds val and test shards alone; give data.train=" in message_of(source_of(tmp_path))
+    assert "holds only val and test shards; give data.train=" in message_of(source_of(tmp_path))
     (tmp_path / "empty").mkdir()
     assert "no .tar files in" in message_of(source_of(tmp_path / "empty"))
     assert "no file or folder" in message_of(source_of(tmp_path / "none"))
     missing = message_of(source_of(f"{tmp_path}/val-{{0..2}}.tar"))
     assert missing.startswith("2 of the 3 files of")
     assert missing.endswith("first 'val-1.tar'")
-    assert "neither a range as {000..009} nor a list" in message_of(source_of(f"{tmp_path}/{{a}}.tar"))
+    assert "neither a range like {000..009} nor a list" in message_of(source_of(f"{tmp_path}/{{a}}.tar"))
     assert "the range {3..1} is empty" in message_of(source_of(f"{tmp_path}/{{3..1}}.tar"))
     assert "webdataset needs data.path=" in message_of(WebDataset(WebDataset.Config()))
 
@@ -416,7 +416,7 @@ def test_images_that_dots_in_their_names_leave_out_are_counted(tmp_path: Path) -
         split = source_of(write(tmp_path / "0.tar", files)).required("train")
         (note,) = split.notes
         assert note.startswith(
-            f"2 images in '{tmp_path}/0.tar' are left out, as 'b.v1.0001.png': the key of a sample ends"
+            f"2 images in '{tmp_path}/0.tar' are left out, such as 'b.v1.0001.png': the key of a sample ends"
         )
         assert all_rows(split).images == [png(0)]
     write(tmp_path / "0.tar", {"b.v1.0001.png": png(2)})
@@ -451,4 +451,4 @@ def test_a_field_or_classes_that_no_sample_has_are_refused(tmp_path: Path) -> No
     assert message_of(source_of(path, label_key="class")) == (
         f"no sample of '{path}' has the field 'class' in its .json; set data.label_key="
     )
-    assert "data.classes= names 2 classes, and no sample of" in message_of(source_of(path, classes=("a", "b")))
+    assert "data.classes= names 2 classes, but no sample of" in message_of(source_of(path, classes=("a", "b")))

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysl.data.stream.blocks import Blocks, batches_of, to_columns
+from raysl.data.stream.blocks import Blocks, join_steps, to_columns
 from raysl.data.stream.loader import Loaded
 
 
@@ -49,7 +49,7 @@ def test_every_rank_gets_its_rows_of_every_step_in_order(plan: Blocks, data: st.
             column.setflags(write=False)  # as Ray hands them over
         blocks[number % plan.world].append(block)
     for rank in range(plan.world):
-        got = list(batches_of(blocks[rank], plan.parts))
+        got = list(join_steps(blocks[rank], plan.parts))
         assert [step for step, _ in got] == list(range(plan.first, plan.end))
         told = [name for _, loaded in got for name in loaded.corrupt]
         assert len(told) == len(set(told))

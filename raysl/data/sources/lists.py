@@ -1,4 +1,4 @@
-"""Files that list something: arrays (.npy), lines (.txt), and columns of tables (.csv, .jsonl)."""
+"""Lists in files: arrays (.npy), lines (.txt), and columns of tables (.csv, .jsonl); lists of images and labels."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pyarrow import fs
 
-from raysl.data.sources.class_names import LABELS, check_numbers, parsed
+from raysl.data.sources.class_names import LABELS, check_numbers, parse_labels
 from raysl.data.sources.listing import IMAGES, is_image
 from raysl.errors import ConfigError
 from raysl.storage.addresses import cut, info_of, telling
@@ -22,26 +22,26 @@ _CHUNK = 1 << 16
 
 
 def read_values(uri: str) -> list[int] | list[str]:
-    """The integers or texts of a list: one a line that is not blank, or a one-dimensional array.
+    """Read a list of integers or texts: one per non-blank line, or a one-dimensional array.
 
     Raises:
-        ConfigError: if the file is missing or is no such list.
+        ConfigError: if the file is missing or not such a list.
     """
-    if extension(uri) == ".npy":
+    if list_format(uri) == ".npy":
         array = read_array(uri)
         if array.ndim != 1:
             raise ConfigError(f"{uri} holds an array of shape {list(array.shape)}; save one of one dimension")
-        return [value for part in chunks(array) for value in part]
+        return [value for part in array_chunks(array) for value in part]
     return [line.strip() for _, line in read_lines(uri)]
 
 
 def read_array(uri: str) -> np.ndarray:
-    """An array of integers or texts; a local one stays on disk until its parts are used.
+    """Open an array of integers or texts; a local one is mapped from disk.
 
     Raises:
         ConfigError: if the file is missing or holds anything else.
     """
-    system, info = _found(uri)
+    system, info = _find(uri)
     is_local = isinstance(system, fs.LocalFileSystem)
     with telling("read", uri):
         source = info.path if is_local else io.BytesIO(read_file(system, info.path))
@@ -57,18 +57,18 @@ def read_array(uri: str) -> np.ndarray:
     return array
 
 
-def chunks(array: np.ndarray, errors: str = "backslashreplace") -> Iterator[list[Any]]:
-    """The values of an array, some at a time; bytes as texts, `errors` as for `bytes.decode`."""
+def array_chunks(array: np.ndarray, errors: str = "backslashreplace") -> Iterator[list[Any]]:
+    """Yield the values of an array in chunks; bytes are decoded to texts, with `errors` as in `bytes.decode`."""
     for start in range(0, len(array), _CHUNK):
         part = np.asarray(array[start : start + _CHUNK])
         yield (np.char.decode(part, "utf-8", errors) if part.dtype.kind == "S" else part).tolist()
 
 
 def read_lines(uri: str) -> Iterator[tuple[int, str]]:
-    """Lines of a text that are not blank, without their ends, and their numbers, from 1.
+    """Yield the numbers, from 1, and contents of the lines of a text that are not blank.
 
     Raises:
-        ConfigError: if the file is missing or is no text.
+        ConfigError: if the file is missing or not a text.
     """
     for number, line in enumerate(_text(uri).split("\n"), 1):
         if line.strip():
@@ -78,36 +78,36 @@ def read_lines(uri: str) -> Iterator[tuple[int, str]]:
 def read_columns(
     uri: str, columns: Sequence[str | None], needed_by: Mapping[str, str]
 ) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Values of columns in the rows of a .csv (with a header) or .jsonl file, None where absent, and their lines.
+    """Yield the line number and the values of columns for each row of a .csv (with a header) or .jsonl file.
 
     Args:
         uri: of the file.
-        columns: their names; None for one that is not asked for.
-        needed_by: the setting that names a column which may not be absent in all rows, by the column.
+        columns: their names; None for one that is not read.
+        needed_by: columns that must exist, each with the setting that names it.
 
     Raises:
-        ConfigError: if the file is missing, a line cannot be read, or a column is absent or there twice.
+        ConfigError: if the file is missing, a line cannot be read, or a column is missing or occurs twice.
     """
-    there: dict[str, None] = {}
-    for number, row in _csv_rows(uri, columns) if extension(uri) == ".csv" else _json_rows(uri):
-        there |= dict.fromkeys(row)
+    existing: dict[str, None] = {}
+    for number, row in _csv_rows(uri, columns) if list_format(uri) == ".csv" else _json_rows(uri):
+        existing |= dict.fromkeys(row)
         yield number, tuple(None if column is None else row.get(column) for column in columns)
     for column, setting in needed_by.items():
-        if there and column not in there:
-            raise ConfigError(f"{uri} has no column {column!r}; its columns: {', '.join(there)}; set {setting}")
+        if existing and column not in existing:
+            raise ConfigError(f"{uri} has no column {column!r}; its columns: {', '.join(existing)}; set {setting}")
 
 
-def extension(uri: str) -> str:
-    """The ending of a list's name, one of FORMATS.
+def list_format(uri: str) -> str:
+    """Return the ending of a list's name, one of FORMATS.
 
     Raises:
-        ConfigError: if it is none of them.
+        ConfigError: if it has another ending.
     """
     name = cut(uri)[1].lower()
-    found = next((ending for ending in FORMATS if name.endswith(ending)), None)
-    if found is None:
-        raise ConfigError(f"{uri} is no list; its name ends in {', '.join(FORMATS)}")
-    return found
+    ending = next((ending for ending in FORMATS if name.endswith(ending)), None)
+    if ending is None:
+        raise ConfigError(f"{uri} is not a list; the name of a list ends in {', '.join(FORMATS)}")
+    return ending
 
 
 def _csv_rows(uri: str, columns: Sequence[str | None]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -131,21 +131,21 @@ def _json_rows(uri: str) -> Iterable[tuple[int, dict[str, Any]]]:
         except json.JSONDecodeError as error:
             raise ConfigError(f"{uri}, line {number}: not JSON: {error.msg}") from error
         if not isinstance(row, dict):
-            raise ConfigError(f'{uri}, line {number}: {line[:40]!r} is no object such as {{"path": "a.jpg"}}')
+            raise ConfigError(f'{uri}, line {number}: {line[:40]!r} is not an object such as {{"path": "a.jpg"}}')
         yield number, row
 
 
 def _text(uri: str) -> str:
-    system, info = _found(uri)
+    system, info = _find(uri)
     with telling("read", uri):
         content = read_file(system, info.path)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{uri} is no UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise ConfigError(f"{uri} is not a UTF-8 text: {error.reason} at byte {error.start}") from error
 
 
-def _found(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:
+def _find(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:
     system, info = info_of(uri)
     if info.type != fs.FileType.File:
         raise ConfigError(f"no file {uri!r}; give a list that ends in {', '.join(FORMATS)}")
@@ -157,26 +157,26 @@ _LABEL_WITH_BLANKS = re.compile(rf"\S.*{_ENDING}\s+(?!.*{_ENDING}$)[^/]*$", re.I
 
 
 def read_image_list(uri: str, path_column: str, label_column: str | None) -> tuple[Iterable[str], np.ndarray | None]:
-    """Paths as they are listed, and the labels int64 [N] or text [N] beside them; None where there are none.
+    """Read a list of images: their paths, and their labels int64 [N] or text [N], None without labels.
 
     Args:
-        uri: an array of texts (.npy), a path a line (.txt) which a label may follow, or a table (.csv, .jsonl).
+        uri: an array of texts (.npy), one path per line (.txt), optionally with a label, or a table (.csv, .jsonl).
         path_column, label_column: columns of a table; None: no labels are read from it.
 
     Raises:
-        ConfigError: if it is no such list, lacks a column that the user named, or labels only some of the images.
+        ConfigError: if it is not such a list, lacks a column that the user named, or labels only some of the images.
     """
-    kind = extension(uri)
+    kind = list_format(uri)
     if kind == ".npy":
         array = read_array(uri)
         if array.ndim != 1 or array.dtype.kind not in "US":
             raise ConfigError(f"{uri} holds {array.dtype} of shape {list(array.shape)}, not a list of paths")
-        return chain.from_iterable(chunks(array, "surrogateescape")), None
+        return chain.from_iterable(array_chunks(array, "surrogateescape")), None
     if kind == ".txt":
         rows: list[tuple[int, Any, Any]] = [(number, *_path_and_label(line)) for number, line in read_lines(uri)]
         blanks = next((number for number, path, _ in rows if _LABEL_WITH_BLANKS.match(path)), None)
         if blanks is not None:
-            raise ConfigError(f"{uri}, line {blanks}: a label with blanks in it needs a tab before it, not a blank")
+            raise ConfigError(f"{uri}, line {blanks}: a label that contains blanks must follow a tab")
     else:
         needed = {path_column: "data.path_column="}
         if label_column not in (None, LABELS):
@@ -188,30 +188,30 @@ def read_image_list(uri: str, path_column: str, label_column: str | None) -> tup
     is_labelled = [label is not None for _, _, label in rows]
     if kind == ".txt" and any(is_labelled) and not all(is_labelled):
         line = rows[is_labelled.index(False)][0]
-        raise ConfigError(f"{uri}, line {line}: no label, where other lines have one; write -1 for none")
-    labels = parsed([_stripped(label) for _, _, label in rows], uri) if any(is_labelled) else None
+        raise ConfigError(f"{uri}, line {line}: no label, but other lines have one; write -1 for unlabelled")
+    labels = parse_labels([_stripped(label) for _, _, label in rows], uri) if any(is_labelled) else None
     return [path for _, path, _ in rows], labels
 
 
 def read_labels(uri: str, label_column: str) -> np.ndarray:
-    """Labels int64 [N] or text [N] of a list, or int64 [N, K] of a multi-label array.
+    """Read a list of labels: int64 [N] or text [N], or int64 [N, K] of a multi-label array.
 
     Args:
-        uri: an array (.npy), a label a line (.txt), or a table (.csv, .jsonl).
-        label_column: column of a table, which must be there.
+        uri: an array (.npy), one label per line (.txt), or a table (.csv, .jsonl).
+        label_column: column of a table, which must exist.
 
     Raises:
-        ConfigError: if it is no such list.
+        ConfigError: if it is not such a list.
     """
-    kind = extension(uri)
+    kind = list_format(uri)
     if kind != ".npy":
         if kind == ".txt":
-            return parsed([line.strip() for _, line in read_lines(uri)], uri)
+            return parse_labels([line.strip() for _, line in read_lines(uri)], uri)
         rows = read_columns(uri, (label_column,), {label_column: "data.label_column="})
-        return parsed([_stripped(label) for _, (label,) in rows], uri)
+        return parse_labels([_stripped(label) for _, (label,) in rows], uri)
     array = read_array(uri)
     if array.ndim == 1:
-        return parsed(list(chain.from_iterable(chunks(array))), uri)
+        return parse_labels(list(chain.from_iterable(array_chunks(array))), uri)
     if array.ndim != 2 or array.dtype.kind not in "iu":
         raise ConfigError(f"{uri} holds {array.dtype} of shape {list(array.shape)}, not labels [N] or [N, classes]")
     labels = np.asarray(array).astype(np.int64)
