@@ -53,15 +53,15 @@ class Row:
         if not self.any.unit and not self.any.is_headline:
             return []
         shown = {
-            place: number(score.trained, score.unit)
-            for place, score in enumerate(self.scores)
+            index: number(score.trained, score.unit)
+            for index, score in enumerate(self.scores)
             if score is not None and math.isfinite(score.trained)
         }
         if len(shown) < 2:
             return []
         sign = -1 if self.any.is_lower_better else 1
-        first = max(shown, key=lambda place: sign * self.scores[place].trained)  # type: ignore[union-attr]
-        return [place for place, text in shown.items() if text == shown[first]]
+        first = max(shown, key=lambda index: sign * self.scores[index].trained)  # type: ignore[union-attr]
+        return [index for index, text in shown.items() if text == shown[first]]
 
     @property
     def cells(self) -> list[Cell]:
@@ -70,8 +70,8 @@ class Row:
         return [
             Cell(unit=self.any.unit)
             if score is None
-            else Cell(score.trained, score.unit, score.deviation, score.interval, place in best)
-            for place, score in enumerate(self.scores)
+            else Cell(score.trained, score.unit, score.deviation, score.interval, index in best)
+            for index, score in enumerate(self.scores)
         ]
 
 
@@ -95,14 +95,14 @@ class Comparison:
     def runs(self) -> dict[str, list[int]]:
         """Places of the checkpoints of each run by ascending step, for runs with checkpoints of several steps."""
         folders: dict[str, list[int]] = {}
-        for place, report in enumerate(self.reports):
+        for index, report in enumerate(self.reports):
             if report.step and report.checkpoint:
-                folders.setdefault(cut(report.checkpoint)[0], []).append(place)
-        several = [places for places in folders.values() if len({self.reports[place].step for place in places}) > 1]
-        names = unique([self.reports[places[0]].name for places in several])
+                folders.setdefault(cut(report.checkpoint)[0], []).append(index)
+        several = [indices for indices in folders.values() if len({self.reports[index].step for index in indices}) > 1]
+        names = unique([self.reports[indices[0]].name for indices in several])
         return {
-            name: sorted(places, key=lambda place: self.reports[place].step)
-            for name, places in zip(names, several, strict=True)
+            name: sorted(indices, key=lambda index: self.reports[index].step)
+            for name, indices in zip(names, several, strict=True)
         }
 
     def table(self, rows: Sequence[Row], label: Callable[[Score], str], title: str = "") -> Table:
@@ -148,7 +148,7 @@ class Comparison:
                 "values": [cell.value for cell in row.cells],
                 "intervals": [cell.interval for cell in row.cells],
                 "deviations": [cell.deviation for cell in row.cells],
-                "best": [self.names[place] for place in row.best],
+                "best": [self.names[index] for index in row.best],
                 **{name: row.rivals.get(name) for name in RIVALS},
             }
             for row in self.rows

@@ -74,7 +74,7 @@ class LeaderboardFiles:
 
     def _explained(self, rows: list[Choice], scales: list[Axis], metric: str) -> Importance | None:
         """Return what `importance` returns, computed again only when a number has changed."""
-        key = hash(tuple((row.value(metric), *(axis.place(row) for axis in scales)) for row in rows))
+        key = hash(tuple((row.value(metric), *(axis.position(row) for axis in scales)) for row in rows))
         if key not in self._learned:
             self._learned = {key: importance(rows, scales, metric)}
         return self._learned[key]

@@ -63,7 +63,7 @@ def per_class_figure(values_by_title: Mapping[str, Any], classes: Sequence[Any])
 
 def _named(values: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, float]:
     """Return finite numbers by the names of their classes."""
-    known = {str(place): str(name) for place, name in enumerate(classes)}
+    known = {str(index): str(name) for index, name in enumerate(classes)}
     is_numbered = set(values) <= set(known)
     finite = {name: float(value) for name, value in values.items() if value is not None and math.isfinite(float(value))}
     return {known[name] if is_numbered else name: value for name, value in finite.items()}
@@ -125,18 +125,18 @@ def stages_figure(stages: Stages) -> str:
     """Return bars of one number by stage, from the first to the last: trained with whiskers, untrained, raw pixels."""
     scores = list(stages.scores.values())
     columns = [(name, colour) for name, colour in COLUMNS if any(is_drawn(score, name) for score in scores)]
-    reaches = {place: whiskers(score) for place, score in enumerate(scores)}
+    reaches = {index: whiskers(score) for index, score in enumerate(scores)}
     values = [float(getattr(score, name)) for score in scores for name, _ in columns if is_drawn(score, name)]
     ends = [end for reach in reaches.values() for end in reach or ()]
     chart = Chart(max(420, 80 + 80 * len(scores)), 310, f"{stages.title}: trained, untrained, raw pixels")
-    ticks = [(float(place), name) for place, name in enumerate(stages.scores)]
+    ticks = [(float(index), name) for index, name in enumerate(stages.scores)]
     chart.frame([-0.5, len(scores) - 0.5], [0.0, *values, *ends], " ", scores[0].unit, padding=0, x_ticks=ticks, top=40)
     thick = 0.8 / max(1, len(columns)) * (chart.x(1) - chart.x(0))
     for turn, (name, colour) in enumerate(columns):
-        for place, score in enumerate(scores):
+        for index, score in enumerate(scores):
             if is_drawn(score, name):
-                left = chart.x(place) + (turn - len(columns) / 2) * thick
-                reach = reaches[place] if name == "trained" else None
+                left = chart.x(index) + (turn - len(columns) / 2) * thick
+                reach = reaches[index] if name == "trained" else None
                 _stage_bar(chart, (left, 0.9 * thick), float(getattr(score, name)), colour, reach)
                 if name == "trained":
                     top = chart.y(max(0.0, float(score.trained), *(reach or ())))

@@ -63,8 +63,8 @@ def _map(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
     margin = 12 + math.ceil(LETTER / 11 * font * max(map(len, labels)))
     width, height = margin + num * cell + 8, num * cell + margin + 8
     parts = [f'<g font-size="{font}" fill="var(--muted)">']
-    for place, label in enumerate(labels):
-        middle, text = (place + 0.5) * cell, escape(label)
+    for index, label in enumerate(labels):
+        middle, text = (index + 0.5) * cell, escape(label)
         left, end = margin + middle, num * cell + 7
         parts.append(f'<text x="{margin - 6}" y="{middle:g}" dy=".35em" text-anchor="end">{text}</text>')
         parts.append(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from raysl.report.contents import Score
 
 FEATURES = "features"
-"""What the drawings call the place of a network's features among its stages: behind all of them."""
+"""Name of a network's features in drawings by stage, where they stand last."""
 
 SHOTS = "shot"
 """What the names of low-shot numbers have in common, which does not say what they are."""
@@ -22,13 +22,13 @@ _PATTERNS = (
 
 @dataclass(frozen=True)
 class Family:
-    """One number at several places.
+    """One number at several k, shots or shares of labels.
 
     Args:
         benchmark: that gave them.
         base: what the names have in common.
-        x: what the places are.
-        scores: by ascending place.
+        x: what varies.
+        scores: by ascending value of it.
     """
 
     benchmark: str
@@ -56,7 +56,7 @@ _TITLES = {"map": "Mean average precision"}
 def families(scores: Sequence[Score]) -> list[Family]:
     """Return the families of two and more among the scores of one benchmark, in the order of their first.
 
-    The first of several k has a name without it (`top1` beside `top1_k200`); its place is in its title (`k = 20`).
+    The first of several k has a name without it (`top1` beside `top1_k200`); its k is in its title (`k = 20`).
     """
     members_by_name: dict[tuple[str, str], dict[float, Score]] = {}
     for score in scores:

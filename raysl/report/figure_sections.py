@@ -29,10 +29,10 @@ DAMAGED = (ValueError, TypeError, KeyError, IndexError, AttributeError, Overflow
 def figures_section(figures: Mapping[str, Mapping[str, str]]) -> str:
     """Return the drawings of `figures_of`, folded by benchmark; the first is open."""
     parts = []
-    for place, (benchmark, drawings) in enumerate(figures.items()):
+    for index, (benchmark, drawings) in enumerate(figures.items()):
         names = f'<span class="quiet">{escape(", ".join(drawings))}</span>'
         body = f'<div class="figures">{"".join(drawings.values())}</div>'
-        is_open = " open" if place == 0 else ""
+        is_open = " open" if index == 0 else ""
         parts.append(
             f'<details id="{anchor(benchmark)}"{is_open}><summary>{escape(benchmark)} {names}</summary>{body}</details>'
         )

@@ -15,7 +15,7 @@ MAX_DOTS = 30
 MAX_TICKS = 8
 """Places up to which each of them is written at the axis."""
 LOG_FROM = 10.0
-"""Positive places whose largest is so many times the smallest have a logarithmic axis."""
+"""Positive values whose largest is so many times the smallest have a logarithmic axis."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Line:
 def lines_of(named: Sequence[tuple[str, Sequence[tuple[float, float]]]]) -> list[Line]:
     """Return lines that colour and shape tell apart; those beyond MAX_LINES are left out."""
     return [
-        Line(name, points, CLASS_COLOURS[place % len(CLASS_COLOURS)], CLASS_SHAPES[place // len(CLASS_COLOURS)])
-        for place, (name, points) in enumerate(named[:MAX_LINES])
+        Line(name, points, CLASS_COLOURS[turn % len(CLASS_COLOURS)], CLASS_SHAPES[turn // len(CLASS_COLOURS)])
+        for turn, (name, points) in enumerate(named[:MAX_LINES])
     ]
 
 
@@ -59,20 +59,20 @@ def line_chart(
         x, y: what the axes say.
         title: plain text.
         may_be_log: whether the horizontal axis may be logarithmic, which a clock never is.
-        labels: what the axis says at 0, 1 and so on, where the places have names.
+        labels: what the axis says at 0, 1 and so on, where these values have names.
     """
     lines = [line for line in lines if line.points]
     if not lines:
         return ""
-    places = sorted({place for line in lines for place, _ in line.points})
-    is_log = may_be_log and places[0] > 0 and places[-1] / places[0] >= LOG_FROM
-    ticks = [(float(place), label) for place, label in enumerate(labels)] if labels else None
-    if not labels and len(places) <= MAX_TICKS and not _crowded(places, is_log):
-        ticks = [(place, readable(place)) for place in places]
+    xs = sorted({at for line in lines for at, _ in line.points})
+    is_log = may_be_log and xs[0] > 0 and xs[-1] / xs[0] >= LOG_FROM
+    ticks = [(float(at), label) for at, label in enumerate(labels)] if labels else None
+    if not labels and len(xs) <= MAX_TICKS and not _crowded(xs, is_log):
+        ticks = [(at, readable(at)) for at in xs]
     ends = [end for line in lines for reach in line.bounds for end in reach or ()]
     chart = Chart(500, 300, f"{title}: {y} over {x}")
     values = [value for line in lines for _, value in line.points] + ends
-    chart.frame(places, values, x, y, is_log=is_log, x_ticks=ticks)
+    chart.frame(xs, values, x, y, is_log=is_log, x_ticks=ticks)
     for line in lines:
         _draw(chart, line)
     marks = legend([(line.colour, line.shape, line.name) for line in lines]) if len(lines) > 1 else ""
@@ -82,15 +82,15 @@ def line_chart(
 def _draw(chart: Chart, line: Line) -> None:
     """Draw one line with its marks and whiskers."""
     chart.line(line.points, stroke=line.colour, stroke_width=1.8)
-    for (place, value), reach in zip(line.points, line.bounds or [None] * len(line.points), strict=True):
+    for (at, value), reach in zip(line.points, line.bounds or [None] * len(line.points), strict=True):
         if reach is not None:
-            chart.whiskers(place, *reach, line.colour)
+            chart.whiskers(at, *reach, line.colour)
         if len(line.points) <= MAX_DOTS:
-            chart.marker(chart.x(place), chart.y(value), 3.4, line.shape, line.colour)
+            chart.marker(chart.x(at), chart.y(value), 3.4, line.shape, line.colour)
 
 
-def _crowded(places: Sequence[float], is_log: bool) -> bool:
-    """Return whether two places are too near each other for a number at each."""
-    spread = [math.log(place) for place in places] if is_log else list(places)
+def _crowded(xs: Sequence[float], is_log: bool) -> bool:
+    """Return whether two values are too near each other for a number at each."""
+    spread = [math.log(at) for at in xs] if is_log else list(xs)
     gaps = [after - before for before, after in itertools.pairwise(spread)]
     return bool(gaps) and min(gaps) < 0.08 * (spread[-1] - spread[0])

@@ -29,8 +29,8 @@ class Axis:
     kind: Literal["linear", "log", "category"]
     names: tuple[str, ...] = ()
 
-    def place(self, row: Choice) -> float | None:
-        """Return the number of a row, or the place of its category from 0; None where it lacks the setting."""
+    def position(self, row: Choice) -> float | None:
+        """Return the number of a row, or the index of its category; None where it lacks the setting."""
         value = value_of(row, self.key)
         if value is None:
             return None

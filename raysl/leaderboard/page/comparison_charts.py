@@ -31,7 +31,7 @@ def bars(comparison: Comparison, rows: Sequence[Row]) -> str:
     if not any(drawings):
         return ""
     names = comparison.names[:MAX_NETWORKS]
-    marks = legend([(CLASS_COLOURS[place], "o", name) for place, name in enumerate(names)])
+    marks = legend([(CLASS_COLOURS[index], "o", name) for index, name in enumerate(names)])
     note = whiskers_note([score for row in rows for score in row.scores if score is not None])
     if len(comparison.names) > MAX_NETWORKS:
         note = f"The first {MAX_NETWORKS} of {len(comparison.names)} checkpoints. {note}"
@@ -54,17 +54,17 @@ def _firsts(rows: Sequence[Row]) -> list[Row]:
 
 def _bars_of(comparison: Comparison, rows: Sequence[Row], unit: str) -> str:
     num = min(len(comparison.names), MAX_NETWORKS)
-    groups = [(row.any.heading, [_bar(row, place) for place in range(num)]) for row in rows]
+    groups = [(row.any.heading, [_bar(row, index) for index in range(num)]) for row in rows]
     if not any(bar for _, bars in groups for bar in bars):
         return ""
     return bar_chart(groups, unit, f"Bars of the scores in {unit} of each checkpoint")
 
 
-def _bar(row: Row, place: int) -> Bar | None:
-    score = row.scores[place]
+def _bar(row: Row, index: int) -> Bar | None:
+    score = row.scores[index]
     if score is None or not math.isfinite(score.trained):
         return None
-    return Bar(score.trained, CLASS_COLOURS[place], whiskers(score), place in row.best)
+    return Bar(score.trained, CLASS_COLOURS[index], whiskers(score), index in row.best)
 
 
 def depth_section(comparison: Comparison) -> str:
@@ -75,9 +75,9 @@ def depth_section(comparison: Comparison) -> str:
     return f'<section id="lines"><h2>By stage, and against k</h2><div class="figures">{"".join(charts)}</div></section>'
 
 
-def _by_benchmark(comparison: Comparison, place: int) -> dict[str, list[Score]]:
+def _by_benchmark(comparison: Comparison, index: int) -> dict[str, list[Score]]:
     scores: dict[str, list[Score]] = {}
-    for score in comparison.reports[place].scores:
+    for score in comparison.reports[index].scores:
         scores.setdefault(score.benchmark, []).append(score)
     return scores
 
@@ -85,19 +85,19 @@ def _by_benchmark(comparison: Comparison, place: int) -> dict[str, list[Score]]:
 def _stage_charts(comparison: Comparison) -> list[str]:
     """Return one chart for each number by stage; at relative depth where the networks' stages differ."""
     by_title: dict[str, dict[int, dict[str, Score]]] = {}
-    for place in range(min(len(comparison.names), MAX_NETWORKS)):
-        for benchmark, scores in _by_benchmark(comparison, place).items():
+    for index in range(min(len(comparison.names), MAX_NETWORKS)):
+        for benchmark, scores in _by_benchmark(comparison, index).items():
             for group in stages_of(scores):
-                by_title.setdefault(f"{benchmark}: {group.title}", {})[place] = group.scores
+                by_title.setdefault(f"{benchmark}: {group.title}", {})[index] = group.scores
     charts = []
     for title, members in by_title.items():
         stages = list(next(iter(members.values())))
         are_alike = all(list(group) == stages for group in members.values())
         lines = []
-        for place, by_stage in members.items():
+        for index, by_stage in members.items():
             gap = 1.0 if are_alike else 1 / max(1, len(by_stage) - 1)
             lines.append(
-                _line(comparison, place, {depth * gap: score for depth, score in enumerate(by_stage.values())})
+                _line(comparison, index, {depth * gap: score for depth, score in enumerate(by_stage.values())})
             )
         unit = next(iter(next(iter(members.values())).values())).unit
         x = "stage" if are_alike else "relative depth"
@@ -108,27 +108,27 @@ def _stage_charts(comparison: Comparison) -> list[str]:
 def _family_charts(comparison: Comparison) -> list[str]:
     by_title: dict[tuple[str, str], list[Line]] = {}
     units: dict[tuple[str, str], str] = {}
-    for place in range(min(len(comparison.names), MAX_NETWORKS)):
-        for benchmark, scores in _by_benchmark(comparison, place).items():
+    for index in range(min(len(comparison.names), MAX_NETWORKS)):
+        for benchmark, scores in _by_benchmark(comparison, index).items():
             for family in families(scores):
                 key = (f"{benchmark}: {family.title}", family.x)
-                by_title.setdefault(key, []).append(_line(comparison, place, family.scores))
+                by_title.setdefault(key, []).append(_line(comparison, index, family.scores))
                 units[key] = next(iter(family.scores.values())).unit
     return [line_chart(lines, key[1], units[key], key[0]) for key, lines in by_title.items()]
 
 
-def _line(comparison: Comparison, place: int, scores: Mapping[float, Score]) -> Line:
+def _line(comparison: Comparison, index: int, scores: Mapping[float, Score]) -> Line:
     """Return the numbers of a checkpoint as a line in its colour."""
     finite = {x: score for x, score in scores.items() if math.isfinite(score.trained)}
     points = [(x, score.trained) for x, score in finite.items()]
     return Line(
-        comparison.names[place], points, CLASS_COLOURS[place], bounds=[whiskers(score) for score in finite.values()]
+        comparison.names[index], points, CLASS_COLOURS[index], bounds=[whiskers(score) for score in finite.values()]
     )
 
 
-def _points(comparison: Comparison, row: Row, places: Sequence[int]) -> list[tuple[float, float]]:
+def _points(comparison: Comparison, row: Row, indices: Sequence[int]) -> list[tuple[float, float]]:
     """Return (step, value) of the checkpoints of a run."""
-    pairs = [(comparison.reports[place].step, row.scores[place]) for place in places]
+    pairs = [(comparison.reports[index].step, row.scores[index]) for index in indices]
     return [(float(step), score.trained) for step, score in pairs if score is not None and math.isfinite(score.trained)]
 
 
@@ -138,7 +138,7 @@ def steps_section(comparison: Comparison) -> str:
     charts = {True: list[str](), False: list[str]()}
     headlines = _firsts([row for row in comparison.rows if row.any.is_headline])
     for row in comparison.rows if runs else ():
-        lines = lines_of([(run, _points(comparison, row, places)) for run, places in runs.items()])
+        lines = lines_of([(run, _points(comparison, row, indices)) for run, indices in runs.items()])
         lines = [line for line in lines if len(line.points) > 1]
         leads = row in headlines or not row.any.unit
         if lines and len(charts[leads]) < MAX_CHARTS:

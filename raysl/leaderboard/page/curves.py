@@ -74,13 +74,13 @@ def curve_names(entries: Sequence[Entry], objectives: Sequence[Objective]) -> li
 def _drawing(board: Leaderboard, metric: str, unit: str, limit: int) -> str:
     """Return the curves of one metric, the best rows on top."""
     lines = []
-    for place, row in reversed(list(enumerate(board.choices))):
+    for index, row in reversed(list(enumerate(board.choices))):
         for run in row.runs:
             points = finite_points(run.course.get(metric, []), limit)
             times = _clock(run) if unit == CLOCK else []
             if points and (times or unit != CLOCK):
                 at = [_seconds_at(times, epoch) if times else epoch for epoch, _ in points]
-                lines.append((place, row, run, points, at))
+                lines.append((index, row, run, points, at))
     beside = rivals(board.choices, metric)
     latest = [x for *_, at in lines for x in at]
     title, seconds = clock(latest) if unit == CLOCK else (unit, 1.0)
@@ -89,16 +89,16 @@ def _drawing(board: Leaderboard, metric: str, unit: str, limit: int) -> str:
     chart.frame([0.0, *(x / seconds for x in latest)], values, title, metric, padding=0.01)
     draw_rivals(chart, beside)
     num_best = number_of_best(board)
-    for place, row, run, points, at in lines:
-        kind, (epoch, value) = rank_class(place, num_best), points[-1]
+    for index, row, run, points, at in lines:
+        kind, (epoch, value) = rank_class(index, num_best), points[-1]
         seed = f", seed {run.seed}" if len(row.runs) > 1 else ""
         description = f"{row_name(row)}{seed}\n{metric} {spelled(value)} at epoch {spelled(epoch)}\n"
-        description += f"{run.status}, rank {place + 1}"
+        description += f"{run.status}, rank {index + 1}"
         placed = [(x / seconds, y) for x, (_, y) in zip(at, points, strict=True)]
         if len(placed) > 1:
-            chart.line(placed, description, class_=f"curve {kind}", data_row=place, fill=None)
+            chart.line(placed, description, class_=f"curve {kind}", data_row=index, fill=None)
         if run.status != "running" or len(placed) == 1:
-            chart.dot(placed[-1], 2 if kind == "rest" else 3.5, description, class_=f"end {kind}", data_row=place)
+            chart.dot(placed[-1], 2 if kind == "rest" else 3.5, description, class_=f"end {kind}", data_row=index)
     return chart.svg()
 
 
@@ -118,8 +118,8 @@ def _clock(run: Entry) -> list[Point]:
 def _seconds_at(times: Sequence[Point], epoch: float) -> float:
     """Return the seconds at an epoch, on straight lines between what is known, and on from the last."""
     before, after = (0.0, 0.0), times[0]
-    for place, after in enumerate(times):
-        if epoch <= after[0] or place == len(times) - 1:
+    for index, after in enumerate(times):
+        if epoch <= after[0] or index == len(times) - 1:
             break
         before = after
     (first, start), (last, end) = before, after
@@ -129,7 +129,7 @@ def _seconds_at(times: Sequence[Point], epoch: float) -> float:
 def _legend(board: Leaderboard) -> str:
     """Return what the colours of the curves are."""
     rows, num_best = board.choices, number_of_best(board)
-    names = [(rank_class(place, num_best), f"{place + 1}: {row_name(rows[place])}") for place in range(num_best)]
+    names = [(rank_class(index, num_best), f"{index + 1}: {row_name(rows[index])}") for index in range(num_best)]
     names += [("rest", "others")] if len(rows) > num_best else []
     items = "".join(
         '<span><svg viewBox="0 0 28 12" class="key" aria-hidden="true">'

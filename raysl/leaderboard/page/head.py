@@ -21,7 +21,12 @@ LIVE: dict[State, str] = {
     "running": "The sweep runs. This page is written while it does, and loads itself again.",
     "stopped": "The sweep was stopped. What started it goes on with it.",
 }
-"""What is told of a sweep that is not done."""
+"""What the page says of a sweep that is not done."""
+STALE = (
+    "The sweep ran when this page was written, and has written nothing since: if it was cut off, what started it goes "
+    "on with it."
+)
+"""What the script says where nothing was written for ten minutes."""
 
 
 def head(board: Leaderboard, reload_s: float) -> str:
@@ -39,7 +44,11 @@ def head(board: Leaderboard, reload_s: float) -> str:
     command = f"<pre>{escape(facts.command)}</pre>" if facts.command else ""
     space = escape(facts.space.strip())
     space = f'<details id="space"><summary>What varies</summary><pre>{space}</pre></details>' if space else ""
-    reload = f' data-written="{facts.written:.0f}" data-reload="{reload_s:g}"' if facts.state == "running" else ""
+    reload = (
+        f' data-written="{facts.written:.0f}" data-reload="{reload_s:g}" data-stale="{STALE}"'
+        if facts.state == "running"
+        else ""
+    )
     live = f'<p class="note" id="live"{reload}>{LIVE[facts.state]}</p>' if facts.state in LIVE else ""
     return (
         f'<header><h1>{escape(facts.name)}</h1><p class="what">{" · ".join(pieces)}</p></header>'

@@ -60,7 +60,7 @@ def _of_forest(rows: Sequence[Choice], values: np.ndarray, scales: Sequence[Axis
     from sklearn.preprocessing import OneHotEncoder
 
     table = np.array([[_feature(axis, row) for axis in scales] for row in rows])  # [N, settings]
-    categories = [place for place, axis in enumerate(scales) if axis.kind == "category"]
+    categories = [index for index, axis in enumerate(scales) if axis.kind == "category"]
     encoder = OneHotEncoder(sparse_output=False, handle_unknown="ignore")
     forest = RandomForestRegressor(TREES, oob_score=True, random_state=SEED)
     model = make_pipeline(ColumnTransformer([("names", encoder, categories)], remainder="passthrough"), forest)
@@ -76,10 +76,10 @@ def _of_forest(rows: Sequence[Choice], values: np.ndarray, scales: Sequence[Axis
 
 def _feature(axis: Axis, row: Choice) -> float:
     """Return a setting as a tree sees it; below all others where the row lacks it."""
-    place = axis.place(row)
-    if place is None:
+    position = axis.position(row)
+    if position is None:
         return -1.0 if axis.kind == "category" else -1e9
-    return float(np.log10(place)) if axis.kind == "log" else place
+    return float(np.log10(position)) if axis.kind == "log" else position
 
 
 def importance_section(

@@ -79,33 +79,33 @@ def _drawing(board: Leaderboard, stretches: Sequence[Stretch]) -> str:
         chart.add("line", class_="grid", x1=x(value), x2=x(value), y1=top, y2=bottom)
         chart.add("text", text, class_="tick", x=x(value), y=bottom + 17, text_anchor="middle")
     chart.add("text", "epochs", class_="title", x=(left + width - 16) / 2, y=bottom + 33, text_anchor="middle")
-    places = {run.trial: place for place, row in enumerate(board.choices) for run in row.runs}
+    indices = {run.trial: index for index, row in enumerate(board.choices) for run in row.runs}
     shades, thick = Shades(board), max(5.0, gap * 0.3)
     for one in stretches:
-        place = places[one.run.trial]
+        index = indices[one.run.trial]
         start, middle = x(one.start) + 2.5, top + gap * (one.lane + 0.5)
         end = max(x(one.end) - 2.5, start + 1.5)
         box: dict[str, Any] = {"x": start, "y": middle - thick / 2, "width": end - start, "height": thick, "rx": 2}
-        style = f"fill:{shades.colour(board.choices[place])}"
-        chart.add("rect", title=_told(board, one, place), class_="stretch", style=style, data_row=place, **box)
+        style = f"fill:{shades.colour(board.choices[index])}"
+        chart.add("rect", title=_told(board, one, index), class_="stretch", style=style, data_row=index, **box)
     lanes = {one.run.trial: one.lane for one in stretches}
     for one in stretches:
         above = None if one.parent is None else lanes.get(one.parent.trial)
         if above is not None and above != one.lane:
-            _draw_arrow(chart, one, above, places[one.run.trial], gap, thick)
+            _draw_arrow(chart, one, above, indices[one.run.trial], gap, thick)
     shades.legend(chart, "lineage-shades", bottom + 40)
     return chart.svg()
 
 
-def _told(board: Leaderboard, one: Stretch, place: int) -> str:
-    row, metric = board.choices[place], board.facts.objectives[0].metric
+def _told(board: Leaderboard, one: Stretch, index: int) -> str:
+    row, metric = board.choices[index], board.facts.objectives[0].metric
     value = row.value(metric)
     number = "–" if value is None else spelled(value)
     start = f"weights of {short_name(one.parent)} at epoch {spelled(one.start)}" if one.parent else "began anew"
-    return f"{row_name(row)}\n{metric} {number}, rank {place + 1}\n{start}"
+    return f"{row_name(row)}\n{metric} {number}, rank {index + 1}\n{start}"
 
 
-def _draw_arrow(chart: Chart, one: Stretch, above: int, place: int, gap: float, thick: float) -> None:
+def _draw_arrow(chart: Chart, one: Stretch, above: int, index: int, gap: float, thick: float) -> None:
     """Draw an arrow from the line of the member whose weights were copied, at a lane `above` or below."""
     top, at, way = 24, chart.x(one.start), 1 if one.lane > above else -1
     tail = top + gap * (above + 0.5) + way * thick / 2
@@ -113,5 +113,5 @@ def _draw_arrow(chart: Chart, one: Stretch, above: int, place: int, gap: float, 
     bend = 7 + 2.5 * abs(one.lane - above)
     half = way * gap * 0.5
     curve = f"C{at - 4 - bend:.1f} {tail + half:.1f} {at + 5 - bend / 2:.1f} {end - half:.1f} {at + 5:.1f} {end:.1f}"
-    chart.add("path", class_="copied", d=f"M{at - 4:.1f} {tail:.1f}{curve}", data_row=place)
-    chart.add("path", class_="arrow", d=f"M{at + 5:.1f} {end + way * 5:.1f}l-4 {-way * 7}l8 0Z", data_row=place)
+    chart.add("path", class_="copied", d=f"M{at - 4:.1f} {tail:.1f}{curve}", data_row=index)
+    chart.add("path", class_="arrow", d=f"M{at + 5:.1f} {end + way * 5:.1f}l-4 {-way * 7}l8 0Z", data_row=index)

@@ -2,8 +2,7 @@
 
 const KEY = "raysl leaderboard " + location.pathname;
 const state = Object.assign({ sort: 0, down: false, fields: {}, open: [], top: 0, left: 0, box: 0 }, restored());
-const board = document.querySelector(".board");
-const tip = document.getElementById("tip");
+const board = document.querySelector(".board"), tip = document.getElementById("tip");
 const marks = new Map(); // row -> its elements in all drawings
 for (const mark of document.querySelectorAll("svg [data-row]")) {
   marks.set(mark.dataset.row, [...(marks.get(mark.dataset.row) ?? []), mark]);
@@ -35,9 +34,10 @@ function comeBack() {
 
 function field(input, changed) {
   // An input, set as it was; `changed` is called now and where the reader changes it.
-  const known = input.tagName !== "SELECT" || [...input.options].some((option) => option.value === state.fields[input.id]);
-  if (input.id in state.fields && known) input.value = state.fields[input.id];
-  for (const kind of ["input", "change"]) input.addEventListener(kind, () => { state.fields[input.id] = input.value; changed(); });
+  const isKnown = input.tagName !== "SELECT" || [...input.options].some((one) => one.value === state.fields[input.id]);
+  if (input.id in state.fields && isKnown) input.value = state.fields[input.id];
+  for (const kind of ["input", "change"])
+    input.addEventListener(kind, () => { state.fields[input.id] = input.value; changed(); });
   changed();
 }
 
@@ -57,8 +57,8 @@ function compared(one, other, down) {
 function sortRows() {
   const heads = [...board.tHead.rows[0].cells];
   if (!(state.sort < heads.length)) [state.sort, state.down] = [0, false];
-  heads.forEach((head, place) =>
-    head.setAttribute("aria-sort", place !== state.sort ? "none" : state.down ? "descending" : "ascending"));
+  const way = state.down ? "descending" : "ascending";
+  heads.forEach((head, turn) => head.setAttribute("aria-sort", turn === state.sort ? way : "none"));
   const key = (line) => line.cells[state.sort].dataset.by ?? line.cells[state.sort].textContent;
   const lines = [...board.tBodies[0].rows].map((line) => [key(line), Number(line.dataset.row), line]);
   lines.sort((one, other) => compared(one[0], other[0], state.down) || one[1] - other[1]);
@@ -80,13 +80,13 @@ function filterRows() {
 }
 
 function setUpTable() {
-  [...board.tHead.rows[0].cells].forEach((head, place) => {
-    const button = Object.assign(document.createElement("button"), { type: "button", id: "sort" + place });
+  [...board.tHead.rows[0].cells].forEach((head, turn) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", id: "sort" + turn });
     button.textContent = head.textContent;
     button.addEventListener("click", () => {
       // Numbers begin with the largest, but for ranks; a second click turns them round.
-      state.down = state.sort === place ? !state.down : place > 0 && head.classList.contains("number");
-      state.sort = place;
+      state.down = state.sort === turn ? !state.down : turn > 0 && head.classList.contains("number");
+      state.sort = turn;
       sortRows();
     });
     head.replaceChildren(button);
@@ -105,9 +105,8 @@ function light(row) {
   document.querySelectorAll("svg .over").forEach((copy) => copy.remove());
   for (const svg of document.querySelectorAll(".drawing > svg")) svg.classList.toggle("dimmed", row !== null);
   for (const mark of marks.get(row) ?? []) {
-    const copy = mark.cloneNode(true);
-    copy.classList.add("over");
-    mark.parentNode.append(copy);
+    mark.parentNode.append(mark.cloneNode(true));
+    mark.parentNode.lastChild.classList.add("over");
   }
   for (const line of board?.tBodies[0].rows ?? []) line.classList.toggle("lit", line.dataset.row === row);
 }
@@ -121,36 +120,31 @@ function point(event) {
       const mark = document.elementFromPoint(...spot)?.closest("svg [data-row]");
       if (mark) return show(mark, event);
     }
-  light(null);
-  tip.hidden = true;
+  leave();
 }
 
-function show(mark, event) {
+function leave() { light(null); tip.hidden = true; }
+
+function show(mark, { clientX, clientY }) {
   light(mark.dataset.row);
   const settings = board.querySelector(`tr[data-row="${mark.dataset.row}"]`)?.dataset.told ?? "";
   tip.textContent = [mark.dataset.told, settings].filter(Boolean).join("\n");
   tip.hidden = !mark.dataset.told;
   const { width, height } = tip.getBoundingClientRect();
-  tip.style.left = Math.max(4, Math.min(event.clientX + 14, document.documentElement.clientWidth - width - 4)) + "px";
-  tip.style.top = (event.clientY - height - 12 > 4 ? event.clientY - height - 12 : event.clientY + 18) + "px";
+  tip.style.left = Math.max(4, Math.min(clientX + 14, document.documentElement.clientWidth - width - 4)) + "px";
+  tip.style.top = (clientY - height - 12 > 4 ? clientY - height - 12 : clientY + 18) + "px";
 }
 
 async function copy(button) {
   const text = button.parentElement.querySelector("pre");
-  try {
-    await navigator.clipboard.writeText(text.textContent);
-    button.textContent = "Copied";
-  } catch (error) {
-    getSelection().selectAllChildren(text); // a file may not write the clipboard: it is then one key away
-    button.textContent = "Selected";
-  }
+  try { await navigator.clipboard.writeText(text.textContent); button.textContent = "Copied"; }
+  catch (error) { getSelection().selectAllChildren(text); button.textContent = "Selected"; } // a file may not write the clipboard
 }
 
 function reloadWhileItRuns(live) {
-  const stale = 600, loaded = Date.now(), every = Number(live.dataset.reload) * 1000; // something is written each few seconds
+  const STALE_S = 600, loaded = Date.now(), every = Number(live.dataset.reload) * 1000;
   let touched = 0;
-  if (Date.now() / 1000 - Number(live.dataset.written) > stale)
-    live.textContent = "The sweep ran when this page was written, and has written nothing since: if it was cut off, what started it goes on with it.";
+  if (loaded / 1000 - Number(live.dataset.written) > STALE_S) live.textContent = live.dataset.stale;
   for (const kind of ["pointermove", "pointerdown", "keydown", "wheel"])
     addEventListener(kind, () => (touched = Date.now()), { passive: true });
   setInterval(() => {
@@ -159,21 +153,17 @@ function reloadWhileItRuns(live) {
   }, 500);
 }
 
-for (const tools of document.querySelectorAll(".tools")) tools.hidden = false;
+for (const hidden of document.querySelectorAll(".tools, .copy")) hidden.hidden = false;
 for (const section of document.querySelectorAll("section:has([data-choice])")) {
   for (const select of section.querySelectorAll("select")) field(select, () => chooseDrawing(section));
   for (const kind of ["pointermove", "pointerdown"]) section.addEventListener(kind, point);
-  section.addEventListener("pointerleave", () => { light(null); tip.hidden = true; });
+  section.addEventListener("pointerleave", leave);
 }
 if (board) setUpTable();
 for (const input of document.querySelectorAll("#results .tools :is(input, select)")) field(input, filterRows);
-for (const button of document.querySelectorAll(".copy")) {
-  button.hidden = false;
-  button.addEventListener("click", () => copy(button));
-}
+for (const button of document.querySelectorAll(".copy")) button.addEventListener("click", () => copy(button));
 history.scrollRestoration = "manual";
 comeBack();
 addEventListener("pagehide", keep);
-const live = document.querySelector("#live[data-reload]");
-if (live) reloadWhileItRuns(live);
+for (const live of document.querySelectorAll("#live[data-reload]")) reloadWhileItRuns(live);
 document.documentElement.dataset.ready = "yes";

@@ -28,22 +28,22 @@ class Pole:
     """
 
     def __init__(self, axis: Axis, rows: Sequence[Choice], bottom: float) -> None:
-        values = [value for row in rows if (value := axis.place(row)) is not None]
+        values = [value for row in rows if (value := axis.position(row)) is not None]
         self.axis, self.title, self.bottom = axis, axis.key, bottom
         is_unset = len(values) < len(rows)
         end = bottom - 24 if is_unset else bottom  # rows that have not the setting are below all values
         if axis.kind == "category":
             room = (end - TOP) / len(axis.names)
-            ticks = [(float(place), name) for place, name in enumerate(axis.names)]
+            ticks = [(float(position), name) for position, name in enumerate(axis.names)]
             self.scale = Scale(0.0, 1.0, TOP + room / 2, TOP + 1.5 * room, ticks=ticks)
         else:
             self.scale = Scale.fit(values, end, TOP, 6, axis.kind == "log", padding=0.02)
         self.ticks = [(self.scale(value), text) for value, text in self.scale.ticks]
         self.ticks += [(bottom, UNSET)] * is_unset
 
-    def place(self, row: Choice) -> float:
+    def position(self, row: Choice) -> float:
         """Return the pixel of a row."""
-        value = self.axis.place(row)
+        value = self.axis.position(row)
         return self.bottom if value is None else self.scale(value)
 
 
@@ -58,7 +58,7 @@ def parallel_section(board: Leaderboard, axes: Sequence[Axis]) -> str:
 
 def _drawing(board: Leaderboard, axes: Sequence[Axis]) -> str:
     objective, shades = board.facts.objectives[0], Shades(board)
-    rows = [(place, row) for place, row in enumerate(board.choices) if row.value(objective.metric) is not None]
+    rows = [(index, row) for index, row in enumerate(board.choices) if row.value(objective.metric) is not None]
     bottom = max(300.0, min(720.0, TOP + 17.0 * max(len(axis.names) for axis in axes)))
     width = max(WIDTH, 110 * len(axes) + 150)
     chart = Chart(width, bottom + 54, f"Settings of each row and its {objective.metric}", max(width, MAX_WIDTH))
@@ -67,13 +67,13 @@ def _drawing(board: Leaderboard, axes: Sequence[Axis]) -> str:
     last = Scale.fit([row.numbers[objective.metric].mean for _, row in rows], start, end, 6)
     left = 16 + LETTER * min(MAX_NAME, max((len(text) for _, text in poles[0].ticks), default=2))
     gap = (width - left - 60) / len(axes)
-    for place, row in reversed(rows):
+    for index, row in reversed(rows):
         value = row.numbers[objective.metric].mean
-        heights = [*(pole.place(row) for pole in poles), last(value)]
+        heights = [*(pole.position(row) for pole in poles), last(value)]
         path = "L".join(f"{left + turn * gap:.1f} {y:.1f}" for turn, y in enumerate(heights))
-        description = f"{row_name(row)}\n{objective.metric} {spelled(value)}, rank {place + 1}"
+        description = f"{row_name(row)}\n{objective.metric} {spelled(value)}, rank {index + 1}"
         style = f"stroke:{shades.colour(row)}"
-        chart.add("path", title=description, d=f"M{path}", class_="thread", style=style, data_row=place)
+        chart.add("path", title=description, d=f"M{path}", class_="thread", style=style, data_row=index)
     for turn, pole in enumerate(poles):
         _draw_pole(chart, left + turn * gap, pole.title, pole.ticks, bottom, turn, gap)
     ticks = [(last(value), text) for value, text in last.ticks]

@@ -31,9 +31,9 @@ def objective_title(objective: Objective) -> str:
     return f"{objective.metric} ({'more' if objective.mode == 'max' else 'less'} is better)"
 
 
-def rank_class(place: int, num_best: int) -> str:
-    """Return the style class of the row at a place: the best have colours."""
-    return f"best{place + 1}" if place < num_best else "rest"
+def rank_class(index: int, num_best: int) -> str:
+    """Return the style class of a row, counted from 0: the best have colours."""
+    return f"best{index + 1}" if index < num_best else "rest"
 
 
 class Shades:
@@ -122,15 +122,15 @@ def chart_section(
         legend: HTML of what stands above the drawings.
     """
     selects = "".join(
-        f'<label>{label} <select id="{name}-{place}">{"".join(f"<option>{escape(own)}</option>" for own in names)}'
+        f'<label>{label} <select id="{name}-{index}">{"".join(f"<option>{escape(one)}</option>" for one in names)}'
         "</select></label>"
-        for place, (label, names) in enumerate((choosers or {}).items())
+        for index, (label, names) in enumerate((choosers or {}).items())
         if len(names) > 1
     )
     tools = f'<div class="tools" hidden>{selects}</div>' if selects else ""
     figures = "".join(
-        f'<div class="drawing" data-choice="{escape(choice)}"{" hidden" * (place > 0)}>{drawing}</div>'
-        for place, (choice, drawing) in enumerate(drawings.items())
+        f'<div class="drawing" data-choice="{escape(choice)}"{" hidden" * (index > 0)}>{drawing}</div>'
+        for index, (choice, drawing) in enumerate(drawings.items())
     )
     note = f'<p class="quiet">{note}</p>' if note else ""
     return f'<section id="{name}"><h2>{title}</h2>{tools}{legend}{figures}{note}</section>'

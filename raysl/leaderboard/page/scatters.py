@@ -86,7 +86,7 @@ def _beside(names: Sequence[str], known: set[str], ranks: Sequence[str]) -> list
 def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
     """Return one drawing: a dot a row, whose interval is cut off where it is much longer than all else."""
     y, num_best = board.facts.objectives[0].metric, number_of_best(board)
-    dots = [(place, row) for place, row in enumerate(board.choices) if x in row.numbers and y in row.numbers]
+    dots = [(index, row) for index, row in enumerate(board.choices) if x in row.numbers and y in row.numbers]
     xs = [row.numbers[x].mean for _, row in dots]
     ys = [row.numbers[y].mean for _, row in dots]
     title, unit = clock(xs) if x == "seconds" else (x, 1.0)
@@ -101,21 +101,21 @@ def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
     draw_rivals(chart, beside, is_left=True)  # the best dots are at the right
     if kind.front:
         _draw_front(chart, [row for _, row in dots], x, board.facts.objectives, unit)
-    places = []
-    for place, row in reversed(dots):
-        number, across, rank = row.numbers[y], row.numbers[x].mean, rank_class(place, num_best)
+    names = []
+    for index, row in reversed(dots):
+        number, across, rank = row.numbers[y], row.numbers[x].mean, rank_class(index, num_best)
         interval = ""
         if number.interval is not None:
             interval = f" ({spelled(number.interval[0])} to {spelled(number.interval[1])})"
             bounds = [min(max(end, low - reach), high + reach) for end in number.interval]
-            chart.line([(across / unit, end) for end in bounds], class_=f"reach {rank}", data_row=place, fill=None)
+            chart.line([(across / unit, end) for end in bounds], class_=f"reach {rank}", data_row=index, fill=None)
         spent = duration(across) if x == "seconds" else spelled(across)
-        description = f"{row_name(row)}\n{y} {spelled(number.mean)}{interval}\n{x} {spent}, rank {place + 1}"
+        description = f"{row_name(row)}\n{y} {spelled(number.mean)}{interval}\n{x} {spent}, rank {index + 1}"
         point = (across / unit, number.mean)
-        chart.dot(point, 4 if rank == "rest" else 6, description, class_=f"dot {rank}", data_row=place)
+        chart.dot(point, 4 if rank == "rest" else 6, description, class_=f"dot {rank}", data_row=index)
         if rank != "rest":
-            places.append((place, row_name(row), chart.x(point[0]), chart.y(point[1])))
-    _draw_names(chart, places[::-1])
+            names.append((index, row_name(row), chart.x(point[0]), chart.y(point[1])))
+    _draw_names(chart, names[::-1])
     note = "" if kind.front else _correlation(board.choices, x, y)
     return chart.svg() + (f'<p class="quiet">{note}</p>' if note else "")
 
@@ -144,13 +144,13 @@ def _draw_front(chart: Chart, rows: Sequence[Choice], x: str, objectives: Sequen
 
 
 def _draw_names(chart: Chart, dots: Sequence[tuple[int, str, float, float]]) -> None:
-    """Write the names of the best rows beside their dots, where there is room: place, name and pixels of each."""
+    """Write the names of the best rows beside their dots, where there is room: index, name and pixels of each."""
     taken: list[tuple[float, float, float, float]] = []
-    for place, name, x, y in dots:
-        text = f"{place + 1} {name}"
+    for index, name, x, y in dots:
+        text = f"{index + 1} {name}"
         text = text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
         width = len(text) * LETTER
-        others = [(left - 6, left + 6, top - 6, top + 6) for other, _, left, top in dots if other != place]
+        others = [(left - 6, left + 6, top - 6, top + 6) for other, _, left, top in dots if other != index]
         for right, down, anchor in CORNERS:
             left = x + right - {"start": 0.0, "middle": width / 2, "end": width}[anchor]
             box = (left, left + width, y + down - 11, y + down + 3)
@@ -158,7 +158,7 @@ def _draw_names(chart: Chart, dots: Sequence[tuple[int, str, float, float]]) -> 
             if is_inside and not any(_overlap(box, other) for other in (*others, *taken)):
                 taken.append(box)
                 where: dict[str, Any] = {"x": x + right, "y": y + down, "text_anchor": anchor}
-                chart.add("text", text, class_="label halo", data_row=place, **where)
+                chart.add("text", text, class_="label halo", data_row=index, **where)
                 break
 
 

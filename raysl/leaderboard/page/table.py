@@ -28,14 +28,14 @@ def table_section(board: Leaderboard) -> str:
         return ""
     heads, rows = _columns(board)
     titles = "".join(
-        f'<th scope="col" class="{kind}" aria-sort="{"ascending" if place == 0 else "none"}">{escape(title)}</th>'
-        for place, (kind, title) in enumerate(heads)
+        f'<th scope="col" class="{kind}" aria-sort="{"ascending" if index == 0 else "none"}">{escape(title)}</th>'
+        for index, (kind, title) in enumerate(heads)
     )
     body = "".join(
-        f'<tr data-row="{place}" data-status="{row.status}" data-config="{escape(row.config)}"{_settings(row)}>'
+        f'<tr data-row="{index}" data-status="{row.status}" data-config="{escape(row.config)}"{_settings(row)}>'
         + "".join(f'<td class="{kind}"{_sorted(by)}>{html}</td>' for kind, by, html in cells)
         + "</tr>"
-        for place, (row, cells) in enumerate(zip(board.choices, rows, strict=True))
+        for index, (row, cells) in enumerate(zip(board.choices, rows, strict=True))
     )
     tall = " tall" if len(board.choices) > MAX_PLAIN else ""
     return (
@@ -84,8 +84,8 @@ def _columns(board: Leaderboard) -> tuple[list[tuple[str, str]], list[list[Colum
     heads += [("number", TITLES.get(name, name)) for name in (*others, *ends)]
     units = {name: unit for run in board.entries for name, unit in run.units.items()}
     cells, num_best = [], len(best_runs(board))
-    for place, row in enumerate(rows):
-        line = [_rank(place, row, ranks[0], place < num_best), _name(row, board.facts.path)]
+    for index, row in enumerate(rows):
+        line = [_rank(index, row, ranks[0], index < num_best), _name(row, board.facts.path)]
         line += [_number(row.numbers.get(name), units.get(name, ""), name == ranks[0]) for name in ranks]
         line += [_bare(row.numbers.get(name), units.get(name.removesuffix("/untrained"), "")) for name in rivals]
         line += [_status(row), ("number", _key(row.epoch), "" if row.epoch is None else f"{row.epoch:.4g}")]
@@ -131,9 +131,9 @@ def _key(value: float | None) -> str:
     return "" if value is None else repr(float(value))
 
 
-def _rank(place: int, row: Choice, metric: str, is_best: bool) -> Column:
-    rank = f'<span class="badge best{place + 1}">{place + 1}</span>' if is_best else str(place + 1)
-    return "number", str(place + 1), rank if row.value(metric) is not None else '<span class="quiet">–</span>'
+def _rank(index: int, row: Choice, metric: str, is_best: bool) -> Column:
+    rank = f'<span class="badge best{index + 1}">{index + 1}</span>' if is_best else str(index + 1)
+    return "number", str(index + 1), rank if row.value(metric) is not None else '<span class="quiet">–</span>'
 
 
 def _name(row: Choice, path: str) -> Column:

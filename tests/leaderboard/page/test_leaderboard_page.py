@@ -185,7 +185,7 @@ def test_axes_are_logarithmic_where_drawn_so_or_wide_and_names_are_categories() 
         "odd": "category",
     }
     odd = next(axis for axis in found if axis.key == "odd")
-    assert [odd.place(row) for row in board(rows).choices] == [None, 0.0], "the better row has it not"
+    assert [odd.position(row) for row in board(rows).choices] == [None, 0.0], "the better row has it not"
     assert axes(board(rows[:1]).choices) == []
 
 
