@@ -16,7 +16,7 @@ from raysl.losses import dcl, info_nce, nt_xent, off_diagonal_squares, sup_con, 
 from raysl.methods.barlow_twins import cross_correlation
 from raysl.methods.vicreg import vicreg_terms
 from raysl.nn.backbones.resnet import ResNet
-from raysl.nn.centre import Centre
+from raysl.nn.dino_head import Centre
 from raysl.nn.ema import Teacher
 from raysl.nn.kmeans import kmeans
 from raysl.nn.queue import Queue

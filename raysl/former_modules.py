@@ -10,8 +10,22 @@ from types import ModuleType
 MOVED = {
     "raysl.checkpoint_files": "raysl.checkpoint.files",
     "raysl.dist": "raysl.distributed",
+    "raysl.losses.cosine": "raysl.losses.non_contrastive",
+    "raysl.losses.redundancy": "raysl.losses.non_contrastive",
+    "raysl.losses.spread": "raysl.losses.non_contrastive",
     "raysl.memory": "raysl.process.memory",
+    "raysl.methods.self_distillation": "raysl.methods.patches",
     "raysl.methods.setup": "raysl.plan.setup",
+    "raysl.nn.backbones.selective_kernels": "raysl.nn.backbones.blocks",
+    "raysl.nn.centre": "raysl.nn.dino_head",
+    "raysl.nn.masked_views": "raysl.nn.views",
+    "raysl.nn.multi_crop": "raysl.nn.views",
+    "raysl.nn.pixels": "raysl.nn.pooling",
+    "raysl.nn.prototypes": "raysl.nn.heads",
+    "raysl.nn.shuffle": "raysl.nn.batch_norm",
+    "raysl.nn.stage_heads": "raysl.nn.classifiers",
+    "raysl.nn.view_passes": "raysl.nn.views",
+    "raysl.nn.whiten": "raysl.nn.moments",
     "raysl.resources": "raysl.cluster.resources",
     "raysl.train.callbacks.iteration_timer": "raysl.train.callbacks.numbers",
     "raysl.train.callbacks.learning_rates": "raysl.train.callbacks.numbers",
@@ -21,6 +35,10 @@ MOVED = {
     "raysl.train.fork": "raysl.runs.fork",
     "raysl.train.plan": "raysl.plan.plan",
     "raysl.train.pretrain": "raysl.pretraining",
+    "raysl.transforms.boxes": "raysl.transforms.erasing",
+    "raysl.transforms.functional_lab": "raysl.transforms.functional_color",
+    "raysl.transforms.permutations": "raysl.transforms.tiles",
+    "raysl.transforms.rotation": "raysl.transforms.geometric",
 }
 """The name of each moved module today, by its former name."""
 

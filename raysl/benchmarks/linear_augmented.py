@@ -7,7 +7,7 @@ from raysl.benchmarks.benchmark import Context, Findings
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, TrainingConfig, training_run
 from raysl.benchmarks.training_runs.trained import findings, metric_names, suffixes, trained
 from raysl.errors import ConfigError
-from raysl.nn.stage_heads import StageHead
+from raysl.nn.classifiers import StageHead
 
 if TYPE_CHECKING:
     from raysl.checkpoint.backbone import Checkpoint

@@ -9,8 +9,8 @@ from torch.autograd.function import once_differentiable
 
 AT_ONCE = 2**22
 """Number of products held at a time: 16 MB in float32."""
-MOST_KEPT = 2**24
-"""Largest number of products kept for the backward pass; more than that are computed again."""
+MOST_STORED = 2**24
+"""Largest number of products stored for the backward pass; more than that are computed again."""
 
 
 def log_sum_exp(anchors: Tensor, keys: Tensor, left_out: Tensor) -> tuple[Tensor, Tensor]:
@@ -51,28 +51,28 @@ class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchors: Tensor, keys: Tensor, left_out: Tensor) -> tuple[Tensor, Tensor]:
         most, total, left = anchors.new_empty(len(anchors), 1), anchors.new_empty(len(anchors), 1), []
-        is_kept = len(anchors) * len(keys) <= MOST_KEPT and any(ctx.needs_input_grad)
-        kept: list[Tensor] = []
+        is_stored = len(anchors) * len(keys) <= MOST_STORED and any(ctx.needs_input_grad)
+        stored: list[Tensor] = []
         for part, products in _products(anchors, keys):
             left.append(products.gather(1, left_out[part]))
             most[part] = _masked(products, left_out[part]).amax(dim=1, keepdim=True)
             weights = products.sub_(most[part]).exp_()  # [a, M], shares of the sum before its normalisation
             total[part] = weights.sum(dim=1, keepdim=True)
-            if is_kept:
-                kept.append(weights)
-        ctx.save_for_backward(anchors, keys, left_out, most, total, *kept)
+            if is_stored:
+                stored.append(weights)
+        ctx.save_for_backward(anchors, keys, left_out, most, total, *stored)
         return (most + total.log())[:, 0], torch.cat(left) if left else anchors.new_empty(left_out.shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_sums: Tensor, grad_left: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        anchors, keys, left_out, most, total, *kept = ctx.saved_tensors
+        anchors, keys, left_out, most, total, *stored = ctx.saved_tensors
         needs_anchors, needs_keys, _ = ctx.needs_input_grad
         grad_anchors = torch.empty_like(anchors) if needs_anchors else None
         grad_keys = torch.zeros_like(keys) if needs_keys else None
         scale = grad_sums[:, None] / total  # [A, 1]
         with torch.autocast(anchors.device.type, enabled=False):
-            for part, weights in _stored_weights(kept) if kept else _recomputed(anchors, keys, left_out, most):
+            for part, weights in _stored_weights(stored) if stored else _recomputed(anchors, keys, left_out, most):
                 grad = (weights * scale[part]).scatter_(1, left_out[part], grad_left[part])  # [a, M]
                 if grad_anchors is not None:
                     torch.mm(grad, keys, out=grad_anchors[part])

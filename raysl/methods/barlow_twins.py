@@ -1,7 +1,7 @@
 """Barlow Twins: Self-Supervised Learning via Redundancy Reduction.
 
 Zbontar, Jing, Misra, LeCun and Deny 2021, arXiv 2103.03230. Over a batch, each dimension of the embedding of one view
-is to be fully correlated with itself in the other view, and not at all with any other dimension.
+must be fully correlated with itself in the other view, and not at all with any other dimension.
 """
 
 from dataclasses import dataclass, field
@@ -21,14 +21,14 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import centred, products
-from raysl.nn.view_passes import ViewNorm, features_of_views
+from raysl.nn.views import ViewNorm, features_of_views
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import AsymmetricCrops
 
 
 class BarlowTwins(Method):
-    """A cross-correlation of two views that becomes the identity."""
+    """Brings the cross-correlation of two views to the identity."""
 
     logged = ("correlation", "redundancy", *COLLAPSE)
 
@@ -40,20 +40,20 @@ class BarlowTwins(Method):
         redundancy: Amount = 0.0051
         """Weight lambda of the squared correlations of different dimensions (eq. 1; section 2.2 has it rounded)."""
         scale: Positive = 0.024
-        """Factor of the loss in the authors' code. LARS takes no notice of it but in biases and normalisation, whose
-        learning rate is thereby that of the paper, 0.0048 where weights have 0.2 (section 2.2)."""
+        """Factor of the loss in the authors' code. LARS ignores it except for biases and normalisation, which thereby
+        get the paper's learning rate, 0.0048 while weights have 0.2 (section 2.2)."""
         normalize: Literal["per_view", "joint"] = "per_view"
-        """Mean and variance that embeddings are normalised with: over the images of each view (eq. 2), or over those of
-        both views together, as VISSL takes them."""
+        """Mean and variance that normalise embeddings: over the images of each view (eq. 2), or over those of both
+        views together, as in VISSL."""
         eps: Annotated[float, Within(1e-12, 1)] = 1e-5
-        """Added to a variance before its root is taken; that of batch normalisation."""
+        """Added to a variance before its root, as in batch normalisation."""
         dim: Annotated[int, Within(2, 65_536)] = 8192
         """Width of the projector's three layers (section 2.2)."""
         batch_norm: ViewNorm = "per_view"
-        """Batch normalisation of backbone and projector: over the images of each view by itself, as in the authors'
+        """Batch normalisation of backbone and projector: over the images of each view separately, as in the authors'
         code, or over those of both views."""
         views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
-        """Two crops, drawn as BYOL's (section 2.2, appendix A)."""
+        """Two crops as in BYOL (section 2.2, appendix A)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -62,16 +62,16 @@ class BarlowTwins(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other numbers of views than two, and batches that have no correlation.
+        """Refuse numbers of views other than two, and batches too small for a correlation.
 
         Raises:
             ConfigError: with the value and what to set instead.
         """
         check_two_views(setup, "Barlow Twins correlates two views")
-        check_batch(setup, "of one image there is no correlation")
+        check_batch(setup, "one image has no correlation")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Eq. 1 of the whole global batch, the same number on every rank."""
+        """Return eq. 1 of the whole global batch, the same number on every rank."""
         views = batch.views["global"]  # [B, 2, C, H, W]
         network = nn.Sequential(self.backbone, self.projector)
         z = at_least_fp32(features_of_views(network, views, self.config.batch_norm))  # [B, 2, D]
@@ -89,7 +89,11 @@ class BarlowTwins(Method):
 
 
 def cross_correlation(z: Tensor, eps: float, is_joint: bool) -> Tensor:
-    """Eq. 2: correlations of the dimensions of one view with those of the other, over all ranks' images.
+    """Return eq. 2: correlations of the dimensions of one view with those of the other, over all ranks' images.
+
+    >>> z = torch.tensor([[[1.0], [1.0]], [[-1.0], [-1.0]]])  # two images, two equal views, one dimension
+    >>> cross_correlation(z, eps=0.0, is_joint=False)
+    tensor([[1.]])
 
     Args:
         z: embeddings of two views of this rank's images [B, 2, D].

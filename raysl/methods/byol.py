@@ -1,8 +1,8 @@
 """BYOL: Bootstrap Your Own Latent, A New Approach to Self-Supervised Learning.
 
 Grill, Strub, Altché, Tallec, Richemond et al. 2020, arXiv 2006.07733. From one view of an image the online network
-predicts what a target network makes of the other view. The target is a slow average of the online network: there are no
-negatives.
+predicts the target network's projection of the other view. The target is a slow average of the online network; there
+are no negatives.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from raysl.transforms.recipes import AsymmetricCrops
 
 
 class BYOL(Method):
-    """Prediction of a slow copy's projection of the other view."""
+    """Predicts a slow copy's projection of the other view."""
 
     logged = ("agreement", *COLLAPSE)
 
@@ -45,9 +45,10 @@ class BYOL(Method):
         momentum: Momentum = 0.996
         """Share of the target that the first update keeps, tau base (section 3.2; 0.99 for 300 epochs and fewer)."""
         final_momentum: Share = 1.0
-        """The same at the end of the run, which it nears along half a cosine (section 3.2)."""
+        """That share at the end of the run, approached along half a cosine (section 3.2)."""
         views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
-        """Two crops, the first always blurred, the second rarely but at times solarised (appendix B, table 6)."""
+        """Two crops, the first always blurred, the second rarely blurred and sometimes solarised (appendix B, table
+        6)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -59,7 +60,7 @@ class BYOL(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other numbers of views than two, a batch that has no statistics, and a target that runs ahead.
+        """Refuse numbers of views other than two, a batch too small for statistics, and a target that speeds up.
 
         Raises:
             ConfigError: with the value and what to set instead.
@@ -70,13 +71,13 @@ class BYOL(Method):
         if method.final_momentum < method.momentum:
             raise ConfigError(
                 f"method.final_momentum is {method.final_momentum} and method.momentum {method.momentum}: the target "
-                f"is to slow down; give {method.momentum} or more, 1 in the paper"
+                f"must slow down; give {method.momentum} or more, 1 in the paper"
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Eq. 2 for the one view's prediction of the other, and the same with the views exchanged, summed."""
+        """Sum eq. 2 over both directions of prediction."""
         first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
-        z_first, z_second = self._projected(first), self._projected(second)  # [B, D]
+        z_first, z_second = self._project(first), self._project(second)  # [B, D]
         p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
         target_first, target_second = self.teacher(first), self.teacher(second)  # [B, D], without gradients
         loss = _squared_distance(p_first, target_second) + _squared_distance(p_second, target_first)
@@ -84,12 +85,12 @@ class BYOL(Method):
         return StepOutput(loss, metrics)
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """Eq. 1: let the target follow, ever more slowly."""
+        """Eq. 1: let the target follow, more and more slowly."""
         momentum = cosine(step.progress, self.config.momentum, self.config.final_momentum)
         self.teacher.update(self._student(), momentum)
 
-    def _projected(self, images: Tensor) -> Tensor:
-        """Projections of one view, which is normalised for itself, as in the paper's code."""
+    def _project(self, images: Tensor) -> Tensor:
+        """Return the projections of one view, normalised separately, as in the paper's code."""
         z: Tensor = self.projector(self.backbone(images))
         return z
 
@@ -98,5 +99,5 @@ class BYOL(Method):
 
 
 def _squared_distance(p: Tensor, target: Tensor) -> Tensor:
-    """Eq. 2, mean over rows: of unit vectors, so that it is 2 - 2 cos(p, target)."""
+    """Return eq. 2, mean over rows; for unit vectors it is 2 - 2 cos(p, target)."""
     return 2 + 2 * negative_cosine(p, target)

@@ -1,18 +1,18 @@
-"""What several methods refuse before a process starts."""
+"""Checks that several methods make before a process starts."""
 
 from raysl.components import resolve
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.stage_heads import vector_widths
+from raysl.nn.classifiers import vector_widths
 from raysl.plan.setup import Setup
 
 
 def check_two_views(setup: Setup, why: str) -> None:
-    """Refuse other numbers of views than two.
+    """Refuse numbers of views other than two.
 
     Args:
-        setup: of the run.
-        why: what the method does with the two, as a sentence without its end.
+        setup: facts and settings of the run.
+        why: what the method does with two views, for the message.
 
     Raises:
         ConfigError: with the number.
@@ -20,6 +20,24 @@ def check_two_views(setup: Setup, why: str) -> None:
     num = setup.method.views.num
     if num != 2:
         raise ConfigError(f"method.views.num is {num}; {why}: set it to 2")
+
+
+def check_some_views(setup: Setup, title: str) -> None:
+    """Refuse a single view.
+
+    Args:
+        setup: facts and settings of the run.
+        title: name of the method.
+
+    Raises:
+        ConfigError: with what to set instead.
+    """
+    views = setup.method.views
+    if views.num + views.num_local < 2:
+        raise ConfigError(
+            f"method.views.num is 1 and method.views.num_local is 0; {title} predicts the teacher's scores of "
+            "one view from another: give 2 views, or small ones"
+        )
 
 
 def check_batch(setup: Setup, why: str) -> None:
@@ -34,11 +52,11 @@ def check_batch(setup: Setup, why: str) -> None:
 
 
 def check_queue(setup: Setup, what: str) -> None:
-    """Refuse a queue that no batch fits in.
+    """Refuse a queue smaller than a batch.
 
     Args:
-        setup: of the run.
-        what: becomes of its rows too early, such as "keys would leave before a query met them".
+        setup: facts and settings of the run.
+        what: what happens to its rows too early, such as "keys would leave before a query met them".
 
     Raises:
         ConfigError: with the numbers.
@@ -52,16 +70,16 @@ def check_queue(setup: Setup, what: str) -> None:
 
 
 def check_heads(setup: Setup) -> None:
-    """Refuse heads on stages that are not there, or that their pools do not fit.
+    """Refuse heads on unknown stages, and pools that do not fit their stages.
 
     Raises:
-        ConfigError: with the stages that there are, or what fits.
+        ConfigError: with the known stages, or the misfit.
     """
     config, info = setup.config, setup.backbone
     if not info.feature_stages:
         raise ConfigError(
-            f"method.heads: backbone {config.backbone.name!r} does not tell which of its stages its features are; give "
-            "it `feature_stages`, or leave the heads out"
+            f"method.heads: backbone {config.backbone.name!r} does not name the stages of its features; give it "
+            "`feature_stages`, or leave the heads out"
         )
     if unknown := [head.stage for head in setup.method.heads if head.stage not in info.stages]:
         raise ConfigError(

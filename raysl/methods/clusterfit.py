@@ -1,11 +1,11 @@
 """ClusterFit: Improving Generalization of Visual Representations.
 
-Yan, Misra, Gupta, Ghadiyaram and Mahajan 2019, arXiv 1912.03330. k-means clusters the features that a pre-trained
-network has of all images; a new network then learns, from random weights, to tell which cluster an image is in.
+Yan, Misra, Gupta, Ghadiyaram and Mahajan 2019, arXiv 1912.03330. k-means clusters a pre-trained network's
+features of all images; a new network, from random weights, then learns to predict the cluster of an image.
 
-The clusters come from `raysl cluster`, as a file, or are found in front of the first step with the backbone of another
-run. Without either they are those of the pixels of shrunk images: that is not the paper's ClusterFit, which gains by
-the pre-trained network, and serves trials.
+The clusters come from a file of `raysl cluster`, or are computed before the first step with the backbone of another
+run. Without either, the pixels of shrunk images are clustered: a mere trial, since the paper's ClusterFit gains from
+the pre-trained network.
 """
 
 import logging
@@ -28,7 +28,7 @@ from raysl.methods.method import Method, StepOutput
 from raysl.methods.teachers import read_teacher
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
-from raysl.nn.pixels import RawPixels
+from raysl.nn.pooling import RawPixels
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
@@ -37,7 +37,7 @@ log = logging.getLogger("raysl")
 
 
 class ClusterFit(Method):
-    """Classification into clusters of another network's features.
+    """Classifies images into clusters of another network's features.
 
     Attributes:
         assignments: int64 [N], each image's cluster.
@@ -48,25 +48,25 @@ class ClusterFit(Method):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
-        """The settings of VISSL's model of RotNet's clusters on ImageNet."""
+        """The settings of VISSL's model on clusters of RotNet's features on ImageNet."""
 
         name: str = "clusterfit"
         teacher: Location | None = None
         """Run or checkpoint of raysl, a path or a URI that all workers can read, whose backbone's features of the
-        run's images are clustered in front of the first step (section 3, "cluster")."""
+        run's images are clustered before the first step (section 3, "cluster")."""
         assignments: Location | None = None
-        """File of `raysl cluster` with the clusters of the run's images, in place of a teacher."""
+        """File of `raysl cluster` with the clusters of the run's images, instead of a teacher."""
         clusters: Count = 16_000
         """Number of clusters (VISSL; section 5.3 tries 100 to 35 000)."""
         kmeans_iters: Annotated[int, Within(1, 1000)] = 50
         """Rounds of k-means (VISSL)."""
         pca_dim: Width | None = None
-        """Principal components of the features that are whitened and clustered, all where the features have fewer.
-        Default: the features as they are."""
+        """Principal components of the features that are whitened and clustered, all if the features have fewer.
+        Default: the features themselves."""
         views: Crops = field(
             default_factory=lambda: Crops(num=1, jitter=(0.4, 0.4, 0.4, 0.2), jitter_p=1.0, grayscale_p=0.0, blur_p=0.0)
         )
-        """One crop, mirrored by half, with colours (VISSL)."""
+        """One crop, mirrored with probability 1/2, with colours (VISSL)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -84,15 +84,15 @@ class ClusterFit(Method):
         check_clusters(config.clusters, setup.data.num_samples)
         if config.teacher is not None and config.assignments is not None:
             raise ConfigError(
-                "method.teacher and method.assignments are both set, and either gives the clusters; leave one out"
+                "method.teacher and method.assignments are both set, and each defines the clusters; leave one out"
             )
         if config.assignments is not None:
-            found = read_assignments(config.assignments)
-            found.check(setup.data.num_samples, setup.data.fingerprint)
-            if found.num_clusters != config.clusters:
+            stored = read_assignments(config.assignments)
+            stored.check(setup.data.num_samples, setup.data.fingerprint)
+            if stored.num_clusters != config.clusters:
                 raise ConfigError(
-                    f"method.clusters is {config.clusters}, and {config.assignments} has {found.num_clusters}; "
-                    f"set method.clusters={found.num_clusters}"
+                    f"method.clusters is {config.clusters}, and {config.assignments} has {stored.num_clusters}; "
+                    f"set method.clusters={stored.num_clusters}"
                 )
         elif config.teacher is not None:
             read_teacher(setup)
@@ -103,7 +103,7 @@ class ClusterFit(Method):
             )
 
     def before_epoch(self, step: Step, batches: Batches) -> None:
-        """Take or find the clusters, once."""
+        """Read or compute the clusters, once."""
         if step.index > 0:
             return
         if self.config.assignments is not None:

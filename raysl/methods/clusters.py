@@ -1,4 +1,4 @@
-"""What methods share that learn from clusters of all images of a dataset."""
+"""Shared parts of methods that learn from clusters of all images of a dataset."""
 
 from collections.abc import Callable, Iterator
 
@@ -11,7 +11,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.nn.kmeans import kmeans
-from raysl.nn.whiten import whitened
+from raysl.nn.moments import whitened
 
 Batches = Callable[[], Iterator[Batch]]
 
@@ -20,39 +20,43 @@ Batches = Callable[[], Iterator[Batch]]
 def embed_all(
     network: Callable[[Tensor], Tensor], batches: Batches, device: torch.device | str
 ) -> tuple[Tensor, Tensor]:
-    """Sample indices, int64 [n], and features [n, D] of this rank's share of the images, in fp32 at the least.
+    """Return sample indices, int64 [n], and features [n, D] of this rank's share of the images, in at least fp32.
 
-    Ranks may have uneven numbers of batches: the network has to be in evaluation mode, so that it exchanges nothing.
+    The network must be in evaluation mode, without communication: ranks may have different numbers of batches.
 
     Args:
         network: from images [B, 3, H, W] to features [B, D].
-        batches: what `Method.before_epoch` gets.
-        device: where they are.
+        batches: from `Method.before_epoch`.
+        device: of the images.
     """
-    found = [(batch.index, at_least_fp32(network(batch.views["image"][:, 0]))) for batch in batches()]
-    width = max(dist.gather_objects(found[0][1].shape[1] if found else 0))  # a rank may have no images
+    results = [(batch.index, at_least_fp32(network(batch.views["image"][:, 0]))) for batch in batches()]
+    width = max(dist.gather_objects(results[0][1].shape[1] if results else 0))  # a rank may have no images
     index, rows = torch.zeros(0, dtype=torch.int64, device=device), torch.zeros(0, width, device=device)
-    return torch.cat([index, *(each for each, _ in found)]), torch.cat([rows, *(each for _, each in found)])
+    return torch.cat([index, *(part for part, _ in results)]), torch.cat([rows, *(part for _, part in results)])
 
 
 @torch.no_grad()
 def assign(assignments: Tensor, index: Tensor, clusters: Tensor) -> None:
-    """Write the clusters [n] of this rank's images into the assignments of all, int64 [N]; every rank calls it, and has
-    the same afterwards."""
+    """Write the clusters [n] of all ranks' images into the assignments, int64 [N]; every rank calls it."""
     assignments[dist.all_gather_ragged(index)] = dist.all_gather_ragged(clusters)
 
 
 def feature_clusters(features: Tensor, k: int, num_iters: int, seed: int, pca_dim: int | None = None) -> Tensor:
-    """Clusters, int64 [n], of this rank's features [n, D], brought to length 1: k-means by Euclidean distance over the
-    rows of all ranks, an empty cluster splitting the largest, as faiss does.
+    """Return clusters, int64 [n], of this rank's features [n, D], scaled to length 1: Euclidean k-means over the rows
+    of all ranks, in which an empty cluster splits the largest, as in faiss.
+
+    >>> features = torch.tensor([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]])
+    >>> first, second, third = feature_clusters(features, k=2, num_iters=5, seed=0).tolist()
+    >>> first == second != third
+    True
 
     Args:
         features: of images.
         k: number of clusters.
         num_iters: rounds of k-means.
-        seed: of the rows that it begins with.
-        pca_dim: principal components to whiten in front of it, all where the features have fewer; None: the features
-            as they are.
+        seed: of the initial rows.
+        pca_dim: number of principal components to whiten first, all if the features have fewer; None for the features
+            themselves.
 
     Raises:
         ConfigError: if there are fewer rows than clusters.

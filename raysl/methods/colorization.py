@@ -1,7 +1,7 @@
 """Colorization: Colorful Image Colorization.
 
-Zhang, Isola and Efros 2016, arXiv 1603.08511. The network sees the lightness of an image and says for each place in it
-which colour it has: one of the bins of a grid over the ab plane of CIE L*a*b*, rare colours counting more.
+Zhang, Isola and Efros 2016, arXiv 1603.08511. The network sees the lightness of an image and predicts the colour of
+each position: one of the bins of a grid over the ab plane of CIE `L*a*b*`, rare colours counting more.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,20 +29,20 @@ from raysl.transforms.functional_color import to_lab
 from raysl.transforms.recipes import Crops
 
 GRID = 10.0
-"""Distance of neighbouring bins in the ab plane (section 2.1)."""
+"""Distance between neighbouring bins in the ab plane (section 2.1)."""
 ANNEALING = 0.38
-"""Temperature of the mean that makes one colour of a distribution (section 2.3)."""
+"""Temperature of the mean that turns a distribution into one colour (section 2.3)."""
 
 
 class Colorization(Method):
-    """Colours of an image from its lightness.
+    """Predicts the colours of an image from its lightness.
 
-    The backbone takes images of three channels, as benchmarks give them: in training each is L / 100, normalised like
-    any other image. Colours are told on the grid of the backbone's last feature map, or of its patches.
+    The backbone takes images of three channels, as in benchmarks: in training each channel is L / 100, normalised like
+    any other image. Colours are predicted on the grid of the backbone's last feature map, or of its patches.
 
     Attributes:
-        bins: float [Q, 2], a and b of the centres of the bins; see `gamut_bins`.
-        class_weights: float [Q], what each bin counts in the loss (equation 4); 1 before the first epoch.
+        bins: float [Q, 2], a and b of the bins' centres, see `gamut_bins`.
+        class_weights: float [Q], weight of each bin in the loss (equation 4); 1 before the first epoch.
     """
 
     logged = ("color_top1", *COLLAPSE)
@@ -58,17 +58,17 @@ class Colorization(Method):
 
         name: str = "colorization"
         rebalancing: Share = 0.5
-        """Lambda of equation 4, the share of the uniform distribution in what a colour's weight is the inverse of. At 1
-        all colours weigh the same, and nobody looks through the images for their prior."""
+        """Lambda of equation 4: a colour's weight is the inverse of its prior mixed with this share of the uniform
+        distribution. At 1 all colours weigh the same, and the prior is not computed."""
         neighbours: Annotated[int, Within(1, 64)] = 5
-        """Bins next to a colour that share it (section 2.1)."""
+        """Number of nearest bins that share a colour (section 2.1)."""
         sigma: Positive = 5.0
-        """Width of the Gaussians by which they share it, and by which the prior is smoothed (sections 2.1 and 2.2)."""
+        """Width of the Gaussians of the shares and of the smoothing of the prior (sections 2.1 and 2.2)."""
         cells: Annotated[int, Within(1, 16)] = 1
-        """Colours told along each side of a place of the last feature map. The paper tells one for 4 x 4 pixels: 8
-        would do so with ResNet-50."""
+        """Colours per side of a position of the last feature map. The paper predicts one for 4 x 4 pixels, which takes
+        8 with ResNet-50."""
         views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
-        """One crop, mirrored by half; its colours are left alone."""
+        """One crop, mirrored with probability 1/2; its colours stay."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -84,22 +84,22 @@ class Colorization(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse images without colours, backbones that show neither patches nor stages, and patches that do not cover
-        a view.
+        """Refuse images without colours, backbones with neither patches nor stages, and patches that do not cover a
+        view.
 
         Raises:
             ConfigError: with what is wrong and what to set instead.
         """
         if setup.config.data.channels != "rgb":
             raise ConfigError(
-                f"data.channels is {setup.config.data.channels}, and colorization tells the colours of red, green and "
-                "blue: it shows the network their lightness by itself; leave data.channels out"
+                f"data.channels is {setup.config.data.channels}, and colorization needs RGB images, of which it "
+                "shows the network the lightness itself; leave data.channels out"
             )
         size, patch_size = setup.method.views.size, setup.backbone.patch_size
         if patch_size is None and not setup.backbone.stages:
             raise ConfigError(
-                f"backbone {setup.config.backbone.name!r} names no stages and has no patches, and colours are told on "
-                "its last feature map; give it `stage_widths`, or set backbone=resnet or vit"
+                f"backbone {setup.config.backbone.name!r} names no stages and has no patches, and colours are "
+                "predicted on its last feature map; give it `stage_widths`, or set backbone=resnet or vit"
             )
         if patch_size is not None and size % patch_size:
             fit = f"{setting_of(setup.config, size)}={(size // patch_size + 1) * patch_size}"
@@ -125,38 +125,38 @@ class Colorization(Method):
         views = batch.views["global"]  # [B, V, C, H, W]
         lightness, ab = self._lab(views.flatten(0, 1))  # [N, 3, H, W], [N, h, w, 2]; N = B*V
         bins, shares = soft_encoding(ab, self.bins, self.config.neighbours, self.config.sigma)  # [N, h, w, k] each
-        h, log_p = self._predicted(lightness)  # [N, D], [N, h, w, Q]
+        h, log_p = self._predict(lightness)  # [N, D], [N, h, w, Q]
         terms = -(shares * log_p.gather(-1, bins)).sum(dim=-1)  # [N, h, w]
         loss = (self.class_weights[bins[..., 0]] * terms).mean()
         hits = 100 * (log_p.detach().argmax(dim=-1) == bins[..., 0]).float().mean()
-        told = collapse(dist.all_gather(h.detach().view(*views.shape[:2], -1)).flatten(0, 1))
-        return StepOutput(loss, {"color_top1": hits, **told})
+        spread = collapse(dist.all_gather(h.detach().view(*views.shape[:2], -1)).flatten(0, 1))
+        return StepOutput(loss, {"color_top1": hits, **spread})
 
     @torch.no_grad()
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
-        """Share of places whose likeliest bin is the right one, in percent [B], and how far the annealed mean
-        (equation 5) is from the colour, in units of the ab plane [B]."""
+        """Return the share of positions whose most likely bin is right, in percent [B], and the distance of the
+        annealed mean (equation 5) from the colour, in units of the ab plane [B]."""
         views = batch.views["global"]
         lightness, ab = self._lab(views.flatten(0, 1))
         bins, _ = soft_encoding(ab, self.bins, 1, self.config.sigma)
-        _, log_p = self._predicted(lightness)
+        _, log_p = self._predict(lightness)
         hits = 100 * (log_p.argmax(dim=-1) == bins[..., 0]).to(ab.dtype)  # [N, h, w]
-        told = F.softmax(log_p / ANNEALING, dim=-1) @ self.bins.to(log_p.dtype)  # [N, h, w, 2]
-        error = (told - ab).norm(dim=-1)
+        predicted = F.softmax(log_p / ANNEALING, dim=-1) @ self.bins.to(log_p.dtype)  # [N, h, w, 2]
+        error = (predicted - ab).norm(dim=-1)
         rows = {"color_top1": hits, "color_error": error}
         return {name: values.view(len(batch), -1).mean(dim=1) for name, values in rows.items()}
 
     @torch.no_grad()
     def _lab(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What the backbone sees of images [N, 3, H, W], of that shape, and the colours that it is to tell
-        [N, h, w, 2]: means over the places of the grid."""
+        """Return the backbone's input for images [N, 3, H, W], of that shape, and the colours to predict [N, h, w, 2]:
+        means over the cells of the grid."""
         lab = to_lab(images * self.std + self.mean)  # [N, 3, H, W] in [0, 1]
         lightness = (lab[:, :1] - self.mean) / self.std  # [N, 3, H, W]
         ab = F.adaptive_avg_pool2d(lab[:, 1:], self.side) * 255 - 128  # [N, 2, h, w]
         return lightness, ab.permute(0, 2, 3, 1)
 
-    def _predicted(self, lightness: Tensor) -> tuple[Tensor, Tensor]:
-        """Features [N, D], and the logarithms of the probabilities of the bins [N, h, w, Q]."""
+    def _predict(self, lightness: Tensor) -> tuple[Tensor, Tensor]:
+        """Return features [N, D] and log-probabilities of the bins [N, h, w, Q]."""
         backbone = self.backbone
         if isinstance(backbone, TokenBackbone):
             patches = backbone.tokens(lightness)[:, backbone.num_prefix_tokens :]  # [N, L, D]
@@ -169,10 +169,10 @@ class Colorization(Method):
 
 @cache
 def gamut_bins() -> Tensor:
-    """Centres of the bins, float64 [Q, 2]: the points of the grid over ab that are the nearest one to a colour of sRGB.
+    """Return the bins' centres, float64 [Q, 2]: the grid points over ab that are nearest to some sRGB colour.
 
-    That makes Q = 261. The paper has 313 "in gamut", and does not say how it found them; those beyond ours are nearest
-    to no colour that an image could have. All that sRGB reaches in the ab plane, its surface reaches.
+    Q is 261. The paper has 313 "in gamut" and does not say how they were chosen; the others are nearest to no colour
+    that an image can have. The surface of sRGB reaches all ab values of sRGB, so only it is searched.
     """
     levels = torch.linspace(0, 1, 256, dtype=torch.float64)
     down, across = torch.meshgrid(levels, levels, indexing="ij")  # [256, 256] each
@@ -181,31 +181,35 @@ def gamut_bins() -> Tensor:
         faces += [(level, down, across), (down, level, across), (down, across, level)]
     lab = to_lab(torch.stack([torch.stack(face) for face in faces]))  # [6, 3, 256, 256]
     ab = lab[:, 1:].movedim(1, -1).flatten(0, 2) * 255 - 128
-    places: Tensor = torch.unique((ab / GRID).round().long(), dim=0)
-    return places.double() * GRID
+    points: Tensor = torch.unique((ab / GRID).round().long(), dim=0)
+    return points.double() * GRID
 
 
 @torch.no_grad()
 def soft_encoding(ab: Tensor, bins: Tensor, neighbours: int, sigma: float) -> tuple[Tensor, Tensor]:
-    """The bins next to each colour, the nearest first, and the shares of it that they have (section 2.1).
+    """Return the bins nearest to each colour, the nearest first, and their shares of it (section 2.1).
+
+    >>> bins, shares = soft_encoding(torch.tensor([1.0, 0.0]), torch.tensor([[0.0, 0.0], [9.0, 0.0]]), 1, sigma=5.0)
+    >>> bins, shares
+    (tensor([0]), tensor([1.]))
 
     Args:
         ab: colours [..., 2].
         bins: centres [Q, 2].
-        neighbours: k, how many bins share a colour; all where there are fewer.
-        sigma: width of the Gaussian of the distance that a bin's share goes with.
+        neighbours: k, number of bins that share a colour, at most Q.
+        sigma: width of the Gaussian of the distance that weighs a bin.
 
     Returns:
         int64 and float [..., k].
     """
     bins = bins.to(ab.dtype)
     squares = (ab[..., :1] - bins[:, 0]).square() + (ab[..., 1:] - bins[:, 1]).square()  # [..., Q]
-    near, places = squares.topk(min(neighbours, len(bins)), dim=-1, largest=False)
-    return places, F.softmax(-near / (2 * sigma**2), dim=-1)
+    near, nearest = squares.topk(min(neighbours, len(bins)), dim=-1, largest=False)
+    return nearest, F.softmax(-near / (2 * sigma**2), dim=-1)
 
 
 def rebalancing(counts: Tensor, bins: Tensor, share: float, sigma: float) -> Tensor:
-    """What each bin counts in the loss [Q], 1 on average over colours (equation 4).
+    """Return the weight of each bin in the loss [Q], 1 on average over colours (equation 4).
 
     Args:
         counts: how often each bin was seen [Q].
@@ -222,15 +226,15 @@ def rebalancing(counts: Tensor, bins: Tensor, share: float, sigma: float) -> Ten
 
 @torch.no_grad()
 def _last_map(backbone: Backbone, size: int) -> tuple[str, int, int]:
-    """Name, width and side of the last feature map of images of so many pixels; a name of patches is empty."""
+    """Return name, width and side of the last feature map for images of this side; the name is empty for patches."""
     if isinstance(backbone, TokenBackbone):
         return "", backbone.token_dim, size // backbone.patch_size
     was_training = backbone.training
     names = list(backbone.stage_widths)
-    found = backbone.eval().stages(torch.zeros(1, 3, size, size), names)
+    outputs = backbone.eval().stages(torch.zeros(1, 3, size, size), names)
     backbone.train(was_training)
-    maps = [name for name in names if found[name].ndim == 4]
+    maps = [name for name in names if outputs[name].ndim == 4]
     if not maps:
         raise TypeError(f"{type(backbone).__name__} has no stage that is a feature map [B, C, H, W]; name one")
     name = maps[-1]
-    return name, found[name].shape[1], found[name].shape[-1]
+    return name, outputs[name].shape[1], outputs[name].shape[-1]

@@ -1,8 +1,8 @@
 """data2vec: A General Framework for Self-supervised Learning in Speech, Vision and Language; the vision part.
 
-Baevski, Hsu, Xu, Babu, Gu and Auli 2022, arXiv 2202.03555. A ViT that sees an image in part predicts what a slow copy
-of itself makes of the whole image: for each masked patch, the mean of the copy's last layers. Layers are compared as
-they leave their block, as in the authors' vision code, and positions are those of `backbone.position`.
+Baevski, Hsu, Xu, Babu, Gu and Auli 2022, arXiv 2202.03555. A ViT that sees part of an image predicts a slow copy's
+representation of the whole image: for each masked patch, the mean of the copy's last layers. The layers are outputs of
+blocks, as in the authors' vision code, and positions are those of `backbone.position`.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 
 class Data2Vec(Method):
-    """A teacher's layers at masked patches from the student's tokens."""
+    """Predicts a teacher's layers at masked patches from the student's tokens."""
 
     logged = ("target_std", *COLLAPSE)
 
@@ -42,17 +42,17 @@ class Data2Vec(Method):
 
         name: str = "data2vec"
         mask_ratio: Annotated[float, Within(0, 1, above=True, below=True)] = 0.6
-        """Share of the patches that are masked, in blocks as BEiT's (section 4.1)."""
+        """Share of the patches that are masked, in blocks as in BEiT (section 4.1)."""
         num_layers: Count = 6
-        """K, how many of the teacher's last blocks make the targets (section 4.1)."""
+        """K, the number of the teacher's last blocks in the targets (section 4.1)."""
         beta: Amount = 2.0
-        """Error at which the loss turns from a square into a straight line (sections 3.4 and 4.1)."""
+        """Error above which the loss is linear instead of squared (sections 3.4 and 4.1)."""
         momentum: Momentum = 0.9998
         """Share of the teacher that an update keeps, tau_e (sections 3.3 and 4.1)."""
         momentum_start: Momentum = 0.9998
-        """That share at the first step, tau_0; vision has one share all along (section 4.1)."""
+        """That share at the first step, tau_0; for vision it is constant (section 4.1)."""
         momentum_warmup: Length = field(default=Duration.parse("0ep"))
-        """How long the share rises along a straight line, tau_n (section 3.3)."""
+        """Duration of the share's linear rise, tau_n (section 3.3)."""
         shares_embedding: bool = True
         """Give the teacher the student's patch and position embeddings as they are (section 3.3); the authors' vision
         code averages them like all others."""
@@ -61,7 +61,8 @@ class Data2Vec(Method):
         views: Crops = field(
             default_factory=lambda: Crops(num=1, jitter_p=1.0, jitter=(0.4, 0.4, 0.4, 0.0), grayscale_p=0.0, blur_p=0.0)
         )
-        """One crop, mirrored by half, in other colours; student and teacher see the same (section 4.1, as BEiT)."""
+        """One crop, mirrored with probability 1/2, with colour jitter; student and teacher see the same (section 4.1,
+        as BEiT)."""
 
     backbone: TokenBackbone
 
@@ -75,7 +76,7 @@ class Data2Vec(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones without patches or a token for masked ones, masks of none, and more layers than there are.
+        """Refuse backbones without patches or a token for masked ones, empty masks, and more layers than there are.
 
         Raises:
             ConfigError: with the numbers and what to set instead.
@@ -96,7 +97,7 @@ class Data2Vec(Method):
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
-        """The views of `Config.views`, each with its mask."""
+        """Return the views of `Config.views`, each with a mask."""
         views: Crops = setup.method.views
         return views.recipe(
             BlockMask(patch_size=patch_size_of(setup, "data2vec"), ratios=((setup.method.mask_ratio, 0.0),))
@@ -124,13 +125,13 @@ class Data2Vec(Method):
         self.teacher.update(self.backbone, momentum)
         if config.shares_embedding:
             student = dict(self.backbone.named_parameters())
-            for name, own in self.teacher.module.named_parameters():
+            for name, averaged in self.teacher.module.named_parameters():
                 if name.startswith(("patch_embed.", "pos_embed")):
-                    own.copy_(student[name])
+                    averaged.copy_(student[name])
 
     @torch.no_grad()
     def _targets(self, images: Tensor) -> Tensor:
-        """Mean of the last K blocks' outputs for each patch, each normalised without weights [B*V, L, D] (section
+        """Return the mean of the last K blocks' outputs for each patch, normalised without weights [B*V, L, D] (section
         3.3)."""
         teacher = cast(TokenBackbone, self.teacher.module)
         outputs = teacher.stages(images, self.layers).values()  # K of [B*V, P + L, D]
@@ -141,5 +142,5 @@ class Data2Vec(Method):
 
 
 def _blocks(setup: Setup) -> list[str]:
-    """Names of the backbone's blocks, from the first to the last."""
+    """Return the names of the backbone's blocks, from first to last."""
     return [name for name in setup.backbone.stages if name.startswith("block")]

@@ -1,8 +1,8 @@
 """DCL: Decoupled Contrastive Learning.
 
-Yeh, Hong, Hsu, Liu, Chen and LeCun 2021, arXiv 2110.06848. SimCLR with the positive taken out of the denominator of its
-loss, where it weakens the gradient most when negatives are few: small batches do. DCLW (`weighted`) further lets those
-pairs of views weigh more that are far apart.
+Yeh, Hong, Hsu, Liu, Chen and LeCun 2021, arXiv 2110.06848. SimCLR without the positive in the denominator of its loss,
+where it weakens the gradient, mostly with few negatives: small batches suffice. DCLW (`weighted`) also gives larger
+weights to pairs of views that are far apart.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from raysl.methods.simclr import SimCLR
 
 
 class DCL(SimCLR):
-    """Contrast of views against the whole global batch, without the coupling of positives and negatives."""
+    """Contrasts views against the whole global batch, without coupling positives and negatives."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SimCLR.Config):
@@ -27,7 +27,7 @@ class DCL(SimCLR):
         weighted: bool = False
         """DCLW: weights of pairs from a von Mises-Fisher density, the larger the further the pair is apart (eq. 6)."""
         sigma: Annotated[float, Within(1e-2, 1e4)] = 0.5
-        """Divides the cosines of those weights; larger makes them more equal (section 4)."""
+        """Divides the cosines of those weights; larger values make them more equal (section 4)."""
 
     def _loss(self, z: Tensor, z_all: Tensor, rows: Tensor, batch: Batch) -> Tensor:
         """Equation 5, with `weighted` equation 6."""

@@ -1,12 +1,12 @@
 """DeepCluster: Deep Clustering for Unsupervised Learning of Visual Features.
 
 Caron, Bojanowski, Joulin and Douze 2018, arXiv 1807.05520. Before each epoch k-means runs over the features of all
-images; in the epoch a fresh linear classifier and the backbone learn to tell which cluster an image is in.
+images; during the epoch a fresh linear classifier and the backbone learn to predict an image's cluster.
 
-One departure: the paper draws images so that all clusters are seen equally often (section 3.3, "trivial
-parametrization"). The order of images here is one and the same for all methods, so each image is seen once an epoch and
-its loss is weighed by N / (K * size of its cluster) instead, K counting clusters that are not empty: in expectation the
-same gradient. Nor are there the paper's Sobel filters in front of the network, which make its input grey edges.
+One departure: the paper samples images so that all clusters are seen equally often (section 3.3, "trivial
+parametrization"). Here all methods share one order of images, in which each is seen once per epoch, so an image's loss
+is weighed by N / (K * size of its cluster) instead, where K counts non-empty clusters: the same gradient in
+expectation. The paper's Sobel filters in front of the network, which turn its input into grey edges, are left out.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ from raysl.transforms.recipes import Crops
 
 
 class DeepCluster(Method):
-    """Classification into clusters that are found anew before each epoch, by a classifier that begins anew.
+    """Classifies images into clusters that are computed before each epoch, with a fresh classifier.
 
     Attributes:
         assignments: int64 [N], each image's cluster.
@@ -53,12 +53,12 @@ class DeepCluster(Method):
         kmeans_iters: Annotated[int, Within(1, 1000)] = 20
         """Rounds of k-means before an epoch (authors' code)."""
         reassign_every: Count = 1
-        """Epochs from one clustering to the next (authors' code); more where an epoch has few steps."""
+        """Epochs from one clustering to the next (authors' code); take more if an epoch has few steps."""
         pca_dim: Width = 256
-        """Principal components of the features that are whitened and clustered, all where the features have fewer
+        """Principal components of the features that are whitened and clustered, all if the features have fewer
         (section 3.4, "optimization")."""
         views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
-        """One crop, mirrored by half, without colours (section 3.4)."""
+        """One crop, mirrored with probability 1/2, without colours (section 3.4)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -91,7 +91,7 @@ class DeepCluster(Method):
         nn.init.zeros_(self.classifier.bias)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Equation 1 of this rank's images, clusters weighing alike."""
+        """Return equation 1 of this rank's images, with equal weights for clusters."""
         views = batch.views["global"]  # [B, V, C, H, W]
         h = self.backbone(views.flatten(0, 1))  # [B*V, D]
         logits = self.classifier(h).unflatten(0, views.shape[:2])  # [B, V, K]
@@ -105,16 +105,16 @@ class DeepCluster(Method):
         return StepOutput(loss, metrics)
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """As of all methods; the classifier, which begins anew with each epoch, without momentum (authors' code)."""
+        """Return the usual groups; the classifier, fresh in each epoch, has no momentum (authors' code)."""
         head = {id(parameter) for parameter in self.classifier.parameters()}
         groups = []
         for group in split_groups(self, optim):
-            own = [parameter for parameter in group["params"] if id(parameter) in head]
+            classifier = [parameter for parameter in group["params"] if id(parameter) in head]
             others = [parameter for parameter in group["params"] if id(parameter) not in head]
-            groups += [{**group, "params": others}, {**group, "params": own, "momentum": 0.0}]
+            groups += [{**group, "params": others}, {**group, "params": classifier, "momentum": 0.0}]
         return [group for group in groups if group["params"]]
 
     def _weights(self) -> Tensor:
-        """Of an image of each cluster in the loss [K]: N / (K' * size), for K' clusters that have any."""
+        """Return the weight of an image of each cluster in the loss [K]: N / (K' * size), for K' non-empty clusters."""
         sizes = self.sizes.double()
         return sizes.sum() / ((sizes > 0).sum() * sizes).clamp_min(1)

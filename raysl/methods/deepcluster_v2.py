@@ -1,8 +1,8 @@
 """DeepCluster-v2: clusters of last epoch's embeddings are the classes of this epoch.
 
 Caron, Misra, Mairal, Goyal, Bojanowski and Joulin 2020, arXiv 2006.09882, section 4.1 and appendix D. Before each epoch
-spherical k-means runs over the embeddings that a memory bank kept of every image; in the epoch each view is classified
-by its cosines with the centroids, so that no layer of classes has to be learned anew.
+spherical k-means runs over a memory bank's embeddings of all images; in the epoch each view is classified by its
+cosines with the centroids, so that no layer of classes has to be learned again.
 """
 
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
 from raysl.nn.kmeans import kmeans
 from raysl.nn.memory_bank import MemoryBank
-from raysl.nn.multi_crop import multi_crop
+from raysl.nn.views import multi_crop
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import MultiCrop
 
 
 class DeepClusterV2(Method):
-    """Classification into clusters that are found anew before each epoch.
+    """Classifies views into clusters that are computed before each epoch.
 
     Attributes:
         assignments: int64 [heads, N], each image's cluster.
@@ -56,16 +56,16 @@ class DeepClusterV2(Method):
         output_dim: Width = 128
         """Width of embeddings and centroids."""
         projector_norm: bool = True
-        """Batch normalisation in front of the ReLU of the projector (authors' code; VISSL has none)."""
+        """Batch normalisation before the ReLU of the projector (authors' code; VISSL has none)."""
         clusters: Annotated[tuple[Count, ...], NotEmpty()] = (3000, 3000, 3000)
         """Clusters of each clustering, whose losses are averaged (appendix D)."""
         kmeans_iters: Annotated[int, Within(1, 1000)] = 10
         """Rounds of k-means before an epoch."""
         bank_crops: Annotated[tuple[Place, ...], NotEmpty()] = (0,)
-        """Views whose embeddings are kept, in a memory bank for each (4 * output_dim bytes an image, on every rank);
+        """Views whose embeddings are stored, each in a memory bank (4 * output_dim bytes per image, on every rank);
         clusterings take the banks in turn. The paper's code has [0, 1]."""
         views: MultiCrop = field(default_factory=lambda: MultiCrop(min_scale=0.08, num_local=0))
-        """Two crops drawn alike, SimCLR's (section 4.1); small ones may be added."""
+        """Two crops drawn the same way, SimCLR's (section 4.1); small ones may be added."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -80,7 +80,7 @@ class DeepClusterV2(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse more clusters than images, and a bank of a view that is not made.
+        """Refuse more clusters than images, and a bank of a view that does not exist.
 
         Raises:
             ConfigError: with the numbers and what to set instead.
@@ -95,12 +95,12 @@ class DeepClusterV2(Method):
             )
 
     def before_epoch(self, step: Step, batches: Batches) -> None:
-        """Cluster all images by their embeddings in the banks, which the first time are filled before."""
+        """Cluster all images by their embeddings in the banks, which are filled before the first epoch."""
         if step.index == 0:
             self._fill_banks(batches)
-        own = rank_share(self.setup.data.num_samples, dist.rank(), dist.world())
+        share = rank_share(self.setup.data.num_samples, dist.rank(), dist.world())
         for head, k in enumerate(self.config.clusters):
-            rows = self.banks[head % len(self.banks)].bank[own.start : own.stop]
+            rows = self.banks[head % len(self.banks)].bank[share.start : share.stop]
             seed = hash_words(self.setup.seed, step.index, head) >> 1
             centroids, assigned = kmeans(rows, k, self.config.kmeans_iters, seed)
             self._centroids(head).copy_(centroids)
@@ -122,13 +122,13 @@ class DeepClusterV2(Method):
         return StepOutput(torch.stack(losses).mean(), metrics, {"z": kept})
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """Put the embeddings of the batch in place of those that the banks hold of its images."""
+        """Replace the banks' embeddings of the batch's images."""
         index, z = dist.all_gather(batch.index), dist.all_gather(carry["z"])  # [N], [N, banks, P]
         for number, bank in enumerate(self.banks):
             bank.update(index, z[:, number], momentum=0.0)
 
     def _fill_banks(self, batches: Batches) -> None:
-        """Embed every image as it is. In evaluation mode, so that ranks may have uneven numbers of batches."""
+        """Embed every image without augmentation, in evaluation mode, so that ranks may have different batches."""
         self.eval()
         index, z = embed_all(lambda images: self._embed(self.backbone(images)), batches, self.assignments.device)
         self.train()
@@ -140,5 +140,5 @@ class DeepClusterV2(Method):
         return F.normalize(at_least_fp32(self.projector(h)), dim=-1)
 
     def _centroids(self, head: int) -> Tensor:
-        """[K, P]."""
+        """Return the centroids of a head [K, P]."""
         return self.get_buffer(f"centroids_{head}")

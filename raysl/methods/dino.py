@@ -1,8 +1,8 @@
 """DINO: Emerging Properties in Self-Supervised Vision Transformers.
 
 Caron, Touvron, Misra, Jegou, Mairal, Bojanowski and Joulin 2021, arXiv 2104.14294. A student that sees any view of an
-image predicts what a teacher says of the image's other large views. The teacher follows the student slowly; its scores
-are centred, so that no prototype wins, and sharpened, so that not all are alike.
+image predicts a teacher's scores of the image's other large views. The teacher follows the student slowly; its scores
+are centred, so that no prototype wins, and sharpened, so that they do not become uniform.
 """
 
 from dataclasses import dataclass, field
@@ -16,21 +16,20 @@ from raysl.config.ranges import Length, Momentum, Share, Temperature
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.losses import swapped_prediction
+from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.self_distillation import check_views
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.centre import Centre
 from raysl.nn.collapse import COLLAPSE, collapse
-from raysl.nn.dino_head import DINOHead, HeadConfig
+from raysl.nn.dino_head import Centre, DINOHead, HeadConfig
 from raysl.nn.ema import Teacher
-from raysl.nn.multi_crop import multi_crop
+from raysl.nn.views import multi_crop
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms.recipes import AsymmetricMultiCrop
 
 
 class DINO(Method):
-    """Self-distillation with no labels."""
+    """Predicts a teacher's assignments of large views from all other views."""
 
     logged = ("teacher_entropy", "kl", *COLLAPSE)
 
@@ -44,17 +43,17 @@ class DINO(Method):
         teacher_temp: Temperature = 0.07
         """Divides the teacher's centred scores, after its warm-up (section 3.2)."""
         teacher_temp_start: Temperature = 0.04
-        """The same at the first step (section 3.2)."""
+        """That value at the first step (section 3.2)."""
         teacher_temp_warmup: Length = field(default=Duration.parse("30ep"))
-        """How long it rises, along a straight line (section 3.2)."""
+        """Duration of its linear rise (section 3.2)."""
         momentum: Share = 0.996
         """Share of the teacher that the first update keeps (section 3.1, "Teacher network")."""
         momentum_end: Share = 1.0
-        """The same at the end of the run, reached along half a cosine (section 3.1)."""
+        """That share at the end of the run, reached along half a cosine (section 3.1)."""
         centre_momentum: Momentum = 0.9
         """Share of the centre that an update keeps (eq. 4, and the authors' code)."""
         freeze_last_layer: Length = field(default=Duration.parse("1ep"))
-        """How long the prototypes stay as they are drawn at the start (the authors' code)."""
+        """How long the prototypes stay frozen at their initial values (the authors' code)."""
         head: HeadConfig = field(default_factory=HeadConfig)
         """The projector (section 3.1, "Network architecture"; appendix C)."""
         views: AsymmetricMultiCrop = field(default_factory=AsymmetricMultiCrop)
@@ -73,14 +72,14 @@ class DINO(Method):
         Raises:
             ConfigError: with what to set instead.
         """
-        check_views(setup, "DINO")
+        check_some_views(setup, "DINO")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Eq. 3 on this rank's images: each view against the large views that it is not; algorithm 1."""
+        """Return eq. 3 on this rank's images: each view against all other large views; algorithm 1."""
         h = multi_crop(self.backbone, batch.views)  # [B, V, D]
         scores = self.head(h)  # [B, V, K]
-        told = self.teacher_head(multi_crop(self.teacher, {"global": batch.views["global"]}))  # [B, G, K]
-        codes = self.centre(told, self._teacher_temp(step))
+        teacher_scores = self.teacher_head(multi_crop(self.teacher, {"global": batch.views["global"]}))  # [B, G, K]
+        codes = self.centre(teacher_scores, self._teacher_temp(step))
         loss = swapped_prediction(scores, codes, range(codes.shape[1]), self.config.temperature)
         entropy = torch.special.entr(codes).sum(dim=-1).mean()
         metrics = {
@@ -88,10 +87,10 @@ class DINO(Method):
             "kl": loss.detach() - entropy,
             **collapse(dist.all_gather(h[:, 0].detach())),
         }
-        return StepOutput(loss, metrics, {"scores": told.mean(dim=1)})
+        return StepOutput(loss, metrics, {"scores": teacher_scores.mean(dim=1)})
 
     def after_backward(self, step: Step) -> None:
-        """Hold the prototypes for a while."""
+        """Freeze the prototypes for a while."""
         if not self.config.freeze_last_layer.is_over(step):
             self.head.hold_last()
 
@@ -103,7 +102,7 @@ class DINO(Method):
         self.teacher_head.update(self.head, momentum)
 
     def export(self) -> Backbone:
-        """The teacher, which is the better of the two all along (section 5.2, figure 6)."""
+        """Return the teacher, which is better than the student throughout training (section 5.2, figure 6)."""
         return cast(Backbone, self.teacher.module)
 
     def _teacher_temp(self, step: Step) -> float:

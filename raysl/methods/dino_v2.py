@@ -1,7 +1,7 @@
 """DINOv2: Learning Robust Visual Features without Supervision.
 
-Oquab et al. 2023, arXiv 2304.07193. DINO on class tokens and iBOT on masked patches, each with a projector of its own;
-assignments are balanced over the batch by Sinkhorn-Knopp instead of centred, and KoLeo spreads the class tokens out.
+Oquab et al. 2023, arXiv 2304.07193. DINO on class tokens and iBOT on masked patches, each with its own projector;
+assignments are balanced over the batch by Sinkhorn-Knopp instead of centred, and KoLeo spreads the class tokens.
 Registers (Darcet, Oquab, Mairal and Bojanowski 2024, arXiv 2309.16588) are those of the backbone.
 """
 
@@ -17,15 +17,15 @@ from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import koleo, masked_prediction, swapped_prediction
+from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.patches import token_backbone
-from raysl.methods.self_distillation import block_mask, check_block_masks, check_views, most_masked
+from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.dino_head import DINOHead, HeadConfig
 from raysl.nn.ema import Teacher
-from raysl.nn.masked_views import at_places, masked_places, token_crops
 from raysl.nn.sinkhorn import sinkhorn
+from raysl.nn.views import at_places, masked_places, token_crops
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms.recipes import AsymmetricMultiCrop
@@ -33,14 +33,14 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 
 class DINOv2(Method):
-    """Self-distillation of class tokens and masked patches, balanced and spread out."""
+    """Predicts a teacher's balanced assignments of class tokens and masked patches."""
 
     logged = ("class_loss", "patch_loss", "koleo", "teacher_entropy", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
-        """The paper's settings of a ViT-L/14 that is trained from scratch; where it names none, those of the authors'
-        code for that."""
+        """The paper's settings of a ViT-L/14 trained from scratch, or those of the authors' code where the paper names
+        none."""
 
         name: str = "dino_v2"
         class_weight: Amount = 1.0
@@ -52,7 +52,7 @@ class DINOv2(Method):
         mask_share: Annotated[tuple[Share, Share], Rising()] = (0.1, 0.5)
         """Range of the masked share of a large view's patches; half of the views stay whole (the authors' code)."""
         mask_aspect: Factors = (0.3, 1 / 0.3)
-        """Range of height / width of a masked block, even in its logarithm (iBOT's)."""
+        """Range of height / width of a masked block, its logarithm drawn uniformly (iBOT's)."""
         mask_min_block: Count | None = None
         """Patches of the smallest masked block; 4 in the authors' code. Default: a ninth of a view's, as in iBOT."""
         sinkhorn_iters: Annotated[int, Within(0, 1000)] = 3
@@ -62,15 +62,15 @@ class DINOv2(Method):
         teacher_temp: Temperature = 0.07
         """Divides the teacher's scores, after its warm-up (the authors' code)."""
         teacher_temp_start: Temperature = 0.04
-        """The same at the first step (the authors' code)."""
+        """That value at the first step (the authors' code)."""
         teacher_temp_warmup: Length = field(default=Duration.parse("37500st"))
-        """How long it rises, along a straight line (the authors' code: 30 epochs of 1250 updates)."""
+        """Duration of its linear rise (the authors' code: 30 epochs of 1250 updates)."""
         momentum: Share = 0.994
         """Share of the teacher that the first update keeps (the authors' code)."""
         momentum_end: Share = 1.0
-        """The same at the end of the run, reached along half a cosine (the authors' code)."""
+        """That share at the end of the run, reached along half a cosine (the authors' code)."""
         freeze_last_layer: Length = field(default=Duration.parse("1250st"))
-        """How long the prototypes stay as they are drawn at the start (the authors' code)."""
+        """How long the prototypes stay frozen at their initial values (the authors' code)."""
         head: HeadConfig = field(
             default_factory=lambda: HeadConfig(num_prototypes=131_072, bottleneck_dim=384, norm_last_layer=False)
         )
@@ -96,13 +96,13 @@ class DINOv2(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones without patches or a token for masked ones, a single view, masks that cannot be, and a batch
-        in which an image has no neighbour.
+        """Refuse backbones without patches or a token for masked ones, a single view, impossible masks, and a batch
+        of a single image.
 
         Raises:
             ConfigError: with the numbers and what to set instead.
         """
-        check_views(setup, "DINOv2")
+        check_some_views(setup, "DINOv2")
         check_block_masks(setup, "DINOv2")
         if setup.plan.batch_size < 2:
             raise ConfigError(
@@ -112,7 +112,7 @@ class DINOv2(Method):
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
-        """The views of `Config.views`, the large ones each with its mask."""
+        """Return the views of `Config.views`, each large one with a mask."""
         views: AsymmetricMultiCrop = setup.method.views
         return views.recipe(block_mask(setup, "DINOv2", setup.method.mask_min_block))
 
@@ -142,7 +142,7 @@ class DINOv2(Method):
         return StepOutput(loss, metrics)
 
     def after_backward(self, step: Step) -> None:
-        """Hold the prototypes for a while."""
+        """Freeze the prototypes for a while."""
         if not self.config.freeze_last_layer.is_over(step):
             self.head.hold_last()
             self.patch_head.hold_last()
@@ -155,19 +155,22 @@ class DINOv2(Method):
         self.teacher_patch_head.update(self.patch_head, momentum)
 
     def export(self) -> Backbone:
-        """The teacher, as the paper evaluates."""
+        """Return the teacher, which the paper evaluates."""
         return cast(Backbone, self.teacher.module)
 
     @torch.no_grad()
     def _codes(self, images: Tensor, places: Tensor, is_masked: Tensor, step: Step) -> tuple[Tensor, Tensor]:
-        """What the teacher, which sees large views [B, G, C, H, W] whole, assigns to class tokens [B, G, K] and to
-        patches [B, G, M, P]: the former balanced over all large views, the latter over all masked patches of all ranks.
+        """Return the teacher's assignments of class tokens [B, G, K], balanced over the large views of all ranks, and
+        of patches [B, G, M, P], balanced over the masked patches of all ranks. It sees large views [B, G, C, H, W]
+        whole.
         """
         config = self.config
         temp = linear_over(step, config.teacher_temp_warmup, config.teacher_temp_start, config.teacher_temp)
         h, patches = token_crops(cast(TokenBackbone, self.teacher.module), {"global": images})
-        told = self.teacher_head(h)  # [B, G, K]
-        told_patches = self.teacher_patch_head(at_places(patches, places))  # [B, G, M, P]
-        codes = sinkhorn(told.flatten(0, 1), temp, config.sinkhorn_iters)
-        patch_codes = sinkhorn(told_patches.flatten(0, 2), temp, config.sinkhorn_iters, mask=is_masked.flatten())
-        return codes.view_as(told), patch_codes.view_as(told_patches)
+        teacher_scores = self.teacher_head(h)  # [B, G, K]
+        teacher_patch_scores = self.teacher_patch_head(at_places(patches, places))  # [B, G, M, P]
+        codes = sinkhorn(teacher_scores.flatten(0, 1), temp, config.sinkhorn_iters)
+        patch_codes = sinkhorn(
+            teacher_patch_scores.flatten(0, 2), temp, config.sinkhorn_iters, mask=is_masked.flatten()
+        )
+        return codes.view_as(teacher_scores), patch_codes.view_as(teacher_patch_scores)

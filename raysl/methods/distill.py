@@ -1,8 +1,7 @@
 """Distill: Distilling the Knowledge in a Neural Network.
 
-Hinton, Vinyals and Dean 2015, arXiv 1503.02531. A network that is trained already, and stays as it is, teaches another
-one: what it makes of its classes at a high temperature, or its features, as the hints of Romero et al. 2014 (FitNets,
-arXiv 1412.6550), for which it needs no classes.
+Hinton, Vinyals and Dean 2015, arXiv 1503.02531. A trained, frozen network teaches another one: its class scores at a
+high temperature, or its features, as the hints of Romero et al. 2014 (FitNets, arXiv 1412.6550), which need no classes.
 """
 
 from dataclasses import dataclass, field
@@ -32,42 +31,41 @@ from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
 UNTRAINED = "untrained"
-"""In place of a teacher: a network like the student with random weights of its own."""
+"""Name of a random teacher: a network like the student with other random weights."""
 
 
 class Distill(Method):
-    """What a teacher says of an image, learned by a student, which is the backbone.
+    """Trains a student, the backbone, on the scores or features of a teacher.
 
-    The teacher's weights are part of every checkpoint: a run that goes on has those that it began with, also where the
-    teacher's run has newer ones. Where they came from has to be there all the same, for the shape of the network.
+    The teacher's weights are part of every checkpoint: a resumed run keeps those that it started with, even if the
+    teacher's run has newer ones. The teacher's checkpoint is still needed, for the shape of its network.
     """
 
     logged = ("agreement", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
-        """The paper has numbers of its own for each of its tasks; these are ours."""
+        """raysl's settings; the paper has different ones for each of its tasks."""
 
         name: str = "distill"
         teacher: Location | None = None
         """Run or checkpoint of raysl, a path or a URI, whose backbone teaches. The word `untrained` takes a random
-        network like the student: from its features on other views a student learns what the views have in common
-        (Grill et al. 2020, arXiv 2006.07733, section 2, try it)."""
+        network like the student: from its features of other views a student learns what views have in common (Grill et
+        al. 2020, arXiv 2006.07733, section 2)."""
         target: Literal["labels", "features"] = "labels"
-        """What is learned: the scores of its classes, of a teacher of method=supervised; or its features."""
+        """What the student learns: the class scores of a teacher of method=supervised, or a teacher's features."""
         temperature: Temperature = 4.0
         """Divides the scores of teacher and student (section 2); the paper has 1 to 20."""
         label_weight: Share = 0.0
-        """Weight of the cross entropy with the images' own labels; the soft ones have the rest (section 2)."""
+        """Weight of the cross entropy with the images' labels; the teacher's soft labels have the rest (section 2)."""
         hidden_dims: tuple[Width, ...] = ()
         """Hidden layers, with batch normalisation, between the student's features and those of the teacher."""
         is_crossed: bool = False
-        """Learn from a view what the teacher says of the image's next one, instead of the same."""
+        """Learn from a view the teacher's output for the image's next view, instead of the same view."""
         views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
-        """One crop, mirrored by half."""
+        """One crop, mirrored with probability 1/2."""
 
         def is_place(self, field: str, text: str) -> bool:
-            """See `ComponentConfig.is_place`."""
             return field != "teacher" or text != UNTRAINED
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
@@ -86,7 +84,7 @@ class Distill(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse a teacher that is not there or does not take these images, and labels that do not fit it.
+        """Refuse a missing teacher, one that does not take these images, and labels that do not fit it.
 
         Raises:
             ConfigError: with what is wrong and what to set instead.
@@ -96,7 +94,7 @@ class Distill(Method):
             raise ConfigError("method.is_crossed compares views of an image; set method.views.num=2, or leave it out")
         if method.target == "features" and method.label_weight > 0:
             raise ConfigError(
-                f"method.label_weight is {method.label_weight:g}, and features are no classes; set "
+                f"method.label_weight is {method.label_weight:g}, and features are not classes; set "
                 "method.target=labels, or method.label_weight=0"
             )
         if method.teacher is None:
@@ -125,24 +123,27 @@ class Distill(Method):
             loss, agreement = hints(student, teacher)
         else:
             loss, agreement = self._scores(student, teacher, batch.label)
-        told = collapse(dist.all_gather(h.detach().view(*views.shape[:2], -1)).flatten(0, 1))
-        return StepOutput(loss, {"agreement": 100 * agreement, **told})
+        spread = collapse(dist.all_gather(h.detach().view(*views.shape[:2], -1)).flatten(0, 1))
+        return StepOutput(loss, {"agreement": 100 * agreement, **spread})
 
     def _scores(self, student: Tensor, teacher: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss of scores [B, V, K], and how often the teacher's class has the highest."""
+        """Return the loss of scores [B, V, K], and how often student and teacher name the same class."""
         share = self.config.label_weight
         loss = (1 - share) * soft_labels(student, teacher, self.config.temperature)
         if share > 0:
-            own = one_hot(labels, student.shape[-1], student.dtype)[:, None]  # [B, 1, K]
-            loss = loss + share * soft_cross_entropy(student, own)
+            targets = one_hot(labels, student.shape[-1], student.dtype)[:, None]  # [B, 1, K]
+            loss = loss + share * soft_cross_entropy(student, targets)
         return loss, (student.detach().argmax(dim=-1) == teacher.argmax(dim=-1)).float().mean()
 
 
 def soft_labels(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Divergence of the student's classes from the teacher's, both at a temperature (section 2).
+    """Return the divergence of the student's class probabilities from the teacher's, at a temperature (section 2).
 
-    Times the square of the temperature, so that the gradient keeps its size at any (section 2.1); less the entropy of
-    the teacher's classes, so that it is 0 where they agree, which changes no gradient.
+    It is multiplied by the square of the temperature, so that the size of the gradient does not depend on it (section
+    2.1). It is 0 where the two agree: the entropy of the teacher's classes is subtracted, which changes no gradient.
+
+    >>> soft_labels(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 3.0]), temperature=4.0)
+    tensor(0.)
 
     Args:
         student, teacher: scores [..., K]; mean over all but the last dimension.
@@ -153,10 +154,10 @@ def soft_labels(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
 
 
 def hints(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
-    """Squared error of features (FitNets, equation 3), and the share of their variance that is told.
+    """Return the squared error of features (FitNets, equation 3), and the share of their variance that is explained.
 
-    The teacher's are brought to mean 0 and variance 1 over the global batch first, each dimension by itself, so that
-    the loss does not depend on its scale, nor on what is the same for all images.
+    The teacher's features are first brought to mean 0 and variance 1 over the global batch, each dimension separately,
+    so that the loss does not depend on their scale and mean.
 
     Args:
         student, teacher: features [B, V, D] of this rank's images.
@@ -168,7 +169,7 @@ def hints(student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _classifier(checkpoint: Checkpoint) -> nn.Linear:
-    """The layer behind the backbone of a checkpoint of method=supervised."""
+    """Read the linear classifier from a checkpoint of method=supervised."""
     if checkpoint.meta["method"] != "supervised":
         raise ConfigError(
             f"method.teacher: {checkpoint.uri} is of method={checkpoint.meta['method']}, which knows no classes; set "
@@ -182,7 +183,7 @@ def _classifier(checkpoint: Checkpoint) -> nn.Linear:
 
 
 def _check_teacher(setup: Setup, checkpoint: Checkpoint) -> None:
-    """Refuse a teacher that views do not fit, or of other classes."""
+    """Refuse a teacher that the views do not fit, or with other classes."""
     method = setup.method
     size, patch_size = method.views.size, checkpoint.backbone.patch_size
     if patch_size is not None and size % patch_size:

@@ -15,15 +15,14 @@ from raysl.config.ranges import Amount, Factors, Length, Momentum, Rising, Share
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.losses import masked_prediction, swapped_prediction
+from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.patches import token_backbone
-from raysl.methods.self_distillation import block_mask, check_block_masks, check_views, most_masked
+from raysl.methods.patches import block_mask, check_block_masks, most_masked, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
-from raysl.nn.centre import Centre
 from raysl.nn.collapse import COLLAPSE, collapse
-from raysl.nn.dino_head import DINOHead, HeadConfig
+from raysl.nn.dino_head import Centre, DINOHead, HeadConfig
 from raysl.nn.ema import Teacher
-from raysl.nn.masked_views import at_places, masked_places, token_crops
+from raysl.nn.views import at_places, masked_places, token_crops
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step, cosine, linear_over
 from raysl.transforms.recipes import AsymmetricMultiCrop
@@ -48,7 +47,7 @@ class IBOT(Method):
         """Range of the masked share of a large view's patches; half of the views stay whole (section
         3.2, "Pre-Training Setup")."""
         mask_aspect: Factors = (0.3, 1 / 0.3)
-        """Range of height / width of a masked block, even in its logarithm (BEiT's, which the paper takes)."""
+        """Range of height / width of a masked block, its logarithm drawn uniformly (BEiT's, which the paper takes)."""
         temperature: Temperature = 0.1
         """Divides the student's scores (the authors' code; DINO's)."""
         teacher_temp: Temperature = 0.07
@@ -56,19 +55,19 @@ class IBOT(Method):
         patch_teacher_temp: Temperature = 0.07
         """The same of patches (the authors' code)."""
         teacher_temp_start: Temperature = 0.04
-        """Both at the first step (the authors' code)."""
+        """Both values at the first step (the authors' code)."""
         teacher_temp_warmup: Length = field(default=Duration.parse("30ep"))
-        """How long they rise, along a straight line (the authors' code)."""
+        """Duration of their linear rise (the authors' code)."""
         momentum: Share = 0.996
         """Share of the teacher that the first update keeps (DINO's)."""
         momentum_end: Share = 1.0
-        """The same at the end of the run, reached along half a cosine (DINO's)."""
+        """That share at the end of the run, reached along half a cosine (DINO's)."""
         centre_momentum: Momentum = 0.9
         """Share of the centre of class tokens that an update keeps (the authors' code)."""
         patch_centre_momentum: Momentum = 0.9
         """The same of patches (the authors' code)."""
         freeze_last_layer: Length = field(default=Duration.parse("1ep"))
-        """How long the prototypes stay as they are drawn at the start (the authors' code)."""
+        """How long the prototypes stay frozen at their initial values (the authors' code)."""
         shared_head: bool = True
         """One projector for class tokens and patches (section 3.1); else one for each, of
         the same settings."""
@@ -93,32 +92,32 @@ class IBOT(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones without patches or a token for masked ones, a single view, and masks that cannot be.
+        """Refuse backbones without patches or a token for masked ones, a single view, and impossible masks.
 
         Raises:
             ConfigError: with the numbers and what to set instead.
         """
-        check_views(setup, "iBOT")
+        check_some_views(setup, "iBOT")
         check_block_masks(setup, "iBOT")
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
-        """The views of `Config.views`, the large ones each with its mask."""
+        """Return the views of `Config.views`, each large one with a mask."""
         views: AsymmetricMultiCrop = setup.method.views
         return views.recipe(block_mask(setup, "iBOT"))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """The sum of the loss of class tokens and that of masked patches (section 3; algorithm 1)."""
+        """Sum the losses of class tokens and of masked patches (section 3; algorithm 1)."""
         config, mask = self.config, batch.extras["global.mask"]  # [B, G, h, w]
         places, is_masked = masked_places(mask, self.num_masked)  # [B, G, M]
         h, patches = token_crops(self.backbone, batch.views, mask)  # [B, V, D], [B, G, N, D]
         scores = self.head(h)  # [B, V, K]
         patch_scores = (self.patch_head or self.head)(at_places(patches, places))  # [B, G, M, K]
 
-        told, told_patches = self._teacher_scores(batch.views["global"])  # [B, G, K], [B, G, N, K]
-        codes = self.centre(told, self._warmed(step, config.teacher_temp))
+        teacher_scores, teacher_patch_scores = self._teacher_scores(batch.views["global"])  # [B, G, K], [B, G, N, K]
+        codes = self.centre(teacher_scores, self._warmed(step, config.teacher_temp))
         patch_codes = self.patch_centre(
-            at_places(told_patches, places), self._warmed(step, config.patch_teacher_temp)
+            at_places(teacher_patch_scores, places), self._warmed(step, config.patch_teacher_temp)
         )  # [B, G, M, K]
 
         class_loss = swapped_prediction(scores, codes, range(codes.shape[1]), config.temperature)  # eq. 2
@@ -130,10 +129,12 @@ class IBOT(Method):
             "teacher_entropy": torch.special.entr(codes).sum(dim=-1).mean(),
             **collapse(dist.all_gather(h[:, 0].detach())),
         }
-        return StepOutput(loss, metrics, {"scores": told.mean(dim=1), "patch_scores": told_patches.mean(dim=(1, 2))})
+        return StepOutput(
+            loss, metrics, {"scores": teacher_scores.mean(dim=1), "patch_scores": teacher_patch_scores.mean(dim=(1, 2))}
+        )
 
     def after_backward(self, step: Step) -> None:
-        """Hold the prototypes for a while."""
+        """Freeze the prototypes for a while."""
         if not self.config.freeze_last_layer.is_over(step):
             for head in (self.head, self.patch_head):
                 if head is not None:
@@ -150,12 +151,12 @@ class IBOT(Method):
             self.teacher_patch_head.update(self.patch_head, momentum)
 
     def export(self) -> Backbone:
-        """The teacher, as the paper evaluates."""
+        """Return the teacher, which the paper evaluates."""
         return cast(Backbone, self.teacher.module)
 
     @torch.no_grad()
     def _teacher_scores(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, G, K] and [B, G, N, K] of large views [B, G, C, H, W], whole ones."""
+        """Return scores [B, G, K] and [B, G, N, K] of unmasked large views [B, G, C, H, W]."""
         h, patches = token_crops(cast(TokenBackbone, self.teacher.module), {"global": images})
         return self.teacher_head(h), (self.teacher_patch_head or self.teacher_head)(patches)
 

@@ -1,13 +1,12 @@
 """I-JEPA: Self-Supervised Learning from Images with a Joint-Embedding Predictive Architecture.
 
 Assran, Duval, Misra, Bojanowski, Vincent, Rabbat, LeCun and Ballas 2023, arXiv 2301.08243. From a large part of an
-image, the context, a narrow ViT predicts what a slow copy of the backbone makes of several blocks of it.
+image, the context, a narrow ViT predicts a slow copy's representation of several other blocks.
 
-The authors' code cuts the contexts of a batch to the fewest patches among them, so that an image's loss depends on
-which others it is with. Here `Config.max_context` cuts each to a number of its own, and attention is told which patches
-are there; block sizes are drawn for each block instead of once a batch, and blocks may lie at the lower and the right
-border. The paper's ViT has no class token: here it is another token of the context, which is not handed to the
-predictor.
+The authors' code cuts the contexts of a batch to the smallest among them, so that an image's loss depends on the other
+images of its batch. Here `Config.max_context` cuts each context, and attention masks missing patches; block sizes are
+drawn for each block instead of once per batch, and blocks may lie at the lower and right borders. The paper's ViT has
+no class token: here it is a token of the context that the predictor does not get.
 """
 
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 
 class IJEPA(Method):
-    """A teacher's patches in blocks of an image, from the rest of it."""
+    """Predicts a teacher's patches in blocks of an image from the rest of it."""
 
     logged = ("target_std", *COLLAPSE)
 
@@ -49,28 +48,27 @@ class IJEPA(Method):
 
         name: str = "ijepa"
         num_targets: Annotated[int, Within(1, 64)] = 4
-        """M, the blocks to predict (section 3, "Targets")."""
+        """M, the number of blocks to predict (section 3, "Targets")."""
         target_scale: Areas = (0.15, 0.2)
         """Range of the share of the patches in a block (section 3, "Targets")."""
         target_aspect: Factors = (0.75, 1.5)
         """Range of height / width of a block (section 3, "Targets")."""
         context_scale: Areas = (0.85, 1.0)
-        """Range of the share of the patches in the context, before the blocks are taken from it (section 3,
+        """Range of the share of the patches in the context, before the blocks are removed from it (section 3,
         "Context")."""
         min_context: Place = 10
-        """Patches that a context should keep, or all blocks are drawn anew (the authors' code)."""
+        """Smallest number of patches in a context; with fewer, all blocks are drawn again (the authors' code)."""
         max_context: Count | None = None
-        """Patches that a context is cut to, the first ones row by row. The authors' code cuts those of a batch to the
-        smallest of them. Default: it is not cut."""
+        """Largest number of patches in a context, which keeps its first ones row by row. The authors' code cuts all
+        contexts of a batch to the smallest. Default: no limit."""
         predictor_width: Annotated[int, Within(4, 65_536)] = 384
         """Channels of a token in the predictor, a multiple of 4 and of its heads (appendix A.1)."""
         predictor_depth: Annotated[int, Within(1, 1000)] = 6
         """Blocks of the predictor; 12 for ViT-L and larger (appendix A.1)."""
         predictor_heads: Annotated[int, Within(1, 1024)] = 12
-        """Heads of each attention in the predictor: those of the backbone (appendix A.1)."""
+        """Heads of each attention in the predictor, as many as the backbone's (appendix A.1)."""
         loss: Literal["l2", "smooth_l1"] = "l2"
-        """Distance of a prediction: squared (section 3, "Loss"), or a straight line from an error of 1 on (the authors'
-        code)."""
+        """Distance of a prediction: squared (section 3, "Loss"), or linear above an error of 1 (the authors' code)."""
         momentum: Share = 0.996
         """Share of the teacher that the first update keeps (appendix A.1)."""
         momentum_end: Share = 1.0
@@ -91,7 +89,7 @@ class IJEPA(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones without patches, views too small for a context, and predictors that cannot be.
+        """Refuse backbones without patches, views too small for a context, and impossible predictors.
 
         Raises:
             ConfigError: with the numbers and what to set instead.
@@ -100,7 +98,7 @@ class IJEPA(Method):
         most, _ = _mask(setup).most((config.views.size, config.views.size))
         if most < max(config.min_context, 1):
             raise ConfigError(
-                f"a context has {most} of the {side**2} patches of a view at most, and method.min_context is "
+                f"a context has at most {most} of the {side**2} patches of a view, and method.min_context is "
                 f"{config.min_context}; take a smaller backbone.patch_size, smaller method.target_scale, or fewer"
             )
         width, heads = config.predictor_width, config.predictor_heads
@@ -112,12 +110,13 @@ class IJEPA(Method):
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
-        """The views of `Config.views`, each with its context and targets."""
+        """Return the views of `Config.views`, each with context and targets."""
         views: Crops = setup.method.views
         return views.recipe(_mask(setup))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Mean distance of predictions and targets, over all patches of all blocks of the batch (section 3)."""
+        """Return the mean distance of predictions and targets over all patches of all blocks of the batch (section
+        3)."""
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         hidden = batch.extras["global.mask"].flatten(0, 1).flatten(1)  # [B*V, L]
         blocks = batch.extras["global.targets"].flatten(0, 1).flatten(2)  # [B*V, M, L]
@@ -125,14 +124,14 @@ class IJEPA(Method):
         keep = visible_places(hidden, self.num_context)  # [B*V, K]
         is_context = ~hidden.gather(1, keep)  # [B*V, K]
         context = self.backbone.visible_tokens(images, keep, is_context)[:, self.backbone.num_prefix_tokens :]
-        wanted = visible_places(~blocks.flatten(0, 1), self.num_target).view(*blocks.shape[:2], -1)  # [B*V, M, T]
-        is_wanted = blocks.gather(2, wanted)  # [B*V, M, T]
-        predictions = at_least_fp32(self.predictor(context, keep, is_context, wanted, is_wanted))  # [B*V, M, T, D]
-        targets = s[:, None].expand(-1, blocks.shape[1], -1, -1).gather(2, wanted[..., None].expand_as(predictions))
+        goal = visible_places(~blocks.flatten(0, 1), self.num_target).view(*blocks.shape[:2], -1)  # [B*V, M, T]
+        is_goal = blocks.gather(2, goal)  # [B*V, M, T]
+        predictions = at_least_fp32(self.predictor(context, keep, is_context, goal, is_goal))  # [B*V, M, T, D]
+        targets = s[:, None].expand(-1, blocks.shape[1], -1, -1).gather(2, goal[..., None].expand_as(predictions))
         distance = F.mse_loss if self.config.loss == "l2" else F.smooth_l1_loss
         errors = distance(predictions, targets, reduction="none").mean(dim=-1)  # [B*V, M, T]
-        there = is_wanted.to(errors.dtype)
-        loss = dist.all_sum((errors * there).sum()) / dist.all_sum(there.sum()).clamp(min=1)
+        weights = is_goal.to(errors.dtype)
+        loss = dist.all_sum((errors * weights).sum()) / dist.all_sum(weights.sum()).clamp(min=1)
         h = s.mean(dim=1).view(*batch.views["global"].shape[:2], -1)  # [B, V, D]
         metrics = {"target_std": s.std(dim=(0, 1)).mean(), **collapse(dist.all_gather(h).flatten(0, 1))}
         return StepOutput(loss, metrics)
@@ -142,23 +141,23 @@ class IJEPA(Method):
         self.teacher.update(self.backbone, linear(step.progress, self.config.momentum, self.config.momentum_end))
 
     def export(self) -> Backbone:
-        """The teacher, which the paper evaluates (section 4)."""
+        """Return the teacher, which the paper evaluates (section 4)."""
         return cast(Backbone, self.teacher.module)
 
     @torch.no_grad()
     def _targets(self, images: Tensor) -> Tensor:
-        """The teacher's patches of whole images, each normalised without weights [B, L, D] (the authors' code)."""
+        """Return the teacher's patches of whole images, normalised without weights [B, L, D] (the authors' code)."""
         teacher = cast(TokenBackbone, self.teacher.module)
         tokens = at_least_fp32(teacher.tokens(images)[:, teacher.num_prefix_tokens :])
         return F.layer_norm(tokens, tokens.shape[-1:])
 
 
 class Predictor(nn.Module):
-    """From the tokens of a context to those of blocks, which it knows by their places (section 3, "Prediction").
+    """From the tokens of a context to those of blocks, given by their positions (section 3, "Prediction").
 
     Args:
         config: of the method.
-        backbone: whose tokens come in and are predicted.
+        backbone: the network whose tokens are its input and its targets.
     """
 
     positions: Tensor
@@ -175,28 +174,28 @@ class Predictor(nn.Module):
         init_linear(self)
         nn.init.trunc_normal_(self.mask_token, std=0.02)
 
-    def forward(self, context: Tensor, keep: Tensor, is_context: Tensor, wanted: Tensor, is_wanted: Tensor) -> Tensor:
-        """Predictions of each block by itself [B, M, T, D].
+    def forward(self, context: Tensor, keep: Tensor, is_context: Tensor, goal: Tensor, is_goal: Tensor) -> Tensor:
+        """Return predictions for each block separately [B, M, T, D].
 
         Args:
             context: tokens [B, K, D].
-            keep: their places among the L patches, int64 [B, K].
-            is_context: bool [B, K], false where a token only fills up.
-            wanted: places of the patches of M blocks, int64 [B, M, T].
-            is_wanted: bool [B, M, T], false where a place only fills up.
+            keep: their indices among the L patches, int64 [B, K].
+            is_context: bool [B, K], false for padding.
+            goal: indices of the patches of M target blocks, int64 [B, M, T].
+            is_goal: bool [B, M, T], false for padding.
         """
-        shape = wanted.shape
+        shape = goal.shape
         seen = self.embed(context) + self.positions[keep]  # [B, K, W]
-        asked = self.mask_token + self.positions[wanted]  # [B, M, T, W]
-        x = torch.cat([seen[:, None].expand(-1, shape[1], -1, -1), asked.to(seen.dtype)], dim=2).flatten(0, 1)
-        is_key = torch.cat([is_context[:, None].expand(-1, shape[1], -1), is_wanted], dim=2).flatten(0, 1)
+        queries = self.mask_token + self.positions[goal]  # [B, M, T, W]
+        x = torch.cat([seen[:, None].expand(-1, shape[1], -1, -1), queries.to(seen.dtype)], dim=2).flatten(0, 1)
+        is_key = torch.cat([is_context[:, None].expand(-1, shape[1], -1), is_goal], dim=2).flatten(0, 1)
         for block in self.blocks:
             x = block(x, is_key)  # [B*M, K + T, W]
         return self.head(self.norm(x[:, -shape[2] :])).unflatten(0, shape[:2])  # type: ignore[no-any-return]
 
 
 def _mask(setup: Setup) -> MultiBlockMask:
-    """The context and the targets of each view."""
+    """Return the mask of each view: its context and targets."""
     config = setup.method
     names = ("num_targets", "target_scale", "target_aspect", "context_scale", "min_context", "max_context")
     return MultiBlockMask(patch_size=patch_size_of(setup, "I-JEPA"), **{name: getattr(config, name) for name in names})

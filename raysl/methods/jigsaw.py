@@ -1,7 +1,7 @@
 """Jigsaw: Unsupervised Learning of Visual Representations by Solving Jigsaw Puzzles.
 
 Noroozi and Favaro 2016, arXiv 1603.09246, in the form of Goyal et al. 2019, arXiv 1905.01235, for residual networks.
-Tiles of an image, each seen by itself, come in one of a set of orders, and a classifier on all of them says in which.
+Tiles of an image, each seen separately, are shuffled into one of a set of orders, which a classifier has to recognise.
 """
 
 import math
@@ -36,10 +36,10 @@ SquareSide = Annotated[int, Within(6, 16_384), WithViews(is_seen=False)]
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledTiles:
-    """The tiles of a random square of an image, in an order out of a table.
+    """The tiles of a random square of an image, in an order from a table.
 
-    The backbone never sees the whole square: `data.image_size`, at which it is measured, is another size. The sizes
-    here stand for one of 224 and follow it in proportion, each unless it is given.
+    The backbone never sees the whole square, so `data.image_size`, at which it is measured, is another size. The sizes
+    here are those for a `data.image_size` of 224 and follow it in proportion, each unless it is given.
     """
 
     resize: SquareSide = 256
@@ -51,16 +51,16 @@ class ShuffledTiles:
     tile_size: Annotated[int, Within(2, 5461), WithViews()] = 64
     """Side of the tile inside each cell, in pixels (section 3)."""
     jitter: Annotated[int, Within(1, 5460), WithViews(is_seen=False)] = 21
-    """Places of a tile along each axis of its cell, so that edges do not tell who is next to whom (section 4.2)."""
+    """Positions of a tile along each axis of its cell, so that edges do not reveal neighbours (section 4.2)."""
     num_permutations: Annotated[int, Within(2, 10_000)] = 2000
-    """Orders that are told apart, far from each other (section 4.2); Goyal et al. try 100, 2000 and 10000."""
+    """Number of orders to tell apart, far from each other (section 4.2); Goyal et al. try 100, 2000 and 10000."""
     flip: Share = 0.5
     """Probability of a horizontal flip of the square."""
     grayscale_p: Share = 0.66
-    """Probability of dropping the colour of the square, which tells of chromatic aberration (section 4.2)."""
+    """Probability of dropping the colour of the square, which shows chromatic aberration (section 4.2)."""
 
     def recipe(self) -> ViewRecipe:
-        """The group "patches" of grid**2 tiles, and their order in its extra "permutation".
+        """Return the group "patches" of grid**2 tiles, with their order in the extra "permutation".
 
         Raises:
             ValueError: if the settings make no view.
@@ -76,7 +76,7 @@ class ShuffledTiles:
 
 
 class Jigsaw(Method):
-    """Recognition of the order of tiles."""
+    """Recognises the order of tiles."""
 
     logged = ("permutation_top1", *COLLAPSE)
     evaluated = ("permutation_top1",)
@@ -87,7 +87,7 @@ class Jigsaw(Method):
 
         name: str = "jigsaw"
         hidden_dim: Width = 1000
-        """Width that each tile's features come to, before those of all tiles stand side by side."""
+        """Width of each tile's projected features, which are then concatenated."""
         views: ShuffledTiles = field(default_factory=ShuffledTiles)
         """Nine shuffled tiles of a square."""
 
@@ -113,7 +113,7 @@ class Jigsaw(Method):
             ways += [f"method.views.jitter={cell - views.tile_size + 1}"] * (views.tile_size <= cell)
             ways += [f"method.views.tile_size={cell - views.jitter + 1}"] * (cell - views.jitter >= 1)
             raise ConfigError(
-                f"tiles of {views.tile_size} pixels at {views.jitter} places reach over {reach} pixels, and the "
+                f"tiles of {views.tile_size} pixels at {views.jitter} positions span {reach} pixels, and the "
                 f"{views.grid}x{views.grid} cells of a square of {views.size} have {cell}; set {', or '.join(ways)}"
             )
         if views.num_permutations > math.factorial(num_tiles):
@@ -128,8 +128,8 @@ class Jigsaw(Method):
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Cross entropy of the orders of this rank's images (section 3)."""
-        h, logits, orders = self._classified(batch)
+        """Return the cross entropy of the orders of this rank's images (section 3)."""
+        h, logits, orders = self._classify(batch)
         loss = F.cross_entropy(logits, orders)
         hits = 100 * (logits.argmax(dim=1) == orders).float().mean()
         means = h.view(len(batch), -1, h.shape[1]).mean(dim=1)  # [B, D], of an image's tiles
@@ -137,13 +137,13 @@ class Jigsaw(Method):
 
     @torch.no_grad()
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
-        """100 for each image whose order is recognised, 0 for others [B]."""
-        _, logits, orders = self._classified(batch)
+        """Return 100 for each image whose order is recognised, else 0 [B]."""
+        _, logits, orders = self._classify(batch)
         return {"permutation_top1": 100 * (logits.argmax(dim=1) == orders).float()}
 
-    def _classified(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Features of tiles [B*T, D], logits of orders [B, P] and the true orders [B]."""
+    def _classify(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features of tiles [B*T, D], logits of orders [B, P] and the true orders [B]."""
         tiles = batch.views["patches"]  # [B, T, C, H, W]
         h = self.backbone(tiles.flatten(0, 1))  # [B*T, D]
-        z = self.projector(h).unflatten(0, tiles.shape[:2]).flatten(1)  # [B, T*P], in the order that is asked for
+        z = self.projector(h).unflatten(0, tiles.shape[:2]).flatten(1)  # [B, T*P], in the order to recognise
         return h, at_least_fp32(self.classifier(z)), batch.extras["patches.permutation"][:, 0]

@@ -1,7 +1,7 @@
 """MAE: Masked Autoencoders Are Scalable Vision Learners.
 
 He, Chen, Xie, Li, Dollar and Girshick 2021, arXiv 2111.06377. A ViT sees a quarter of an image's patches; a small
-decoder, which is thrown away, makes the pixels of the others of what it says and where they are.
+decoder, discarded later, predicts the pixels of the others from its tokens and their positions.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 
 class MAE(Method):
-    """Pixels of masked patches from those that are seen."""
+    """Predicts the pixels of masked patches from the visible ones."""
 
     logged = COLLAPSE
 
@@ -49,11 +49,11 @@ class MAE(Method):
         decoder_heads: Annotated[int, Within(1, 1024)] = 16
         """Heads of each attention in the decoder (the authors' code)."""
         is_normalised: bool = True
-        """Predict pixels less the mean of their patch, over their standard deviation (section 4.1, table 1d)."""
+        """Predict pixels minus their patch's mean, divided by its standard deviation (section 4.1, table 1d)."""
         views: Crops = field(
             default_factory=lambda: Crops(num=1, min_scale=0.2, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0)
         )
-        """One crop, mirrored by half, without colours (section 4.1, table 1e; appendix, table 8)."""
+        """One crop, mirrored with probability 1/2, without colours (section 4.1, table 1e; appendix, table 8)."""
 
     backbone: TokenBackbone
 
@@ -65,8 +65,8 @@ class MAE(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones without patches, patches that do not cover a view or are all or none masked, and decoders
-        that cannot be.
+        """Refuse backbones without patches, patches that do not cover a view or are all or none masked, and impossible
+        decoders.
 
         Raises:
             ConfigError: with the numbers and what to set instead.
@@ -76,7 +76,7 @@ class MAE(Method):
         if not 0 < num_masked < num_patches:
             raise ConfigError(
                 f"method.mask_ratio={config.mask_ratio:g} masks {num_masked} of the {num_patches} patches of a view; "
-                "MAE needs some of either kind: take a ratio nearer to 0.5, or smaller patches"
+                "MAE needs masked and visible ones: take a ratio nearer to 0.5, or smaller patches"
             )
         width, heads = config.decoder_width, config.decoder_heads
         if width % 4 or width % heads:
@@ -87,12 +87,12 @@ class MAE(Method):
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
-        """The views of `Config.views`, each with its mask."""
+        """Return the views of `Config.views`, each with a mask."""
         views: Crops = setup.method.views
         return views.recipe(_mask(setup))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Squared error of the masked patches' pixels (section 3)."""
+        """Return the squared error of the masked patches' pixels (section 3)."""
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         mask = batch.extras["global.mask"].flatten(0, 1)  # [B*V, h, w]
         keep = visible_places(mask, self.num_visible)  # [B*V, K]
@@ -109,7 +109,7 @@ class Decoder(nn.Module):
 
     Args:
         config: of the method.
-        backbone: whose tokens come in.
+        backbone: the network whose tokens it gets.
     """
 
     positions: Tensor
@@ -128,14 +128,14 @@ class Decoder(nn.Module):
         nn.init.normal_(self.mask_token, std=0.02)
 
     def forward(self, tokens: Tensor, keep: Tensor) -> Tensor:
-        """Pixels of all patches.
+        """Return the pixels of all patches.
 
         Args:
             tokens: of the backbone [B, num_prefix_tokens + K, D].
-            keep: places of the K patches among all L, int64 [B, K].
+            keep: indices of the K patches among all L, int64 [B, K].
 
         Returns:
-            [B, L, p*p*3], a patch's values as `patchify` gives them.
+            [B, L, p*p*3], a patch's values in the order of `patchify`.
         """
         x = self.embed(tokens)  # [B, P + K, W]
         prefix, visible = x[:, : self.num_prefix], x[:, self.num_prefix :]
@@ -149,5 +149,5 @@ class Decoder(nn.Module):
 
 
 def _mask(setup: Setup) -> RandomMask:
-    """The mask of each view."""
+    """Return the mask of each view."""
     return RandomMask(patch_size=patch_size_of(setup, "MAE"), ratio=setup.method.mask_ratio)

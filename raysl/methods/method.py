@@ -1,4 +1,4 @@
-"""The shape of a self-supervised method."""
+"""The base class of self-supervised methods."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -12,6 +12,7 @@ from raysl.data.batch import Batch
 from raysl.data.stream.targets import TargetRecipe
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.drop_path import draws_of
+from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.view_recipe import ViewRecipe
@@ -19,30 +20,30 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 @dataclass
 class StepOutput:
-    """What a training step gives back."""
+    """Result of a training step."""
 
     loss: Tensor
     """Scalar, the mean over this rank's images."""
     metrics: dict[str, Tensor] = field(default_factory=dict)
     """Detached scalars; the loop averages them over ranks."""
     carry: dict[str, Tensor] = field(default_factory=dict)
-    """Detached tensors for `after_update`, a row for each image of the rank: keys for a queue, rows of a bank."""
+    """Detached tensors for `after_update`, a row per image of this rank: keys for a queue, rows of a bank."""
 
 
 class Method(nn.Module, ABC):
     """A self-supervised method: its views, its networks, its loss.
 
     A subclass nests a frozen `Config` with the paper's defaults, whose `views` is a recipe. Its loss is the mean over
-    this rank's images and takes what the paper calls "the batch" from `raysl.distributed`; the loop and DDP then give
-    the gradient of one process holding the whole batch. State that must survive a restart is a parameter or a buffer
-    made in `__init__`; it is written in `after_update` and `before_epoch` alone, alike on every rank.
+    this rank's images; what the paper calls "the batch" is gathered by `raysl.distributed`. The loop and DDP then
+    compute the gradient of one process with the whole batch. State that must survive a restart is a parameter or a
+    buffer created in `__init__`, written only in `after_update` and `before_epoch`, the same on every rank.
     """
 
     Config: ClassVar[type[MethodConfig]]
     logged: ClassVar[tuple[str, ...] | None] = None
-    """Names in `StepOutput.metrics`, so that `train.expect` can be checked before training; None: not told."""
+    """Names in `StepOutput.metrics`, so that `train.expect` can be checked before training; None if unknown."""
     evaluated: ClassVar[tuple[str, ...]] = ()
-    """Names that `evaluation_step` gives; empty where a method has no task that held-out images could tell of."""
+    """Names of the values of `evaluation_step`; empty if the method has no task to measure on held-out images."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__()
@@ -52,29 +53,28 @@ class Method(nn.Module, ABC):
 
     @classmethod
     def logged_by(cls, config: Any) -> tuple[str, ...] | None:
-        """`logged`, of these settings of the method."""
+        """Return `logged` for these settings of the method."""
         return cls.logged
 
     @classmethod
     def evaluated_by(cls, config: Any) -> tuple[str, ...]:
-        """`evaluated`, of these settings of the method."""
+        """Return `evaluated` for these settings of the method."""
         return cls.evaluated
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse settings that cannot work, on the driver, before views are made and any worker starts.
+        """Refuse settings that cannot work, on the driver, before views are made and workers start.
 
         Raises:
-            ConfigError: with the numbers and a way out.
+            ConfigError: with the numbers and what to set instead.
         """
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
-        """The views that the data pipeline makes for this method; called after `check`. By default those of
-        `Config.views`.
+        """Return the views that the data pipeline makes, by default those of `Config.views`; called after `check`.
 
         Raises:
-            ValueError: if the settings make no views; the user reads the message behind `method.views:`.
+            ValueError: if the settings make no views; the message is shown after `method.views:`.
         """
         config: Any = setup.config.method
         recipe: ViewRecipe = config.views.recipe()
@@ -88,59 +88,58 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """The loss on this rank's rows of a global batch.
+        """Return the loss on this rank's rows of a global batch.
 
-        In a step `dist.all_gather` takes one row for each image of the rank, `dist.all_gather_ragged` any number. A
-        step reads no number from a tensor (`.item()`, `if`, a mask as an index): the host would wait for the GPU.
+        In a step `dist.all_gather` takes one row per image of this rank, `dist.all_gather_ragged` any number. A step
+        must not read a number from a tensor (`.item()`, `if`, a mask as an index): the host would wait for the GPU.
         """
 
     def forward(self, batch: Batch, step: Step) -> StepOutput:
-        """`training_step`, where DDP's hooks see it; what networks draw belongs to the samples (`nn.drop_path`)."""
+        """Run `training_step` under DDP's hooks, with random numbers keyed by sample (`nn.drop_path`)."""
         with draws_of(batch):
             return self.training_step(batch, step)
 
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
-        """How well the method's own task is done on held-out images, seen as in training: a value for each row [B], by
-        the names in `evaluated`. Called every `train.eval_every` in evaluation mode, for every image once."""
+        """Measure the method's own task on held-out images with views as in training: a value per row [B], by the names
+        in `evaluated`. Called every `train.eval_every` in evaluation mode, once for every image."""
         return {}
 
     def class_scores(self, h: Tensor) -> Tensor | None:
-        """Scores [B, K] of the classes of the training images, by features [B, D] of `export`'s network; None, as by
-        default, where a method learns no classes. `raysl.Predictor` takes their softmax for probabilities."""
+        """Return scores [B, K] of the training images' classes from features [B, D] of `export`'s network, or None, the
+        default, if the method learns no classes. `raysl.Predictor` uses their softmax as probabilities."""
         return None
 
     def before_epoch(self, step: Step, batches: Callable[[], Iterator[Batch]]) -> None:
         """Called at an epoch's first step, never on a resume inside it; torch and numpy are seeded from (seed, step),
-        alike on every rank.
+        the same on every rank.
 
         Args:
             step: where training is.
             batches: this rank's share of the training images without augmentation, in dataset order, as the group
-                "image" of one view; each call goes through them once.
+                "image" of one view; each call iterates over them once.
         """
 
     def after_backward(self, step: Step) -> None:
         """Called when gradients are complete, before they are clipped."""
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """Called when the optimizer has moved the weights, with running statistics the same on every rank: the place
-        to write queues, banks and teachers, alike on every rank (`dist.all_gather` works as in a step).
+        """Called after the optimizer's step: the place to write queues, banks and teachers, the same on every rank.
+
+        `dist.all_gather` works as in a step.
 
         Args:
             step: where training was before the update.
-            batch: what the step saw.
-            carry: `StepOutput.carry` of the step.
+            batch: the step's batch.
+            carry: the step's `StepOutput.carry`.
         """
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """Parameters for the optimizer, in groups with the keys of `raysl.optim.groups`.
+        """Return parameter groups for the optimizer, with the keys of `raysl.optim.groups`.
 
-        By default those that train, split into those that decay and those that do not.
+        By default the trainable parameters, split into those with and without weight decay.
         """
-        from raysl.optim.groups import split_groups
-
         return split_groups(self, optim)
 
     def export(self) -> Backbone:
-        """The network that benchmarks load."""
+        """Return the network that benchmarks load."""
         return self.backbone

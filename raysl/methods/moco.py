@@ -1,8 +1,8 @@
 """MoCo: Momentum Contrast for Unsupervised Visual Representation Learning.
 
 He, Fan, Wu, Xie and Girshick 2019, arXiv 1911.05722 (v1); Chen, Fan, Girshick and He 2020, arXiv 2003.04297 (v2). The
-query of one view is to find the key of the other one among a queue of older keys. Keys come from a teacher that follows
-the query's network slowly, so that those in the queue stay comparable.
+query of one view must find the key of the other view among a queue of older keys. Keys come from a teacher that follows
+the query's network slowly, so that keys in the queue stay comparable.
 """
 
 from dataclasses import dataclass, field
@@ -21,18 +21,18 @@ from raysl.losses import at_least_fp32, info_nce
 from raysl.methods.checks import check_queue, check_two_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.batch_norm import in_shuffled_order
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.queue import Queue
-from raysl.nn.shuffle import in_shuffled_order
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
 
 
 class MoCo(Method):
-    """Contrast of a query against a queue of keys from a teacher."""
+    """Contrasts a query with a queue of keys from a teacher."""
 
     logged = ("contrastive_top1", *COLLAPSE)
 
@@ -44,20 +44,20 @@ class MoCo(Method):
         temperature: Temperature = 0.2
         """Divides the cosines (v2, table 2; v1 has 0.07)."""
         hidden_dims: tuple[Width, ...] = (2048,)
-        """Widths of the projector's hidden layers (v2, section 3); [] for the linear one of v1."""
+        """Widths of the projector's hidden layers (v2, section 3); [] for the linear projector of v1."""
         output_dim: Width = 128
         """Width of the embeddings (v1, section 3.3)."""
         queue_size: Count = 65536
-        """Keys in the queue (v1, section 4.1): of any length, better no more than there are images, whose own older
-        keys are negatives else."""
+        """Number of keys in the queue (v1, section 4.1); best at most the number of images, whose own older keys would
+        be negatives otherwise."""
         momentum: Momentum = 0.999
         """Share of the teacher that an update keeps (v1, eq. 2 and section 4.1)."""
         key_bn: Literal["shuffle", "sync", "eval"] = "shuffle"
-        """Batch normalisation of keys, so that a key's batch does not give its query away: over the rows of one worker
-        in a shuffled order (v1, section 3.3; with train.sync_bn=false), over all workers' (with train.sync_bn=true), or
+        """Batch normalisation of keys, which must not reveal a key's query: over the rows of one worker in a shuffled
+        order (v1, section 3.3; with train.sync_bn=false), over the rows of all workers (with train.sync_bn=true), or
         with the running statistics of the query's network."""
         views: Crops = field(default_factory=lambda: Crops(min_scale=0.2, jitter=(0.4, 0.4, 0.4, 0.1)))
-        """Two crops drawn alike, of which the first is the query's (v2, section 3)."""
+        """Two crops drawn the same way, the first for the query (v2, section 3)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -68,8 +68,8 @@ class MoCo(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other numbers of views than two, a queue that no batch fits in, and keys whose normalisation is not
-        that of `train.sync_bn`.
+        """Refuse numbers of views other than two, a queue smaller than a batch, and a normalisation of keys that
+        contradicts `train.sync_bn`.
 
         Raises:
             ConfigError: with the values and what to set instead.
@@ -77,7 +77,8 @@ class MoCo(Method):
         check_two_views(setup, "MoCo takes a query and a key")
         check_queue(setup, "keys would leave before a query met them")
         method, is_sync = setup.method, setup.config.train.sync_bn
-        if method.key_bn == "shuffle" and is_sync and setup.config.train.workers > 1:  # one worker's rows are all rows
+        # With one worker both statistics are the same.
+        if method.key_bn == "shuffle" and is_sync and setup.config.train.workers > 1:
             raise ConfigError(
                 "method.key_bn=shuffle is for statistics of each worker's rows, and train.sync_bn=true takes those of "
                 "all; set train.sync_bn=false, or method.key_bn=sync"
@@ -89,7 +90,7 @@ class MoCo(Method):
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """InfoNCE of this rank's queries against their keys and the queue (v1, eq. 1 and algorithm 1)."""
+        """Return InfoNCE of this rank's queries against their keys and the queue (v1, eq. 1 and algorithm 1)."""
         views = batch.views["global"]  # [B, 2, C, H, W]
         q = at_least_fp32(self.projector(self.backbone(views[:, 0])))  # [B, D]
         k = self._keys(views[:, 1], batch)  # [B, D]
@@ -101,13 +102,13 @@ class MoCo(Method):
         return StepOutput(loss, metrics, {"keys": k})
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """Queue the keys of all ranks, and let the teacher follow: before the next step's keys, as the paper's."""
+        """Queue the keys of all ranks, and let the teacher follow before the next step's keys, as in the paper."""
         self.queue.push(dist.all_gather(carry["keys"]))
         self.teacher.update(self._student(), self.config.momentum)
 
     @torch.no_grad()
     def _keys(self, images: Tensor, batch: Batch) -> Tensor:
-        """Keys of this rank's images [B, D], of length 1."""
+        """Return the keys of this rank's images [B, D], of length 1."""
         if self.config.key_bn == "eval":
             self.teacher.eval()
         if self.config.key_bn != "shuffle":
@@ -116,11 +117,11 @@ class MoCo(Method):
 
     @torch.no_grad()
     def _accuracy(self, q: Tensor, k: Tensor) -> Tensor:
-        """Share of queries nearer to their own key than to each of the queue."""
+        """Return the share of queries nearer to their key than to every key of the queue."""
         with torch.autocast(q.device.type, enabled=False):
-            own = (q * k).sum(dim=-1)  # [B], times the length of q
-            others = q @ self.queue.keys.to(q.dtype).T  # [B, K], likewise
-            return (own > others.amax(dim=-1)).float().mean()
+            positives = (q * k).sum(dim=-1)  # [B], times the length of q
+            negatives = q @ self.queue.keys.to(q.dtype).T  # [B, K], times the same length
+            return (positives > negatives.amax(dim=-1)).float().mean()
 
     def _student(self) -> nn.Sequential:
         return nn.Sequential(self.backbone, self.projector)

@@ -1,8 +1,8 @@
 """MoCo v3: An Empirical Study of Training Self-Supervised Vision Transformers.
 
-Chen, Xie and He 2021, arXiv 2104.02057. Each view's query is to find the other view's key among those of the whole
-batch; there is no queue. Keys come from a teacher, queries go through a predictor. A ViT trains steadily where its map
-from patches to tokens stays as it begins, at random.
+Chen, Xie and He 2021, arXiv 2104.02057. Each view's query must find the other view's key among the keys of the whole
+batch; there is no queue. Keys come from a teacher, queries pass a predictor. A ViT trains stably if its map from
+patches to tokens stays frozen at its random start.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from raysl.transforms.recipes import AsymmetricCrops
 
 
 class MoCoV3(Method):
-    """Contrast of predicted queries against a teacher's keys of the whole batch, both ways."""
+    """Contrasts predicted queries with a teacher's keys of the whole batch, in both directions."""
 
     logged = ("contrastive_top1", *COLLAPSE)
 
@@ -51,16 +51,16 @@ class MoCoV3(Method):
         """Normalise the predictor's output over the batch, like that of all other layers (section 5, "MLP heads"); the
         authors' code does not for ResNet-50."""
         predictor_bias: bool = True
-        """Have a bias in the predictor's last layer where it is not normalised; the authors' code has none."""
+        """Have a bias in the predictor's last layer if it is not normalised; the authors' code has none."""
         momentum: Share = 0.99
         """Share of the teacher that the first update keeps (section 6.1, "Momentum encoder")."""
         momentum_end: Share = 1.0
         """That share at the end, reached along half a cosine (the authors' code)."""
         freeze_patches: bool | None = None
-        """Leave the map from patches to tokens as it begins (section 4.2, "A trick"). Default: where the backbone has
+        """Freeze the map from patches to tokens at its start (section 4.2, "A trick"). Default: if the backbone has
         patches."""
         views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
-        """Two crops as BYOL's, of which the one is always blurred and the other solarised at times (section 5)."""
+        """Two crops as in BYOL, one always blurred and the other sometimes solarised (section 5)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -76,8 +76,8 @@ class MoCoV3(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other numbers of views than two, a batch without negatives, and frozen patches of a network that has
-        none.
+        """Refuse numbers of views other than two, a batch without negatives, and frozen patches of a network without
+        patches.
 
         Raises:
             ConfigError: with the values and what to set instead.
@@ -91,7 +91,7 @@ class MoCoV3(Method):
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """The loss of the first view's queries and of the second's, summed (section 3, algorithm 1)."""
+        """Sum the losses of both views' queries (section 3, algorithm 1)."""
         first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
         q_first, q_second = self._queries(first), self._queries(second)  # [B, D]
         k_first, k_second = self.teacher(first), self.teacher(second)  # [B, D], without gradients
@@ -104,17 +104,17 @@ class MoCoV3(Method):
         return StepOutput(loss_first + loss_second, metrics)
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """Let the teacher follow, ever more slowly (algorithm 1)."""
+        """Let the teacher follow, more and more slowly (algorithm 1)."""
         momentum = cosine(step.progress, self.config.momentum, self.config.momentum_end)
         self.teacher.update(self._student(), momentum)
 
     def _queries(self, images: Tensor) -> Tensor:
-        """Predictions of one view [B, D], which is normalised for itself."""
+        """Return the predictions of one view [B, D], normalised separately."""
         q: Tensor = self.predictor(self.projector(self.backbone(images)))
         return q
 
     def _contrast(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Eq. 1 times 2T, with the keys of all ranks; and the share of queries that are nearest to their own key."""
+        """Return eq. 1 times 2T with the keys of all ranks, and the share of queries nearest to their own key."""
         everyone, rows = dist.all_gather(at_least_fp32(k)), dist.own_rows(k)  # [N, D], [B]
         with torch.autocast(q.device.type, enabled=False):
             cosines = F.normalize(at_least_fp32(q), dim=1) @ F.normalize(everyone, dim=1).T  # [B, N]

@@ -1,8 +1,8 @@
 """MSN: Masked Siamese Networks for Label-Efficient Learning.
 
 Assran, Caron, Misra, Bojanowski, Bordes, Vincent, Joulin, Rabbat and Ballas 2022, arXiv 2204.07141. A ViT that sees
-some patches of an image, or a small crop of it, predicts the prototypes that a teacher assigns to another view, seen
-whole. The mean prediction over the batch is kept spread over all prototypes.
+some patches of an image, or a small crop, predicts the prototypes that a teacher assigns to another, whole view. The
+mean prediction over the batch is kept spread over all prototypes.
 """
 
 import math
@@ -27,6 +27,7 @@ from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.sinkhorn import sinkhorn
+from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
 from raysl.schedule import Step, linear
 from raysl.transforms.masking import RandomMask
@@ -35,7 +36,7 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 
 class MSN(Method):
-    """Prototypes of a whole view, predicted from masked ones."""
+    """Predicts the prototypes of a whole view from masked views."""
 
     logged = ("anchor_top1", "mean_entropy", *COLLAPSE)
 
@@ -47,21 +48,21 @@ class MSN(Method):
         temperature: Temperature = 0.1
         """Divides the cosines of an anchor with the prototypes (section 3, "tau")."""
         sharpening: Annotated[float, Within(1e-3, 1)] = 0.25
-        """Times the temperature is what divides the cosines of a target, whose assignment so is surer (section 3)."""
+        """Factor of the temperature for targets, whose assignments become sharper (section 3)."""
         mask_ratio: Annotated[float, Within(0, 1, below=True)] = 0.15
-        """Share of the patches of an anchor that are dropped (section 5 and appendix): 0.15 for ViT-S/16, more for
-        larger networks, up to 0.7 for ViT-L/7."""
+        """Dropped share of an anchor's patches (section 5 and appendix): 0.15 for ViT-S/16, more for larger networks,
+        up to 0.7 for ViT-L/7."""
         prototypes: Count = 1024
-        """Number of prototypes, which are trained (section 5)."""
+        """Number of trained prototypes (section 5)."""
         entropy_weight: Amount = 1.0
-        """Weight lambda of the entropy of the mean prediction, which is to be large (section 3, eq. 1)."""
+        """Weight lambda of the entropy of the mean prediction, which is maximised (section 3, eq. 1)."""
         sinkhorn_iters: Annotated[int, Within(0, 1000)] = 3
-        """Rounds of balancing the assignments over the batch, which make the weight lambda a matter of little care
-        (section 3); 0 for none."""
+        """Rounds of balancing the assignments over the batch, after which the choice of lambda matters little (section
+        3); 0 for none."""
         momentum: Momentum = 0.996
         """Share of the teacher that the first update keeps (appendix)."""
         momentum_end: Share = 1.0
-        """Share of it that an update keeps at the end of the run, along a straight line (appendix)."""
+        """That share at the end of the run, reached linearly (appendix)."""
         hidden_dim: Width = 2048
         """Width of the projector's two hidden layers, with batch normalisation (appendix)."""
         output_dim: Width = 256
@@ -69,8 +70,8 @@ class MSN(Method):
         views: MultiCrop = field(
             default_factory=lambda: MultiCrop(min_scale=0.3, num_local=10, local_scale=(0.05, 0.3), jitter_strength=0.5)
         )
-        """The target, one masked anchor of its size and ten small ones that are seen whole, "focal" masks (section 3);
-        all drawn alike, as in the authors' code."""
+        """The target, one masked anchor of its size and ten small, whole anchors, "focal" masks (section 3);
+        all drawn the same way, as in the authors' code."""
 
     backbone: TokenBackbone
 
@@ -89,8 +90,7 @@ class MSN(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones without patches, patches that do not cover a view or are all masked, and a target without
-        an anchor.
+        """Refuse backbones without patches, patches that do not cover a view or are all masked, and missing anchors.
 
         Raises:
             ConfigError: with the numbers and what to set instead.
@@ -109,19 +109,19 @@ class MSN(Method):
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
-        """The views of `Config.views`, large ones with a mask."""
+        """Return the views of `Config.views`, each large one with a mask."""
         views: MultiCrop = setup.method.views
         return views.recipe(_mask(setup))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Equation 1: cross entropy of the anchors with their target, less the entropy of their mean."""
+        """Return equation 1: cross entropy of the anchors with their target, minus the entropy of their mean."""
         config = self.config
         z = self._anchors(batch)  # [B, A, D]
         target = self._target(batch.views["global"][:, 0])  # [B, D]
         with torch.autocast(z.device.type, enabled=False):
             prototypes = F.normalize(at_least_fp32(self.prototypes), dim=-1)  # [K, D]
             log_p = torch.log_softmax(z @ prototypes.T / config.temperature, dim=-1)  # [B, A, K]
-            q = self._assigned(target @ prototypes.detach().T)  # [B, K]
+            q = self._assign(target @ prototypes.detach().T)  # [B, K]
         cross_entropy = -(q[:, None] * log_p).sum(dim=-1).mean()
         mean = dist.all_gather(log_p.exp().mean(dim=1)).mean(dim=0)  # [K], over all anchors of all ranks
         entropy = -(mean * mean.clamp_min(torch.finfo(mean.dtype).tiny).log()).sum()
@@ -134,24 +134,22 @@ class MSN(Method):
         return StepOutput(loss, metrics)
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """The teacher follows."""
+        """Let the teacher follow."""
         momentum = linear(step.progress, self.config.momentum, self.config.momentum_end)
         self.teacher.update(self.backbone, momentum)
         self.teacher_projector.update(self.projector, momentum)
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """As of all methods, with prototypes that do not decay (authors' code)."""
-        from raysl.optim.groups import split_groups
-
+        """Return the usual groups; prototypes do not decay (authors' code)."""
         return split_groups(self, optim, keep=[self.prototypes])
 
     def export(self) -> Backbone:
-        """The teacher, which the paper evaluates."""
+        """Return the teacher, which the paper evaluates."""
         return cast(Backbone, self.teacher.module)
 
     def _anchors(self, batch: Batch) -> Tensor:
-        """Embeddings of the anchors [B, A, D], of length 1: masked ones, then small ones, each size through the
-        network by itself."""
+        """Return embeddings of the anchors [B, A, D], of length 1: masked anchors, then small ones, in one pass per
+        size."""
         views, masks = batch.views["global"][:, 1:], batch.extras["global.mask"][:, 1:]  # [B, M, C, H, W]
         keep = visible_places(masks.flatten(0, 1), self.num_visible)  # [B*M, k]
         groups = [(views.shape[:2], self.backbone.visible_tokens(views.flatten(0, 1), keep))]
@@ -163,17 +161,17 @@ class MSN(Method):
 
     @torch.no_grad()
     def _target(self, images: Tensor) -> Tensor:
-        """The teacher's embeddings of whole views [B, D], of length 1."""
+        """Return the teacher's embeddings of whole views [B, D], of length 1."""
         tokens = cast(TokenBackbone, self.teacher.module).tokens(images)
         return F.normalize(at_least_fp32(self.teacher_projector(tokens[:, 0])), dim=-1)
 
     @torch.no_grad()
-    def _assigned(self, scores: Tensor) -> Tensor:
-        """Sharpened assignments of targets [B, K], balanced over the batch of all ranks where that is asked for."""
+    def _assign(self, scores: Tensor) -> Tensor:
+        """Return sharpened assignments of targets [B, K], balanced over the batch of all ranks if configured."""
         log_q = torch.log_softmax(scores / (self.config.sharpening * self.config.temperature), dim=-1)
         return sinkhorn(log_q, 1.0, self.config.sinkhorn_iters)
 
 
 def _mask(setup: Setup) -> RandomMask:
-    """The mask of each large view."""
+    """Return the mask of each large view."""
     return RandomMask(patch_size=patch_size_of(setup, "MSN"), ratio=setup.method.mask_ratio)

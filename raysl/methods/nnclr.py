@@ -1,7 +1,7 @@
 """NNCLR: With a Little Help from My Friends, Nearest-Neighbor Contrastive Learning of Visual Representations.
 
-Dwibedi, Aytar, Tompson, Sermanet and Zisserman 2021, arXiv 2104.14548. In place of a view's own embedding its nearest
-neighbour among those of earlier images is to find the other view, so that positives are other images of the same kind.
+Dwibedi, Aytar, Tompson, Sermanet and Zisserman 2021, arXiv 2104.14548. Instead of a view's own embedding, its nearest
+neighbour among earlier images must find the other view, so that positives are other images of the same kind.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from raysl.transforms.recipes import AsymmetricCrops
 
 
 class NNCLR(Method):
-    """Contrast of nearest neighbours in a support set against the whole global batch."""
+    """Contrasts nearest neighbours from a support set with the whole global batch."""
 
     logged = ("contrastive_top1", "neighbor_cosine", *COLLAPSE)
 
@@ -39,7 +39,7 @@ class NNCLR(Method):
         temperature: Temperature = 0.1
         """Divides the cosines (section 3)."""
         queue_size: Count = 98304
-        """Embeddings in the support set (section 3, "Implementation details")."""
+        """Number of embeddings in the support set (section 3, "Implementation details")."""
         hidden_dims: tuple[Width, ...] = (2048, 2048)
         """Widths of the projector's hidden layers (section 3, "Implementation details")."""
         output_dim: Width = 256
@@ -47,7 +47,7 @@ class NNCLR(Method):
         predictor_dim: Width = 4096
         """Width of the predictor's hidden layer (section 3)."""
         views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
-        """Two crops, distorted as BYOL's."""
+        """Two crops, distorted as in BYOL."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -59,7 +59,7 @@ class NNCLR(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other numbers of views than two, a batch without negatives, and a support set that no batch fits in.
+        """Refuse numbers of views other than two, a batch without negatives, and a support set smaller than a batch.
 
         Raises:
             ConfigError: with the values and what to set instead.
@@ -69,9 +69,9 @@ class NNCLR(Method):
         check_queue(setup, "embeddings would leave before they were anybody's neighbour")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Eq. 3, half for the neighbours of each view against the predictions from the other one."""
+        """Return the mean of eq. 3 for each view's neighbours against the predictions from the other view."""
         first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
-        z_first, z_second = self._projected(first), self._projected(second)  # [B, D]
+        z_first, z_second = self._project(first), self._project(second)  # [B, D]
         p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
         nn_first, nn_second = self._neighbors(z_first), self._neighbors(z_second)  # [B, D], without gradients
         one_way, top1 = self._contrast(nn_first, p_second)
@@ -90,24 +90,22 @@ class NNCLR(Method):
 
     @torch.no_grad()
     def _neighbors(self, z: Tensor) -> Tensor:
-        """Eq. 4: of the support set, the row that is nearest to each embedding, [B, D]; all are of length 1."""
+        """Return eq. 4: the nearest row of the support set for each embedding, [B, D], all of length 1."""
         with torch.autocast(z.device.type, enabled=False):
             z = at_least_fp32(z)
             nearest = (z @ self.queue.keys.to(z.dtype).T).argmax(dim=1)  # [B], of Q
             return self.queue.keys.index_select(0, nearest)
 
     def _contrast(self, neighbors: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-        """Eq. 3, mean over this rank's neighbours: each is to pick its own image's prediction among all of the batch.
-
-        Also the share of those that do.
-        """
-        everyone, own = dist.all_gather(at_least_fp32(p)), dist.own_rows(p)  # [N, D], [B]
+        """Return eq. 3, mean over this rank's neighbours, which must pick their image's prediction among all of the
+        batch; and the share of those that do."""
+        everyone, rows = dist.all_gather(at_least_fp32(p)), dist.own_rows(p)  # [N, D], [B]
         with torch.autocast(p.device.type, enabled=False):
             logits = neighbors.to(everyone.dtype) @ F.normalize(everyone, dim=-1).T / self.config.temperature  # [B, N]
-            hits = logits.detach().argmax(dim=1) == own
-            return F.cross_entropy(logits, own), hits.float().mean()
+            hits = logits.detach().argmax(dim=1) == rows
+            return F.cross_entropy(logits, rows), hits.float().mean()
 
-    def _projected(self, images: Tensor) -> Tensor:
-        """Projections of one view, which is normalised for itself."""
+    def _project(self, images: Tensor) -> Tensor:
+        """Return the projections of one view, normalised separately."""
         z: Tensor = self.projector(self.backbone(images))
         return z

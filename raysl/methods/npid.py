@@ -1,7 +1,7 @@
 """NPID: Unsupervised Feature Learning via Non-Parametric Instance Discrimination.
 
-Wu, Xiong, Yu and Lin 2018, arXiv 1805.01978. Each image is a class of its own, whose weights are its embedding as a
-memory bank remembers it: noise-contrastive estimation tells the image's row from rows of others.
+Wu, Xiong, Yu and Lin 2018, arXiv 1805.01978. Each image is a class of its own, whose weights are its embedding in a
+memory bank: noise-contrastive estimation tells the image's row from rows of other images.
 """
 
 import math
@@ -28,7 +28,7 @@ from raysl.transforms.recipes import Crops
 
 
 class NPID(Method):
-    """Recognition of each image among others in a memory bank."""
+    """Recognises each image among others in a memory bank."""
 
     logged: ClassVar[tuple[str, ...]] = ("contrastive_top1", *COLLAPSE)
 
@@ -42,14 +42,14 @@ class NPID(Method):
         output_dim: Width = 128
         """Width of the embeddings and of the bank, which takes 4 bytes times this for each image (section 4.2)."""
         num_negatives: Count = 4096
-        """Rows of the bank that an image is told from, drawn with replacement from all (section 3.2)."""
+        """Rows of the bank that an image is compared with, drawn with replacement (section 3.2)."""
         momentum: Momentum = 0.5
         """Share of a row of the bank that an update keeps."""
         projector_norm: bool = False
-        """Batch normalisation of the embeddings, without scale and shift, for small sets, where the direction that all
-        images share would outweigh what tells them apart; the paper has none."""
+        """Batch normalisation of the embeddings without scale and shift, for small datasets, where the direction that
+        all images share would dominate; the paper has none."""
         loss: Literal["nce", "self_normalised", "cross_entropy"] = "nce"
-        """Noise-contrastive estimation with a constant Z out of the first batch (section 3.2), the same with Z out of
+        """Noise-contrastive estimation with a constant Z from the first batch (section 3.2), the same with Z from
         each image's own negatives, or the cross entropy of picking the image's row."""
         views: Crops = field(
             default_factory=lambda: Crops(num=1, jitter=(0.4, 0.4, 0.4, 0.4), jitter_p=1.0, grayscale_p=0.0, blur_p=0.0)
@@ -62,11 +62,11 @@ class NPID(Method):
         super().__init__(setup, backbone)
         self.projector = self._head(backbone.feature_dim)
         self.bank = MemoryBank(setup.data.num_samples, self.config.output_dim)
-        self.register_buffer("log_norm", torch.zeros(()))  # log Z, from the first step on
+        self.register_buffer("log_norm", torch.zeros(()))  # log Z, set in the first step
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other numbers of views than one, and a dataset without a second image to tell from the first.
+        """Refuse other numbers of views than one, and a dataset of a single image.
 
         Raises:
             ConfigError: with the value and what to set instead.
@@ -78,13 +78,13 @@ class NPID(Method):
             )
         if num_views != 1:
             raise ConfigError(
-                f"method.views.num is {num_views}; {cls.__name__} compares one view with its memory: set it to 1"
+                f"method.views.num is {num_views}; {cls.__name__} compares one view with the memory bank: set it to 1"
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """NCE of this rank's images against rows of the bank (section 3.2, eq. 4 to 8)."""
+        """Return the NCE of this rank's images against rows of the bank (section 3.2, eq. 4 to 8)."""
         z = at_least_fp32(self.projector(self.backbone(batch.views["global"][:, 0])))  # [B, D]
-        picked = self._picked(batch, "npid.negatives")  # [B, 1 + K]
+        picked = self._sample_rows(batch, "npid.negatives")  # [B, 1 + K]
         rows = self.bank.rows(picked)  # [B, 1 + K, D]
         carry = {"z": z.detach()}
         if step.index == 0:
@@ -97,19 +97,19 @@ class NPID(Method):
         return StepOutput(loss, metrics, carry)
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """Remember the step's embeddings; of the first step also the constant Z, which stays."""
+        """Store the step's embeddings in the bank, and after the first step the constant Z."""
         if step.index == 0:
             self.log_norm.copy_(self._mean_norm(carry))
         self.bank.update(dist.all_gather(batch.index), dist.all_gather(carry["z"]), self.config.momentum)
 
     def _head(self, width: int) -> nn.Sequential:
-        """A linear layer to embeddings (section 4), perhaps normalised."""
+        """Return a linear layer to embeddings (section 4), optionally normalised."""
         dim, has_norm = self.config.output_dim, self.config.projector_norm
         norm: nn.Module = nn.BatchNorm1d(dim, affine=False) if has_norm else nn.Identity()
         return nn.Sequential(nn.Linear(width, dim, bias=not has_norm), norm)
 
-    def _picked(self, batch: Batch, slot: str) -> Tensor:
-        """Sample indices [B, 1 + K]: each image's own, and its own draw of all, which may have its own among them."""
+    def _sample_rows(self, batch: Batch, slot: str) -> Tensor:
+        """Return sample indices [B, 1 + K]: each image's index and K drawn from all images, possibly itself."""
         drawn = batch.random(slot).uniforms(self.config.num_negatives, 0.0, len(self.bank.bank))
         negatives = torch.from_numpy(drawn.astype(np.int64)).to(batch.index.device, non_blocking=True)
         return torch.cat([batch.index[:, None], negatives], dim=1)
@@ -124,14 +124,14 @@ class NPID(Method):
 
     @staticmethod
     def _mean_norm(carry: dict[str, Tensor]) -> Tensor:
-        """log Z: the mean of Z over the images of all ranks, section 3.2."""
-        found = dist.all_gather(carry["log_norms"])  # [N]
-        return torch.logsumexp(found, dim=0) - math.log(len(found))
+        """Return log Z, the mean of Z over the images of all ranks (section 3.2)."""
+        log_norms = dist.all_gather(carry["log_norms"])  # [N]
+        return torch.logsumexp(log_norms, dim=0) - math.log(len(log_norms))
 
     @staticmethod
     @torch.no_grad()
     def _accuracy(z: Tensor, rows: Tensor, picked: Tensor) -> Tensor:
-        """Share of images nearer to their own row than to each drawn row of another image."""
+        """Return the share of images nearer to their own row than to each drawn row of another image."""
         with torch.autocast(z.device.type, enabled=False):
             scores = torch.einsum("bkd,bd->bk", rows.to(z.dtype), z)  # [B, 1 + K], times the length of z
             others = scores[:, 1:].masked_fill(picked[:, 1:] == picked[:, :1], -torch.inf)

@@ -1,7 +1,7 @@
 """NPID++: instance discrimination with more negatives and more epochs.
 
-Misra and van der Maaten 2019, arXiv 1912.01991, section 4 ("NPID++"): what remains of PIRL when its transformed images
-are taken away, lambda 0, and so what it is compared with. The method is NPID (Wu et al. 2018, arXiv 1805.01978).
+Misra and van der Maaten 2019, arXiv 1912.01991, section 4 ("NPID++"): PIRL without its transformed images, lambda 0, as
+the baseline of its comparisons. The method is NPID (Wu et al. 2018, arXiv 1805.01978).
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from raysl.methods.npid import NPID
 
 
 class NPIDPlus(NPID):
-    """Recognition of each image among many others in a memory bank."""
+    """Recognises each image among many others in a memory bank."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(NPID.Config):
@@ -19,4 +19,4 @@ class NPIDPlus(NPID):
 
         name: str = "npid_plus"
         num_negatives: Count = 32000
-        """Rows of the bank that an image is told from, drawn with replacement from all (section 3)."""
+        """Rows of the bank that an image is compared with, drawn with replacement (section 3)."""

@@ -1,32 +1,33 @@
-"""What methods on patches ask of a backbone, and what they refuse before a process starts."""
+"""Patches and their masks, for methods on ViTs, and the checks of these methods before a process starts."""
 
 from raysl.config.sizes import setting_of
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.vit import ViT
 from raysl.plan.setup import Setup
+from raysl.transforms.masking import BlockMask
 
 
 def patch_size_of(setup: Setup, title: str) -> int:
-    """Side of the backbone's patches in pixels.
+    """Return the side of the backbone's patches in pixels.
 
     Args:
-        setup: of the run.
-        title: what the method is called.
+        setup: facts and settings of the run.
+        title: name of the method.
 
     Raises:
-        ConfigError: if the backbone has none.
+        ConfigError: if the backbone has no patches.
     """
     if setup.backbone.patch_size is None:
         raise ConfigError(
-            f"backbone {setup.config.backbone.name!r} has no patches, and {title} hides some of them; "
+            f"backbone {setup.config.backbone.name!r} has no patches, and {title} masks some of them; "
             "set backbone=vit, or another TokenBackbone"
         )
     return setup.backbone.patch_size
 
 
 def grid_side(setup: Setup, title: str) -> int:
-    """Patches along a side of the views of `Config.views`; the arguments are those of `patch_size_of`.
+    """Return the number of patches along a side of `Config.views`; arguments are those of `patch_size_of`.
 
     Raises:
         ConfigError: if the backbone has no patches, or they do not cover a view exactly.
@@ -43,7 +44,7 @@ def grid_side(setup: Setup, title: str) -> int:
 
 
 def check_small_views(setup: Setup, title: str) -> None:
-    """Refuse small views that patches do not cover exactly; the arguments are those of `patch_size_of`.
+    """Refuse small views that patches do not cover exactly; arguments are those of `patch_size_of`.
 
     Raises:
         ConfigError: with the numbers and what to set instead.
@@ -58,10 +59,10 @@ def check_small_views(setup: Setup, title: str) -> None:
 
 
 def need_mask_token(setup: Setup, title: str) -> None:
-    """Refuse a ViT that has no token to stand in for masked patches.
+    """Refuse a ViT without a token for masked patches.
 
     Raises:
-        ConfigError: in that case.
+        ConfigError: with the setting.
     """
     backbone = setup.config.backbone
     if isinstance(backbone, ViT.Config) and not backbone.mask_token:
@@ -72,11 +73,52 @@ def need_mask_token(setup: Setup, title: str) -> None:
 
 
 def token_backbone(backbone: Backbone) -> TokenBackbone:
-    """The same backbone, known to have tokens.
+    """Return the same backbone, typed as one with tokens.
 
     Raises:
-        TypeError: if it has a patch size alone.
+        TypeError: if it has a patch size but no tokens.
     """
     if not isinstance(backbone, TokenBackbone):
-        raise TypeError(f"{type(backbone).__name__} has a patch_size, and is no TokenBackbone; derive it from that")
+        raise TypeError(f"{type(backbone).__name__} has a patch_size and is not a TokenBackbone; derive it from that")
     return backbone
+
+
+def block_mask(setup: Setup, title: str, min_block: int | None = None) -> BlockMask:
+    """Return the mask of large views: none for half of them, else blocks that cover a share in `method.mask_share`.
+
+    Args:
+        setup: facts and settings of the run.
+        title: name of the method.
+        min_block: patches in the smallest block; None for a ninth of a view's, as in BEiT.
+
+    Raises:
+        ConfigError: if the backbone has no patches.
+    """
+    low, high = setup.method.mask_share
+    ratios = ((0.0, 0.0), ((low + high) / 2, (high - low) / 2))
+    return BlockMask(
+        patch_size=patch_size_of(setup, title), ratios=ratios, aspect=setup.method.mask_aspect, min_block=min_block
+    )
+
+
+def most_masked(setup: Setup, title: str) -> int:
+    """Return the largest number of masked patches in a large view; arguments are those of `block_mask`."""
+    return block_mask(setup, title).most_masked(grid_side(setup, title) ** 2)
+
+
+def check_block_masks(setup: Setup, title: str) -> None:
+    """Refuse backbones without patches or mask token, views that patches do not cover, and empty masks.
+
+    Arguments are those of `block_mask`.
+
+    Raises:
+        ConfigError: with the numbers and what to set instead.
+    """
+    side = grid_side(setup, title)
+    need_mask_token(setup, title)
+    check_small_views(setup, title)
+    if most_masked(setup, title) < 1:
+        raise ConfigError(
+            f"method.mask_share={list(setup.method.mask_share)} masks none of the {side**2} patches of a large view; "
+            "give larger shares, or smaller patches"
+        )

@@ -1,7 +1,7 @@
 """PIRL: Self-Supervised Learning of Pretext-Invariant Representations.
 
-Misra and van der Maaten 2019, arXiv 1912.01991. An image and its shuffled jigsaw tiles are both to be recognised by
-what a memory bank remembers of the image: the representation is to be the same whatever the transformation was.
+Misra and van der Maaten 2019, arXiv 1912.01991. An image and its shuffled jigsaw tiles must both match the image's
+row in a memory bank, so that the representation does not depend on the transformation.
 """
 
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 @dataclass(frozen=True, kw_only=True)
 class ImageAndTiles(Crops):
-    """A crop of an image, and the shuffled tiles of another crop, each with colours of its own."""
+    """A crop of an image, and the shuffled tiles of another crop, each with its own colours."""
 
     square: Annotated[int, Within(6, 16_384), WithViews(is_seen=False)] = 255
     """Side of the crop that is cut into tiles, in pixels (section 2.3); follows `size` in proportion unless it is
@@ -43,12 +43,12 @@ class ImageAndTiles(Crops):
     tile_size: Annotated[int, Within(2, 5461), WithViews()] = 64
     """Side of the tile inside each cell, in pixels (section 2.3)."""
     tile_jitter: Annotated[int, Within(1, 5460), WithViews(is_seen=False)] = 21
-    """Places of a tile along each axis of its cell."""
+    """Positions of a tile along each axis of its cell."""
     photometric_p: Share = 0.66
     """Probability of posterising, sharpening, solarising and stretching the contrast, as in VISSL's transforms."""
 
     def recipe(self, mask: Mask | None = None) -> ViewRecipe:
-        """The groups "global" of the image, and "patches" of its grid**2 tiles in an order that nobody tells.
+        """Return the groups "global" of the image, and "patches" of its grid**2 tiles in an unknown order.
 
         Raises:
             ValueError: if the settings make no view, such as tiles that do not fit into their cells.
@@ -64,23 +64,22 @@ class ImageAndTiles(Crops):
 
 
 class PIRL(NPID):
-    """Recognition of each image, and of its tiles, among others in a memory bank of images."""
+    """Recognises each image, and its tiles, among others in a memory bank of images."""
 
     logged = ("contrastive_top1", "tiles_top1", *COLLAPSE)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(NPID.Config):
-        """The paper's ImageNet settings (section 3), where they are not NPID's: the same temperature, width and share
-        of a bank's row that an update keeps."""
+        """The paper's ImageNet settings (section 3); temperature, width and momentum are those of NPID."""
 
         name: str = "pirl"
         tiles_weight: Share = 0.5
         """Weight lambda of the tiles' term; the image's has the rest, and 0 is NPID++ (eq. 5)."""
         num_negatives: Count = 32000
-        """Rows of the bank that an image or its tiles are told from, drawn anew for each from all (section 3)."""
+        """Rows of the bank that an image or its tiles are compared with, drawn for each (section 3)."""
         loss: Literal["nce", "self_normalised", "cross_entropy"] = "self_normalised"
-        """Noise-contrastive estimation with Z out of each image's own negatives (eq. 3 and 4), or with a constant out
-        of the first batch as in NPID and VISSL (nce), or the cross entropy of picking the image's row."""
+        """Noise-contrastive estimation with Z from each image's own negatives (eq. 3 and 4), or with a constant from
+        the first batch as in NPID and VISSL (nce), or the cross entropy of picking the image's row."""
         views: ImageAndTiles = field(
             default_factory=lambda: ImageAndTiles(num=1, jitter=(0.4, 0.4, 0.4, 0.2), jitter_p=1.0, blur_p=0.0)
         )
@@ -93,11 +92,11 @@ class PIRL(NPID):
         self.tiles_projector = self._head(num_tiles * dim)
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Equation 5: both terms compare with the bank's row of the image, m_I, and rows of others."""
+        """Return equation 5: both terms compare with the bank's row of the image, m_I, and rows of other images."""
         config = self.config
         image = at_least_fp32(self.projector(self.backbone(batch.views["global"][:, 0])))  # [B, P], f(v_I)
-        tiles = at_least_fp32(self._of_tiles(batch.views["patches"]))  # [B, P], g(v_I^t)
-        for_tiles, for_image = (self._picked(batch, slot) for slot in ("pirl.tiles", "pirl.image"))  # [B, 1 + K]
+        tiles = at_least_fp32(self._embed_tiles(batch.views["patches"]))  # [B, P], g(v_I^t)
+        for_tiles, for_image = (self._sample_rows(batch, slot) for slot in ("pirl.tiles", "pirl.image"))  # [B, 1 + K]
         tiles_rows, image_rows = self.bank.rows(for_tiles), self.bank.rows(for_image)  # [B, 1 + K, P]
         carry, log_norm = {"z": image.detach()}, self.log_norm
         if step.index == 0:
@@ -112,9 +111,9 @@ class PIRL(NPID):
         }
         return StepOutput(loss, metrics, carry)
 
-    def _of_tiles(self, tiles: Tensor) -> Tensor:
-        """Embeddings [B, P] of tiles [B, T, C, H, W]: each by itself, then all side by side in the order they came."""
+    def _embed_tiles(self, tiles: Tensor) -> Tensor:
+        """Return embeddings [B, P] of tiles [B, T, C, H, W]: each is projected, then all are concatenated in order."""
         h = self.backbone(tiles.flatten(0, 1))  # [B*T, D]
-        side_by_side = self.tile_projector(h).unflatten(0, tiles.shape[:2]).flatten(1)  # [B, T*P]
-        embeddings: Tensor = self.tiles_projector(side_by_side)
+        concatenated = self.tile_projector(h).unflatten(0, tiles.shape[:2]).flatten(1)  # [B, T*P]
+        embeddings: Tensor = self.tiles_projector(concatenated)
         return embeddings

@@ -1,4 +1,4 @@
-"""A method on its device, as the settings of `train` want it computed and spread over ranks."""
+"""Place a method on its device, computed and distributed as `train` says."""
 
 import platform
 import shutil
@@ -18,15 +18,15 @@ from raysl.nn.recompute import recompute
 
 
 def check_place(train: TrainConfig, method_class: type[Method], units: Collection[str]) -> None:
-    """Refuse settings that do not go together, on the driver.
+    """Refuse contradictory settings, on the driver.
 
     Args:
         train: settings.
-        method_class: of the run.
+        method_class: class of the method.
         units: names of `Backbone.units` of its backbone.
 
     Raises:
-        ConfigError: with what would work.
+        ConfigError: with what to set instead.
     """
     for name in () if train.recompute == "all" else train.recompute:
         if name not in units:
@@ -62,9 +62,10 @@ def check_place(train: TrainConfig, method_class: type[Method], units: Collectio
 
 
 def place(method: Method, train: TrainConfig, device: torch.device) -> None:
-    """Change a method in place; every rank calls it, before its optimizer is made."""
+    """Move and change a method in place; every rank calls it before it builds the optimizer."""
     is_sharded = train.parallel == "fsdp" and dist.world() > 1
-    if not is_sharded:  # else one part after another, so that it never lies there whole
+    # A sharded method moves part by part instead, so that no device ever holds all of it.
+    if not is_sharded:
         method.to(device)
     is_last = device.type == "cuda" if train.channels_last is None else train.channels_last
     if is_last and not is_sharded:
@@ -79,11 +80,10 @@ def place(method: Method, train: TrainConfig, device: torch.device) -> None:
 
 
 def prepare_device(train: TrainConfig, device: torch.device) -> None:
-    """Tell torch, for this process, what products and convolutions of fp32 tensors may be made of.
+    """Set the precision of products and convolutions of fp32 tensors in this process.
 
     Raises:
-        ConfigError: if the device has no such precision, or none that `train.precision` asks for, or there is nothing
-            to compile with.
+        ConfigError: if the device lacks this precision or that of `train.precision`, or a compiler is missing.
     """
     is_on_gpu = device.type == "cuda"
     if train.precision == "bf16" and is_on_gpu and not torch.cuda.is_bf16_supported(including_emulation=False):
@@ -105,21 +105,21 @@ def prepare_device(train: TrainConfig, device: torch.device) -> None:
 
 
 def _units(method: nn.Module) -> Iterator[dict[str, list[nn.Module]]]:
-    """Of each backbone in a method: the student's, and a teacher's."""
+    """Yield the units of each backbone in a method: the student's, and a teacher's."""
     return (module.units() for module in method.modules() if isinstance(module, Backbone))
 
 
 def _recomputed_units(method: nn.Module, train: TrainConfig) -> list[nn.Module]:
-    """Those asked for; a teacher, which keeps no activations, may have other stages than the student."""
-    found: list[nn.Module] = []
+    """Return the configured units; a teacher, which stores no activations, may have other stages than the student."""
+    recomputed: list[nn.Module] = []
     for units in _units(method):
         names = units if train.recompute == "all" else train.recompute
-        found += [unit for name in names for unit in units.get(name, ())]
-    return found
+        recomputed += [unit for name in names for unit in units.get(name, ())]
+    return recomputed
 
 
 def _group(train: TrainConfig) -> dist.Group | None:
-    """The ranks that normalise together."""
+    """Return the ranks that normalise together."""
     if train.sync_bn_ranks is None:
         return None
     if train.sync_bn_ranks == "node":

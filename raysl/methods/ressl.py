@@ -1,7 +1,7 @@
 """ReSSL: Relational Self-Supervised Learning with Weak Augmentation.
 
-Zheng, You, Wang, Qian, Zhang, Wang and Xu 2021, arXiv 2107.09282. How similar a strongly distorted view is to each of a
-queue of other images is to agree with how similar a teacher finds the same image, which it sees hardly distorted.
+Zheng, You, Wang, Qian, Zhang, Wang and Xu 2021, arXiv 2107.09282. The similarities of a strongly distorted view to a
+queue of other images must agree with those that a teacher computes from a weakly distorted view of the same image.
 """
 
 from dataclasses import dataclass, field, replace
@@ -20,11 +20,11 @@ from raysl.losses import at_least_fp32
 from raysl.methods.checks import check_queue
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.batch_norm import in_shuffled_order
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.ema import Teacher
 from raysl.nn.heads import mlp
 from raysl.nn.queue import Queue
-from raysl.nn.shuffle import in_shuffled_order
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.masking import Mask
@@ -34,15 +34,15 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 @dataclass(frozen=True, kw_only=True)
 class WeakAndStrongCrops(Crops):
-    """A crop that is mirrored at times and no more, in the group "weak"; crops with all distortions in "global"."""
+    """A crop with at most a mirroring in the group "weak", and crops with all distortions in "global"."""
 
     num: NumViews = 1
-    """Strongly distorted views of each image."""
+    """Number of strongly distorted views of each image."""
     weak_affine_p: Share = 0.0
     """Probability of the affine map of the weak view; the paper has none."""
 
     def recipe(self, mask: Mask | None = None) -> ViewRecipe:
-        """The groups "weak" and "global".
+        """Return the groups "weak" and "global".
 
         Raises:
             ValueError: if the settings make no view.
@@ -53,7 +53,7 @@ class WeakAndStrongCrops(Crops):
 
 
 class ReSSL(Method):
-    """Agreement of relations to a queue of other images."""
+    """Matches a teacher's similarities to a queue of other images."""
 
     logged = ("neighbor_top1", *COLLAPSE)
 
@@ -71,9 +71,9 @@ class ReSSL(Method):
         output_dim: Width = 512
         """Width of the embeddings (section 4)."""
         projector_norm: bool = False
-        """Batch normalisation in front of the ReLU of the projector; the authors' code has none."""
+        """Batch normalisation before the ReLU of the projector; the authors' code has none."""
         queue_size: Count = 131072
-        """The teacher's embeddings that views are compared with (section 4)."""
+        """Number of the teacher's embeddings to compare views with (section 4)."""
         momentum: Momentum = 0.999
         """Share of the teacher that an update keeps (section 4)."""
         teacher_bn: Literal["shuffle", "plain"] = "shuffle"
@@ -93,8 +93,8 @@ class ReSSL(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse a teacher that is less sure than its student, one whose normalisation is not that of `train.sync_bn`,
-        and a queue that no batch fits in.
+        """Refuse a teacher less sharp than its student, a normalisation of it that contradicts `train.sync_bn`, and a
+        queue smaller than a batch.
 
         Raises:
             ConfigError: with the values and what to set instead.
@@ -103,11 +103,11 @@ class ReSSL(Method):
         if method.teacher_temperature >= method.temperature:
             raise ConfigError(
                 f"method.teacher_temperature is {method.teacher_temperature} and method.temperature "
-                f"{method.temperature}; the teacher's relations are to be the sharper ones: set it below, 0.04 in the "
-                "paper"
+                f"{method.temperature}; the teacher's relations must be sharper: set it below, 0.04 in the paper"
             )
         train = setup.config.train
-        if method.teacher_bn == "shuffle" and train.sync_bn and train.workers > 1:  # one worker's rows are all rows
+        # With one worker both statistics are the same.
+        if method.teacher_bn == "shuffle" and train.sync_bn and train.workers > 1:
             raise ConfigError(
                 "method.teacher_bn=shuffle is for statistics of each worker's rows, and train.sync_bn=true takes those "
                 "of all; set train.sync_bn=false, or method.teacher_bn=plain"
@@ -115,11 +115,11 @@ class ReSSL(Method):
         check_queue(setup, "embeddings would leave before they were compared")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Algorithm 1: the cross entropy between the teacher's relations and the student's."""
+        """Return the cross entropy between the teacher's relations and the student's (algorithm 1)."""
         strong, weak = batch.views["global"], batch.views["weak"][:, 0]  # [B, V, C, H, W], [B, C, H, W]
         h = self.backbone(strong.flatten(0, 1))  # [B*V, H]
         z = F.normalize(at_least_fp32(self.projector(h).unflatten(0, strong.shape[:2])), dim=-1)  # [B, V, D]
-        z_teacher = F.normalize(at_least_fp32(self._projected(weak, batch)), dim=-1)  # [B, D], without gradients
+        z_teacher = F.normalize(at_least_fp32(self._teach(weak, batch)), dim=-1)  # [B, D], without gradients
         with torch.autocast(z.device.type, enabled=False):
             keys = self.queue.keys.to(z.dtype)  # [Q, D]
             student, teacher = z @ keys.T, (z_teacher @ keys.T)[:, None]  # [B, V, Q], [B, 1, Q]
@@ -135,8 +135,8 @@ class ReSSL(Method):
         self.teacher.update(self._student(), self.config.momentum)
         self.queue.push(dist.all_gather(carry["z"]))
 
-    def _projected(self, images: Tensor, batch: Batch) -> Tensor:
-        """The teacher's projections of this rank's images [B, D]."""
+    def _teach(self, images: Tensor, batch: Batch) -> Tensor:
+        """Return the teacher's projections of this rank's images [B, D]."""
         if self.config.teacher_bn == "shuffle":
             return in_shuffled_order(self.teacher, images, batch, "ressl.shuffle")
         z: Tensor = self.teacher(images)

@@ -1,7 +1,7 @@
 """RotNet: Unsupervised Representation Learning by Predicting Image Rotations.
 
 Gidaris, Singh and Komodakis 2018, arXiv 1803.07728. Images are turned by 0, 90, 180 or 270 degrees, and a linear
-classifier on the backbone says by how much.
+classifier on the backbone predicts by how much.
 """
 
 from dataclasses import dataclass, field
@@ -30,10 +30,10 @@ NUM_TURNS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class TurnedCrops(Crops):
-    """Crops, each turned by a multiple of 90 degrees after all else, so that nothing is left black.
+    """Crops, each finally turned by a multiple of 90 degrees, which leaves no black corners.
 
-    The paper's code mirrors before it turns, too. VISSL mirrors afterwards, which makes turns by 90 and 270 degrees of
-    images that could as well be mirrored look alike.
+    As in the paper's code, images are mirrored before they are turned. VISSL mirrors afterwards, which makes turns by
+    90 and 270 degrees of symmetric images look alike.
     """
 
     num: NumViews = 1
@@ -50,18 +50,18 @@ class TurnedCrops(Crops):
 
 
 class RotNet(Method):
-    """Recognition of turns by quarters."""
+    """Recognises quarter turns."""
 
     logged = ("rotation_top1", *COLLAPSE)
     evaluated = ("rotation_top1",)
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
-        """The paper's method has no numbers of its own but the four turns (section 2.2)."""
+        """The paper's method has no settings but the four turns (section 2.2)."""
 
         name: str = "rotnet"
         views: TurnedCrops = field(default_factory=TurnedCrops)
-        """A crop, mirrored by half and turned (section 3.2)."""
+        """A crop, mirrored with probability 1/2 and turned (section 3.2)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -69,7 +69,7 @@ class RotNet(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse an affine map that turns images by more than what sets the four turns apart, and vertical flips.
+        """Refuse an affine map whose rotation confuses the four turns, and vertical flips.
 
         Raises:
             ConfigError: with the value and what to set instead.
@@ -77,10 +77,9 @@ class RotNet(Method):
         views = setup.method.views
         if views.affine_p > 0 and views.degrees >= 45:
             raise ConfigError(
-                f"method.views.degrees is {views.degrees:g}; RotNet tells turns by 90 degrees apart, which turns by 45 "
-                "either way mix up: set it below 45"
+                f"method.views.degrees is {views.degrees:g}; RotNet distinguishes turns by 90 degrees, which rotations "
+                "by 45 either way confuse: set it below 45"
             )
-
         if views.vertical_flip > 0:
             raise ConfigError(
                 f"method.views.vertical_flip is {views.vertical_flip:g}; RotNet predicts how an image was turned, "
@@ -88,8 +87,8 @@ class RotNet(Method):
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Cross entropy of the turns of this rank's images (equation 2)."""
-        h, logits, turns = self._classified(batch)
+        """Return the cross entropy of the turns of this rank's images (equation 2)."""
+        h, logits, turns = self._classify(batch)
         loss = F.cross_entropy(logits, turns)
         hits = 100 * (logits.argmax(dim=1) == turns).float().mean()
         per_image = h.view(len(batch), -1, h.shape[1])  # [B, V, D]
@@ -97,12 +96,12 @@ class RotNet(Method):
 
     @torch.no_grad()
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
-        """Share of an image's views whose turn is recognised, in percent [B]."""
-        _, logits, turns = self._classified(batch)
+        """Return the share of an image's views whose turn is recognised, in percent [B]."""
+        _, logits, turns = self._classify(batch)
         hits = (logits.argmax(dim=1) == turns).float()
         return {"rotation_top1": 100 * hits.view(len(batch), -1).mean(dim=1)}
 
-    def _classified(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Features [B*V, D], logits [B*V, 4] and the true quarters [B*V]."""
+    def _classify(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features [B*V, D], logits [B*V, 4] and the true quarters [B*V]."""
         h = self.backbone(batch.views["global"].flatten(0, 1))
         return h, at_least_fp32(self.classifier(h)), batch.extras["global.rotation"].flatten()

@@ -20,14 +20,14 @@ from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import OutputNorm, mlp
-from raysl.nn.multi_crop import multi_crop
+from raysl.nn.views import multi_crop
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import MultiCrop
 
 
 class SimCLR(Method):
-    """Contrast of views against the whole global batch."""
+    """Contrasts views with the whole global batch."""
 
     logged = ("contrastive_top1", *COLLAPSE)
 
@@ -37,18 +37,18 @@ class SimCLR(Method):
 
         name: str = "simclr"
         temperature: Temperature = 0.1
-        """Divides the cosines; smaller is harder on near negatives (section 5.1, table 5)."""
+        """Divides the cosines; smaller values weigh near negatives more (section 5.1, table 5)."""
         hidden_dim: Width = 2048
         """Width of the projector's hidden layer (section 4.2)."""
         output_dim: Width = 128
         """Width of the embeddings that the loss compares (section 4.2, figure 8)."""
         projector_norm: bool = True
-        """Batch normalisation in front of the projector's ReLU (the authors' code, model_util.py)."""
+        """Batch normalisation before the projector's ReLU (the authors' code, model_util.py)."""
         output_norm: OutputNorm = "scale"
         """Batch normalisation of the embeddings: none, plain, with a scale (the authors' code), or affine, with a scale
         and a shift."""
         views: MultiCrop = field(default_factory=lambda: MultiCrop(min_scale=0.08, num_local=0))
-        """Two crops drawn alike, with the colours and the blur of section 3 and appendix A."""
+        """Two crops drawn the same way, with the colours and the blur of section 3 and appendix A."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -70,7 +70,7 @@ class SimCLR(Method):
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """The loss of this rank's images against the whole global batch, algorithm 1."""
+        """Return the loss of this rank's images against the whole global batch (algorithm 1)."""
         h = multi_crop(self.backbone, batch.views)  # [B, V, D]
         z = at_least_fp32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2]))  # [B, V, P]
         z_all, rows = dist.all_gather(z), dist.own_rows(z)  # [N, V, P], [B]
@@ -81,5 +81,5 @@ class SimCLR(Method):
         return StepOutput(self._loss(z, z_all, rows, batch), metrics)
 
     def _loss(self, z: Tensor, z_all: Tensor, rows: Tensor, batch: Batch) -> Tensor:
-        """NT-Xent, equation 1."""
+        """Return NT-Xent (equation 1)."""
         return nt_xent(z, z_all, rows, self.config.temperature)

@@ -1,7 +1,7 @@
 """SimMIM: A Simple Framework for Masked Image Modeling.
 
-Xie, Zhang, Cao, Lin, Bao, Yao, Dai and Hu 2021, arXiv 2111.09886. A learned token stands in for large squares of an
-image, the ViT sees it and the rest, and one linear layer makes the hidden pixels of what comes out. The paper's
+Xie, Zhang, Cao, Lin, Bao, Yao, Dai and Hu 2021, arXiv 2111.09886. A learned token replaces large squares of an image,
+and one linear layer on the ViT's output predicts the hidden pixels. The paper's
 ViT-B has relative position biases; here positions are those of `backbone.position`.
 """
 
@@ -28,7 +28,7 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 
 class SimMIM(Method):
-    """Pixels of masked squares from all tokens, by a linear layer."""
+    """Predicts the pixels of masked squares from tokens by a linear layer."""
 
     logged = COLLAPSE
 
@@ -38,14 +38,14 @@ class SimMIM(Method):
 
         name: str = "simmim"
         mask_size: Side = 32
-        """Side of the squares that are masked whole, in pixels: a multiple of the backbone's patches that divides the
-        views (section 3.2, table 1)."""
+        """Side of the masked squares in pixels: a multiple of the backbone's patches that divides the views (section
+        3.2, table 1)."""
         mask_ratio: Annotated[float, Within(0, 1, above=True, below=True)] = 0.6
-        """Share of the squares that are masked, up to the next whole number (section 3.2, table 1)."""
+        """Masked share of the squares, rounded up to a number of squares (section 3.2, table 1)."""
         views: Crops = field(
             default_factory=lambda: Crops(num=1, min_scale=0.67, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0)
         )
-        """One crop of at least two thirds, mirrored by half, without colours (section 4.1)."""
+        """One crop of at least two thirds, mirrored with probability 1/2, without colours (section 4.1)."""
 
     backbone: TokenBackbone
 
@@ -55,8 +55,8 @@ class SimMIM(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones without patches or a token for masked ones, and squares that do not go with both patches
-        and views, or are all masked.
+        """Refuse backbones without patches or a token for masked ones, and squares that do not fit both patches and
+        views, or are all masked.
 
         Raises:
             ConfigError: with the numbers and what to set instead.
@@ -80,12 +80,12 @@ class SimMIM(Method):
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:
-        """The views of `Config.views`, each with its mask."""
+        """Return the views of `Config.views`, each with a mask."""
         views: Crops = setup.method.views
         return views.recipe(_mask(setup))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Absolute error of the masked pixels (section 3.4)."""
+        """Return the absolute error of the masked pixels (section 3.4)."""
         images = batch.views["global"].flatten(0, 1)  # [B*V, C, H, W]
         mask = batch.extras["global.mask"].flatten(0, 1)  # [B*V, h, w]
         tokens = self.backbone.tokens(images, mask)[:, self.backbone.num_prefix_tokens :]  # [B*V, L, D]
@@ -96,6 +96,6 @@ class SimMIM(Method):
 
 
 def _mask(setup: Setup) -> UnitMask:
-    """The mask of each view."""
+    """Return the mask of each view."""
     config = setup.method
     return UnitMask(patch_size=patch_size_of(setup, "SimMIM"), unit_size=config.mask_size, ratio=config.mask_ratio)

@@ -1,8 +1,8 @@
 """SimSiam: Exploring Simple Siamese Representation Learning.
 
-Chen and He 2020, arXiv 2011.10566. One network sees both views of an image, and a predictor on one side is to agree
-with the projection on the other, through which no gradient flows. That stop alone prevents collapse: there are no
-negatives and no slow copy.
+Chen and He 2020, arXiv 2011.10566. One network sees both views of an image, and a predictor on one side must match
+the projection on the other, through which no gradient flows. This stop alone prevents collapse: there are no negatives
+and no slow copy.
 """
 
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from raysl.transforms.recipes import Crops
 
 
 class SimSiam(Method):
-    """Agreement of a prediction with the other view's projection, held still."""
+    """Predicts the other view's projection, through which no gradient flows."""
 
     logged = ("agreement", *COLLAPSE)
 
@@ -43,10 +43,9 @@ class SimSiam(Method):
         predictor_dim: Width = 512
         """Width of the predictor's hidden layer, a bottleneck (section 3; section 4.3 and appendix B)."""
         constant_predictor_lr: bool = True
-        """Let the predictor learn at the peak of the rate all along, while that of all else falls (section 4.2, table
-        1c)."""
+        """Keep the predictor's learning rate at its peak, while all others fall (section 4.2, table 1c)."""
         views: Crops = field(default_factory=lambda: Crops(min_scale=0.2, jitter=(0.4, 0.4, 0.4, 0.1)))
-        """Two crops drawn alike (appendix A, "Data augmentation")."""
+        """Two crops drawn the same way (appendix A, "Data augmentation")."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -57,7 +56,7 @@ class SimSiam(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other numbers of views than two, and a batch that has no statistics.
+        """Refuse numbers of views other than two, and a batch too small for statistics.
 
         Raises:
             ConfigError: with the value and what to set instead.
@@ -66,9 +65,9 @@ class SimSiam(Method):
         check_batch(setup, "the projector normalises over the batch")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Eq. 4: half the sum of both directions, each without a gradient into what is predicted (algorithm 1)."""
+        """Return eq. 4: the mean of both directions, each without a gradient into its target (algorithm 1)."""
         first, second = batch.views["global"].unbind(1)  # [B, C, H, W] each
-        z_first, z_second = self._projected(first), self._projected(second)  # [B, D]
+        z_first, z_second = self._project(first), self._project(second)  # [B, D]
         p_first, p_second = self.predictor(z_first), self.predictor(z_second)  # [B, D]
         one_way = negative_cosine(p_first, z_second.detach())  # eq. 3
         other_way = negative_cosine(p_second, z_first.detach())
@@ -76,19 +75,19 @@ class SimSiam(Method):
         return StepOutput(loss, {"agreement": -loss.detach(), **collapse(dist.all_gather(z_first.detach()))})
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """The usual groups, each parted into the predictor's parameters, whose rate is constant, and the others."""
+        """Return the usual groups, each split into the predictor's parameters, whose rate is constant, and others."""
         groups = split_groups(self, optim)
         if not self.config.constant_predictor_lr:
             return groups
         predictor = {id(parameter) for parameter in self.predictor.parameters()}
-        parted = []
+        parts = []
         for group in groups:
             for is_constant in (False, True):
                 params = [parameter for parameter in group["params"] if (id(parameter) in predictor) == is_constant]
-                parted.append({**group, "params": params, "is_lr_constant": is_constant})
-        return [group for group in parted if group["params"]]
+                parts.append({**group, "params": params, "is_lr_constant": is_constant})
+        return [group for group in parts if group["params"]]
 
-    def _projected(self, images: Tensor) -> Tensor:
-        """Projections of one view, which is normalised for itself, as in the paper's code."""
+    def _project(self, images: Tensor) -> Tensor:
+        """Return the projections of one view, normalised separately, as in the paper's code."""
         z: Tensor = self.projector(self.backbone(images))
         return z

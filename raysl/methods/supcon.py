@@ -23,10 +23,10 @@ from raysl.transforms.transform import Transform
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyCrops(MultiCrop):
-    """Crops under a learned policy, besides or in place of SimCLR's colours and blur."""
+    """Crops under a learned policy, with or without SimCLR's colours and blur."""
 
     policy: Literal["imagenet", "cifar10", "svhn"] | None = None
-    """AutoAugment (Cubuk et al. 2019) as it was learned on this data. Default: none."""
+    """AutoAugment (Cubuk et al. 2019) as learned on this dataset. Default: none."""
 
     def _chain(self) -> tuple[Transform, ...]:
         chain = super()._chain()
@@ -34,7 +34,7 @@ class PolicyCrops(MultiCrop):
 
 
 class SupCon(SimCLR):
-    """Contrast of views against the whole global batch, with the labels' help."""
+    """Contrasts views with the whole global batch, with labels."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SimCLR.Config):
@@ -42,7 +42,7 @@ class SupCon(SimCLR):
 
         name: str = "supcon"
         projector_norm: bool = False
-        """Batch normalisation in front of the projector's ReLU; the authors' code has none."""
+        """Batch normalisation before the projector's ReLU; the authors' code has none."""
         output_norm: OutputNorm = "none"
         """Batch normalisation of the embeddings: none, as in the authors' code, plain, with a scale, or affine, with a
         scale and a shift."""
@@ -51,7 +51,7 @@ class SupCon(SimCLR):
                 min_scale=0.08, num_local=0, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0, policy="imagenet"
             )
         )
-        """Two crops drawn alike under AutoAugment (section 4.1, table 3)."""
+        """Two crops drawn the same way under AutoAugment (section 4.1, table 3)."""
 
     @classmethod
     def check(cls, setup: Setup) -> None:
@@ -68,5 +68,5 @@ class SupCon(SimCLR):
             )
 
     def _loss(self, z: Tensor, z_all: Tensor, rows: Tensor, batch: Batch) -> Tensor:
-        """Equation 2."""
+        """Return equation 2."""
         return sup_con(z, z_all, rows, dist.all_gather(batch.label), self.config.temperature)

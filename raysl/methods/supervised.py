@@ -1,7 +1,7 @@
 """Supervised: Deep Residual Learning for Image Recognition, and what labels are trained with since.
 
-He, Zhang, Ren and Sun 2015, arXiv 1512.03385. A linear classifier on the backbone names the class of an image: the
-baseline that methods without labels are held against. The views are those of Goyal et al. 2017 (Accurate, Large
+He, Zhang, Ren and Sun 2015, arXiv 1512.03385. A linear classifier on the backbone predicts the class of an image:
+the baseline for methods without labels. The views are those of Goyal et al. 2017 (Accurate, Large
 Minibatch SGD, arXiv 1706.02677); label smoothing, mixup and CutMix may be added.
 """
 
@@ -20,9 +20,8 @@ from raysl.losses import at_least_fp32, one_hot, smoothed, soft_binary_cross_ent
 from raysl.methods.checks import check_heads
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.classifiers import ClassifierKind, classifier
+from raysl.nn.classifiers import ClassifierKind, StageHead, StageHeads, classifier
 from raysl.nn.collapse import COLLAPSE, collapse
-from raysl.nn.stage_heads import StageHead, StageHeads
 from raysl.optim.groups import split_groups, with_lr_scales
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -31,41 +30,41 @@ from raysl.transforms.recipes import Crops
 
 
 class Supervised(Method):
-    """Classification by labels: one of each image, or several where the dataset has several."""
+    """Classifies images by labels, one per image or several if the dataset has several."""
 
     logged = ("top1", *COLLAPSE)
     evaluated = ("top1", "top5")
 
     @dataclass(frozen=True, kw_only=True)
     class Config(MethodConfig):
-        """The settings of Goyal et al. 2017 (section 5.1), where nothing is smoothed or mixed."""
+        """The settings of Goyal et al. 2017 (section 5.1), without smoothing or mixing."""
 
         name: str = "supervised"
         label_smoothing: Annotated[float, Within(0, 1, below=True)] = 0.0
         """Share of a label that is spread over all classes (Szegedy et al. 2015, arXiv 1512.00567, section 7); several
-        labels of an image stay as they are."""
+        labels of an image are not smoothed."""
         mixup: Amount = 0.0
         """Mixup with shares of Beta(mixup, mixup) (Zhang et al. 2017, arXiv 1710.09412, eq. 1); 0: none."""
         cutmix: Amount = 0.0
         """CutMix with shares of Beta(cutmix, cutmix) (Yun et al. 2019, arXiv 1905.04899, eq. 1 and 2); 0: none."""
         mix_p: Share = 1.0
-        """Probability that an image is mixed at all, where mixup or cutmix is above 0."""
+        """Probability that an image is mixed, if mixup or cutmix is above 0."""
         cutmix_p: Share = 0.5
-        """Probability that it is CutMix, where both are above 0."""
+        """Probability of CutMix for a mixed image, if both are above 0."""
         mix_by: Literal["image", "batch"] = "batch"
         """One draw for the whole batch, as in the code of both papers, or one for each image."""
         classifier: ClassifierKind = "linear"
-        """What names the classes: a linear layer (linear); one behind batch normalisation, as in VISSL's linear
-        evaluation (norm_linear); or a hidden layer too: mlp, vit (with tanh), mobilenet (with hard swish)."""
+        """Classifier: a linear layer (linear); one after batch normalisation, as in VISSL's linear evaluation
+        (norm_linear); or one after a hidden layer: mlp, vit (with tanh), mobilenet (with hard swish)."""
         hidden_dim: Width | None = None
         """Width of that hidden layer. Default: that of the features."""
         head_lr_scale: Amount = 1.0
         """Factor of the learning rate of the classifier."""
         heads: tuple[StageHead, ...] = ()
-        """Further classifiers, on stages of the backbone, trained along: [{stage: res4}, {stage: res3, lr_scale: 10}].
-        Below a frozen stage they are linear probes; elsewhere their losses train the backbone too."""
+        """Further classifiers on stages of the backbone, trained at the same time: [{stage: res4}, {stage: res3,
+        lr_scale: 10}]. Below a frozen stage they are linear probes; elsewhere their losses train the backbone too."""
         views: Crops = field(default_factory=lambda: Crops(num=1, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0))
-        """One crop, mirrored by half. VISSL adds a colour jitter of [0.4, 0.4, 0.4, 0.4]."""
+        """One crop, mirrored with probability 1/2. VISSL adds a colour jitter of [0.4, 0.4, 0.4, 0.4]."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -75,7 +74,7 @@ class Supervised(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse images without classes, and heads on stages that are not there.
+        """Refuse images without classes, and heads on unknown stages.
 
         Raises:
             ConfigError: with the number of classes, or the stages, and what to set instead.
@@ -83,7 +82,7 @@ class Supervised(Method):
         if setup.data.num_classes < 2:
             raise ConfigError(
                 f"data.name={setup.config.data.name} has {setup.data.num_classes} classes here; method=supervised "
-                "tells at least 2 apart: give images with labels and data.label_type=standard, or train without them"
+                "needs at least 2: give images with labels and data.label_type=standard, or train without them"
             )
         if setup.method.heads:
             check_heads(setup)
@@ -99,17 +98,17 @@ class Supervised(Method):
         return (*cls.evaluated, *(f"head{number}_top1" for number, _ in enumerate(config.heads, 1)))
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Cross entropy with the labels of this rank's images, mixed where the images are."""
+        """Return the cross entropy with the labels of this rank's images, mixed like the images."""
         views = batch.views["global"]  # [B, V, C, H, W]
         present, absent = self._labels(batch)  # [B, K] each
         mix = _mix(self.config)
         if mix is not None:
             slot = "supervised.mix"
             random = batch.random(slot) if self.config.mix_by == "image" else batch.shared(slot, len(batch))
-            drawn = mix.draw(random, batch.lane, (views.shape[-2], views.shape[-1]))
-            views = mix.apply(views.flatten(1, 2), drawn).view_as(views)
-            present, absent = mix.mix_labels(present, drawn), mix.mix_labels(absent, drawn)
-        h, scores = self._scored(views)  # [B, V, D], [B, V, K] each
+            params = mix.draw(random, batch.lane, (views.shape[-2], views.shape[-1]))
+            views = mix.apply(views.flatten(1, 2), params).view_as(views)
+            present, absent = mix.mix_labels(present, params), mix.mix_labels(absent, params)
+        h, scores = self._score(views)  # [B, V, D], [B, V, K] each
         losses = [self._loss(logits, present, absent, batch.label.ndim == 1) for logits in scores]
         weights = [1.0, *(head.loss_weight for head in self.config.heads)]
         loss = torch.stack([weight * term for weight, term in zip(weights, losses, strict=True)]).sum()
@@ -118,26 +117,26 @@ class Supervised(Method):
 
     @torch.no_grad()
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:
-        """Whether the class of highest score, or one of the five highest, is an image's own, in percent [B]."""
+        """Return whether an image's class has the highest score, or one of the five highest, in percent [B]."""
         present, _ = self._labels(batch)
-        _, scores = self._scored(batch.views["global"])
+        _, scores = self._score(batch.views["global"])
         hits = {f"top{k}": 100 * top_share(scores[0], present[:, None], k).mean(dim=1) for k in (1, 5)}
         return {**hits, **self._head_hits(scores, present, dim=1)}
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """As of all methods, with the learning rates of the classifiers."""
+        """Return the usual groups, with the learning rates of the classifiers."""
         scales = {id(parameter): self.config.head_lr_scale for parameter in self.classifier.parameters()}
         if self.heads is not None:
-            for head, own in zip(self.config.heads, self.heads.classifiers, strict=True):
-                scales |= {id(parameter): head.lr_scale for parameter in own.parameters()}
+            for head, layers in zip(self.config.heads, self.heads.classifiers, strict=True):
+                scales |= {id(parameter): head.lr_scale for parameter in layers.parameters()}
         return with_lr_scales(split_groups(self, optim), scales)
 
     def class_scores(self, h: Tensor) -> Tensor:
-        """Scores of the classes [B, K], never below fp32."""
+        """Return the scores of the classes [B, K], in at least fp32."""
         return at_least_fp32(self.classifier(h))
 
     def _labels(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Which classes each image is of, and which it is not, 1 or 0 [B, K]; neither where that is not known."""
+        """Return which classes each image has, and which it lacks, 1 or 0 [B, K]; both are 0 for unknown classes."""
         dtype = batch.views["global"].dtype
         if batch.label.ndim == 2:
             return (batch.label == 1).to(dtype), (batch.label == 0).to(dtype)
@@ -145,19 +144,19 @@ class Supervised(Method):
         return present, present.sum(dim=1, keepdim=True) - present
 
     def _loss(self, logits: Tensor, present: Tensor, absent: Tensor, has_one_label: bool) -> Tensor:
-        """Of scores [B, V, K]."""
+        """Return the loss of scores [B, V, K]."""
         if has_one_label:
             return soft_cross_entropy(logits, smoothed(present, self.config.label_smoothing)[:, None])
         return soft_binary_cross_entropy(logits, present[:, None], absent[:, None])
 
     def _head_hits(self, scores: list[Tensor], present: Tensor, dim: int | None = None) -> dict[str, Tensor]:
-        """In percent, how often the class of highest score is an image's own, for each of `heads`."""
+        """Return the top-1 accuracy of each of `heads`, in percent."""
         hits = [100 * top_share(logits, present[:, None], 1) for logits in scores[1:]]  # [B, V] each
         return {f"head{number}_top1": hit.mean(dim=dim) for number, hit in enumerate(hits, 1)}
 
-    def _scored(self, views: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Features [B, V, D] of views [B, V, C, H, W], and scores of the classes [B, V, K]: the classifier's, and those
-        of each of `heads`."""
+    def _score(self, views: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return features [B, V, D] of views [B, V, C, H, W], and scores of classes [B, V, K] from the classifier and
+        from each of `heads`."""
         images = views.flatten(0, 1)
         if self.heads is None:
             h, others = self.backbone(images), []  # [B*V, D]
@@ -168,7 +167,7 @@ class Supervised(Method):
 
 
 def _mix(config: Supervised.Config) -> MixupOrCutMix | None:
-    """What mixes the images; None where nothing does."""
+    """Return the mixing of images, if any."""
     if not (config.mixup or config.cutmix):
         return None
     return MixupOrCutMix(

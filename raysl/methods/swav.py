@@ -1,7 +1,7 @@
 """SwAV: Unsupervised Learning of Visual Features by Contrasting Cluster Assignments.
 
 Caron, Misra, Mairal, Goyal, Bojanowski and Joulin 2020, arXiv 2006.09882. The large views of an image are assigned to
-prototypes, all prototypes being used equally over the batch; each other view, large or small, predicts the assignment.
+prototypes, all used equally over the batch; each other view, large or small, predicts the assignment.
 """
 
 from collections.abc import Sequence
@@ -21,18 +21,17 @@ from raysl.losses import at_least_fp32, swapped_prediction
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
-from raysl.nn.heads import mlp
-from raysl.nn.multi_crop import multi_crop
-from raysl.nn.prototypes import Prototypes
+from raysl.nn.heads import Prototypes, mlp
 from raysl.nn.queue import Queue
 from raysl.nn.sinkhorn import sinkhorn
+from raysl.nn.views import multi_crop
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 from raysl.transforms.recipes import MultiCrop
 
 
 class SwAV(Method):
-    """Swapped prediction of balanced assignments to prototypes."""
+    """Predicts a view's balanced assignment to prototypes from the other views."""
 
     logged = ("swapped_top1", *COLLAPSE)
 
@@ -44,7 +43,7 @@ class SwAV(Method):
         temperature: Temperature = 0.1
         """Divides the scores of a prediction (section 3.1, eq. 2; appendix A)."""
         epsilon: Annotated[float, Within(1e-3, 1e3)] = 0.05
-        """Divides the scores of an assignment: smaller is closer to one prototype an image (eq. 3)."""
+        """Divides the scores of an assignment: smaller values are closer to one prototype per image (eq. 3)."""
         sinkhorn_iters: Annotated[int, Within(0, 1000)] = 3
         """Rounds of balancing the assignments over the batch (eq. 5); 0 leaves a softmax, which collapses."""
         hidden_dim: Width = 2048
@@ -52,23 +51,23 @@ class SwAV(Method):
         output_dim: Width = 128
         """Width of embeddings and prototypes (appendix A)."""
         projector_norm: bool = True
-        """Batch normalisation in front of the ReLU of the projector."""
+        """Batch normalisation before the ReLU of the projector."""
         prototypes: Annotated[tuple[Count, ...], NotEmpty()] = (3000,)
-        """Number of prototypes (appendix A); several numbers are heads of their own, whose losses are averaged."""
+        """Number of prototypes (appendix A); several numbers make several heads, whose losses are averaged."""
         freeze_prototypes: Length = field(default=Duration.parse("313st"))
-        """How long the prototypes stay as they are drawn at the start (appendix A: the first epoch of batch 4096)."""
+        """How long the prototypes stay frozen at their initial values (appendix A: the first epoch of batch 4096)."""
         hard_until: Length = field(default=Duration.parse("0st"))
-        """How long an assignment is one prototype alone, before it is shared out over several (eq. 3)."""
+        """How long assignments are single prototypes, before they become soft (eq. 3)."""
         queue_length: Place = 0
-        """Images whose newest embeddings are assigned together with the batch, a multiple of train.batch_size; for
+        """Number of recent embeddings that are assigned together with the batch, a multiple of train.batch_size; for
         small batches (section 3.1, "Working with small batches": 3840 for 256). 0: none."""
         queue_from: Length = field(default=Duration.parse("15ep"))
-        """When embeddings begin to enter the queue (appendix A)."""
+        """When embeddings start to enter the queue (appendix A)."""
         queue_start: Literal["full", "random"] = "full"
-        """When assignments begin to use the queue: once it is full of embeddings, as in the paper's code, or from
-        `queue_from` on with the random vectors that it begins with, as in VISSL."""
+        """When assignments start to use the queue: once it is full of embeddings, as in the paper's code, or from
+        `queue_from` on, with its initial random vectors, as in VISSL."""
         views: MultiCrop = field(default_factory=MultiCrop)
-        """Two large crops, which are assigned, and six small ones, drawn alike (appendix A)."""
+        """Two large crops, which are assigned, and six small ones, drawn the same way (appendix A)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -83,7 +82,7 @@ class SwAV(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse a single view, more prototypes than images, and a queue that holds part of a batch.
+        """Refuse a single view, more prototypes than images, and a queue that is not a multiple of the batch.
 
         Raises:
             ConfigError: with the numbers and what to set instead.
@@ -96,19 +95,19 @@ class SwAV(Method):
             )
         if max(method.prototypes) > num_samples:
             raise ConfigError(
-                f"method.prototypes has {max(method.prototypes)} for {num_samples} training images, which cannot be "
-                f"shared out over so many; set {num_samples} or fewer, better {max(1, num_samples // 10)}"
+                f"method.prototypes has {max(method.prototypes)} for {num_samples} training images, too few to "
+                f"use them equally; set {num_samples} or fewer, better {max(1, num_samples // 10)}"
             )
         rest = method.queue_length % batch_size
         if rest:
             below = method.queue_length - rest
             raise ConfigError(
-                f"method.queue_length is {method.queue_length}, no multiple of train.batch_size {batch_size}; set "
+                f"method.queue_length is {method.queue_length}, not a multiple of train.batch_size {batch_size}; set "
                 f"{below} or {below + batch_size}" + ("" if below else " (0: no queue)")
             )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Eq. 2 and 6: each view's prediction of the assignments of the large views, mean over heads."""
+        """Return eq. 2 and 6: each view's prediction of the large views' assignments, mean over heads."""
         h = multi_crop(self.backbone, batch.views)  # [B, V, D]
         embeddings = at_least_fp32(self.projector(h.flatten(0, 1)).unflatten(0, h.shape[:2]))
         z = F.normalize(embeddings, dim=-1)  # [B, V, P]
@@ -128,41 +127,41 @@ class SwAV(Method):
         return StepOutput(torch.stack(losses).mean(), metrics, {"z": large})
 
     def after_backward(self, step: Step) -> None:
-        """Hold the prototypes for a while: without a gradient no decay and no momentum moves them either."""
+        """Freeze the prototypes for a while: without a gradient, neither decay nor momentum moves them."""
         if not self.config.freeze_prototypes.is_over(step):
             for prototypes in self.prototypes:
                 prototypes.weight.grad = None
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """Bring the prototypes back to length 1, and put the batch into the queue."""
+        """Normalise the prototypes, and put the batch into the queue."""
         for prototypes in self.prototypes:
             prototypes.normalise()
         if self.queue is not None and self._takes_queue(step):
             self.queue.push(dist.all_gather(carry["z"]))
 
     def _large(self, views: Tensor, z: Tensor, step: Step) -> Tensor:
-        """Embeddings of the large views that are assigned, and queued, [B, A, P].
+        """Return the embeddings of large views to assign and to queue, [B, A, P].
 
         Args:
-            views: the large ones [B, A, C, H, W].
+            views: large views [B, A, C, H, W].
             z: embeddings of all views [B, V, P].
             step: where training is.
         """
         return z[:, : views.shape[1]].detach()
 
     def _assigning(self) -> Sequence[Prototypes]:
-        """The prototypes that they are assigned to, of each head."""
+        """Return each head's prototypes for assignments."""
         return self.prototypes
 
     @torch.no_grad()
     def _codes(self, prototypes: Prototypes, z: Tensor, crop: int, step: Step) -> Tensor:
-        """Assignments [B, K] of one large view of this rank's images, z [B, P], balanced over the batch and the
+        """Return assignments [B, K] of one large view of this rank's images, z [B, P], balanced over batch and
         queue."""
         config, extra, extra_mask = self.config, None, None
         with torch.autocast(z.device.type, enabled=False):
             scores = prototypes(z)  # [B, K]
             if self.queue is not None and self._takes_queue(step):
-                extra = prototypes(self.queue.keys[:, crop])  # [Q, K], of the prototypes as they are now
+                extra = prototypes(self.queue.keys[:, crop])  # [Q, K], with the present prototypes
                 if config.queue_start == "full":
                     extra_mask = self.queue.is_filled().all().expand(len(extra))
         is_hard = not config.hard_until.is_over(step)
@@ -182,7 +181,7 @@ class SwAV(Method):
 
 @torch.no_grad()
 def _swapped_top1(scores: Tensor, codes: Tensor) -> Tensor:
-    """Share of predictions whose first prototype is that of the assignment, an image's other views only."""
+    """Return the share of predictions from other views whose most likely prototype is the assigned one."""
     num_codes, num_views = codes.shape[1], scores.shape[1]
     is_same = codes.argmax(dim=-1)[:, :, None] == scores.argmax(dim=-1)[:, None]  # [B, A, V]
     is_self = torch.eye(num_codes, num_views, dtype=torch.bool, device=scores.device)

@@ -1,9 +1,9 @@
 """SwAV with a momentum encoder: Unsupervised Learning of Visual Features by Contrasting Cluster Assignments, whose
 assignments are made by a slow copy of the network.
 
-Caron, Misra, Mairal, Goyal, Bojanowski and Joulin 2020, arXiv 2006.09882, in the form that VISSL gives it; there is no
-paper on it. A teacher, which follows the network as an exponential moving average, embeds the large views and scores
-them by prototypes of its own; the network predicts those assignments from the other views, as in SwAV.
+Caron, Misra, Mairal, Goyal, Bojanowski and Joulin 2020, arXiv 2006.09882, as in VISSL; there is no paper on it. A
+teacher, which follows the network as an exponential moving average, embeds the large views and scores them by
+prototypes of its own; the network predicts those assignments from the other views, as in SwAV.
 """
 
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ from raysl.losses import at_least_fp32
 from raysl.methods.swav import SwAV
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.ema import Teacher
-from raysl.nn.multi_crop import multi_crop
-from raysl.nn.prototypes import Prototypes
+from raysl.nn.heads import Prototypes
+from raysl.nn.views import multi_crop
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration, Step
 
 
 class SwAVMomentum(SwAV):
-    """Swapped prediction of balanced assignments that a teacher makes."""
+    """Predicts a teacher's balanced assignments from the other views."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(SwAV.Config):
@@ -36,8 +36,7 @@ class SwAVMomentum(SwAV):
         momentum: Momentum = 0.99
         """Share of the teacher that an update keeps (VISSL)."""
         eval_from: Length = field(default=Duration.parse("0st"))
-        """When the teacher begins to normalise by running statistics, which are the network's, and no longer by those
-        of the batch (VISSL)."""
+        """When the teacher switches from batch statistics to running statistics, those of the network (VISSL)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -45,8 +44,8 @@ class SwAVMomentum(SwAV):
         self.teacher_prototypes = Teacher(self._heads())
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """What SwAV does, the queue holding the teacher's embeddings; then the teacher follows, and its prototypes are
-        brought back to length 1, too."""
+        """Update as in SwAV, with the teacher's embeddings in the queue; then update the teacher, and normalise its
+        prototypes."""
         super().after_update(step, batch, carry)
         self.teacher.update(self._student(), self.config.momentum)
         self.teacher_prototypes.update(self._heads(), self.config.momentum)

@@ -1,4 +1,4 @@
-"""A trained network that a method learns from: how it is read, on the driver and on each worker."""
+"""Reading a trained network that a method learns from, on the driver and on each worker."""
 
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.errors import ConfigError
@@ -6,11 +6,10 @@ from raysl.plan.setup import Setup
 
 
 def read_teacher(setup: Setup) -> Checkpoint:
-    """The checkpoint at `method.teacher`, or the newest one of the run there.
+    """Return the checkpoint at `method.teacher`, or the newest one of the run there.
 
     Raises:
-        ConfigError: if it cannot be read, or its network saw images of other channels or normalised
-            in another way than these.
+        ConfigError: if it cannot be read, or its images had other channels or another normalisation.
     """
     try:
         checkpoint = load_checkpoint(setup.method.teacher)

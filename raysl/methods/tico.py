@@ -1,8 +1,8 @@
 """TiCo: Transformation Invariance and Covariance Contrast for Self-Supervised Visual Representation Learning.
 
-Zhu, Moraes, Karakulak, Sobol, Canziani and LeCun 2022, arXiv 2206.10698. The embedding of one view agrees with that of
-the other one by a teacher, and keeps away from the directions that many embeddings have had lately: those of a moving
-average of their covariance, which stands for all the keys that MoCo's queue would hold.
+Zhu, Moraes, Karakulak, Sobol, Canziani and LeCun 2022, arXiv 2206.10698. The embedding of one view agrees with a
+teacher's embedding of the other view, and avoids the directions of many recent embeddings: those of a moving average of
+their covariance, which replaces the keys in MoCo's queue.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ from raysl.transforms.recipes import AsymmetricCrops
 
 
 class TiCo(Method):
-    """Agreement with a teacher, contrasted with the covariance of past embeddings."""
+    """Agrees with a teacher, and contrasts with the covariance of past embeddings."""
 
     logged = ("invariance", "contrast", *COLLAPSE)
     covariance: Tensor
@@ -40,17 +40,17 @@ class TiCo(Method):
 
         name: str = "tico"
         rho: Amount = 8.0
-        """Weight of the covariance contrast, that of lightly's loss."""
+        """Weight of the covariance contrast, as in lightly's loss."""
         beta: Momentum = 0.9
-        """Share of the covariance of former batches that a batch keeps."""
+        """Share of the past covariance that an update keeps."""
         momentum: Momentum = 0.99
-        """Share of the teacher that the first update keeps; it rises to 1 along half a cosine, as BYOL's."""
+        """Share of the teacher that the first update keeps; it rises to 1 along half a cosine, as in BYOL."""
         hidden_dim: Width = 4096
         """Width of the projector's hidden layer."""
         output_dim: Width = 256
         """Width of the embeddings."""
         views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
-        """Two crops, drawn as BYOL's, of which the second is the teacher's."""
+        """Two crops as in BYOL, the second for the teacher."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -61,7 +61,7 @@ class TiCo(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other numbers of views than two, and a batch that the projector cannot normalise over.
+        """Refuse numbers of views other than two, and a batch too small to normalise over.
 
         Raises:
             ConfigError: with the value and what to set instead.
@@ -70,12 +70,12 @@ class TiCo(Method):
         check_two_views(setup, "TiCo has a view for the student and one for the teacher")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """The loss of algorithm 1 on this rank's images, with the covariance of the whole global batch in C."""
+        """Return the loss of algorithm 1 on this rank's images, with the covariance of the whole global batch in C."""
         views = batch.views["global"]  # [B, 2, C, H, W]
         z = F.normalize(at_least_fp32(self.projector(self.backbone(views[:, 0]))), dim=-1)  # [B, D]
         target = self.teacher(views[:, 1])  # [B, D], without gradient
         with torch.autocast(z.device.type, enabled=False):
-            covariance = self._moved(z)  # [D, D]; a gradient flows through what this batch adds
+            covariance = self._next_covariance(z)  # [D, D]; gradients flow through this batch's share
             invariance = 1 + negative_cosine(z, target)
             contrast = (z @ covariance * z).sum(dim=-1).mean()
         loss = invariance + self.config.rho * contrast
@@ -87,12 +87,12 @@ class TiCo(Method):
         return StepOutput(loss, metrics, {"z": z.detach()})
 
     def after_update(self, step: Step, batch: Batch, carry: dict[str, Tensor]) -> None:
-        """Keep the covariance that the step saw, and let the teacher follow."""
-        self.covariance.copy_(self._moved(carry["z"]))
+        """Store the step's covariance, and let the teacher follow."""
+        self.covariance.copy_(self._next_covariance(carry["z"]))
         self.teacher.update(self._student(), cosine(step.progress, self.config.momentum, 1.0))
 
-    def _moved(self, z: Tensor) -> Tensor:
-        """C = beta C + (1 - beta) B, where B = z^T z / n is the covariance of all ranks' embeddings, not centred."""
+    def _next_covariance(self, z: Tensor) -> Tensor:
+        """Return beta C + (1 - beta) B, where B = z^T z / n is the uncentred covariance of all ranks' embeddings."""
         num_rows = dist.all_sum(z.new_full((), len(z)))
         beta: float = self.config.beta
         return beta * self.covariance + (1 - beta) * products(z, z) / num_rows

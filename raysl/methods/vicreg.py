@@ -1,7 +1,7 @@
 """VICReg: Variance-Invariance-Covariance Regularization for Self-Supervised Learning.
 
-Bardes, Ponce and LeCun 2022, arXiv 2105.04906. Embeddings of two views of an image agree. That they do not all become
-one is seen to by each view for itself: every dimension varies over the batch, and no two of them vary together.
+Bardes, Ponce and LeCun 2022, arXiv 2105.04906. Embeddings of two views of an image agree. In each view, every dimension
+must vary over the batch, and no two dimensions together, which prevents collapse.
 """
 
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
 from raysl.nn.moments import centred, products
-from raysl.nn.view_passes import ViewNorm, features_of_views
+from raysl.nn.views import ViewNorm, features_of_views
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import AsymmetricCrops
 
 
 class VICReg(Method):
-    """Agreement of views whose dimensions vary, each in its own way."""
+    """Agreement of views whose dimensions vary independently."""
 
     logged = ("invariance", "variance", "covariance", *COLLAPSE)
 
@@ -47,16 +47,16 @@ class VICReg(Method):
         covariance: Amount = 1.0
         """Weight nu of the squared covariances (eq. 4 and 6, section 4.2)."""
         target_std: Annotated[float, Within(0, 1e6, above=True)] = 1.0
-        """Standard deviation gamma from which on a dimension costs nothing (eq. 1, section 4.2)."""
+        """Standard deviation gamma above which a dimension costs nothing (eq. 1, section 4.2)."""
         eps: Annotated[float, Within(1e-12, 1)] = 1e-4
-        """Added to a variance before its root is taken (eq. 2, section 4.2)."""
+        """Added to a variance before its root (eq. 2, section 4.2)."""
         dim: Annotated[int, Within(2, 65_536)] = 8192
         """Width of the expander's three layers (section 4.2)."""
         batch_norm: ViewNorm = "per_view"
-        """Batch normalisation of backbone and expander: over the images of each view by itself, as in the authors'
+        """Batch normalisation of backbone and expander: over the images of each view separately, as in the authors'
         code, or over those of both views."""
         views: AsymmetricCrops = field(default_factory=AsymmetricCrops)
-        """Two crops, drawn as BYOL's (authors' code); the paper draws both alike, blurred by half and solarised by a
+        """Two crops as in BYOL (authors' code); the paper draws both alike, blurred by half and solarised by a
         tenth (appendix C.1)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
@@ -66,16 +66,16 @@ class VICReg(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other numbers of views than two, and batches that have no variance.
+        """Refuse numbers of views other than two, and batches too small for a variance.
 
         Raises:
             ConfigError: with the value and what to set instead.
         """
         check_two_views(setup, "VICReg compares two views")
-        check_batch(setup, "of one image there is no variance")
+        check_batch(setup, "one image has no variance")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Eq. 6 on this rank's images, with the variances and covariances of the whole global batch."""
+        """Return eq. 6 on this rank's images, with variances and covariances of the whole global batch."""
         views = batch.views["global"]  # [B, 2, C, H, W]
         network = nn.Sequential(self.backbone, self.expander)
         z = at_least_fp32(features_of_views(network, views, self.config.batch_norm))  # [B, 2, D]
@@ -86,11 +86,15 @@ class VICReg(Method):
 
 
 def vicreg_terms(z: Tensor, target_std: float, eps: float) -> dict[str, Tensor]:
-    """The three terms of eq. 6 before their weights.
+    """Return the three terms of eq. 6 without their weights.
+
+    >>> z = torch.tensor([[[2.0], [2.0]], [[-2.0], [-2.0]]])  # two images, two equal views, one dimension
+    >>> {name: float(term) for name, term in vicreg_terms(z, target_std=1.0, eps=0.0).items()}
+    {'invariance': 0.0, 'variance': 0.0, 'covariance': 0.0}
 
     Args:
         z: embeddings of two views of this rank's images [B, 2, D].
-        target_std: standard deviation that each dimension is to reach, gamma in eq. 1.
+        target_std: target standard deviation of each dimension, gamma in eq. 1.
         eps: added to variances.
 
     Returns:

@@ -1,7 +1,7 @@
 """W-MSE: Whitening for Self-Supervised Representation Learning.
 
-Ermolov, Siarohin, Sangineto and Sebe 2021, arXiv 2007.06346. Embeddings are whitened, so that they are spread evenly
-over all directions, and then views of an image agree: they cannot do so by all becoming one.
+Ermolov, Siarohin, Sangineto and Sebe 2021, arXiv 2007.06346. Embeddings are whitened, hence spread over all
+directions, and then views of an image must agree, which collapsed embeddings could not.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.nn.heads import mlp
-from raysl.nn.view_passes import ViewNorm, features_of_views
+from raysl.nn.views import ViewNorm, features_of_views
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
 from raysl.transforms.recipes import Crops
@@ -43,19 +43,19 @@ class WMSE(Method):
         """Width of the embeddings (section 4: 64 for CIFAR, 128 for STL-10 and Tiny ImageNet)."""
         sub_batch: Annotated[int, Within(2, 1_000_000)] = 128
         """Images that are whitened together, drawn from the whole global batch: better twice the width of embeddings
-        (section 3), and always more than that. A batch that is no multiple is divided evenly into larger ones, and
-        one that is smaller is whitened as a whole."""
+        (section 3), and always more than that. A batch that is not a multiple is divided evenly into larger parts, and
+        a smaller one is whitened as a whole."""
         whitenings: Annotated[int, Within(1, 100)] = 1
-        """How often a batch is divided into other sub-batches, the losses being averaged (section 3)."""
+        """Number of random divisions of a batch into sub-batches, whose losses are averaged (section 3)."""
         eps: Annotated[float, Within(0, 1, below=True)] = 0.0
         """Share of the identity in the covariance that is inverted, from the authors' code. Above 0, sub-batches may
         have any number of images from two."""
         batch_norm: ViewNorm = "per_view"
-        """Batch normalisation of the backbone: over the images of each view by itself, as in the authors' code, or over
-        those of all views. The projector always has all views together."""
+        """Batch normalisation of the backbone: over the images of each view separately, as in the authors' code, or
+        over those of all views. The projector always has all views together."""
         views: Crops = field(default_factory=lambda: Crops(blur_p=0.0))
-        """Crops drawn alike, not blurred (authors' code), all pairs of which agree: two or, better, four (section
-        3)."""
+        """Crops drawn the same way, not blurred (authors' code), all pairs of which agree: two or, better, four
+        (section 3)."""
 
     def __init__(self, setup: Setup, backbone: Backbone) -> None:
         super().__init__(setup, backbone)
@@ -108,14 +108,18 @@ class WMSE(Method):
 
 
 def whitened(v: Tensor, eps: float = 0.0) -> Tensor:
-    """z = W (v - mean), where W^T W is the inverse of the covariance and W comes of Cholesky (section 3).
+    """Return z = W (v - mean), where W^T W is the inverse of the covariance and W is from Cholesky (section 3).
+
+    >>> z = whitened(torch.tensor([[[5.0]], [[1.0]], [[3.0]]]))  # three images, one view, one dimension
+    >>> z.flatten()
+    tensor([ 1., -1.,  0.])
 
     Args:
-        v: embeddings of a sub-batch [n, V, D]; each view is whitened for itself.
+        v: embeddings of a sub-batch [n, V, D]; each view is whitened separately.
         eps: share of the identity in the covariance.
 
     Returns:
-        The same shape, each view with mean 0 and covariance 1; NaN where a covariance has no inverse.
+        The same shape, each view with mean 0 and identity covariance; NaN if a covariance has no inverse.
     """
     rows = (v - v.mean(dim=0)).transpose(0, 1)  # [V, n, D]
     covariance = rows.mT @ rows / (len(v) - 1)  # [V, D, D]
@@ -127,6 +131,10 @@ def whitened(v: Tensor, eps: float = 0.0) -> Tensor:
 
 
 def distance(z: Tensor) -> Tensor:
-    """Squared distance of embeddings [N, V, D] on the sphere, 2 - 2 cos, mean over images and pairs."""
+    """Return the squared distance of embeddings [N, V, D] on the sphere, 2 - 2 cos, mean over images and pairs.
+
+    >>> distance(torch.tensor([[[1.0, 0.0], [0.0, 1.0]]]))
+    tensor(2.)
+    """
     pairs = combinations(range(z.shape[1]), 2)
     return 2 + 2 * torch.stack([negative_cosine(z[:, one], z[:, other]) for one, other in pairs]).mean()

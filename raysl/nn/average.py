@@ -1,4 +1,4 @@
-"""Exponential moving average (EMA) of all weights of a run, beside those that are trained (Polyak, Juditsky 1992)."""
+"""Exponential moving average (EMA) of all weights of a run, kept beside the trained ones (Polyak, Juditsky 1992)."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,18 @@ from raysl.schedule import Duration, Step
 
 
 class WeightAverage:
-    """Averages of a network's parameters, frozen ones among them, and perhaps of its buffers.
+    """Averages of all parameters of a network, including frozen ones, and optionally of its buffers.
 
-    It begins as a copy. After every `every`th update, average = decay * average + (1 - decay) * weights; during the
-    warm-up it is a copy again each time, so that the first weights leave no trace (VISSL's EMA hook).
+    They start as a copy. After every `every`th update, average = decay * average + (1 - decay) * weights; during the
+    warm-up the average is copied each time, so that the first weights leave no trace (VISSL's EMA hook).
+
+    >>> network = nn.Linear(1, 1, bias=False)
+    >>> average = WeightAverage(network, decay=0.9)
+    >>> with torch.no_grad():
+    ...     before, _ = network.weight.item(), network.weight.add_(1.0)
+    >>> average.update(network, Step(index=0, total=10, epoch_len=10))
+    >>> round(average.values["weight"].item() - before, 4)
+    0.1
     """
 
     def __init__(
@@ -27,12 +35,12 @@ class WeightAverage:
         """Start as a copy of the network.
 
         Args:
-            network: what is trained; its parameters and buffers keep their names and shapes.
-            decay: share of the average that stays at an update of it, in [0, 1).
-            every: updates of the network between two of the average.
-            warmup: how long it stays a copy; default: not at all.
-            with_buffers: whether buffers of floating point that are saved, such as running statistics, are averaged
-                like parameters. Others, and all without it, are the network's own.
+            network: the trained network; its parameters and buffers keep their names and shapes.
+            decay: share of the average that an update keeps, in [0, 1).
+            every: updates of the network per update of the average.
+            warmup: how long the average stays a copy; default: no warm-up.
+            with_buffers: whether saved floating-point buffers, such as running statistics, are averaged like
+                parameters. All other buffers are the network's own.
         """
         self.decay, self.every, self.with_buffers = decay, every, with_buffers
         self.warmup = warmup or Duration(0, "st")
@@ -40,29 +48,28 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, network: nn.Module, step: Step) -> None:
-        """Follow the network, after the update that began at `step`; nothing is read back from the device."""
+        """Follow the network after the update that began at `step`; nothing is read back from the device."""
         if (step.index + 1) % self.every:
             return
         present = self._tensors(network)
-        own = [dist.local(value) for value in self.values.values()]
-        theirs = [dist.local(present[name].detach()) for name in self.values]
+        averages = [dist.local(value) for value in self.values.values()]
+        weights = [dist.local(present[name].detach()) for name in self.values]
         if self.warmup.is_over(step):
-            torch._foreach_lerp_(own, theirs, 1 - self.decay)
+            torch._foreach_lerp_(averages, weights, 1 - self.decay)
         else:
-            torch._foreach_copy_(own, theirs)
+            torch._foreach_copy_(averages, weights)
 
-    def state_of(self, network: nn.Module, part: nn.Module) -> dict[str, Tensor]:
-        """State dict of a part of the network with averages in place of what is averaged."""
+    def averaged_state(self, network: nn.Module, part: nn.Module) -> dict[str, Tensor]:
+        """Return the state dict of a part of the network, with averages in place of averaged tensors."""
         names = {id(tensor): name for name, tensor in self._tensors(network).items()}
-        own = part.state_dict(keep_vars=True)
         return {
             name: self.values[names[id(tensor)]] if id(tensor) in names else tensor.detach()
-            for name, tensor in own.items()
+            for name, tensor in part.state_dict(keep_vars=True).items()
         }
 
     @torch.no_grad()
     def load_into(self, network: nn.Module) -> None:
-        """Give the network the averages in place of its weights."""
+        """Copy the averages into the network."""
         for name, tensor in self._tensors(network).items():
             dist.local(tensor).copy_(dist.local(self.values[name]))
 
@@ -72,22 +79,24 @@ class WeightAverage:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take back what `state_dict` gave.
+        """Load the result of `state_dict`.
 
         Raises:
-            ValueError: if it is of another network.
+            ValueError: if it belongs to another network.
         """
         for name in dict.fromkeys([*self.values, *state]):
             here, there = (list(side[name].shape) if name in side else None for side in (self.values, state))
             if here != there:
-                raise ValueError(f"the average of {name} is {there or 'not there'}, and {here or 'none'} is expected")
+                raise ValueError(
+                    f"the average of {name} is {there or 'missing'}, and {here or 'no average'} is expected"
+                )
         for name, value in self.values.items():
             dist.local(value).copy_(dist.local(state[name]))
 
     def _tensors(self, network: nn.Module) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = dict(network.named_parameters())
+        tensors: dict[str, Tensor] = dict(network.named_parameters())
         if self.with_buffers:
             saved = network.state_dict(keep_vars=True)
             buffers = network.named_buffers()
-            found |= {name: value for name, value in buffers if name in saved and value.is_floating_point()}
-        return found
+            tensors |= {name: value for name, value in buffers if name in saved and value.is_floating_point()}
+        return tensors

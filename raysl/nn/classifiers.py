@@ -1,16 +1,25 @@
-"""What names classes on top of a backbone: a linear layer, and what papers put in front of it."""
+"""Classifiers on a backbone's features and on its inner stages."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from raysl.config.ranges import Amount, Width
+from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.heads import mlp
+from raysl.nn.pooling import Pool, pooled_stages
 
 ClassifierKind = Literal["linear", "norm_linear", "mlp", "vit", "mobilenet"]
 
 
 def classifier(kind: ClassifierKind, width: int, num_classes: int, hidden: int | None = None) -> nn.Module:
-    """A network from features [B, width] to scores [B, num_classes].
+    """Return a network from features [B, width] to scores [B, num_classes].
+
+    >>> classifier("linear", width=384, num_classes=10)(torch.zeros(2, 384)).shape
+    torch.Size([2, 10])
 
     Args:
         kind: `linear`; `norm_linear`: batch normalisation with a scale and a shift in front of it, as VISSL's linear
@@ -51,3 +60,62 @@ def _mobilenet(width: int, hidden: int, num_classes: int) -> nn.Sequential:
             nn.init.normal_(layer.weight, std=0.01)
             nn.init.zeros_(layer.bias)
     return nn.Sequential(*layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageHead:
+    """A classifier on an inner stage of a backbone."""
+
+    stage: str
+    """Name of a stage of the backbone."""
+    pool: Pool = field(default_factory=Pool)
+    """How the stage becomes one vector; by default its spatial mean."""
+    classifier: ClassifierKind = "linear"
+    """Kind of the classifier: linear, norm_linear, mlp, vit or mobilenet, as `method.classifier`."""
+    hidden_dim: Width | None = None
+    """Width of its hidden layer, if it has one. Default: that of the vector."""
+    lr_scale: Amount = 1.0
+    """Factor of its learning rate."""
+    loss_weight: Amount = 1.0
+    """Weight of its loss; that of the classifier on the features is 1."""
+
+
+class StageHeads(nn.Module):
+    """Classifiers on stages, computed together with the features in one pass through the backbone.
+
+    Args:
+        heads: settings of the classifiers.
+        backbone: the network whose stages they classify.
+        size: side of the images in pixels, which sets the widths of vectors pooled in windows.
+        num_classes: of the scores.
+    """
+
+    def __init__(self, heads: Sequence[StageHead], backbone: Backbone, size: int, num_classes: int) -> None:
+        super().__init__()
+        self.pools = [(head.stage, head.pool) for head in heads]
+        widths = vector_widths(self.pools, backbone, size)
+        self.classifiers = nn.ModuleList(
+            classifier(head.classifier, width, num_classes, head.hidden_dim)
+            for head, width in zip(heads, widths, strict=True)
+        )
+
+    def forward(self, backbone: Backbone, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Return features [B, D] of images [B, 3, H, W], and each head's scores [B, K]."""
+        feature_stages = [(name, Pool(kind="none")) for name in backbone.feature_stages]
+        vectors = pooled_stages(backbone, images, [*feature_stages, *self.pools])
+        features, inner = torch.cat(vectors[: len(feature_stages)], dim=1), vectors[len(feature_stages) :]
+        return features, [head(vector) for head, vector in zip(self.classifiers, inner, strict=True)]
+
+
+@torch.no_grad()
+def vector_widths(pools: Sequence[tuple[str, Pool]], backbone: Backbone, size: int) -> list[int]:
+    """Return the widths of the vectors that stages become, for images of `size` pixels.
+
+    Raises:
+        ValueError: if a pool does not fit its stage.
+    """
+    was_training = backbone.training
+    images = torch.zeros(1, 3, size, size, device=next(backbone.parameters()).device)
+    vectors = pooled_stages(backbone.eval(), images, pools)
+    backbone.train(was_training)
+    return [vector.shape[1] for vector in vectors]

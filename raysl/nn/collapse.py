@@ -1,4 +1,4 @@
-"""How far embeddings have collapsed: what every method logs."""
+"""How far embeddings have collapsed, which every method logs."""
 
 import math
 
@@ -7,20 +7,23 @@ from torch import Tensor
 from torch.nn import functional as F
 
 COLLAPSE = ("embedding_std", "effective_rank")
-"""What `collapse` gives."""
+"""Names of the metrics that `collapse` returns."""
 
 
 @torch.no_grad()
 def collapse(z: Tensor) -> dict[str, Tensor]:
-    """Spread and rank of embeddings, each brought to unit length.
+    """Measure spread and rank of embeddings, each scaled to unit length.
+
+    >>> {name: round(value.item(), 2) for name, value in collapse(torch.ones(8, 4)).items()}
+    {'embedding_std': 0.0, 'effective_rank': 0.0}
 
     Args:
-        z: embeddings of the whole batch [N, D], of any lengths.
+        z: embeddings of the whole batch [N, D], of any length.
 
     Returns:
-        `embedding_std`: standard deviation by dimension, times sqrt(D): 1 spread evenly over the sphere, 0 collapsed.
-        `effective_rank`: (tr C)^2 / tr(C^2) of their covariance C, the participation ratio: D where all directions are
-        used alike, 1 where there is one alone, and 0 where all embeddings are equal.
+        `embedding_std`: standard deviation by dimension, times sqrt(D): 1 if spread evenly over the sphere, 0 if
+        collapsed. `effective_rank`: (tr C)^2 / tr(C^2) of their covariance C, the participation ratio: D if all
+        directions are used equally, 1 if only one is, and 0 if all embeddings are equal.
     """
     with torch.autocast(z.device.type, enabled=False):
         z = F.normalize(z.detach().to(torch.promote_types(z.dtype, torch.float32)), dim=-1)

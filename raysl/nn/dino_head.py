@@ -1,4 +1,4 @@
-"""DINO's projector (Caron et al. 2021, arXiv 2104.14294, section 3.1), which iBOT and DINOv2 took over."""
+"""DINO's projector and centring (Caron et al. 2021, arXiv 2104.14294, section 3.1), also of iBOT and DINOv2."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from raysl import distributed as dist
 from raysl.config.ranges import Count, Width, Within
 from raysl.losses.precision import at_least_fp32
 from raysl.nn.backbones.init import init_linear
@@ -18,29 +19,34 @@ class HeadConfig:
     """Settings of a projector."""
 
     num_prototypes: Count = 65536
-    """Prototypes K, the width of what the loss compares."""
+    """K, the number of prototypes: the width of the scores that the loss compares."""
     hidden_dim: Width = 2048
     """Width of the hidden layers."""
     bottleneck_dim: Width = 256
-    """Width of the embedding that is brought to length 1."""
+    """Width of the embedding, which is normalised to length 1."""
     num_layers: Annotated[int, Within(1, 100)] = 3
     """Linear layers up to the bottleneck."""
     norm: bool = False
-    """Batch normalisation in front of each GELU; the paper has none with ViTs."""
+    """Batch normalisation before each GELU; the paper has none with ViTs."""
     norm_last_layer: bool = True
-    """Hold the prototypes at length 1; else each has a length that is trained, which starts at 1 (the authors' code:
-    better with a ViT-S, unstable with larger ones)."""
+    """Hold the prototypes at length 1; if false each length is trained and starts at 1 (the authors' code: better with
+    a ViT-S, unstable with larger ones)."""
 
 
 class DINOHead(nn.Module):
-    """Linear layers with GELU between them, the unit sphere, and scores of K prototypes: [..., D] to [..., K]."""
+    """Linear layers with GELU between them, the unit sphere, and scores of K prototypes: [..., D] to [..., K].
+
+    >>> head = DINOHead(384, HeadConfig(num_prototypes=64, hidden_dim=32, bottleneck_dim=16))
+    >>> head(torch.zeros(2, 5, 384)).shape
+    torch.Size([2, 5, 64])
+    """
 
     def __init__(self, dim: int, config: HeadConfig) -> None:
-        """Start as the authors' code does: linear layers of deviation 0.02, prototypes as torch draws a linear layer.
+        """Initialise as the authors' code: linear layers with deviation 0.02, prototypes with torch's default.
 
         Args:
-            dim: D, width of the features that come in.
-            config: the rest.
+            dim: D, width of the features.
+            config: all other settings.
         """
         super().__init__()
         dims = [dim, *[config.hidden_dim] * (config.num_layers - 1), config.bottleneck_dim]
@@ -55,26 +61,61 @@ class DINOHead(nn.Module):
         self.last = WeightNormed(config.bottleneck_dim, config.num_prototypes, is_scaled=not config.norm_last_layer)
 
     def forward(self, h: Tensor) -> Tensor:
-        """Scores [..., K] of features [..., D]."""
+        """Return scores [..., K] of features [..., D]."""
         z = F.normalize(at_least_fp32(self.mlp(h.flatten(0, -2))), dim=-1)  # [N, bottleneck_dim]
         scores: Tensor = self.last(z)
         return scores.view(*h.shape[:-1], -1)
 
     def hold_last(self) -> None:
-        """Drop the gradient of the prototypes, after a backward pass: nothing, also no decay, moves them then."""
+        """Drop the gradients of the prototypes after a backward pass, so that neither gradient nor decay moves them."""
         for parameter in self.last.parameters():
             parameter.grad = None
 
 
 class WeightNormed(nn.Linear):
-    """A linear layer without bias whose rows are of length 1, or of a trained one (Salimans and Kingma 2016, arXiv
-    1602.07868): gradients reach a row's direction alone, and its own length is of no matter."""
+    """A linear layer without bias whose rows have length 1, or a trained length (Salimans and Kingma 2016, arXiv
+    1602.07868): gradients change only a row's direction, and the length of the parameter does not matter."""
 
     def __init__(self, dim: int, num: int, is_scaled: bool = False) -> None:
         super().__init__(dim, num, bias=False)
         self.scale = nn.Parameter(torch.ones(num, 1)) if is_scaled else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores [..., num] of [..., dim]."""
+        """Return scores [..., num] of [..., dim]."""
         rows = F.normalize(self.weight, dim=1)
         return F.linear(x, rows if self.scale is None else self.scale * rows)
+
+
+class Centre(nn.Module):
+    """Running mean of a teacher's scores [K], subtracted so that no prototype wins for all images; the low temperature
+    keeps the scores from becoming uniform (DINO, Caron et al. 2021, arXiv 2104.14294, section 3.1).
+
+    It starts at 0.
+
+    >>> Centre(2)(torch.tensor([[1.0, 1.0]]), temperature=0.1)
+    tensor([[0.5000, 0.5000]])
+    """
+
+    value: Tensor
+
+    def __init__(self, num: int) -> None:
+        super().__init__()
+        self.register_buffer("value", torch.zeros(num))
+
+    @torch.no_grad()
+    def forward(self, scores: Tensor, temperature: float) -> Tensor:
+        """Return the teacher's assignments [..., K] for scores [..., K]; each sums to 1."""
+        with torch.autocast(scores.device.type, enabled=False):
+            return torch.softmax((at_least_fp32(scores) - self.value) / temperature, dim=-1)
+
+    @torch.no_grad()
+    def update(self, scores: Tensor, momentum: float) -> None:
+        """Move to momentum * centre + (1 - momentum) * mean over the rows of all ranks (eq. 4), the same on every rank.
+
+        Args:
+            scores: this rank's [n, K], with any n on each rank.
+            momentum: share of the centre that is kept.
+        """
+        rows = at_least_fp32(scores)
+        sums = dist.all_sum(torch.cat([rows.sum(dim=0), rows.new_full((1,), len(rows))]))  # [K + 1]
+        self.value.lerp_((sums[:-1] / sums[-1]).to(self.value.dtype), 1 - momentum)

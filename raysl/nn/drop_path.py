@@ -1,4 +1,4 @@
-"""Stochastic depth whose draws belong to a sample, so that they are the same on any number of ranks."""
+"""Stochastic depth with random numbers per sample, the same on any number of ranks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,15 +11,18 @@ from raysl.transforms.random import SampleRandom
 
 
 class DropPath(nn.Module):
-    """Stochastic depth (Huang et al. 2016, arXiv 1603.09382): in training, a sample is left out at this rate.
+    """Stochastic depth (Huang et al. 2016, arXiv 1603.09382): in training, a sample is dropped at this rate.
 
-    Others are scaled by 1 / (1 - rate), so that the mean stays. Inside `draws_of`, which a method's forward opens, what
-    is drawn is a function of (seed, epoch, sample index, place) and of how often the place was passed in the step.
-    Elsewhere torch's generator draws.
+    The others are scaled by 1 / (1 - rate), which preserves the mean. Inside `draws_of`, which a method's forward
+    opens, the numbers are a function of (seed, epoch, sample index, place) and of how often the module ran in the step.
+    Elsewhere they come from torch's generator.
+
+    >>> DropPath(0.5, place=0).eval()(torch.ones(2, 3)).mean()  # nothing is dropped outside training
+    tensor(1.)
 
     Args:
-        rate: at which a sample is left out, in [0, 1).
-        place: of this module in its network, no two have the same.
+        rate: probability that a sample is dropped, in [0, 1).
+        place: number of this module in its network, different for each.
     """
 
     def __init__(self, rate: float, place: int) -> None:
@@ -28,7 +31,7 @@ class DropPath(nn.Module):
         self.place = place
 
     def forward(self, x: Tensor) -> Tensor:
-        """The input [B, ...] with whole samples set to 0; of V views of a sample, in rows [B * V], each for itself."""
+        """Set whole samples of the input [B, ...] to 0; views of a sample, in rows [B * V], are drawn separately."""
         if not self.training or self.rate == 0:
             return x
         keep = 1 - self.rate
@@ -36,19 +39,19 @@ class DropPath(nn.Module):
         return x * (is_kept.view(-1, *[1] * (x.dim() - 1)) / keep).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """The rate, where the module is printed."""
+        """Return the rate, for printing."""
         return f"rate={self.rate:g}"
 
 
 class _Draws:
-    """The numbers of a step's batch, by place."""
+    """Random numbers for a step's batch, by place."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.streams: dict[int, SampleRandom] = {}
 
     def uniform(self, place: int, num_views: int) -> Tensor:
-        """Fresh numbers [B * V] in [0, 1), views of a sample side by side."""
+        """Draw fresh numbers [B * V] in [0, 1), views of a sample side by side."""
         if place not in self.streams:
             self.streams[place] = self.batch.random("drop path").at(place)
         return torch.from_numpy(self.streams[place].uniforms(num_views)).flatten()
@@ -59,7 +62,7 @@ _draws: _Draws | None = None
 
 @contextmanager
 def draws_of(batch: Batch) -> Iterator[None]:
-    """While it is open, what a network draws belongs to the samples of this batch."""
+    """Key the networks' random numbers by the samples of this batch while it is open."""
     global _draws
     before, _draws = _draws, _Draws(batch)
     try:
@@ -70,7 +73,7 @@ def draws_of(batch: Batch) -> Iterator[None]:
 
 @contextmanager
 def drawn_by(draw: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
-    """While it is open, `draw` gives the numbers of a module: [n] in [0, 1) for its input [n, ...] and its place."""
+    """Take a module's random numbers from `draw` while it is open: [n] in [0, 1) for its input [n, ...] and place."""
     global _draw
     before, _draw = _draw, draw
     try:
@@ -80,7 +83,7 @@ def drawn_by(draw: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
 
 
 def drawn(x: Tensor, place: int) -> Tensor:
-    """Fresh numbers: those of the batch's samples, where the rows are theirs."""
+    """Draw fresh numbers, keyed by the batch's samples if the rows belong to them."""
     num_rows = 0 if _draws is None else len(_draws.batch)
     if _draws is None or num_rows == 0 or len(x) % num_rows:
         return torch.rand(len(x), device=x.device)

@@ -1,11 +1,13 @@
-"""Small networks on top of a backbone: projectors and predictors."""
+"""Small networks on top of a backbone: projectors, predictors and prototypes."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Literal
 
+import torch
 from torch import nn
+from torch.nn import functional as F
 
 RELU = partial(nn.ReLU, inplace=True)
 OutputNorm = Literal["none", "plain", "scale", "affine"]
@@ -18,15 +20,22 @@ def mlp(
     output_norm: OutputNorm = "none",
     last_bias: bool = True,
 ) -> nn.Sequential:
-    """Linear layers with an activation between them, and none after the last.
+    """Return linear layers with an activation between them, and none after the last.
+
+    >>> mlp([2048, 2048, 128])
+    Sequential(
+      (0): Linear(in_features=2048, out_features=2048, bias=True)
+      (1): ReLU(inplace=True)
+      (2): Linear(in_features=2048, out_features=128, bias=True)
+    )
 
     Args:
         dims: widths from input to output, at least two; [2048, 2048, 128] is SimCLR's projector.
-        norm: batch normalisation before every activation; the linear layer in front of it then has no bias.
-        activation: makes what follows each layer but the last; default: ReLU.
-        output_norm: batch normalisation after the last layer, which then has no bias either; "plain" without a scale
-            and a shift of its own, "scale" with the former, "affine" with both.
-        last_bias: a bias in the last layer; of no use to losses that take the mean of the embeddings off.
+        norm: batch normalisation before every activation; the linear layer before it then has no bias.
+        activation: makes the activation after each layer but the last; default: ReLU.
+        output_norm: batch normalisation after the last layer, which then has no bias either; "plain" without scale and
+            shift, "scale" with a scale, "affine" with both.
+        last_bias: a bias in the last layer; useless for losses that subtract the mean of the embeddings.
 
     Raises:
         ValueError: if fewer than two widths are given.
@@ -46,3 +55,33 @@ def mlp(
             last.register_parameter("bias", None)
         layers.append(last)
     return nn.Sequential(*layers)
+
+
+class Prototypes(nn.Linear):
+    """Trained cluster centres: scores [..., K] of embeddings [..., D] against K unit vectors (SwAV, Caron et al. 2020,
+    arXiv 2006.09882).
+
+    A linear layer without bias. The optimizer moves its rows off the unit sphere: call `normalise` in `after_update`,
+    also while the rows are held fixed. Scores are cosines if embeddings have length 1.
+
+    >>> Prototypes(dim=128, num=3000)(torch.zeros(2, 128)).shape
+    torch.Size([2, 3000])
+    """
+
+    def __init__(self, dim: int, num: int, is_unit_at_start: bool = True) -> None:
+        """Draw `num` prototypes of width `dim` as torch draws a linear layer.
+
+        Args:
+            dim: D.
+            num: K.
+            is_unit_at_start: normalise rows at once, as the paper's code before its first step; VISSL does so after the
+                first update.
+        """
+        super().__init__(dim, num, bias=False)
+        if is_unit_at_start:
+            self.normalise()
+
+    @torch.no_grad()
+    def normalise(self) -> None:
+        """Scale each row to length 1, in place."""
+        self.weight.copy_(F.normalize(self.weight, dim=1))

@@ -1,4 +1,4 @@
-"""A memory bank: one embedding for each image of a dataset, the same on every rank."""
+"""A memory bank: one embedding per image of a dataset, the same on every rank."""
 
 import math
 
@@ -13,7 +13,12 @@ class MemoryBank(nn.Module):
     """An embedding of length 1 for each sample index (NPID, Wu et al. 2018, arXiv 1805.01978, section 3.1).
 
     Every rank holds all of it: N * D * 4 bytes, 656 MB for ImageNet at 128 dimensions. It starts uniform in
-    +-1/sqrt(D/3) with rows normalised, from torch's generator, which ranks must have seeded alike.
+    +-1/sqrt(D/3) with rows normalised, from torch's generator, which must have the same seed on all ranks.
+
+    >>> bank = MemoryBank(num=100, dim=8)
+    >>> bank.update(torch.tensor([3]), torch.ones(1, 8), momentum=0.0)
+    >>> bank.rows(torch.tensor([3]))[0, :2]
+    tensor([0.3536, 0.3536])
 
     Attributes:
         bank: [N, D].
@@ -22,27 +27,27 @@ class MemoryBank(nn.Module):
     bank: Tensor
 
     def __init__(self, num: int, dim: int) -> None:
-        """A bank for sample indices 0 to `num` - 1.
+        """Create a bank for sample indices 0 to `num` - 1.
 
         Raises:
-            ValueError: if it has no rows or no width.
+            ValueError: if `num` or `dim` is below 1.
         """
         super().__init__()
         if num < 1 or dim < 1:
-            raise ValueError(f"a memory bank of {num} rows of width {dim} holds nothing; give at least 1 of each")
+            raise ValueError(f"a memory bank of {num} rows of width {dim} is empty; give at least 1 of each")
         bound = 1 / math.sqrt(dim / 3)
         self.register_buffer("bank", F.normalize(torch.empty(num, dim).uniform_(-bound, bound), dim=-1))
 
     def rows(self, index: Tensor) -> Tensor:
-        """The embeddings of int64 sample indices of any shape [...]: a copy [..., D]."""
+        """Return a copy [..., D] of the embeddings of int64 sample indices [...]."""
         return F.embedding(index, self.bank)
 
     @torch.no_grad()
     def update(self, index: Tensor, z: Tensor, momentum: float) -> None:
         """Set each row w to normalize(momentum * w + (1 - momentum) * z), with z normalised first.
 
-        In a method: `bank.update(dist.all_gather(batch.index), dist.all_gather(z), 0.5)` in `after_update`. Of a sample
-        that is in the batch twice the last row counts, mixed with what the bank held before: the same on every rank and
+        In a method: `bank.update(dist.all_gather(batch.index), dist.all_gather(z), 0.5)` in `after_update`. If a sample
+        is in the batch twice, its last row counts, mixed with the bank's row from before: the same on every rank and
         device. Nothing is read back from the device.
 
         Args:
@@ -55,11 +60,11 @@ class MemoryBank(nn.Module):
         """
         if z.shape != (len(index), self.bank.shape[1]):
             raise ValueError(
-                f"embeddings {list(z.shape)} are not [{len(index)}, {self.bank.shape[1]}], a row for each index"
+                f"embeddings {list(z.shape)} must be [{len(index)}, {self.bank.shape[1]}], a row for each index"
             )
         if not 0 <= momentum <= 1:
-            raise ValueError(f"the momentum of a memory bank is {momentum}; it lies between 0 and 1")
+            raise ValueError(f"the momentum of a memory bank is {momentum}; give a number in [0, 1]")
         ordered, order = torch.sort(index, stable=True)
-        last = order[torch.searchsorted(ordered, index, right=True) - 1]  # [n], the last row of the same sample
+        last = order[torch.searchsorted(ordered, index, right=True) - 1]  # [n], last row of the same sample
         w = torch.lerp(F.normalize(at_least_fp32(z[last]), dim=-1).to(self.bank), self.bank[index], momentum)
         self.bank.index_copy_(0, index, F.normalize(w, dim=-1))  # rows of one sample write the same numbers

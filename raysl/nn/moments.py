@@ -1,23 +1,77 @@
-"""Means and covariances of embeddings over the rows of all ranks, with gradients.
+"""Means, covariances and whitening of embeddings over the rows of all ranks.
 
-Each rank works on its own rows, and the sums over ranks are small: a vector of D and a matrix of D x D, however many
-rows there are. Nothing is read back from the device.
+Each rank works on its own rows; only a vector of D and a matrix of D x D are summed over ranks, whatever the number of
+rows. `centred` and `products` pass gradients and read nothing back from the device.
 """
 
 import torch
 from torch import Tensor
 
 from raysl import distributed as dist
+from raysl.losses.precision import at_least_fp32
+
+_ROWS_AT_ONCE = 16384
+"""Number of rows held in float64 at a time."""
+_LEAST = 1e-8
+"""Share of the largest variance below which a direction counts as constant: dividing by it would magnify rounding."""
 
 
 def centred(z: Tensor) -> tuple[Tensor, Tensor]:
-    """This rank's rows [B, ..., D] minus the mean of all ranks' [..., D], and how many rows all have, a scalar."""
+    """Return this rank's rows [B, ..., D] minus the mean over all ranks [..., D], and the number of all rows, a scalar.
+
+    >>> centred(torch.tensor([[1.0], [3.0]]))
+    (tensor([[-1.],
+            [ 1.]]), tensor(2.))
+    """
     total = dist.all_sum(torch.cat([z.sum(dim=0).flatten(), z.new_full((1,), len(z))]))
     num_rows = total[-1].detach()
     return z - (total[:-1] / num_rows).view(z.shape[1:]), num_rows
 
 
 def products(first: Tensor, second: Tensor) -> Tensor:
-    """Sum of the outer products of rows over all ranks, of [B, D] and [B, E] to [D, E]."""
+    """Sum the outer products of the rows of all ranks: [B, D] and [B, E] to [D, E].
+
+    >>> products(torch.tensor([[1.0, 2.0], [0.0, 1.0]]), torch.tensor([[1.0], [3.0]]))
+    tensor([[1.],
+            [5.]])
+    """
     with torch.autocast(first.device.type, enabled=False):
         return dist.all_sum(first.T @ second)
+
+
+@torch.no_grad()
+def whitened(rows: Tensor, dim: int) -> Tensor:
+    """Project rows on the `dim` directions of largest variance, centred and scaled to variance 1 (PCA whitening).
+
+    Sums are computed in float64, so another number of ranks changes the result only by rounding; the eigensolver sets
+    the signs of directions. A direction without variance is 0 for all rows. Every rank calls it, outside a training
+    step.
+
+    >>> whitened(torch.tensor([[1.0, 5.0], [3.0, 5.0]]), dim=1).abs()
+    tensor([[1.],
+            [1.]])
+
+    Args:
+        rows: this rank's [n, D], with any n on each rank, also 0, and the same D.
+        dim: number of directions to keep, from 1 to D.
+
+    Returns:
+        This rank's rows [n, dim], at least float32.
+
+    Raises:
+        ValueError: if `dim` is outside its range, or a row is not finite.
+    """
+    width = rows.shape[1]
+    if not 1 <= dim <= width:
+        raise ValueError(f"rows of width {width} have no {dim} principal components; keep between 1 and {width}")
+    if not dist.all_true(bool(rows.isfinite().all()), rows.device):
+        raise ValueError("rows to whiten are not finite: the network that computed them has diverged")
+    parts = torch.split(rows, _ROWS_AT_ONCE)
+    num = dist.all_sum(torch.tensor(len(rows), dtype=torch.float64, device=rows.device))
+    mean = dist.all_sum(torch.stack([part.double().sum(dim=0) for part in parts]).sum(dim=0)) / num  # [D]
+    squares = torch.stack([(part.double() - mean).T @ (part.double() - mean) for part in parts]).sum(dim=0)
+    variances, directions = torch.linalg.eigh(dist.all_sum(squares) / num)  # rising: [D], [D, D] by column
+    variances, directions = variances.flip(0)[:dim], directions.flip(1)[:, :dim]
+    scale = torch.where(variances > _LEAST * variances[0], variances.clamp_min(1e-300).rsqrt(), 0.0)
+    turned = [((part.double() - mean) @ (directions * scale)).to(at_least_fp32(part).dtype) for part in parts]
+    return torch.cat(turned)

@@ -1,43 +1,49 @@
-"""From the stages of a backbone to one vector an image each, as linear classifiers on inner features take them."""
+"""From stages of a backbone, or from pixels, to one vector per image, for linear classifiers and other benchmarks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from raysl.config.ranges import Within
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 
 PoolSide = Annotated[int, Within(1, 1024)]
+PIXELS_SIDE = 32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """How a stage becomes a vector: maps are pooled to a grid of `size` x `size`, or in windows, and laid out flat."""
+    """How a stage becomes a vector: maps are pooled to a grid of `size` x `size`, or in windows, and flattened.
+
+    >>> import torch
+    >>> Pool(size=2)(torch.zeros(1, 64, 7, 7)).shape, Pool(kind="class")(torch.zeros(1, 50, 384), 1).shape
+    (torch.Size([1, 256]), torch.Size([1, 384]))
+    """
 
     kind: Literal["avg", "max", "class", "none"] = "avg"
-    """Means, maxima, the class token of a ViT's stage, or all of the stage as it is. Tokens have means and maxima of
-    the patches; what is a vector already stays one."""
+    """Means, maxima, the class token of a ViT's stage, or the whole stage. Means and maxima of tokens are those of the
+    patches; a vector stays as it is."""
     size: PoolSide = 1
-    """Side of the grid that maps are pooled to, whatever theirs is."""
+    """Side of the grid that maps of any size are pooled to."""
     kernel: PoolSide | None = None
-    """Side of windows that are pooled in place of that, where the side of the result follows from the map's."""
+    """Side of pooling windows, which replace `size`; the side of the result then follows from the map's."""
     stride: PoolSide | None = None
-    """Places from one window to the next. Default: their side."""
+    """Step between windows. Default: their side."""
     padding: Annotated[int, Within(0, 512)] = 0
-    """Places around the map that windows may reach into; they count as 0 in means."""
+    """Border around the map that windows may include; it counts as 0 in means."""
 
     def __call__(self, stage: Tensor, num_prefix_tokens: int = 0) -> Tensor:
-        """One vector an image [B, D].
+        """Return one vector per image [B, D].
 
         Args:
             stage: maps [B, C, H, W], tokens [B, num_prefix_tokens + L, C] or vectors [B, D].
-            num_prefix_tokens: tokens in front of the patches.
+            num_prefix_tokens: number of tokens before the patches.
 
         Raises:
-            ValueError: if the class token is asked of what has none, or windows do not fit the map.
+            ValueError: if a stage without class token is to give it, or windows do not fit the map.
         """
         if self.kind == "class" and (stage.ndim != 3 or num_prefix_tokens < 1):
             raise ValueError(f"a stage of shape {list(stage.shape)} has no class token; take kind='avg' or 'max'")
@@ -57,27 +63,39 @@ class Pool:
             return out
         if self.kernel > min(maps.shape[-2:]) + 2 * self.padding:
             raise ValueError(
-                f"windows of {self.kernel} places do not fit a map of {maps.shape[-2]}x{maps.shape[-1]} with "
-                f"{self.padding} around it; give a smaller kernel"
+                f"windows of side {self.kernel} do not fit a map of {maps.shape[-2]}x{maps.shape[-1]} with "
+                f"a border of {self.padding}; give a smaller kernel"
             )
         if self.kind == "avg":
             return F.avg_pool2d(maps, self.kernel, self.stride, self.padding)
         return F.max_pool2d(maps, self.kernel, self.stride, self.padding)
 
 
-def pooled_stages(backbone: Backbone, images: Tensor, asked: Sequence[tuple[str, Pool]]) -> list[Tensor]:
-    """Vectors [B, D] of stages, in the order asked for; a stage may be asked for again with another pool.
-
-    The network is passed through once.
+def pooled_stages(backbone: Backbone, images: Tensor, pools: Sequence[tuple[str, Pool]]) -> list[Tensor]:
+    """Return vectors [B, D] of stages in one pass through the network; a stage may appear with several pools.
 
     Args:
-        backbone: whose stages they are.
+        backbone: the network.
         images: normalised images [B, 3, H, W].
-        asked: names of stages, each with how it is pooled.
+        pools: names of stages, each with its pool.
 
     Raises:
-        ValueError: if a name is no stage, or its pool does not fit it.
+        ValueError: if a name is not a stage, or its pool does not fit it.
     """
-    found = backbone.stages(images, list(dict.fromkeys(name for name, _ in asked)))
+    stages = backbone.stages(images, list(dict.fromkeys(name for name, _ in pools)))
     num_prefix = backbone.num_prefix_tokens if isinstance(backbone, TokenBackbone) else 0
-    return [pool(found[name], num_prefix) for name, pool in asked]
+    return [pool(stages[name], num_prefix) for name, pool in pools]
+
+
+class RawPixels(nn.Module):
+    """The image itself as a feature vector, shrunk to at most 32 pixels a side: a baseline for networks.
+
+    >>> import torch
+    >>> RawPixels()(torch.zeros(2, 3, 224, 224)).shape
+    torch.Size([2, 3072])
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return [B, 3 * side * side] of images [B, 3, H, W]."""
+        side = min(PIXELS_SIDE, images.shape[-1])
+        return nn.functional.adaptive_avg_pool2d(images, side).flatten(1)

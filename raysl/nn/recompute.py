@@ -1,4 +1,4 @@
-"""Activations that are computed again in the backward pass and not kept (Chen et al. 2016, arXiv 1604.06174)."""
+"""Activations that are recomputed in the backward pass instead of stored (Chen et al. 2016, arXiv 1604.06174)."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,10 +13,15 @@ from raysl.nn.drop_path import drawn, drawn_by
 
 
 def recompute(modules: Iterable[nn.Module]) -> None:
-    """Have each module keep its inputs alone in a forward pass with gradients, and run again for the backward pass.
+    """Have each module store only its inputs in a forward pass with gradients, and run again for the backward pass.
 
-    The second run gives what the first one gave: random numbers are drawn alike, drop path leaves out the same samples,
-    and running statistics count a batch once. Parameters, buffers and their names stay as they are.
+    The second run repeats the first: random numbers are the same, drop path drops the same samples, and running
+    statistics count a batch once. Parameters, buffers and their names stay as they are.
+
+    >>> network = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    >>> recompute([network])
+    >>> network(torch.zeros(2, 4)).shape
+    torch.Size([2, 4])
     """
     for module in modules:
         if not isinstance(module, _Recomputed):
@@ -24,14 +29,14 @@ def recompute(modules: Iterable[nn.Module]) -> None:
 
 
 class _Recomputed(nn.Module):
-    """First base of a module that keeps no inner activations."""
+    """First base class of a module that stores no inner activations."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return super().__call__(*args, **kwargs)
         draws: list[Tensor] = []
 
-        def kept(x: Tensor, place: int) -> Tensor:
+        def record(x: Tensor, place: int) -> Tensor:
             draws.append(drawn(x, place))
             return draws[-1]
 
@@ -39,17 +44,20 @@ class _Recomputed(nn.Module):
             super().__call__,
             *args,
             use_reentrant=False,
-            context_fn=lambda: (drawn_by(kept), _second_run(self, draws)),
+            context_fn=lambda: (drawn_by(record), _second_run(self, draws)),
             **kwargs,
         )
 
 
 @contextmanager
 def _second_run(module: nn.Module, draws: list[Tensor]) -> Iterator[None]:
-    """Running statistics are copies while it is open; without any, fewer tensors would be kept than the first time."""
+    """Replace running statistics by copies while it is open, and repeat the random numbers.
+
+    The copies are needed: without running statistics, autograd would store fewer tensors than in the first run.
+    """
     layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
-    kept = [dict(layer.named_buffers(recurse=False)) for layer in layers]
-    for layer, buffers in zip(layers, kept, strict=True):
+    originals = [dict(layer.named_buffers(recurse=False)) for layer in layers]
+    for layer, buffers in zip(layers, originals, strict=True):
         for name, buffer in buffers.items():
             setattr(layer, name, buffer.clone())
     again = iter(draws)
@@ -57,6 +65,6 @@ def _second_run(module: nn.Module, draws: list[Tensor]) -> Iterator[None]:
         with drawn_by(lambda x, place: next(again)):
             yield
     finally:
-        for layer, buffers in zip(layers, kept, strict=True):
+        for layer, buffers in zip(layers, originals, strict=True):
             for name, buffer in buffers.items():
                 setattr(layer, name, buffer)

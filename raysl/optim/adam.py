@@ -11,7 +11,12 @@ from raysl.config.schema import OptimConfig
 
 
 class Adam(torch.optim.Adam):
-    """torch's Adam, set up by a config; weight decay is added to the gradient, unlike AdamW's."""
+    """torch's Adam, set up by a config; weight decay is added to the gradient, unlike in AdamW.
+
+    >>> optimizer = Adam([{"params": [torch.nn.Parameter(torch.zeros(2))]}], Adam.Config(lr=0.1))
+    >>> optimizer.param_groups[0]["lr"]
+    0.1
+    """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(OptimConfig):
@@ -21,9 +26,9 @@ class Adam(torch.optim.Adam):
         lr: Annotated[float, Within(0, 1e6)] = 1e-3
         """Peak learning rate for `lr_batch_size` images."""
         betas: Annotated[tuple[Momentum, Momentum], Rising()] = (0.9, 0.999)
-        """Shares of the running means of the gradient and of its square that go on (algorithm 1)."""
+        """Decay rates of the running means of the gradient and of its square (algorithm 1)."""
         eps: Annotated[float, Within(0, 1)] = 1e-8
-        """Added to the root of the mean square, so that nothing is divided by 0 (algorithm 1)."""
+        """Added to the root of the mean square, against division by 0 (algorithm 1)."""
 
     def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
         super().__init__(

@@ -11,7 +11,12 @@ from raysl.config.schema import OptimConfig
 
 
 class AdamW(torch.optim.AdamW):
-    """torch's AdamW, set up by a config: one kernel for all parameters of a group on a GPU, else one an operation."""
+    """torch's AdamW, set up by a config; fused on a GPU, else one kernel per operation for all parameters of a group.
+
+    >>> optimizer = AdamW([{"params": [torch.nn.Parameter(torch.zeros(2))]}], AdamW.Config(lr=0.1))
+    >>> optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["betas"]
+    (0.1, (0.9, 0.999))
+    """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(OptimConfig):
@@ -21,11 +26,11 @@ class AdamW(torch.optim.AdamW):
         lr: Annotated[float, Within(0, 1e6)] = 1e-3
         """Peak learning rate for `lr_batch_size` images."""
         weight_decay: Annotated[float, Within(0, 1000)] = 0.01
-        """Share of the weights that each update takes off, at learning rate 1."""
+        """Share of the weights that each update subtracts at learning rate 1."""
         betas: Annotated[tuple[Momentum, Momentum], Rising()] = (0.9, 0.999)
-        """Shares of the running means of the gradient and of its square that go on."""
+        """Decay rates of the running means of the gradient and of its square."""
         eps: Annotated[float, Within(0, 1)] = 1e-8
-        """Added to the root of the mean square, so that nothing is divided by 0."""
+        """Added to the root of the mean square, against division by 0."""
 
     def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
         groups = [{**group, "params": list(group["params"])} for group in params]

@@ -12,14 +12,19 @@ from torch.optim import Optimizer
 from raysl.config.schema import OptimConfig
 
 UNFIT = ("LBFGS", "SparseAdam")
-"""Those that call the loss again and again, and those for sparse gradients."""
+"""Optimizers that evaluate the loss several times per step, or need sparse gradients."""
 LAYERWISE = ("lars", "larc")
 OURS = ("params", "lr", "weight_decay")
-"""Arguments that have a setting of their own."""
+"""Arguments with a setting of their own."""
 
 
 class AnyTorch(Optimizer):
-    """Makes the optimizer of `torch.optim` that the settings name, which is what the run then has."""
+    """Creates the optimizer of `torch.optim` that the settings name.
+
+    >>> parameters = [{"params": [torch.nn.Parameter(torch.zeros(2))]}]
+    >>> type(AnyTorch(parameters, AnyTorch.Config(optimizer="RAdam"))).__name__
+    'RAdam'
+    """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(OptimConfig):
@@ -29,60 +34,65 @@ class AnyTorch(Optimizer):
         optimizer: str = "Adam"
         """Name of a class of `torch.optim`, such as RMSprop, RAdam, NAdam, Adamax, Adagrad or ASGD."""
         options: dict[str, Any] = field(default_factory=dict)
-        """Its arguments by name, other than the learning rate and the weight decay."""
+        """Its arguments by name, except learning rate and weight decay."""
 
         def __post_init__(self) -> None:
-            found = optimizer_class(self.optimizer, self.options)
+            kind = optimizer_class(self.optimizer, self.options)
             if self.options:
-                _try(found, self.options)
+                _try(kind, self.options)
 
     def __new__(cls, params: Iterable[dict[str, Any]], config: Config) -> Any:
-        found = optimizer_class(config.optimizer, config.options)
+        kind = optimizer_class(config.optimizer, config.options)
         arguments: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay, **config.options}
-        takes = inspect.signature(found).parameters
-        return found(list(params), **{name: value for name, value in arguments.items() if name in takes})
+        takes = inspect.signature(kind).parameters
+        return kind(list(params), **{name: value for name, value in arguments.items() if name in takes})
 
 
 def optimizer_class(name: str, options: dict[str, Any]) -> type[Optimizer]:
-    """The class of `torch.optim` of that name.
+    """Return the class of `torch.optim` with this name.
+
+    >>> optimizer_class("NAdam", {"momentum_decay": 0.004}).__name__
+    'NAdam'
 
     Raises:
-        ValueError: if there is none, it cannot be used here, or it takes no such option.
+        ValueError: if there is none, it cannot be used here, or it does not take an option.
     """
     known = [
-        found
-        for found, value in vars(torch.optim).items()
-        if inspect.isclass(value) and issubclass(value, Optimizer) and value is not Optimizer and found not in UNFIT
+        known_name
+        for known_name, value in vars(torch.optim).items()
+        if inspect.isclass(value)
+        and issubclass(value, Optimizer)
+        and value is not Optimizer
+        and known_name not in UNFIT
     ]
     if name.lower() in LAYERWISE:
         raise ValueError(
-            f"{name} is raysl's own, which scales the updates of SGD and of no other; set "
-            f"optim={name.lower()}, or another optimizer"
+            f"{name} is raysl's own and scales only the updates of SGD; set optim={name.lower()}, or another optimizer"
         )
     if name not in known:
         near = get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
-        why = "needs another training loop" if name in UNFIT else "is no optimizer of torch.optim"
+        why = "needs another training loop" if name in UNFIT else "is not an optimizer of torch.optim"
         raise ValueError(f"optimizer {name} {why}; {hint}")
-    found: type[Optimizer] = getattr(torch.optim, name)
-    takes = [option for option in inspect.signature(found).parameters if option not in OURS]
+    kind: type[Optimizer] = getattr(torch.optim, name)
+    takes = [option for option in inspect.signature(kind).parameters if option not in OURS]
     for option in options:
         if option in OURS:
             raise ValueError(f"options has {option}, which is a setting of its own: optim.{option}")
         if option not in takes:
             raise ValueError(f"options has {option!r}, and {name} takes {', '.join(takes)}")
-    return found
+    return kind
 
 
-def _try(found: type[Any], options: dict[str, Any]) -> None:
-    """Have the optimizer refuse its options before a run begins.
+def _try(kind: type[Any], options: dict[str, Any]) -> None:
+    """Take one step with the optimizer, so that wrong options are refused before a run begins.
 
     Raises:
-        ValueError: if it does.
+        ValueError: if the optimizer refuses them.
     """
     try:
-        optimizer = found([torch.nn.Parameter(torch.zeros(2, 2))], **options)
+        optimizer = kind([torch.nn.Parameter(torch.zeros(2, 2))], **options)
         optimizer.param_groups[0]["params"][0].grad = torch.zeros(2, 2)
         optimizer.step()
     except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"options={options} do not fit {found.__name__}: {error}") from error
+        raise ValueError(f"options={options} do not fit {kind.__name__}: {error}") from error

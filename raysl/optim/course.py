@@ -1,4 +1,4 @@
-"""The course of the learning rate and of the weight decay: pure functions of the step and the settings."""
+"""Learning rate and weight decay over a run: pure functions of the step and the settings."""
 
 import math
 from bisect import bisect_right
@@ -21,13 +21,25 @@ from raysl.schedule import (
 
 
 def peak_lr(optim: OptimConfig, batch_size: int) -> float:
-    """Learning rate at the top of the schedule for a global batch of `batch_size` images."""
+    """Return the highest learning rate of the schedule for a global batch of `batch_size` images.
+
+    >>> from raysl.optim.sgd import SGD
+    >>> peak_lr(SGD.Config(lr=0.1, lr_scaling="linear", lr_batch_size=256), batch_size=1024)
+    0.4
+    """
     share = batch_size / optim.lr_batch_size
     return optim.lr * {"none": 1.0, "linear": share, "sqrt": math.sqrt(share)}[optim.lr_scaling]
 
 
 def lr_at(optim: OptimConfig, step: Step, batch_size: int) -> float:
-    """Learning rate of the update that starts at `step`: a linear warm-up, then the schedule; or the phases."""
+    """Return the learning rate of the update that starts at `step`: a linear warm-up, then the schedule; or the phases.
+
+    >>> from raysl.optim.sgd import SGD
+    >>> from raysl.schedule import Duration
+    >>> optim = SGD.Config(lr=1.0, lr_scaling="none", schedule="linear", warmup=Duration(10, "st"))
+    >>> [round(lr_at(optim, Step(index, total=110, epoch_len=10), batch_size=256), 2) for index in (0, 9, 10, 60)]
+    [0.1, 1.0, 1.0, 0.5]
+    """
     peak, step = peak_lr(optim, batch_size), _changed_at(optim, step)
     if optim.phases:
         return peak * _share_in_phases(optim, step)
@@ -38,7 +50,12 @@ def lr_at(optim: OptimConfig, step: Step, batch_size: int) -> float:
 
 
 def weight_decay_at(optim: OptimConfig, step: Step) -> float:
-    """Weight decay of the update that starts at `step`."""
+    """Return the weight decay of the update that starts at `step`.
+
+    >>> from raysl.optim.adamw import AdamW
+    >>> weight_decay_at(AdamW.Config(weight_decay=0.04, weight_decay_end=0.4), Step(50, total=100, epoch_len=10))
+    0.22
+    """
     if optim.weight_decay_end is None:
         return optim.weight_decay
     curve = cosine if optim.weight_decay_schedule == "cosine" else linear
@@ -47,27 +64,27 @@ def weight_decay_at(optim: OptimConfig, step: Step) -> float:
 
 
 def _changed_at(optim: OptimConfig, step: Step) -> Step:
-    """The update whose values `step` has."""
+    """Return the update whose values apply at `step`."""
     return step if optim.update_every == "step" else Step(step.index - step.in_epoch, step.total, step.epoch_len)
 
 
 def _stretched(optim: OptimConfig, step: Step) -> Step:
-    """The same update of a run that is as long as the courses are."""
+    """Return the same update in a run of the schedules' length, `optim.stretch` times this one."""
     return Step(step.index, round(step.total * optim.stretch), step.epoch_len)
 
 
 def check_phases(optim: OptimConfig, total: int, epoch_len: int) -> None:
-    """Refuse phases that do not last as long as the run.
+    """Refuse phases whose lengths do not add up to the run.
 
     Raises:
         ConfigError: with the numbers.
     """
     lengths = [phase.length.length(total, epoch_len) for phase in optim.phases]
     if lengths and round(sum(lengths)) != total:
-        told = " + ".join(str(phase.length) for phase in optim.phases)
+        terms = " + ".join(str(phase.length) for phase in optim.phases)
         raise ConfigError(
-            f"optim.phases: {told} come to {round(sum(lengths)):,} steps, and the run has {total:,}; give lengths that "
-            "sum to it, in % where it may change"
+            f"optim.phases: {terms} add up to {round(sum(lengths)):,} steps, and the run has {total:,}; give lengths "
+            "that add up to it, in % if it may change"
         )
 
 
@@ -99,7 +116,7 @@ def _share_in_steps(optim: OptimConfig, step: Step, num_warmup: int) -> float:
 
 
 def _share_in_restarts(optim: OptimConfig, step: Step, num_warmup: int) -> float:
-    """Share of the peak; of full waves, whose peaks change at the troughs between them, after one, three, ... periods.
+    """Return the share of the peak; peaks of full waves change at the troughs between them, after 1, 3, ... periods.
 
     The rules are those of VISSL's `cosine_warm_restart`.
     """
@@ -110,7 +127,7 @@ def _share_in_restarts(optim: OptimConfig, step: Step, num_warmup: int) -> float
     is_full = optim.restart_wave == "full"
     progress = (done - begin) / length
     if is_full:
-        up = number % 2  # where a period leads back to the peak
+        up = number % 2  # 1 for a period that rises back to the peak
         number, begin = (number + 1) // 2, begin + period if up or number == 0 else begin
         progress = 1 - progress if up else progress
     if optim.restart_peak == "cosine":
@@ -121,12 +138,12 @@ def _share_in_restarts(optim: OptimConfig, step: Step, num_warmup: int) -> float
 
 
 def _share_in_phases(optim: OptimConfig, step: Step) -> float:
-    """Share of the peak; it is the ends of phases that are rounded to whole steps, so that nothing adds up."""
+    """Return the share of the peak; ends of phases are rounded, not lengths, so that rounding does not add up."""
     lengths = [phase.length.length(step.total, step.epoch_len) for phase in optim.phases]
     ends = [round(end) for end in accumulate(lengths)]
-    place = min(bisect_right(ends, step.index), len(ends) - 1)
-    phase, begin = optim.phases[place], ends[place - 1] if place > 0 else 0
-    progress = step.progress if phase.over == "run" else (step.index - begin) / max(1, ends[place] - begin)
+    number = min(bisect_right(ends, step.index), len(ends) - 1)
+    phase, begin = optim.phases[number], ends[number - 1] if number > 0 else 0
+    progress = step.progress if phase.over == "run" else (step.index - begin) / max(1, ends[number] - begin)
     end = phase.start if phase.end is None else phase.end
     if phase.shape == "inverse_sqrt":
         return phase.start * inverse_sqrt(step, begin)

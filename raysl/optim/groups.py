@@ -1,49 +1,47 @@
-"""Groups of parameters for an optimizer, with what is done to each.
+"""Groups of parameters for an optimizer, each with its own scales.
 
 Besides `params`, a group of `Method.param_groups` may have
 
 * `lr_scale` (1): factor of the scheduled learning rate
-* `is_lr_constant` (False): the peak of the learning rate all along, times `lr_scale`, in place of the schedule
+* `is_lr_constant` (False): use the peak learning rate times `lr_scale` throughout, without the schedule
 * `weight_decay_scale` (1): factor of the scheduled weight decay, 0 for none
-* `weight_decay`: one of its own in place of that, which no schedule changes
-* `layer_scaling` (True): whether LARS and LARC bring its updates to a share of the weights' norm
-* settings of the optimizer, such as `momentum`, other than the configured ones
+* `weight_decay`: a constant weight decay instead of the scheduled one
+* `layer_scaling` (True): whether LARS and LARC scale its updates by the weights' norm
+* other values of settings of the optimizer, such as `momentum`
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from torch import nn
 
 from raysl.config.schema import OptimConfig
-
-if TYPE_CHECKING:
-    from raysl.nn.backbones.backbone import Backbone
+from raysl.nn.backbones.backbone import Backbone
 
 
 class HasBackbone(Protocol):
     """A module with a backbone, such as a method."""
 
     @property
-    def backbone(self) -> "Backbone": ...
+    def backbone(self) -> Backbone: ...
     def modules(self) -> Iterator[nn.Module]: ...
     def parameters(self) -> Iterator[nn.Parameter]: ...
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
 
 
 class HasGroups(HasBackbone, Protocol):
-    """A method, as far as its optimizer is concerned."""
+    """A module that groups its parameters for an optimizer, such as a method."""
 
     def param_groups(self, optim: OptimConfig) -> list[dict[str, Any]]: ...
 
 
 def split_groups(method: HasBackbone, optim: OptimConfig, keep: Iterable[nn.Parameter] = ()) -> list[dict[str, Any]]:
-    """Groups of the parameters that train: those that decay, and those that do not.
+    """Split the trainable parameters into a group that decays and one that does not; empty groups are left out.
 
-    The latter, which get no layer-wise scaling either, are `keep`, what `method.backbone.no_decay` names and, as
-    `optim.exclude_norm`, `optim.exclude_bias` or `optim.exclude_norm_and_bias` for both say, parameters of one
-    dimension or none: scales and shifts of normalisation, biases. Tokens that `optim.decay_tokens` names, wherever they
-    are, decay nevertheless. Empty groups are left out.
+    The second group, which gets no layer-wise scaling either, has `keep`, the parameters of
+    `method.backbone.no_decay`, and parameters of at most one dimension, scales and shifts of normalisation and biases,
+    as set by `optim.exclude_norm`, `optim.exclude_bias`, or `optim.exclude_norm_and_bias` for both. Tokens named in
+    `optim.decay_tokens` decay nevertheless.
 
     Raises:
         ValueError: if the backbone names a parameter that it does not have.
@@ -51,16 +49,16 @@ def split_groups(method: HasBackbone, optim: OptimConfig, keep: Iterable[nn.Para
     named = dict(method.backbone.named_parameters())
     if unknown := sorted(method.backbone.no_decay() - named.keys()):
         raise ValueError(
-            f"{type(method.backbone).__name__}.no_decay() names {unknown[0]!r}, which is no parameter of it"
+            f"{type(method.backbone).__name__}.no_decay() names {unknown[0]!r}, which is not a parameter of it"
         )
-    kept = {id(named[name]) for name in method.backbone.no_decay()} | {id(parameter) for parameter in keep}
+    excluded_ids = {id(named[name]) for name in method.backbone.no_decay()} | {id(parameter) for parameter in keep}
     trained = [parameter for parameter in method.parameters() if parameter.requires_grad]
-    kept |= _narrow(method, optim)
-    kept -= {
+    excluded_ids |= _norms_and_biases(method, optim)
+    excluded_ids -= {
         id(parameter) for name, parameter in method.named_parameters() if name.rpartition(".")[2] in optim.decay_tokens
     }
-    decaying = [parameter for parameter in trained if id(parameter) not in kept]
-    excluded = [parameter for parameter in trained if id(parameter) in kept]
+    decaying = [parameter for parameter in trained if id(parameter) not in excluded_ids]
+    excluded = [parameter for parameter in trained if id(parameter) in excluded_ids]
     groups = [
         {"params": decaying, "lr_scale": 1.0, "weight_decay_scale": 1.0, "layer_scaling": True},
         {"params": excluded, "lr_scale": 1.0, "weight_decay_scale": 0.0, "layer_scaling": False},
@@ -69,47 +67,57 @@ def split_groups(method: HasBackbone, optim: OptimConfig, keep: Iterable[nn.Para
 
 
 def with_lr_scales(groups: list[dict[str, Any]], scales: Mapping[int, float]) -> list[dict[str, Any]]:
-    """The groups, each parted by the learning rates of its parameters.
+    """Split each group by the learning rates of its parameters.
+
+    >>> layers = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> group = {"params": [layer.weight for layer in layers], "lr_scale": 1.0}
+    >>> [part["lr_scale"] for part in with_lr_scales([group], {id(layers[0].weight): 0.5})]
+    [0.5, 1.0]
 
     Args:
-        groups: as `split_groups` gives them.
+        groups: from `split_groups`.
         scales: factors of the learning rate by the `id` of a parameter; others keep their group's.
     """
-    parted: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = []
     for group in groups:
-        own: dict[float, list[nn.Parameter]] = {}
+        by_scale: dict[float, list[nn.Parameter]] = {}
         for parameter in group["params"]:
-            own.setdefault(group["lr_scale"] * scales.get(id(parameter), 1.0), []).append(parameter)
-        parted += [{**group, "params": params, "lr_scale": scale} for scale, params in own.items()]
-    return parted
+            by_scale.setdefault(group["lr_scale"] * scales.get(id(parameter), 1.0), []).append(parameter)
+        parts += [{**group, "params": params, "lr_scale": scale} for scale, params in by_scale.items()]
+    return parts
 
 
-def _narrow(network: HasBackbone, optim: OptimConfig) -> set[int]:
-    """Identities of the parameters of at most one dimension that are left out.
+def _norms_and_biases(network: HasBackbone, optim: OptimConfig) -> set[int]:
+    """Return the identities of the excluded parameters of at most one dimension.
 
-    A scale is what is not called bias; a bias belongs to normalisation where the weight beside it has no more
-    dimensions than itself, or there is none.
+    A parameter not called bias is a scale; a bias belongs to a normalisation if all parameters beside it have at most
+    one dimension.
     """
     both = optim.exclude_norm_and_bias
-    has_norm, has_bias = (both if own is None else own for own in (optim.exclude_norm, optim.exclude_bias))
-    found = set()
+    has_norm, has_bias = (both if flag is None else flag for flag in (optim.exclude_norm, optim.exclude_bias))
+    excluded = set()
     for module in network.modules():
-        own = dict(module.named_parameters(recurse=False))
-        is_norm = all(parameter.ndim <= 1 for parameter in own.values())
-        for name, parameter in own.items():
+        parameters = dict(module.named_parameters(recurse=False))
+        is_norm = all(parameter.ndim <= 1 for parameter in parameters.values())
+        for name, parameter in parameters.items():
             is_out = has_bias or (has_norm and is_norm) if name.endswith("bias") else has_norm
             if parameter.ndim <= 1 and is_out:
-                found.add(id(parameter))
-    return found
+                excluded.add(id(parameter))
+    return excluded
 
 
 def complete_groups(groups: list[dict[str, Any]], optim: OptimConfig) -> list[dict[str, Any]]:
-    """A method's groups with every key written out; `weight_decay_scale` is None where a group has its own decay.
+    """Fill in all keys of a method's groups; `weight_decay_scale` is None for a group with a constant weight decay.
+
+    >>> from raysl.optim.sgd import SGD
+    >>> (group,) = complete_groups([{"params": [], "weight_decay_scale": 0.5}], SGD.Config(weight_decay=0.1))
+    >>> group["lr_scale"], group["weight_decay"]
+    (1.0, 0.05)
 
     Raises:
         ValueError: if a group has both `weight_decay` and `weight_decay_scale`.
     """
-    done = []
+    completed = []
     for group in groups:
         if "weight_decay" in group and "weight_decay_scale" in group:
             raise ValueError("a group has both weight_decay and weight_decay_scale; give one of them")
@@ -117,5 +125,5 @@ def complete_groups(groups: list[dict[str, Any]], optim: OptimConfig) -> list[di
         if "weight_decay" not in group:
             scale = group.get("weight_decay_scale", 1.0)
             decay = {"weight_decay_scale": scale, "weight_decay": optim.weight_decay * scale}
-        done.append({"lr_scale": 1.0, "is_lr_constant": False, "layer_scaling": True, **group, **decay})
-    return done
+        completed.append({"lr_scale": 1.0, "is_lr_constant": False, "layer_scaling": True, **group, **decay})
+    return completed

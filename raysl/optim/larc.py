@@ -1,4 +1,4 @@
-"""LARC: layer-wise adaptive rate control, LARS as NVIDIA's apex has it (apex.parallel.LARC)."""
+"""LARC: layer-wise adaptive rate control, the LARS of NVIDIA's apex (apex.parallel.LARC)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,11 +13,17 @@ from raysl.optim.layerwise import LayerwiseSGD, norms
 
 
 class LARC(LayerwiseSGD):
-    """SGD with momentum in which every tensor has a rate of its own, from the norms of its weights and its gradient.
+    """SGD with momentum and a learning rate per tensor, computed from the norms of its weights and its gradient.
 
     For a parameter w with gradient g: a = trust_coefficient * |w| / (|g| + weight_decay * |w| + eps), with `clip`
     min(a / lr, 1) in place of a; d = a * (g + weight_decay * w), but d = g, without decay, where |w| or |g| is 0;
-    m = momentum * m + d; w -= lr * m. Groups without `layer_scaling` are those of SGD: d = g + weight_decay * w.
+    m = momentum * m + d; w -= lr * m. Groups without `layer_scaling` follow SGD: d = g + weight_decay * w.
+
+    >>> weights = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> weights.grad = torch.tensor([0.0, 2.0])
+    >>> LARC([{"params": [weights]}], LARC.Config(lr=1.0, weight_decay=0.0, trust_coefficient=0.1, eps=0.0)).step()
+    >>> weights.data  # moved by a tenth of its norm 5
+    tensor([3.0000, 3.5000])
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -26,17 +32,17 @@ class LARC(LayerwiseSGD):
 
         name: str = "larc"
         exclude_norm_and_bias: bool = False
-        """Leave one-dimensional parameters (biases, normalisation) out of weight decay and of layer-wise scaling."""
+        """Exclude one-dimensional parameters (biases, normalisation) from weight decay and layer-wise scaling."""
         momentum: Momentum = 0.9
-        """Share of the last update that goes on."""
+        """Share of the last update that the next one keeps."""
         nesterov: bool = False
-        """Take the gradient where the momentum leads."""
+        """Use Nesterov's momentum."""
         trust_coefficient: Positive = 0.001
-        """Length of a layer's update as a share of its weights' norm, at learning rate 1 (eta in the paper)."""
+        """Norm of a layer's update as a share of its weights' norm at learning rate 1 (eta in the paper)."""
         clip: bool = False
-        """Take the layer's own rate only where it is below the learning rate, which is then the rate of all others."""
+        """Use the layer's rate only if it is below the learning rate; other layers use the learning rate."""
         eps: Annotated[float, Within(0, 1)] = 1e-8
-        """Added to the norms that the layer's rate is divided by."""
+        """Added to the norms in the denominator of the layer's rate."""
 
         def __post_init__(self) -> None:
             if self.nesterov and self.momentum == 0:
@@ -56,7 +62,7 @@ class LARC(LayerwiseSGD):
         super().__init__(params, defaults)
 
     def updates(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """Decayed gradients times the rate of their tensor; the decay is inside what the rate adapts."""
+        """Return decayed gradients times the rate of their tensor; the rate applies to the decay too."""
         decay = group["weight_decay"]
         if not group["layer_scaling"]:
             return list(torch._foreach_add(grads, params, alpha=decay)) if decay != 0 else grads

@@ -13,12 +13,18 @@ from raysl.optim.layerwise import LayerwiseSGD, norms
 
 
 class LARS(LayerwiseSGD):
-    """SGD with momentum in which every weight tensor moves by a fixed share of its own norm.
+    """SGD with momentum in which every weight tensor moves by a fixed share of its norm.
 
     For a parameter w with gradient g: d = g + weight_decay * w; where the group has `layer_scaling`,
-    d *= trust_coefficient * |w| / |d|, left alone where either norm is 0; m = momentum * m + d; w -= lr * m.
-    The paper divides by |g| + weight_decay * |w| instead (algorithm 1), which is `separate_norms`; self-supervised
-    methods are trained with the norm of the sum.
+    d *= trust_coefficient * |w| / |d|, unless either norm is 0; m = momentum * m + d; w -= lr * m.
+    With `separate_norms` the divisor is |g| + weight_decay * |w|, as in the paper (algorithm 1); self-supervised
+    methods use the norm of the sum.
+
+    >>> weights = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+    >>> weights.grad = torch.tensor([0.0, 2.0])
+    >>> LARS([{"params": [weights]}], LARS.Config(lr=1.0, weight_decay=0.0, trust_coefficient=0.1)).step()
+    >>> weights.data  # moved by a tenth of its norm 5
+    tensor([3.0000, 3.5000])
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -27,11 +33,12 @@ class LARS(LayerwiseSGD):
 
         name: str = "lars"
         momentum: Momentum = 0.9
-        """Share of the last update that goes on."""
+        """Share of the last update that the next one keeps."""
         trust_coefficient: Positive = 0.001
-        """Length of a layer's update as a share of its weights' norm, at learning rate 1 (eta in the paper)."""
+        """Norm of a layer's update as a share of its weights' norm at learning rate 1 (eta in the paper)."""
         separate_norms: bool = False
-        """Divide by |g| + weight_decay * |w|, as the paper, lightly and solo-learn do, not by the norm of the sum."""
+        """Divide by |g| + weight_decay * |w|, as in the paper, lightly and solo-learn, instead of the norm of the
+        sum."""
 
     def __init__(self, params: Iterable[dict[str, Any]], config: Config) -> None:
         defaults = {
@@ -46,8 +53,8 @@ class LARS(LayerwiseSGD):
         super().__init__(params, defaults)
 
     def updates(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """Decayed gradients, brought to the length trust_coefficient * |w| unless the update or the weight is 0; of
-        separate norms, to no more than that."""
+        """Return decayed gradients, scaled to the norm trust_coefficient * |w|, or at most that with separate norms,
+        unless the update or the weight is 0."""
         decay = group["weight_decay"]
         updates = list(torch._foreach_add(grads, params, alpha=decay)) if decay != 0 else grads
         if not group["layer_scaling"]:

@@ -1,4 +1,4 @@
-"""What LARS and LARC share: SGD with momentum, the updates of which are scaled tensor by tensor."""
+"""Base class of LARS and LARC: SGD with momentum whose updates are scaled tensor by tensor."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -10,18 +10,18 @@ from torch.optim import Optimizer
 
 
 class LayerwiseSGD(Optimizer, ABC):
-    """SGD with momentum over updates that a subclass makes of gradients: m = momentum * m + d; w -= lr * m.
+    """SGD with momentum over updates d that a subclass computes from gradients: m = momentum * m + d; w -= lr * m.
 
-    With `nesterov` in a group, w -= lr * (d + momentum * m). All parameters of a group are worked on together.
+    With `nesterov` in a group, w -= lr * (d + momentum * m). All parameters of a group are updated together.
     """
 
     @abstractmethod
     def updates(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """The update d of each parameter; gradients are left as they are."""
+        """Return the update d of each parameter; gradients are not written to."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move the parameters that have a gradient; returns what `closure`, if any, gives."""
+        """Update the parameters that have a gradient, and return the result of `closure`, if any."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -51,5 +51,9 @@ class LayerwiseSGD(Optimizer, ABC):
 
 
 def norms(tensors: list[Tensor]) -> Tensor:
-    """Length of each tensor [number of tensors]."""
+    """Return the norm of each tensor [number of tensors].
+
+    >>> norms([torch.tensor([3.0, 4.0]), torch.zeros(2)])
+    tensor([5., 0.])
+    """
     return torch.stack(torch._foreach_norm(tensors))

@@ -11,7 +11,12 @@ from raysl.config.schema import OptimConfig
 
 
 class SGD(torch.optim.SGD):
-    """torch's SGD, set up by a config, all parameters of a group in one go."""
+    """torch's SGD, set up by a config, for all parameters of a group at once.
+
+    >>> optimizer = SGD([{"params": [torch.nn.Parameter(torch.zeros(2))]}], SGD.Config(lr=0.1))
+    >>> optimizer.param_groups[0]["momentum"]
+    0.9
+    """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(OptimConfig):
@@ -19,9 +24,9 @@ class SGD(torch.optim.SGD):
 
         name: str = "sgd"
         momentum: Momentum = 0.9
-        """Share of the last update that goes on."""
+        """Share of the last update that the next one keeps."""
         nesterov: bool = False
-        """Take the gradient where the momentum leads."""
+        """Use Nesterov's momentum."""
 
         def __post_init__(self) -> None:
             if self.nesterov and self.momentum == 0:

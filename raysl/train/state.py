@@ -151,7 +151,7 @@ class TrainState:
         backbone = self.method.export()
         if self.average is None or not self._is_averaged:
             return backbone.state_dict()
-        return self.average.state_of(self.method, backbone)
+        return self.average.averaged_state(self.method, backbone)
 
     def save(self, folder: Path, metrics: dict[str, float], tensors: dict[str, Any] | None = None) -> None:
         """Write a checkpoint into a local folder; what lies there already becomes part of it.

@@ -49,7 +49,7 @@ def test_what_makes_features_counts_for_every_benchmark_and_what_only_carries_nu
             "raysl.benchmarks.features.embedding",
             "raysl.data.decode.decode",
             "raysl.transforms.crop",
-            "raysl.nn.pixels",
+            "raysl.nn.pooling",
         } <= set(found), name
         carriers = ("raysl.benchmarks.suite", "raysl.report", "raysl.cli", "raysl.config", "raysl.storage.folder")
         assert not [module for module in found if module.startswith(carriers)], name

@@ -100,6 +100,6 @@ def test_shades_are_told_apart(tmp_path: Path, started: list[int]) -> None:
 def test_a_network_that_does_not_tell_its_layers_has_no_decay_by_layer(tmp_path: Path, started: list[int]) -> None:
     words = ("backbone=alexnet", "data.image_size=96", "train.batch_size=60", "benchmarks=[]")
     context = context_of(checkpoint(tmp_path, *DIGITS, *words, base=()), tmp_path)
-    with pytest.raises(ConfigError, match=r"optim\.layer_decay=0\.7 needs a backbone that tells which layer"):
+    with pytest.raises(ConfigError, match=r"optim\.layer_decay=0\.7 needs a backbone that tells the layer"):
         measured(context, epochs=1, layer_decay=0.7)
     assert started == []

@@ -19,7 +19,7 @@ from raysl.benchmarks.training_runs.run import training_run
 from raysl.checkpoint.files import checkpoint_names
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
-from raysl.nn.stage_heads import StageHead
+from raysl.nn.classifiers import StageHead
 from raysl.runs.prepare import prepare
 from raysl.schedule import Duration
 from raysl.storage.folder import Folder

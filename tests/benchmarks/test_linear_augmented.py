@@ -24,8 +24,8 @@ from raysl.config.dump import to_dict
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, Stopped
+from raysl.nn.classifiers import StageHead
 from raysl.nn.pooling import Pool
-from raysl.nn.stage_heads import StageHead
 from raysl.runs.prepare import prepare
 from raysl.schedule import Duration
 from raysl.train.state import TrainState
@@ -281,7 +281,7 @@ def test_stages_that_are_not_there_and_batches_that_are_too_large(
         ConfigError, match=r"linear_augmented.stages: no stage 'res9' in resnet; its stages: stem, res2"
     ):
         LinearAugmented.check(config_of(stages=(StageHead(stage="res9"),)), context.checkpoint)
-    with pytest.raises(ConfigError, match=r"training run of linear_augmented_\w+: method.heads: windows of 99 places"):
+    with pytest.raises(ConfigError, match=r"training run of linear_augmented_\w+: method.heads: windows of side 99"):
         measured(context, stages=(StageHead(stage="res2", pool=Pool(kernel=99)),))
     images = Labelled(100, 20, ("a", "b"), None)
     config, lines = LinearAugmented.fit_to(LinearAugmented.Config(), images)

@@ -10,7 +10,7 @@ import pytest
 from raysl.benchmarks.linear_augmented import LinearAugmented
 from raysl.benchmarks.suite.results import Basis, Result, Results, label_of
 from raysl.benchmarks.training_runs.run import ProbeViews
-from raysl.nn.stage_heads import StageHead
+from raysl.nn.classifiers import StageHead
 from raysl.report.contents import Score
 from raysl.storage.folder import Folder
 

@@ -21,7 +21,7 @@ from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.pixels import RawPixels
+from raysl.nn.pooling import RawPixels
 from raysl.storage.folder import Folder
 
 ABOUT = About({"weights": "a"}, num_rows=10, part_rows=4, dtype="fp32")

@@ -15,7 +15,7 @@ from raysl.losses.all_pairs import log_sum_exp
 def few_at_a_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three rows of twelve products at a time, kept for the backward pass or made anew in it."""
     monkeypatch.setattr(all_pairs, "AT_ONCE", 3 * 12)
-    monkeypatch.setattr(all_pairs, "MOST_KEPT", 10**6 if request.param == "kept" else 0)
+    monkeypatch.setattr(all_pairs, "MOST_STORED", 10**6 if request.param == "kept" else 0)
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -98,7 +98,7 @@ class _Largest(TorchDispatchMode):
 
 def test_no_tensor_of_a_large_batch_holds_all_pairs() -> None:
     z, rows = normal(2304, 2, 2, dtype=torch.float32).requires_grad_(), torch.arange(2304)
-    assert (2 * len(z)) ** 2 > all_pairs.MOST_KEPT
+    assert (2 * len(z)) ** 2 > all_pairs.MOST_STORED
     with _Largest() as largest:
         loss = nt_xent(z, z, rows)
         contrastive_accuracy(z, z, rows)

@@ -131,7 +131,7 @@ def test_views_networks_and_weights_are_the_authors() -> None:
 @pytest.mark.parametrize(
     ("batch_size", "num", "message"),
     [
-        (1, 2, "of one image there is no correlation"),
+        (1, 2, "one image has no correlation"),
         (6, 3, "views.num is 3; Barlow Twins correlates"),
     ],
 )

@@ -131,7 +131,7 @@ def test_a_collapsed_network_is_told() -> None:
     [
         ({"method.views.num": 3}, "method.views.num is 3; BYOL predicts one view from another: set it to 2"),
         ({"train.batch_size": 1}, "train.batch_size is 1; the projector normalises over the batch"),
-        ({"method.final_momentum": 0.5}, "final_momentum is 0.5 and method.momentum 0.97: the target is to slow down"),
+        ({"method.final_momentum": 0.5}, "final_momentum is 0.5 and method.momentum 0.97: the target must slow down"),
     ],
 )
 def test_check_refuses_settings_that_cannot_work(fields: dict[str, Any], message: str) -> None:

@@ -12,7 +12,7 @@ from raysl.errors import ConfigError
 from raysl.losses import UNKNOWN
 from raysl.methods.deepcluster import DeepCluster
 from raysl.nn.backbones.resnet import ResNet
-from raysl.nn.whiten import whitened
+from raysl.nn.moments import whitened
 from raysl.optim.build import build_optimizer
 from raysl.plan.setup import Setup
 from raysl.schedule import Step

@@ -166,7 +166,7 @@ def test_what_cannot_teach_is_refused(tmp_path: Path) -> None:
         (setup_of(simclr, *LABELS), "is of method=simclr, which knows no classes"),
         (setup_of(other), r"set data.mean=\[0.5, 0.5, 0.5\]"),
         (setup_of(supervised, "method.views.num=1"), "set method.views.num=2"),
-        (setup_of(supervised, "method.label_weight=0.5"), "features are no classes"),
+        (setup_of(supervised, "method.label_weight=0.5"), "features are not classes"),
         (
             setup_of(supervised, *LABELS, "method.label_weight=0.5", num_classes=4),
             "the teacher knows 10 classes, and the images have 4",

@@ -195,7 +195,7 @@ def test_the_most_patches_that_a_mask_hides_are_gathered() -> None:
             "small views of 10 pixels are not covered by patches of 4; set method.views.local_size=8 or 12, or",
         ),
         (("method.mask_share=[0.0,0.05]",), "method.mask_share=[0.0, 0.05] masks none of the 16 patches"),
-        (("method.views.num=1", "method.views.num_local=0"), "iBOT predicts what the teacher says of one view"),
+        (("method.views.num=1", "method.views.num_local=0"), "iBOT predicts the teacher's scores of one view"),
     ],
 )
 def test_check_refuses_what_cannot_work(words: tuple[str, ...], message: str) -> None:

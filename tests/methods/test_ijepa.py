@@ -161,7 +161,7 @@ def test_the_published_settings() -> None:
     [
         (
             ("method.min_context=15",),
-            "a context has 14 of the 16 patches of a view at most, and method.min_context is 15",
+            "a context has at most 14 of the 16 patches of a view, and method.min_context is 15",
         ),
         (
             ("method.predictor_width=64", "method.predictor_heads=3"),

@@ -103,7 +103,7 @@ SQUARE = ("method.views.resize=256", "method.views.size=255")
     [
         (
             (*SQUARE, "method.views.tile_size=64", "method.views.jitter=30"),
-            "tiles of 64 pixels at 30 places reach over 93 pixels, and the 3x3 cells of a square of 255 have 85; set "
+            "tiles of 64 pixels at 30 positions span 93 pixels, and the 3x3 cells of a square of 255 have 85; set "
             "method.views.size=279 or more, or method.views.jitter=22, or method.views.tile_size=56",
         ),
         (

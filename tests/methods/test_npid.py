@@ -96,10 +96,10 @@ def test_after_an_update_the_bank_remembers_half_of_each_embedding() -> None:
 
 def test_negatives_come_from_all_images_and_belong_to_their_own() -> None:
     method = small_npid(num_negatives=500)
-    own, picked = method._picked(batch_of(4, 0, 7), "npid.negatives").split([1, 500], dim=1)
+    own, picked = method._sample_rows(batch_of(4, 0, 7), "npid.negatives").split([1, 500], dim=1)
     assert own.flatten().tolist() == [4, 0, 7]
     assert set(picked.flatten().tolist()) == set(range(9))
-    assert torch.equal(method._picked(batch_of(7), "npid.negatives")[0, 1:], picked[2])
+    assert torch.equal(method._sample_rows(batch_of(7), "npid.negatives")[0, 1:], picked[2])
     assert not torch.equal(picked[0], picked[1])
 
 
@@ -111,7 +111,7 @@ def test_an_images_own_row_among_the_negatives_does_not_count_against_it() -> No
         assert method(batch, FIRST).metrics["contrastive_top1"] == 100
         method.bank.bank[batch.index] = -z
         assert method(batch, FIRST).metrics["contrastive_top1"] == 0
-    assert (method._picked(batch, "npid.negatives")[:, 1:] == batch.index[:, None]).any(dim=1).all()
+    assert (method._sample_rows(batch, "npid.negatives")[:, 1:] == batch.index[:, None]).any(dim=1).all()
 
 
 def test_self_normalised_nce_takes_the_constant_from_an_images_own_negatives() -> None:

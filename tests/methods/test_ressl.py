@@ -138,7 +138,10 @@ def test_loss_and_gradient_are_finite_at_extremes(temperature: float) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"method.teacher_temperature": 0.1}, "teacher_temperature is 0.1 and method.temperature 0.1; .* the sharper"),
+        (
+            {"method.teacher_temperature": 0.1},
+            "teacher_temperature is 0.1 and method.temperature 0.1; .* must be sharper",
+        ),
         (
             {"method.teacher_bn": "shuffle", "train.workers": 2},
             "teacher_bn=shuffle is for .* set train.sync_bn=false, or method.teacher_bn",

@@ -98,7 +98,7 @@ def test_views_networks_and_weights_are_the_authors() -> None:
 @pytest.mark.parametrize(
     ("batch_size", "num", "message"),
     [
-        (1, 2, "of one image there is no variance"),
+        (1, 2, "one image has no variance"),
         (6, 3, "method.views.num is 3; VICReg compares"),
     ],
 )

@@ -109,13 +109,15 @@ def test_all_of_it_trains() -> None:
 
 def test_images_that_do_not_fit_are_refused_before_there_are_weights() -> None:
     AlexNet.check_side(AlexNet.Config(output="mean"), 63)
-    with pytest.raises(ConfigError, match=r"62x62 pixels leave nothing .* rotnet AlexNet; 63x63 and larger ones do"):
+    with pytest.raises(
+        ConfigError, match=r"62x62 pixels leave an empty .* rotnet AlexNet; give images of at least 63x63"
+    ):
         AlexNet.check_side(AlexNet.Config(output="mean"), 62)
     with pytest.raises(
-        ConfigError, match=r"96x96 pixels have not as many features as those of backbone.image_size=224"
+        ConfigError, match=r"96x96 pixels have another number of features than those of backbone.image_size=224"
     ):
         AlexNet.check_side(AlexNet.Config(), 96)
-    with pytest.raises(ConfigError, match=r"image_size 32 leaves nothing .* give at least 67"):
+    with pytest.raises(ConfigError, match=r"image_size 32 leaves an empty .* give at least 67"):
         AlexNet(AlexNet.Config(variant="bvlc", image_size=32))
     with pytest.raises(ValueError, match=r"no stage 'fc6' in this AlexNet; its stages: conv1, .*, features"):
         made().stages(torch.zeros(1, 3, 224, 224), ["fc6"])

@@ -92,5 +92,5 @@ def test_a_student_of_other_names_or_shapes_is_refused() -> None:
 def test_bad_momentum_and_rules_are_refused() -> None:
     with pytest.raises(ValueError, match=r"momentum of a teacher is 1\.1"):
         Teacher(network()).update(network(), 1.1)
-    with pytest.raises(ValueError, match="'own', 'copy', 'ema'"):
+    with pytest.raises(ValueError, match="'own', 'copy' or 'ema'"):
         Teacher(network(), buffers="mean")

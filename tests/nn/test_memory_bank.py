@@ -57,9 +57,9 @@ def test_momentum_nought_stores_the_embedding_and_no_gradient_enters() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"\[3, 4\] are not \[2, 4\]"):
+    with pytest.raises(ValueError, match=r"\[3, 4\] must be \[2, 4\]"):
         small().update(torch.tensor([0, 1]), torch.ones(3, 4), 0.5)
-    with pytest.raises(ValueError, match="lies between 0 and 1"):
+    with pytest.raises(ValueError, match=r"give a number in \[0, 1\]"):
         small().update(torch.tensor([0]), torch.ones(1, 4), -0.5)
-    with pytest.raises(ValueError, match="holds nothing"):
+    with pytest.raises(ValueError, match="is empty"):
         MemoryBank(0, 4)

@@ -38,7 +38,7 @@ def test_gradients_reach_each_image() -> None:
 
 
 def test_lists_that_are_none_are_refused() -> None:
-    with pytest.raises(ValueError, match="no images to give features of"):
+    with pytest.raises(ValueError, match="images is empty"):
         features_of(lambda batch: batch, [])
     with pytest.raises(ValueError, match=r"shape \[2, 3, 8, 8\]; give each as \[3, H, W\]"):
         features_of(lambda batch: batch, [torch.zeros(2, 3, 8, 8)])

@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor, nn
 
-from raysl.nn.multi_crop import multi_crop
+from raysl.nn.views import multi_crop
 
 
 class Means(nn.Module):

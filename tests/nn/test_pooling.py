@@ -80,7 +80,7 @@ def test_the_probes_of_a_resnet50_are_as_wide_as_published() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \[1, 3, 4, 4\] has no class token; take kind='avg'"):
         Pool(kind="class")(torch.zeros(1, 3, 4, 4))
-    with pytest.raises(ValueError, match="windows of 6 places do not fit a map of 4x4 with 0 around it"):
+    with pytest.raises(ValueError, match="windows of side 6 do not fit a map of 4x4 with a border of 0"):
         Pool(kernel=6)(torch.zeros(1, 3, 4, 4))
     with pytest.raises(ValueError, match="no stage 'res9'"):
         pooled_stages(resnet(), torch.zeros(1, 3, 8, 8), [("res9", Pool())])

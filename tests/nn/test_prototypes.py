@@ -1,6 +1,6 @@
 import torch
 
-from raysl.nn.prototypes import Prototypes
+from raysl.nn.heads import Prototypes
 
 
 def test_scores_of_unit_embeddings_are_cosines() -> None:

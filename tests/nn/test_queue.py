@@ -63,7 +63,7 @@ def test_what_is_pushed_is_a_copy_without_gradient_and_needs_no_width_of_its_own
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"rows of shape \[4\] cannot enter a queue of \[3\]"):
+    with pytest.raises(ValueError, match=r"rows of shape \[4\] do not fit a queue of \[3\]"):
         Queue(5, 3).push(torch.ones(2, 4))
-    with pytest.raises(ValueError, match="holds nothing"):
+    with pytest.raises(ValueError, match="is empty"):
         Queue(0, 3)

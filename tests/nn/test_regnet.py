@@ -46,7 +46,7 @@ def test_squeeze_and_excitation_is_a_setting() -> None:
 
 
 def test_what_makes_no_network_is_refused_with_what_does() -> None:
-    with pytest.raises(ConfigError, match="w_0 201 is no multiple of 8; try 200"):
+    with pytest.raises(ConfigError, match="w_0 201 is not a multiple of 8; try 200"):
         RegNet.info(RegNet.Config(w_0=201))
     with pytest.raises(ValueError, match="no stage 'res5' in this RegNet; its stages: stage1, "):
         RegNet(RegNet.Config(**TINY)).stages(torch.zeros(1, 3, 32, 32), ["res5"])

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from raysl.errors import ConfigError
+from raysl.nn.backbones.blocks import MeanOfFour, SelectiveKernels
 from raysl.nn.backbones.resnet import ResNet
-from raysl.nn.backbones.selective_kernels import MeanOfFour, SelectiveKernels
 
 SIMCLR_V2 = {
     (50, 1, None): 24, (50, 1, 0.0625): 35, (50, 2, None): 94, (50, 2, 0.0625): 140, (101, 1, 0.0625): 65,

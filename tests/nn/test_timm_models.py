@@ -9,7 +9,7 @@ from torch import nn
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import BackboneInfo
 from raysl.nn.backbones.timm_models import TimmModel
-from raysl.nn.batch_norm import SyncBatchNorm, _with_what_follows, convert_sync_batch_norm
+from raysl.nn.batch_norm import SyncBatchNorm, _run_children, convert_sync_batch_norm
 from raysl.nn.drop_path import DropPath
 
 timm = pytest.importorskip("timm")
@@ -89,7 +89,7 @@ def test_activations_stay_in_torchs_own_synchronised_normalisation() -> None:
     plain = made("regnety_002").eval()
     images = torch.randn(2, 3, 32, 32)
     expected = plain(images)
-    converted = _with_what_follows(nn.SyncBatchNorm.convert_sync_batchnorm(plain))
+    converted = _run_children(nn.SyncBatchNorm.convert_sync_batchnorm(plain))
     assert any(isinstance(module, nn.SyncBatchNorm) for module in converted.modules())
     torch.testing.assert_close(converted(images), expected)
 

@@ -202,8 +202,8 @@ def test_a_copy_is_a_network_of_its_own() -> None:
     [
         ({"model": "convnet_tiny"}, "no classification model 'convnet_tiny'; did you mean 'convnext_tiny'"),
         ({"model": "maskrcnn"}, "it has alexnet, .* wide_resnet50_2"),
-        ({"model": "resnet18", "image_size": 32}, "resnet18 takes many, leave it out"),
-        ({"model": "resnet18", "drop_path": 0.1}, "resnet18 leaves no blocks out"),
+        ({"model": "resnet18", "image_size": 32}, "resnet18 takes any, leave it out"),
+        ({"model": "resnet18", "drop_path": 0.1}, "resnet18 has no stochastic depth"),
         ({"model": "vit_b_32", "image_size": 40}, "image_size 40 does not fit vit_b_32 .* try 32"),
         ({"model": "maxvit_t", "image_size": 100}, "image_size 100 does not fit maxvit_t .* try 224"),
     ],

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from raysl import distributed as dist
 from raysl.nn.batch_norm import convert_sync_batch_norm
-from raysl.nn.view_passes import ViewNorm, features_of_views
+from raysl.nn.views import ViewNorm, features_of_views
 from tests.rank_processes import RunRanks
 
 SHARES = [4, 2]

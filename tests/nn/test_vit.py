@@ -225,7 +225,7 @@ def test_stages_stop_at_the_deepest_one_asked_for() -> None:
 @torch.no_grad()
 def test_last_blocks_are_dinov2s_class_tokens_beside_the_mean_of_the_last_patches() -> None:
     network = small(depth=5, num_registers=2)
-    x = network._placed(images_of())
+    x = network._embed(images_of())
     tokens = []
     for block in network.blocks:
         x = block(x)
@@ -331,7 +331,7 @@ def test_masked_patches_are_replaced_and_no_others() -> None:
 def test_masks_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match=r"set backbone\.mask_token=true"):
         small().tokens(images_of(), torch.ones(2, 4, 4, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"mask \[2, 2, 8\] is not that of 2 images of 4x4 patches"):
+    with pytest.raises(ValueError, match=r"mask \[2, 2, 8\] does not fit 2 images of 4x4 patches"):
         small(mask_token=True).tokens(images_of(), torch.ones(2, 2, 8, dtype=torch.bool))
 
 
@@ -402,8 +402,8 @@ def test_sides_that_patches_do_not_fill_are_refused(height: int, width: int, wor
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"width": 100, "heads": 3}, "width 100 is no multiple of backbone.heads 3; try heads=2"),
-        ({"image_size": 18}, "image_size 18 is no multiple of backbone.patch_size 4; try image_size=16"),
+        ({"width": 100, "heads": 3}, "width 100 is not a multiple of backbone.heads 3; try heads=2"),
+        ({"image_size": 18}, "image_size 18 is not a multiple of backbone.patch_size 4; try image_size=16"),
         ({"position": "sincos", "width": 18}, "multiple of 4, not 18; try 20"),
     ],
 )

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from raysl import distributed as dist
-from raysl.nn.whiten import whitened
+from raysl.nn.moments import whitened
 from tests.rank_processes import RunRanks
 
 

@@ -132,7 +132,7 @@ def test_phases_that_do_not_fill_the_run_are_refused() -> None:
     config = load_config("quickstart", ["optim.warmup=10ep", "train.epochs=30", *PHASES])
     TrainPlan.from_config(config, 1442)
     longer = replace(config, train=replace(config.train, epochs=40))
-    with pytest.raises(ConfigError, match=r"optim\.phases: 20ep \+ 10ep come to 660 steps, and the run has 880"):
+    with pytest.raises(ConfigError, match=r"optim\.phases: 20ep \+ 10ep add up to 660 steps, and the run has 880"):
         TrainPlan.from_config(longer, 1442)
 
 

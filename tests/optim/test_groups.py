@@ -76,7 +76,7 @@ def test_a_backbone_that_names_what_it_has_not_is_told() -> None:
     method = Probe()
     method.backbone.pos = method.backbone.token
     del method.backbone.token
-    with pytest.raises(ValueError, match=r"Tokens\.no_decay\(\) names 'token', which is no parameter"):
+    with pytest.raises(ValueError, match=r"Tokens\.no_decay\(\) names 'token', which is not a parameter"):
         split_groups(method, SGD.Config())
 
 

@@ -227,7 +227,7 @@ def test_bad_rates_are_refused(words: str, told: str) -> None:
 
 
 def test_a_head_rate_beside_a_rate_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"optim.head_lr=1 beside optim.lr=0, of which it would be a multiple"):
+    with pytest.raises(ConfigError, match=r"optim.head_lr=1 is applied as a multiple of optim.lr, which is 0"):
         build_optimizer(Probe(), SGD.Config(lr=0.0, head_lr=1.0))
 
 

@@ -144,7 +144,7 @@ def test_phases_of_polynomials_and_roots() -> None:
     assert course(optim, 100, 10, [5, 10, 20, 39, 40, 70, 100]) == pytest.approx(expected)
     over_all = replace(optim, phases=(phase("polynomial", "100%", 1.0, 0.0, power=2.0, over="run"),))
     assert course(over_all, 100, 10, [50]) == pytest.approx([0.5])
-    with pytest.raises(ConfigError, match=r"come to 90 steps, and the run has 100"):
+    with pytest.raises(ConfigError, match=r"add up to 90 steps, and the run has 100"):
         check_phases(replace(optim, phases=optim.phases[1:] * 1), 100, 10)
 
 

@@ -57,15 +57,15 @@ def test_options_and_schedules_reach_it() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["optim.optimizer=RMSpro"], "optimizer RMSpro is no optimizer of torch.optim; did you mean RMSprop"),
-        (["optim.optimizer=Optimizer"], "is no optimizer of torch.optim"),
-        (["optim.optimizer=lr_scheduler"], "is no optimizer of torch.optim"),
+        (["optim.optimizer=RMSpro"], "optimizer RMSpro is not an optimizer of torch.optim; did you mean RMSprop"),
+        (["optim.optimizer=Optimizer"], "is not an optimizer of torch.optim"),
+        (["optim.optimizer=lr_scheduler"], "is not an optimizer of torch.optim"),
         (["optim.options={betta: 1}"], "options has 'betta', and Adam takes betas, eps"),
         (["optim.options={lr: 1}"], "options has lr, which is a setting of its own: optim.lr"),
         (["optim.options={betas: [0.9]}"], "options={'betas': .* do not fit Adam: list index out of range"),
         (["optim.options={betas: [0.9, 2]}"], "do not fit Adam: Invalid beta parameter at index 1"),
         (["optim.optimizer=SGD", "optim.options={nesterov: true}"], "do not fit SGD: Nesterov momentum requires"),
-        (["optim.optimizer=LARC"], "optim: LARC is raysl's own, which scales the updates of SGD .* set optim=larc"),
+        (["optim.optimizer=LARC"], "optim: LARC is raysl's own and scales only the updates of SGD; set optim=larc"),
         *(([f"optim.optimizer={name}"], f"optimizer {name} needs another training loop") for name in UNFIT),
     ],
 )

@@ -128,7 +128,7 @@ def test_a_part_of_the_network_has_its_averages_and_training_has_its_weights() -
         network[0].weight.add_(1)
         network[1].running_mean.add_(1)
     average.update(network, Step(0, 10, 10))
-    (state, norm) = (average.state_of(network, part) for part in network)
+    (state, norm) = (average.averaged_state(network, part) for part in network)
     assert torch.equal(state["weight"], before["0.weight"] + 0.5)
     assert torch.equal(state["bias"], before["0.bias"])
     assert torch.equal(norm["running_mean"], network[1].running_mean)
@@ -148,7 +148,7 @@ def test_an_average_of_another_network_is_refused() -> None:
     average = WeightAverage(nn.Linear(2, 2), 0.5, warmup=Duration.parse("1st"))
     with pytest.raises(ValueError, match=r"the average of weight is \[3, 2\], and \[2, 2\] is expected"):
         average.load_state_dict(WeightAverage(nn.Linear(2, 3), 0.5).state_dict())
-    with pytest.raises(ValueError, match=r"the average of bias is not there, and \[2\] is expected"):
+    with pytest.raises(ValueError, match=r"the average of bias is missing, and \[2\] is expected"):
         average.load_state_dict(WeightAverage(nn.Linear(2, 2, bias=False), 0.5).state_dict())
 
 

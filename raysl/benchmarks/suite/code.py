@@ -15,7 +15,7 @@ from pathlib import Path
 import raysl
 from raysl.components import ALIASES
 
-EVERY = ("raysl.benchmarks.benchmark", "raysl.benchmarks.features.embedding", "raysl.nn.pixels")
+EVERY = ("raysl.benchmarks.benchmark", "raysl.benchmarks.features.embedding", "raysl.nn.pooling")
 """Modules that every number goes through: what a benchmark is handed, and how images become features."""
 _BY_NAME = {"raysl.optim.build": "optimizer"}
 """Modules that take classes by names in the settings, with the slot of these: all that raysl has there count."""

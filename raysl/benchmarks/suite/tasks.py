@@ -15,7 +15,7 @@ from raysl.benchmarks.suite.workplace import Workplace
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.data.source import Split
 from raysl.data.sources.subset import even_share
-from raysl.nn.pixels import RawPixels
+from raysl.nn.pooling import RawPixels
 from raysl.process.waiting import enter
 from raysl.train.state import untrained_backbone
 

@@ -25,5 +25,5 @@ class Probe(Supervised):
     def head_scores(self, images: Tensor) -> Tensor:
         """Scores of normalised images [B, 3, H, W]: those of the classifier on the features, then of each of `heads`,
         float [B, 1 + heads, K]."""
-        _, scores = self._scored(images[:, None])
+        _, scores = self._score(images[:, None])
         return torch.cat(scores, dim=1)

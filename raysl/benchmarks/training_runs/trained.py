@@ -24,7 +24,7 @@ from raysl.checkpoint.files import checkpoint_names, local_copy, remove
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, StorageError
 from raysl.methods.supervised import Supervised
-from raysl.nn.stage_heads import StageHead
+from raysl.nn.classifiers import StageHead
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import outlast
 

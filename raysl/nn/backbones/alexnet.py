@@ -1,8 +1,8 @@
-"""AlexNet (Krizhevsky, Sutskever and Hinton 2012), as the papers of the first pretext tasks changed it.
+"""AlexNet (Krizhevsky, Sutskever and Hinton 2012) in the variants of the first pretext-task papers.
 
-What each has is what VISSL collected of their code: Caffe's reference network (BVLC), Zhang et al. 2016 (colorization,
-arXiv 1603.08511), Noroozi and Favaro 2016 (jigsaw, arXiv 1603.09246), Caron et al. 2018 (DeepCluster, arXiv 1807.05520)
-and Gidaris et al. 2018 (RotNet, arXiv 1803.07728). torchvision's `alexnet` is another one, of 2014.
+The variants follow VISSL's collection of the papers' code: Caffe's reference network (BVLC), Zhang et al. 2016
+(colorization, arXiv 1603.08511), Noroozi and Favaro 2016 (jigsaw, arXiv 1603.09246), Caron et al. 2018 (DeepCluster,
+arXiv 1807.05520) and Gidaris et al. 2018 (RotNet, arXiv 1803.07728). torchvision's `alexnet` is another one, of 2014.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from raysl.nn.backbones.backbone import Backbone
 
 @dataclass(frozen=True)
 class _Variant:
-    """What sets one AlexNet apart: channels in and out, stride and padding of the first convolution, and the rest."""
+    """Differences between AlexNets; stride and padding are those of the first convolution."""
 
     widths: tuple[int, int, int, int, int]
     channels: int = 3
@@ -28,7 +28,7 @@ class _Variant:
     padding: int = 0
     groups: int = 1
     normed: tuple[int, ...] = (1, 2, 3, 4, 5)
-    """Convolutions that batch normalisation follows."""
+    """Numbers of the convolutions followed by batch normalisation."""
     response_norm: Literal["none", "before pool", "after pool"] = "none"
 
 
@@ -40,15 +40,18 @@ VARIANTS = {
     "jigsaw": _Variant(_WIDTHS, stride=2, groups=2, normed=(3, 4, 5), response_norm="after pool"),
     "rotnet": _Variant((64, 192, 384, 256, 256), padding=2),
 }
-"""By `backbone.variant`."""
+"""Variants by `backbone.variant`."""
 _POOLED = (1, 2, 5)
 
 
 class AlexNet(Backbone):
-    """The five convolutions of an AlexNet; features are all places of its last map, or their mean.
+    """The five convolutions of an AlexNet; features are its last map, flattened or averaged.
 
     Stages are `conv1` (with its normalisation and ReLU), `pool1`, `conv2`, `pool2`, `conv3`, `conv4`, `conv5`, `pool5`
     and `features`. Weights start as torch's convolutions do.
+
+    >>> AlexNet(AlexNet.Config(output="mean"))(torch.zeros(1, 3, 224, 224)).shape
+    torch.Size([1, 256])
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -57,36 +60,36 @@ class AlexNet(Backbone):
 
         name: str = "alexnet"
         variant: Literal["bvlc", "colorization", "deepcluster", "jigsaw", "rotnet"] = "rotnet"
-        """Whose: bvlc (two groups, local response normalisation, no batch normalisation), colorization (sees the first
-        channel alone: give it data.channels=lab_l or gray), deepcluster (sees the edges that a Sobel filter finds),
-        jigsaw (stride 2, for tiles), rotnet."""
+        """Variant: bvlc (two groups, local response normalisation, no batch normalisation), colorization (sees only the
+        first channel: use data.channels=lab_l or gray), deepcluster (sees edges from a Sobel filter), jigsaw (stride 2,
+        for tiles), rotnet."""
         image_size: Side = 224
-        """Side of the images in pixels, which sets how wide output=flatten is."""
+        """Side of the images in pixels, which sets the width of output=flatten."""
         output: Literal["flatten", "mean"] = "flatten"
-        """Features: all places of the last map, as in the papers, of images of one size; or the mean over them."""
+        """Features: the flattened last map, as in the papers, for images of one size; or its spatial mean."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.native_size = config.image_size
-        own = VARIANTS[config.variant]
+        variant = VARIANTS[config.variant]
         self.filter = Sobel() if config.variant == "deepcluster" else nn.Identity()
-        channels = own.channels
-        for number, width in enumerate(own.widths, 1):
-            self.add_module(f"conv{number}", _convolution(own, number, channels, width))
+        channels = variant.channels
+        for number, width in enumerate(variant.widths, 1):
+            self.add_module(f"conv{number}", _convolution(variant, number, channels, width))
             if number in _POOLED:
-                self.add_module(f"pool{number}", _pool(own, number))
+                self.add_module(f"pool{number}", _pool(variant, number))
             channels = width
-        self.side = _side(own, config.image_size)
+        self.side = _side(variant, config.image_size)
         if self.side < 1:
             raise ConfigError(
-                f"backbone.image_size {config.image_size} leaves nothing of the last map of the {config.variant} "
-                f"AlexNet; give at least {_least(own)}"
+                f"backbone.image_size {config.image_size} leaves an empty last map of the {config.variant} "
+                f"AlexNet; give at least {_smallest_side(variant)}"
             )
         self.feature_dim = channels if config.output == "mean" else channels * self.side**2
 
     @classmethod
     def check_side(cls, config: Any, side: int) -> None:
-        """Refuse images of another size than `image_size`, or, for output=mean, ones that are too small.
+        """Refuse images of another size than `image_size`, or, for output=mean, images that are too small.
 
         Raises:
             ConfigError: with a size that fits.
@@ -103,11 +106,11 @@ class AlexNet(Backbone):
 
     @property
     def feature_stages(self) -> tuple[str, ...]:
-        """What `forward` gives."""
+        """Names of the stages that `forward` returns."""
         return ("features",)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features [B, feature_dim] of normalised images [B, 3, H, W].
+        """Return features [B, feature_dim] of normalised images [B, 3, H, W].
 
         Raises:
             ValueError: if images of this size do not fit.
@@ -115,38 +118,38 @@ class AlexNet(Backbone):
         return self.stages(images, ["features"])["features"]
 
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Inner features by name, in the order asked for; nothing is computed beyond the deepest one.
+        """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
 
         Args:
             images: normalised images [B, 3, H, W].
             names: of `stage_widths`: maps [B, C, H', W'], and `features` [B, feature_dim].
 
         Raises:
-            ValueError: if a name is no stage of this network, or the images do not fit.
+            ValueError: if a name is not a stage of this network, or the images do not fit.
         """
         known = list(self.stage_widths)
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"no stage {unknown[0]!r} in this AlexNet; its stages: {', '.join(known)}")
         if "features" in names and (problem := _size_problem(self.config, *images.shape[-2:])):
             raise ValueError(problem)
-        found: dict[str, Tensor] = {}
-        x = self._entered(images)
+        outputs: dict[str, Tensor] = {}
+        x = self._first_input(images)
         for name in known[: max((known.index(name) for name in names), default=-1) + 1]:
             if name == "features":
                 x = x.mean(dim=(2, 3)) if self.config.output == "mean" else x.flatten(1)  # [B, feature_dim]
             else:
                 x = self.get_submodule(name)(x)
-            found[name] = x
-        return {name: found[name] for name in names}
+            outputs[name] = x
+        return {name: outputs[name] for name in names}
 
-    def _entered(self, images: Tensor) -> Tensor:
-        """What the first convolution gets: the images, their edges, or their first channel."""
+    def _first_input(self, images: Tensor) -> Tensor:
+        """Return the input of the first convolution: the images, their edges, or their first channel."""
         x: Tensor = self.filter(images)
         return x[:, : VARIANTS[self.config.variant].channels]
 
 
 class Sobel(nn.Module):
-    """Edges of the mean of the channels, along and across: [B, 3, H, W] to [B, 2, H, W]; nothing in it trains."""
+    """Horizontal and vertical edges of the mean channel, [B, 3, H, W] to [B, 2, H, W], without trainable weights."""
 
     kernels: Tensor
 
@@ -156,50 +159,52 @@ class Sobel(nn.Module):
         self.register_buffer("kernels", torch.stack([across, across.T])[:, None], persistent=False)  # [2, 1, 3, 3]
 
     def forward(self, images: Tensor) -> Tensor:
-        """The edges; beyond the image all is 0."""
+        """Return the edges; pixels outside the image count as 0."""
         return nn.functional.conv2d(images.mean(dim=1, keepdim=True), self.kernels.to(images), padding=1)
 
 
-def _convolution(own: _Variant, number: int, channels: int, width: int) -> nn.Sequential:
-    kernel, stride, padding = {1: (11, own.stride, own.padding), 2: (5, 1, 2)}.get(number, (3, 1, 1))
-    groups = own.groups if number in (2, 4, 5) else 1
+def _convolution(variant: _Variant, number: int, channels: int, width: int) -> nn.Sequential:
+    kernel, stride, padding = {1: (11, variant.stride, variant.padding), 2: (5, 1, 2)}.get(number, (3, 1, 1))
+    groups = variant.groups if number in (2, 4, 5) else 1
     layers: list[nn.Module] = [nn.Conv2d(channels, width, kernel, stride, padding, groups=groups)]
-    if number in own.normed:
+    if number in variant.normed:
         layers.append(nn.BatchNorm2d(width))
     return nn.Sequential(*layers, nn.ReLU())
 
 
-def _pool(own: _Variant, number: int) -> nn.Sequential:
+def _pool(variant: _Variant, number: int) -> nn.Sequential:
     layers: list[nn.Module] = [nn.MaxPool2d(3, stride=2)]
-    if own.response_norm != "none" and number != 5:
+    if variant.response_norm != "none" and number != 5:
         norm = nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75)
-        layers = [norm, *layers] if own.response_norm == "before pool" else [*layers, norm]
+        layers = [norm, *layers] if variant.response_norm == "before pool" else [*layers, norm]
     return nn.Sequential(*layers)
 
 
-def _side(own: _Variant, size: int) -> int:
-    """Side of the last map of images of so many pixels; 0 or less where there is none."""
-    side = (size + 2 * own.padding - 11) // own.stride + 1
+def _side(variant: _Variant, size: int) -> int:
+    """Return the side of the last map for images of this side in pixels; 0 or less if it is empty."""
+    side = (size + 2 * variant.padding - 11) // variant.stride + 1
     for _ in _POOLED:
         side = (side - 3) // 2 + 1
     return side
 
 
-def _least(own: _Variant) -> int:
-    return next(size for size in range(11, 224) if _side(own, size) >= 1)
+def _smallest_side(variant: _Variant) -> int:
+    return next(size for size in range(11, 224) if _side(variant, size) >= 1)
 
 
 def _size_problem(config: AlexNet.Config, height: int, width: int) -> str:
-    """What to say of images that do not fit; empty of others."""
-    own = VARIANTS[config.variant]
-    if min(_side(own, height), _side(own, width)) < 1:
+    """Return the problem with images of this size; empty if they fit."""
+    variant = VARIANTS[config.variant]
+    if min(_side(variant, height), _side(variant, width)) < 1:
         return (
-            f"images of {height}x{width} pixels leave nothing of the last map of the {config.variant} AlexNet; "
-            f"{_least(own)}x{_least(own)} and larger ones do"
+            f"images of {height}x{width} pixels leave an empty last map of the {config.variant} AlexNet; "
+            f"give images of at least {_smallest_side(variant)}x{_smallest_side(variant)}"
         )
-    if config.output == "flatten" and not _side(own, height) == _side(own, width) == _side(own, config.image_size):
+    if config.output == "flatten" and not _side(variant, height) == _side(variant, width) == _side(
+        variant, config.image_size
+    ):
         return (
-            f"images of {height}x{width} pixels have not as many features as those of backbone.image_size="
+            f"images of {height}x{width} pixels have another number of features than those of backbone.image_size="
             f"{config.image_size}; set backbone.image_size to their side, or backbone.output=mean"
         )
     return ""

@@ -14,7 +14,7 @@ class Attention(nn.Module):
 
     Args:
         width: of a token, a multiple of `heads`.
-        heads: each attends with width / heads channels.
+        heads: number of heads, of width / heads channels each.
         qkv_bias: whether queries, keys and values have a bias.
     """
 
@@ -25,8 +25,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
-        """What each token takes from all tokens, or from those that `is_key`, bool [B, T], tells; of each row one at
-        least."""
+        """Attend to all tokens, or to those where `is_key`, bool [B, T], is true, at least one per row."""
         batch, num_tokens, width = x.shape
         qkv = self.qkv(x).view(batch, num_tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # [3, B, heads, T, d]
         q, k, v = qkv.unbind(0)
@@ -36,7 +35,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two linear layers with GELU between them, four times as wide inside: [B, T, D] to [B, T, D]."""
+    """Two linear layers with GELU between them and a hidden width of 4 D: [B, T, D] to [B, T, D]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -45,13 +44,13 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each token by itself."""
+        """Map each token separately."""
         return self.fc2(self.act(self.fc1(x)))  # type: ignore[no-any-return]
 
 
 class SwiGLU(nn.Module):
     """A gated MLP, silu(a) * b of two linear maps a and b, then a third (Shazeer 2020, arXiv 2002.05202; DINOv2's):
-    [B, T, D] to [B, T, D]. It is two thirds as wide as `Mlp` inside, up to a multiple of 8."""
+    [B, T, D] to [B, T, D]. Its hidden width is two thirds of that of `Mlp`, rounded up to a multiple of 8."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -60,34 +59,37 @@ class SwiGLU(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each token by itself."""
+        """Map each token separately."""
         gate, value = self.fc1(x).chunk(2, dim=-1)
         return self.fc2(F.silu(gate) * value)  # type: ignore[no-any-return]
 
 
 class LayerScale(nn.Module):
-    """A learned factor a channel (CaiT, Touvron et al. 2021, arXiv 2103.17239, eq. 4), which starts at `value`."""
+    """A learned factor per channel (CaiT, Touvron et al. 2021, arXiv 2103.17239, eq. 4), which starts at `value`."""
 
     def __init__(self, width: int, value: float) -> None:
         super().__init__()
         self.gamma = nn.Parameter(torch.full((width,), value))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The input, scaled."""
+        """Scale the input."""
         return x * self.gamma
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each behind a layer norm and added to its input: [B, T, D] to [B, T, D].
+    """Attention and an MLP, each after a layer norm and added to its input: [B, T, D] to [B, T, D].
+
+    >>> Block(width=192, heads=3)(torch.zeros(2, 197, 192)).shape
+    torch.Size([2, 197, 192])
 
     Args:
         width: of a token, a multiple of `heads`.
         heads: of the attention.
         qkv_bias: whether queries, keys and values have a bias.
-        layer_scale: first value of the factors of both branches; None: no factors.
-        drop_path: rate at which a sample goes round a branch in training, each branch for itself.
+        layer_scale: initial value of the factors of both branches; None for no factors.
+        drop_path: rate at which training drops a branch for a sample, drawn for each branch.
         number: of the block in its network.
-        mlp: its kind.
+        mlp: kind of the MLP.
     """
 
     def __init__(
@@ -111,6 +113,6 @@ class Block(nn.Module):
         self.drop_path2 = DropPath(drop_path, 2 * number + 1)
 
     def forward(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
-        """The output of the block; tokens that are not `is_key`, bool [B, T], are seen by no other."""
+        """Return the block's output; no other token attends to those where `is_key`, bool [B, T], is false."""
         x = x + self.drop_path1(self.ls1(self.attn(self.norm1(x), is_key)))
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x))))  # type: ignore[no-any-return]

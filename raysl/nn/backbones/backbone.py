@@ -1,4 +1,4 @@
-"""The shape of a backbone."""
+"""The base classes of backbones."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -14,13 +14,13 @@ from raysl.config.schema import BackboneConfig
 
 @dataclass(frozen=True)
 class BackboneInfo:
-    """What is known of a backbone before it has weights.
+    """Facts of a backbone that are known before it has weights.
 
     Args:
         feature_dim: width of its features.
-        patch_size: side of a patch in pixels, of a `TokenBackbone`; None of others.
-        stages: widths of the inner features that it names; empty where it does not tell.
-        feature_stages: those of them that its features are, side by side; empty where it does not tell.
+        patch_size: side of a patch in pixels for a `TokenBackbone`, else None.
+        stages: widths of its named stages; empty if it names none.
+        feature_stages: the stages whose concatenation are its features; empty if unknown.
         num_layers: see `Backbone.num_layers`.
     """
 
@@ -35,13 +35,18 @@ class Backbone(nn.Module, ABC):
     """A network from normalised images [B, 3, H, W] to features [B, feature_dim].
 
     A subclass nests a frozen `Config` and takes it as its only argument.
+
+    >>> from raysl.nn.backbones.resnet import ResNet
+    >>> backbone = ResNet(ResNet.Config(depth=18, width=8))
+    >>> backbone(torch.zeros(2, 3, 64, 64)).shape, backbone.stages(torch.zeros(2, 3, 64, 64), ["res4"])["res4"].shape
+    (torch.Size([2, 64]), torch.Size([2, 32, 4, 4]))
     """
 
     Config: ClassVar[type[BackboneConfig]]
     feature_dim: int
     patch_size: int | None = None
     native_size: int = 224
-    """Side in pixels of square images that fit."""
+    """Side in pixels of square images that fit the network."""
     frozen_modules: tuple[str, ...] = ()
     """Names of the modules that stay in evaluation mode, see `raysl.nn.backbones.freezing`."""
 
@@ -50,7 +55,7 @@ class Backbone(nn.Module, ABC):
         self.config = config
 
     def train(self, mode: bool = True) -> Self:
-        """Set training mode, but of what is frozen."""
+        """Set training mode, except for frozen modules."""
         super().train(mode)
         for name in self.frozen_modules:
             for module in self.get_submodule(name).modules():
@@ -59,7 +64,7 @@ class Backbone(nn.Module, ABC):
 
     @classmethod
     def info(cls, config: Any) -> BackboneInfo:
-        """Facts of the network of these settings, see `without_weights`.
+        """Return the facts of the network with these settings, see `without_weights`.
 
         Raises:
             ConfigError: if the settings make no network.
@@ -75,24 +80,24 @@ class Backbone(nn.Module, ABC):
 
     @classmethod
     def without_weights(cls, config: Any) -> Self:
-        """The network of these settings on the meta device, without memory for weights.
+        """Build the network with these settings on the meta device, without memory for weights.
 
-        torch's random numbers go on as if nothing had been built. A network that reads its tensors while it is built
-        cannot be on that device, and is built on the CPU; lists of numbers, such as `torch.arange` makes, may be read.
+        torch's random numbers continue as if nothing had been built. A network that reads its tensors in `__init__` is
+        built on the CPU instead; it may read lists of numbers, such as those of `torch.arange`.
 
         Raises:
             ConfigError: if the settings make no network.
         """
         with torch.random.fork_rng(devices=[]):
             try:
-                with torch.device("meta"), _Unfilled():
+                with torch.device("meta"), _SkipInitialisation():
                     return cls(config)
             except RuntimeError:
                 return cls(config)
 
     @classmethod
     def check_side(cls, config: Any, side: int) -> None:
-        """Refuse square images of so many pixels a side, where they do not fit the network; before it has weights.
+        """Refuse square images of this side in pixels if they do not fit the network; it needs no weights.
 
         Raises:
             ConfigError: with a size that fits.
@@ -100,62 +105,62 @@ class Backbone(nn.Module, ABC):
 
     @classmethod
     def advice(cls, config: Any, side: int) -> str | None:
-        """The settings that suit square images of this side in pixels better; None where there are none."""
+        """Return advice on settings that suit square images of this side in pixels better, if any."""
         return None
 
     @property
     def stage_widths(self) -> dict[str, int]:
-        """Names that `stages` takes and the widths of what they give, from the first to the last; empty: not told."""
+        """Names and widths of the stages, from first to last; empty if unknown."""
         return {}
 
     @property
     def feature_stages(self) -> tuple[str, ...]:
-        """Names of the stages that `forward` gives, side by side; empty: not told."""
+        """Names of the stages that `forward` concatenates; empty if unknown."""
         return ()
 
     @abstractmethod
     def forward(self, images: Tensor) -> Tensor:
-        """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
+        """Return features [B, feature_dim] of normalised images [B, 3, H, W]."""
 
     @abstractmethod
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Inner features by name, in the order asked for.
+        """Return inner features by name, in the order of `names`.
 
         Raises:
-            ValueError: if a name is no stage of this network; the message lists those that are.
+            ValueError: if a name is not a stage of this network; the message lists the stages.
         """
 
     def units(self) -> dict[str, list[nn.Module]]:
-        """The modules that hold most of its weights and are called one after another, by stage, in that order.
+        """Return the modules with most of the weights, by stage, in the order in which they run.
 
-        They are what is compiled, computed again in the backward pass, or spread over ranks one at a time. This finds
-        what the outermost `nn.Sequential` and `nn.ModuleList` of the network hold, each a stage by its name.
+        Each is compiled, recomputed in the backward pass, or sharded over ranks on its own. By default they are the
+        children of the outermost `nn.Sequential` and `nn.ModuleList` of the network, each a stage.
         """
-        return {name: [module] for name, module in _listed(self, "")}
+        return {name: [module] for name, module in _children_of_lists(self, "")}
 
     def no_decay(self) -> set[str]:
-        """Names of the parameters of more than one dimension that weight decay leaves alone, such as tokens."""
+        """Return the names of parameters of more than one dimension without weight decay, such as tokens."""
         return set()
 
     @property
     def num_layers(self) -> int | None:
-        """Number L of the last of the layers 0 to L that `layer_of` tells of; None where it does not."""
+        """L, the last of the layers 0 to L of `layer_of`; None if the network does not number its layers."""
         return None
 
     def layer_of(self, name: str) -> int:
-        """Layer of a parameter, from 0 for the stem or the embeddings, which `optim.layer_decay` follows.
+        """Return the layer of a parameter for `optim.layer_decay`, 0 for the stem or the embeddings.
 
         Args:
-            name: as `named_parameters` has it.
+            name: as in `named_parameters`.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not tell its layers")
+        raise NotImplementedError(f"{type(self).__name__} does not number its layers")
 
 
 class TokenBackbone(Backbone):
-    """A backbone that sees an image as patches, and has a token for each of them.
+    """A backbone with a token for each patch of an image.
 
-    In front of those are `num_prefix_tokens` others, the class token first. Patches count row by row. `patch_embed`
-    maps them to tokens.
+    Before the patches, row by row, come `num_prefix_tokens` other tokens, the class token first. `patch_embed` maps
+    patches to tokens.
     """
 
     patch_embed: nn.Module
@@ -165,11 +170,11 @@ class TokenBackbone(Backbone):
 
     @abstractmethod
     def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
-        """All tokens of images as they leave the network [B, num_prefix_tokens + h*w, token_dim].
+        """Return all output tokens of images [B, num_prefix_tokens + h*w, token_dim].
 
         Args:
             images: normalised images [B, 3, h * patch_size, w * patch_size].
-            mask: bool [B, h, w], true where a learned mask token stands in for the patch.
+            mask: bool [B, h, w], true where a learned mask token replaces the patch.
 
         Raises:
             ValueError: if patches do not cover the images exactly, the mask is not of their grid, or there is no mask
@@ -178,23 +183,23 @@ class TokenBackbone(Backbone):
 
     @abstractmethod
     def visible_tokens(self, images: Tensor, keep: Tensor, is_visible: Tensor | None = None) -> Tensor:
-        """Tokens of some patches, which see no others [B, num_prefix_tokens + K, token_dim].
+        """Return tokens of some patches, which attend to no others [B, num_prefix_tokens + K, token_dim].
 
         Args:
             images: normalised images [B, 3, h * patch_size, w * patch_size].
-            keep: int64 [B, K], the places of each image's visible patches in h*w, as `visible_places` gives them.
-            is_visible: bool [B, K], false where images with fewer visible patches are filled up to K: no token sees
-                those, and what stands in their places means nothing. Default: all are visible.
+            keep: int64 [B, K], indices of each image's visible patches in h*w, as from `visible_places`.
+            is_visible: bool [B, K], false where images with fewer visible patches are padded to K: no token attends
+                to those, and their outputs are meaningless. Default: all are visible.
 
         Raises:
             ValueError: if patches do not cover the images exactly.
         """
 
     def grid(self, images: Tensor) -> tuple[int, int]:
-        """Patches down and across images [B, 3, H, W].
+        """Return the number of patches down and across images [B, 3, H, W].
 
         Raises:
-            ValueError: if they do not cover them exactly.
+            ValueError: if patches do not cover the images exactly.
         """
         height, width = images.shape[-2:]
         patch = self.patch_size
@@ -203,24 +208,24 @@ class TokenBackbone(Backbone):
                 low = side // patch * patch
                 near = f"{low} or {low + patch}" if low else str(patch)
                 raise ValueError(
-                    f"images of {height}x{width} pixels have a side that is no multiple of patch_size={patch}; "
+                    f"images of {height}x{width} pixels have a side that is not a multiple of patch_size={patch}; "
                     f"give {near} for {side}, or another patch_size"
                 )
         return height // patch, width // patch
 
 
-def _listed(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
-    """What the outermost lists inside a module hold, as far as it has weights, with dotted names."""
+def _children_of_lists(module: nn.Module, prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the children with weights of the outermost lists inside a module, with dotted names."""
     for name, child in module.named_children():
         if isinstance(module, nn.Sequential | nn.ModuleList) and not isinstance(child, nn.ModuleList):
             if any(True for _ in child.parameters()):
                 yield f"{prefix}{name}", child
         else:
-            yield from _listed(child, f"{prefix}{name}.")
+            yield from _children_of_lists(child, f"{prefix}{name}.")
 
 
 def uncovered(side: int, patch_size: int) -> str | None:
-    """The problem with images of this side in pixels, and sizes that fit; None where patches cover them exactly."""
+    """Return the problem with images of this side in pixels and sizes that fit; None if patches cover them exactly."""
     if side % patch_size == 0:
         return None
     low = side - side % patch_size
@@ -229,21 +234,23 @@ def uncovered(side: int, patch_size: int) -> str | None:
 
 
 def visible_places(mask: Tensor, num_visible: int) -> Tensor:
-    """Places of the patches that are not masked, int64 [B, num_visible], rising; nobody waits for a GPU.
+    """Return the indices of unmasked patches, int64 [B, num_visible], ascending, without waiting for a GPU.
+
+    >>> visible_places(torch.tensor([[[True, False], [False, True]]]), num_visible=2)
+    tensor([[1, 2]])
 
     Args:
-        mask: bool [B, h, w], with the same number of patches left in every image as `RandomMask` makes them, or with
-            fewer.
-        num_visible: that number. The mask is not read to check it: where fewer are left, masked patches follow.
+        mask: bool [B, h, w], with at most `num_visible` unmasked patches in each image.
+        num_visible: number of indices per image; after fewer unmasked patches, masked ones follow.
     """
     return mask.flatten(1).byte().argsort(dim=1, stable=True)[:, :num_visible]
 
 
-class _Unfilled(TorchFunctionMode):
-    """Leaves out what fills weights at random, for those on the meta device.
+class _SkipInitialisation(TorchFunctionMode):
+    """Skips random initialisation of weights on the meta device.
 
-    There it would do nothing either, but torch loads its compiler for it, which takes seconds. Lists of numbers stay on
-    the CPU: networks count with them.
+    It has no effect there, but torch would load its compiler for it, which takes seconds. Lists of numbers stay on the
+    CPU, since networks count with them.
     """
 
     FILLS = ("normal_", "uniform_", "trunc_normal_", "kaiming_normal_", "xavier_normal_", "erfinv_", "clamp_")

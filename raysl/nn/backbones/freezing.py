@@ -1,4 +1,4 @@
-"""Stages of a backbone that stay as they begin: neither their weights nor their running statistics move."""
+"""Frozen stages of a backbone: neither their weights nor their running statistics change."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,38 +9,44 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone, BackboneInfo
 
 ALL = "all"
-"""What `backbone.freeze` calls the whole network."""
+"""Name of the whole network in `backbone.freeze`."""
 
 
 def check_freeze(names: Sequence[str], info: BackboneInfo, backbone: str) -> None:
-    """Refuse names that are no stages.
+    """Refuse names that are not stages.
 
     Args:
-        names: of `backbone.freeze`.
+        names: value of `backbone.freeze`.
         info: facts of the network.
         backbone: its name, for the message.
 
     Raises:
-        ConfigError: with the stages that there are.
+        ConfigError: with the known stages.
     """
     if unknown := [name for name in names if name != ALL and name not in info.stages]:
-        told = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
-        raise ConfigError(f"backbone.freeze: no stage {unknown[0]!r} in {backbone}; {told}; {ALL} freezes all of it")
+        stages = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
+        raise ConfigError(f"backbone.freeze: no stage {unknown[0]!r} in {backbone}; {stages}; {ALL} freezes all of it")
 
 
 def freeze(backbone: Backbone, names: Sequence[str]) -> None:
     """Freeze the network up to and including the deepest of these stages, in place.
 
-    Parameters that the stage depends on take no gradients any more. Modules that only have such stay in evaluation mode
-    whatever `train` says, those of copies too: normalisation uses its running statistics and leaves them, and no block
-    is left out of a sample.
+    Parameters that the stage depends on take no gradients. Modules that have only such parameters stay in evaluation
+    mode even after `train()`, also in copies: normalisation uses its running statistics unchanged, and drop path is
+    off.
+
+    >>> from raysl.nn.backbones.resnet import ResNet
+    >>> backbone = ResNet(ResNet.Config(depth=18, width=8))
+    >>> freeze(backbone, ["stem"])
+    >>> [name for name, parameter in backbone.named_parameters() if not parameter.requires_grad]
+    ['conv1.weight', 'bn1.weight', 'bn1.bias']
 
     Args:
         backbone: with its weights.
-        names: of its stages, or `all`; none: nothing is frozen.
+        names: of its stages, or `all`; an empty list freezes nothing.
 
     Raises:
-        ConfigError: if a name is no stage of it.
+        ConfigError: if a name is not a stage.
     """
     known = list(backbone.stage_widths)
     check_freeze(
@@ -56,21 +62,21 @@ def freeze(backbone: Backbone, names: Sequence[str]) -> None:
     for name, parameter in backbone.named_parameters():
         if name in frozen:
             parameter.requires_grad_(False)
-    modules = {name for name in modules if _is_still(backbone.get_submodule(name))}
+    modules = {name for name in modules if _has_no_training(backbone.get_submodule(name))}
     backbone.frozen_modules = tuple(sorted(modules))
     backbone.train(backbone.training)
 
 
-def _is_still(module: nn.Module) -> bool:
-    """Whether a module has parameters or buffers, and no parameter that trains."""
+def _has_no_training(module: nn.Module) -> bool:
+    """Return whether a module has parameters or buffers, and no trainable parameter."""
     has_state = next(module.parameters(), next(module.buffers(), None)) is not None
     return has_state and not any(parameter.requires_grad for parameter in module.parameters())
 
 
 def _reached(backbone: Backbone, stage: str) -> tuple[set[str], set[str]]:
-    """Names of the parameters that a stage depends on, and of the modules that run for it.
+    """Return the names of the parameters that a stage depends on, and of the modules that run for it.
 
-    They are seen in a pass without values; through the network itself where it computes with values as it goes.
+    Found in a pass on the meta device, or through the network itself if it reads values.
     """
     try:
         return _traced(type(backbone).without_weights(backbone.config), stage)
@@ -86,10 +92,10 @@ def _traced(network: Backbone, stage: str) -> tuple[set[str], set[str]]:
     named = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
     ran: set[str] = set()
 
-    def noting(name: str) -> Callable[..., None]:
+    def note_module(name: str) -> Callable[..., None]:
         return lambda *_: ran.add(name)
 
-    handles = [module.register_forward_pre_hook(noting(name)) for name, module in network.named_modules()]
+    handles = [module.register_forward_pre_hook(note_module(name)) for name, module in network.named_modules()]
     side = network.native_size
     images = torch.zeros(2, 3, side, side, device=next(network.parameters()).device)
     try:

@@ -1,4 +1,4 @@
-"""How a ViT begins: the initial weights of several papers' code, by the name of the paper or the library."""
+"""Initial weights of a ViT, by the name of the paper or library whose code has them."""
 
 import math
 from typing import Literal
@@ -6,11 +6,11 @@ from typing import Literal
 from torch import nn
 
 Init = Literal["timm", "mae", "moco_v3", "beit", "ijepa", "msn", "ibot", "dino_v2"]
-"""See `init_vit`."""
+"""Names of the schemes of `init_vit`."""
 
 
 def init_vit(vit: nn.Module, scheme: Init) -> None:
-    """Draw all weights of a ViT with timm's names, biases of linear layers 0.
+    """Initialise all weights of a ViT with timm's names; biases of linear layers are 0.
 
     | scheme | linear layers | patches | tokens and positions |
     |---|---|---|---|
@@ -24,8 +24,8 @@ def init_vit(vit: nn.Module, scheme: Init) -> None:
     | dino_v2 | as timm | as timm | as timm; class token and registers 1e-6, mask token 0 |
 
     Args:
-        vit: with `patch_embed`, `blocks` and its tokens.
-        scheme: whose weights.
+        vit: a network with `patch_embed`, `blocks` and tokens.
+        scheme: name of the paper or library.
     """  # noqa: E501
     init_linear(vit, scheme)
     if scheme == "beit":
@@ -47,7 +47,13 @@ def init_vit(vit: nn.Module, scheme: Init) -> None:
 
 
 def init_linear(module: nn.Module, scheme: Init = "timm") -> None:
-    """Draw the weights of every linear layer in a module as `init_vit` does; a layer's biases become 0."""
+    """Initialise every linear layer in a module as `init_vit` does; biases become 0.
+
+    >>> layer = nn.Linear(4, 4)
+    >>> init_linear(layer)
+    >>> bool((layer.bias == 0).all())
+    True
+    """
     for name, layer in module.named_modules():
         if not isinstance(layer, nn.Linear):
             continue

@@ -1,4 +1,4 @@
-"""Position embeddings of patches: fixed ones, and any on a grid of another size."""
+"""Position embeddings of patches: fixed ones, and resizing to another grid."""
 
 from typing import Literal
 
@@ -7,17 +7,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Resize = Literal["antialias", "plain", "dino"]
-"""See `resize_positions`."""
+"""Rules of `resize_positions`."""
 
 
 def sincos_positions(height: int, width: int, dim: int, num_prefix: int = 1) -> Tensor:
-    """Sines and cosines of patch places [1, num_prefix + height*width, dim], as MAE has them (arXiv 2111.06377).
+    """Return sines and cosines of patch positions [1, num_prefix + height*width, dim], as in MAE (arXiv 2111.06377).
 
-    The first half of the channels tells the column, the second half the row: dim / 4 sines, then as many cosines, of
-    place / 10000^(i / (dim / 4)). Prefix tokens (the class token, in MAE) get zeros.
+    The first half of the channels encodes the column, the second half the row: dim / 4 sines, then as many cosines, of
+    position / 10000^(i / (dim / 4)). Prefix tokens (the class token, in MAE) get zeros.
+
+    >>> sincos_positions(14, 14, dim=192).shape
+    torch.Size([1, 197, 192])
 
     Raises:
-        ValueError: if `dim` is no multiple of 4.
+        ValueError: if `dim` is not a multiple of 4.
     """
     if dim % 4:
         raise ValueError(
@@ -32,23 +35,24 @@ def sincos_positions(height: int, width: int, dim: int, num_prefix: int = 1) -> 
 
     columns = waves(width)[None].expand(height, -1, -1)
     rows = waves(height)[:, None].expand(-1, width, -1)
-    places = torch.cat([columns, rows], dim=2).reshape(1, height * width, dim)
-    return F.pad(places, (0, 0, num_prefix, 0)).float()
+    positions = torch.cat([columns, rows], dim=2).reshape(1, height * width, dim)
+    return F.pad(positions, (0, 0, num_prefix, 0)).float()
 
 
 def resize_positions(
     places: Tensor, old: tuple[int, int], new: tuple[int, int], resize: Resize = "antialias"
 ) -> Tensor:
-    """Embeddings of patch places on another grid [1, h'*w', D], bicubic, in at least fp32.
+    """Resize position embeddings to another grid [1, h'*w', D], bicubically, in at least fp32.
 
-    On its own grid nothing changes.
+    >>> resize_positions(torch.zeros(1, 196, 192), (14, 14), (7, 7)).shape
+    torch.Size([1, 49, 192])
 
     Args:
         places: [1, h*w, D], row by row.
         old: their grid (h, w).
-        new: the grid (h', w') that they are for.
-        resize: "antialias" as timm, and DINOv2 with registers; "plain" without, as MSN; "dino" without, and as if the
-            new grid were a tenth of a patch longer, as DINO, iBOT and DINOv2.
+        new: the grid (h', w') of the result; the old grid returns `places` itself.
+        resize: "antialias" as in timm, and in DINOv2 with registers; "plain" without antialiasing, as in MSN; "dino"
+            plain, as if the new grid were a tenth of a patch longer, as in DINO, iBOT and DINOv2.
     """
     if old == new:
         return places

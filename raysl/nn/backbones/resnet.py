@@ -12,8 +12,15 @@ from raysl.config.ranges import Within
 from raysl.config.schema import BackboneConfig
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.backbones.blocks import BasicBlock, Bottleneck, Norm
-from raysl.nn.backbones.selective_kernels import SelectiveKernels, mean_shortcut, middle_of, three_convolutions
+from raysl.nn.backbones.blocks import (
+    BasicBlock,
+    Bottleneck,
+    Norm,
+    SelectiveKernels,
+    mean_shortcut,
+    mixing_width,
+    three_convolutions,
+)
 
 LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]]] = {
     10: (BasicBlock, (1, 1, 1, 1)),
@@ -27,13 +34,16 @@ LAYERS: dict[int, tuple[type[BasicBlock | Bottleneck], tuple[int, int, int, int]
     200: (Bottleneck, (3, 24, 36, 3)),
 }
 SMALL_SIDE = 64
-"""Side in pixels of the largest images for which the small stem is advised."""
+"""Largest side in pixels of images for which the small stem is advised."""
 
 
 class ResNet(Backbone):
-    """A ResNet, wide or with groups (ResNeXt); features are the global average pool of the last stage.
+    """A ResNet, optionally wide or with groups (ResNeXt); features are the global average pool of the last stage.
 
-    The state dict is torchvision's less `fc.*`, with any `norm`, but with selective kernels.
+    The state dict is torchvision's without `fc.*`, for any `norm`, except with selective kernels.
+
+    >>> ResNet.info(ResNet.Config(depth=50)).stages
+    {'stem': 64, 'res2': 256, 'res3': 512, 'res4': 1024, 'res5': 2048, 'avgpool': 2048}
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -51,29 +61,30 @@ class ResNet(Backbone):
         groups: Annotated[int, Within(1, 4096)] = 1
         """Groups of the 3x3 convolutions of bottlenecks (ResNeXt, arXiv 1611.05431): 32, with width_per_group=4."""
         width_per_group: Annotated[int, Within(1, 4096)] = 64
-        """Channels of a group of those convolutions, in the first stage and at width 64; what goes out of a block stays
-        as it is. 128 with one group is Wide ResNet-50-2 (arXiv 1605.07146), where `width` widens all layers."""
+        """Channels per group of those convolutions in the first stage at width 64; the output width of blocks does not
+        change. 128 with one group is Wide ResNet-50-2 (arXiv 1605.07146), where `width` widens all layers."""
         stem: Literal["imagenet", "cifar"] = "imagenet"
         """7x7 convolution of stride 2 and a max-pool, or for images below about 64 px a 3x3 convolution of stride 1."""
         sk_ratio: Annotated[float, Within(0, 1, above=True)] | None = None
         """Selective kernels in the bottlenecks (arXiv 1903.06586), with the stem and the shortcuts of SimCLRv2: width
-        of the layer behind their mixing weights, as a share of the channels; 0.0625 there. Default: none."""
+        of the layer before their mixing weights, as a share of the channels; SimCLRv2 has 0.0625. Default: none."""
         last_stride: Literal[1, 2] = 2
-        """Stride of the last stage, where that is not the first; 1 leaves its maps as large as those of the one before
-        it."""
+        """Stride of the last stage, unless it is the first; with 1 its maps are as large as the stage before's."""
         norm: Literal["batch", "group", "layer"] = "batch"
         """Normalisation: over the batch, over groups of channels of each image (arXiv 1803.08494), or over all its
-        channels and places; the latter two know no other images and no running statistics."""
+        channels and pixels; the last two use no other images and no running statistics."""
         norm_groups: Annotated[int, Within(1, 4096)] = 32
-        """Groups of norm=group; they divide the channels of every layer."""
+        """Groups of norm=group; a divisor of the channels of every layer."""
         zero_init_residual: bool = False
-        """Start the last normalisation of every block at 0, so that it begins as the identity (arXiv 1706.02677,
+        """Start the last normalisation of every block at 0, so that blocks start as the identity (arXiv 1706.02677,
         5.1)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         if config.depth not in LAYERS:
-            raise ConfigError(f"backbone.depth {config.depth} is no ResNet; choose from {', '.join(map(str, LAYERS))}")
+            raise ConfigError(
+                f"backbone.depth {config.depth} is not a ResNet; choose from {', '.join(map(str, LAYERS))}"
+            )
         if config.width < 1 or not 1 <= config.num_stages <= 4:
             raise ConfigError(
                 f"backbone.width {config.width} must be at least 1, backbone.num_stages {config.num_stages} in 1 to 4"
@@ -98,7 +109,7 @@ class ResNet(Backbone):
 
     @classmethod
     def advice(cls, config: Any, side: int) -> str | None:
-        """What to set for small images, of which the stem for ImageNet's leaves a quarter of the side."""
+        """Advise the small stem for small images, since ImageNet's stem shrinks their side to a quarter."""
         if config.stem != "imagenet" or side > SMALL_SIDE:
             return None
         return (
@@ -108,54 +119,54 @@ class ResNet(Backbone):
 
     @property
     def stage_widths(self) -> dict[str, int]:
-        """Channels of `stem`, `res2` to `res5` as far as they are built, and `avgpool`."""
+        """Channels of `stem`, of the built stages from `res2` to `res5`, and of `avgpool`."""
         first = self.config.width * LAYERS[self.config.depth][0].expansion
         widths = {f"res{stage + 2}": first * 2**stage for stage in range(self.config.num_stages)}
         return {"stem": self.config.width, **widths, "avgpool": self.feature_dim}
 
     @property
     def feature_stages(self) -> tuple[str, ...]:
-        """What `forward` gives."""
+        """Names of the stages that `forward` returns."""
         return ("avgpool",)
 
     @property
     def num_layers(self) -> int:
-        """Stages that are built; the stem is layer 0."""
+        """Number of built stages; the stem is layer 0."""
         return int(self.config.num_stages)
 
     def layer_of(self, name: str) -> int:
-        """0 for `conv1` and `bn1`, n for `layer`n."""
+        """Return 0 for `conv1` and `bn1`, and n for `layer`n."""
         stage = name.partition(".")[0]
         return int(stage.removeprefix("layer")) if stage.startswith("layer") else 0
 
     def units(self) -> dict[str, list[nn.Module]]:
-        """The residual blocks of `res2` to `res5`, as far as they are built."""
+        """Return the residual blocks of the built stages from `res2` to `res5`."""
         layers = [self.get_submodule(f"layer{stage + 1}") for stage in range(self.config.num_stages)]
         return {f"res{stage + 2}": list(layer.children()) for stage, layer in enumerate(layers)}
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
+        """Return features [B, feature_dim] of normalised images [B, 3, H, W]."""
         return self.stages(images, ["avgpool"])["avgpool"]
 
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Inner features by name, in the order asked for; nothing is computed beyond the deepest one.
+        """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
 
         Args:
             images: normalised images [B, 3, H, W].
             names: of `stem` (after its pool), `res2` to `res5` [B, C, H', W'], and `avgpool` [B, feature_dim].
 
         Raises:
-            ValueError: if a name is no stage of this network; the message lists those that are.
+            ValueError: if a name is not a stage of this network; the message lists the stages.
         """
         known = list(self.stage_widths)
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"no stage {unknown[0]!r} in this ResNet; its stages: {', '.join(known)}")
-        found: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
         x = images
         for name in known[: max((known.index(name) for name in names), default=-1) + 1]:
             x = self._run(name, x)
-            found[name] = x
-        return {name: found[name] for name in names}
+            outputs[name] = x
+        return {name: outputs[name] for name in names}
 
     def _run(self, name: str, x: Tensor) -> Tensor:
         if name == "stem":
@@ -177,7 +188,7 @@ class ResNet(Backbone):
 
 
 def _stage(config: ResNet.Config, stage: int, channels: int, norm: Norm) -> nn.Sequential:
-    """The blocks of a stage, counted from 0, which get so many channels."""
+    """Build the blocks of a stage, counted from 0, for this number of input channels."""
     block, layers = LAYERS[config.depth]
     width = config.width * 2**stage
     out = width * block.expansion
@@ -188,22 +199,22 @@ def _stage(config: ResNet.Config, stage: int, channels: int, norm: Norm) -> nn.S
         shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm(out))
         if config.sk_ratio is not None:
             shortcut = mean_shortcut(channels, out, stride, norm)
-    made: Callable[..., nn.Module] = block
+    make: Callable[..., nn.Module] = block
     if block is Bottleneck:
         middle = None if config.sk_ratio is None else partial(SelectiveKernels, ratio=config.sk_ratio, norm=norm)
-        made = partial(Bottleneck, groups=config.groups, inner=_inner(config, stage), middle=middle)
-    blocks = [made(channels, width, stride, shortcut, norm=norm)]
-    return nn.Sequential(*blocks, *(made(out, width, norm=norm) for _ in range(layers[stage] - 1)))
+        make = partial(Bottleneck, groups=config.groups, inner=_inner(config, stage), middle=middle)
+    blocks = [make(channels, width, stride, shortcut, norm=norm)]
+    return nn.Sequential(*blocks, *(make(out, width, norm=norm) for _ in range(layers[stage] - 1)))
 
 
 def _inner(config: ResNet.Config, stage: int) -> int:
-    """Channels of a bottleneck's 3x3 convolution, as torchvision counts them."""
+    """Return the channels of a bottleneck's 3x3 convolution, as torchvision counts them."""
     width: int = config.width * 2**stage
     return width * config.width_per_group // 64 * config.groups
 
 
 def _check_selective(config: ResNet.Config) -> None:
-    """Refuse selective kernels where there is no place for them."""
+    """Refuse selective kernels for blocks that have no room for them."""
     if config.sk_ratio is None:
         return
     if LAYERS[config.depth][0] is BasicBlock:
@@ -219,7 +230,7 @@ def _check_selective(config: ResNet.Config) -> None:
 
 
 def _norm(config: ResNet.Config) -> Norm:
-    """What makes the normalisation of so many channels; ConfigError where groups do not fit."""
+    """Return the constructor of a normalisation from its channels; raise ConfigError if groups do not fit."""
     block, _ = LAYERS[config.depth]
     if block is BasicBlock and (config.groups, config.width_per_group) != (1, 64):
         raise ConfigError(
@@ -239,7 +250,7 @@ def _norm(config: ResNet.Config) -> Norm:
     if config.norm == "layer":
         return partial(nn.GroupNorm, 1)
     if config.sk_ratio is not None:
-        inner += [config.width // 2, *(middle_of(channels, config.sk_ratio) for channels in inner)]
+        inner += [config.width // 2, *(mixing_width(channels, config.sk_ratio) for channels in inner)]
     common = math.gcd(config.width, *inner)
     if common % config.norm_groups:
         fit = max(number for number in range(1, min(common, config.norm_groups) + 1) if common % number == 0)

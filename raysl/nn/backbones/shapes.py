@@ -1,4 +1,4 @@
-"""Well-known shapes of the backbones, and what each costs."""
+"""Well-known shapes of the backbones and their cost."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -45,13 +45,13 @@ SHAPES: dict[str, dict[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a backbone costs, without a classifier.
+    """Cost of a backbone without a classifier.
 
     Args:
         feature_dim: width of its features.
-        parameters: all weights, biases and tokens; no running statistics.
-        flops: of one image forward, as torch counts them: convolutions, linear layers and attention, two for each
-            multiplication with its addition. Papers and torchvision mostly count one for both.
+        parameters: number of weights, biases and tokens, without running statistics.
+        flops: of one forward pass of one image, as torch counts them: convolutions, linear layers and attention, two
+            per multiplication and addition. Papers and torchvision mostly count one for both.
         image_size: side of that image in pixels.
     """
 
@@ -62,7 +62,11 @@ class Cost:
 
 
 def cost_of(kind: type[Backbone], config: Any, image_size: int = 224) -> Cost:
-    """What a backbone of these settings costs, found without computing anything.
+    """Return the cost of a backbone with these settings; nothing is computed.
+
+    >>> from raysl.nn.backbones.resnet import ResNet
+    >>> cost_of(ResNet, ResNet.Config(depth=50))
+    Cost(feature_dim=2048, parameters=23508032, flops=8174272512, image_size=224)
 
     Raises:
         ConfigError: if the settings make no network.
@@ -75,7 +79,7 @@ def cost_of(kind: type[Backbone], config: Any, image_size: int = 224) -> Cost:
 
 
 def shapes_of(name: str) -> list[dict[str, Any]]:
-    """The well-known shapes of a backbone: `name`, `settings` and the fields of `Cost` for 224 pixels of each."""
+    """Return `name`, `settings` and the fields of `Cost` at 224 pixels for each well-known shape of a backbone."""
     kind = resolve("backbone", name)
     return [
         {"name": shape, "settings": settings, **asdict(cost_of(kind, kind.Config(**settings)))}

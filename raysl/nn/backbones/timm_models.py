@@ -1,4 +1,4 @@
-"""The networks of timm (PyTorch Image Models, Wightman 2019), by their names there; timm is installed apart."""
+"""The networks of timm (PyTorch Image Models, Wightman 2019), by their names there; timm is an optional dependency."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from typing import Any
 from torch import Tensor, nn
 
 from raysl.errors import ConfigError
-from raysl.nn.backbones.wrapped import WRONG_SIZE, WrappedBackbone, check_known, with_own_draws
+from raysl.nn.backbones.wrapped import WRONG_SIZE, WrappedBackbone, check_known, replace_drop_path
 
 ARGUMENTS = {"img_size": "image_size", "drop_path_rate": "drop_path"}
-"""What timm calls our settings."""
+"""Our settings by timm's names."""
 
 
 class TimmModel(WrappedBackbone):
     """A network of timm without its classifier, by its name there: `resnet50`, `vit_small_patch16_224`.
 
-    Features are what timm gives for `num_classes=0`. Weights start at random, as timm's do. The stages are those that
-    timm has intermediates of, maps [B, C, H, W]: `stage1`, `stage2`, ... or, where all are of one resolution, `block1`,
-    `block2`, ...; and `features`, which is what `forward` gives.
+    Features are timm's for `num_classes=0`. Weights start at random, as in timm. The stages are timm's intermediates,
+    maps [B, C, H, W]: `stage1`, `stage2`, ... or, if all have one resolution, `block1`, `block2`, ...; and `features`,
+    the output of `forward`.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -29,14 +29,14 @@ class TimmModel(WrappedBackbone):
 
         name: str = "timm"
         model: str = "resnet50"
-        """Name of a network, without the name of its weights behind a dot, see `timm.list_models()`."""
+        """Name of a network, without the name of its weights after a dot, see `timm.list_models()`."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         timm = _timm()
         check_known(config.model, timm.list_models(), "timm")
-        network: Any = _built(timm, config)
-        with_own_draws(network, timm.layers.DropPath, "drop_prob")
+        network: Any = _build(timm, config)
+        replace_drop_path(network, timm.layers.DropPath, "drop_prob")
         sides = network.default_cfg.get("input_size") or (3, 224, 224)
         self._wrap(network, config.image_size or int(sides[-1]))
         self._widths = _stages(network)
@@ -47,18 +47,18 @@ class TimmModel(WrappedBackbone):
         return {**self._widths, "features": self.feature_dim}
 
     def no_decay(self) -> set[str]:
-        """What timm says should not decay, such as tokens and position embeddings."""
+        """Return the parameters that timm excludes from decay, such as tokens and position embeddings."""
         network: Any = self.network
-        told = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()
-        return {f"network.{name}" for name, _ in network.named_parameters() if name in told}
+        excluded = network.no_weight_decay() if hasattr(network, "no_weight_decay") else ()
+        return {f"network.{name}" for name, _ in network.named_parameters() if name in excluded}
 
     @property
     def num_layers(self) -> int | None:
-        """Of the groups that timm parts the network into; None where it does not."""
+        """Number of the last of timm's groups of layers; None if it has none for the network."""
         return max(self._layers.values(), default=None)
 
     def layer_of(self, name: str) -> int:
-        """Number of a parameter's group: as a rule 0 for the stem, then one for each stage, or each block of a ViT."""
+        """Return the number of a parameter's group: mostly 0 for the stem, then one per stage or block of a ViT."""
         return self._layers[name]
 
     @cached_property
@@ -70,32 +70,34 @@ class TimmModel(WrappedBackbone):
         return {f"network.{name}": number for name, number in groups.items()}
 
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Inner features by name, in the order asked for; nothing is computed beyond the deepest one.
+        """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
 
         Args:
             images: normalised images [B, 3, H, W].
             names: of `stage_widths`: maps [B, C, H', W'], and `features` [B, feature_dim].
 
         Raises:
-            ValueError: if a name is no stage of this network, or the images do not fit; the message has what does.
+            ValueError: if a name is not a stage of this network, or the images do not fit.
         """
         known = list(self.stage_widths)
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"no stage {unknown[0]!r} in {self.config.model}; its stages: {', '.join(known)}")
-        found: dict[str, Tensor] = {}
-        wanted = sorted({known.index(name) for name in names if name != "features"})
-        if wanted:
-            with self._telling_sizes(images):
-                found = dict(zip((known[place] for place in wanted), self._intermediates(images, wanted), strict=True))
+        outputs: dict[str, Tensor] = {}
+        numbers = sorted({known.index(name) for name in names if name != "features"})
+        if numbers:
+            with self._size_errors(images):
+                maps = self._intermediates(images, numbers)
+            outputs = dict(zip((known[number] for number in numbers), maps, strict=True))
         if "features" in names:
-            found["features"] = self(images)
-        return {name: found[name] for name in names}
+            outputs["features"] = self(images)
+        return {name: outputs[name] for name in names}
 
-    def _intermediates(self, images: Tensor, places: list[int]) -> list[Tensor]:
+    def _intermediates(self, images: Tensor, numbers: list[int]) -> list[Tensor]:
         forward: Any = self.network.forward_intermediates
-        return [  # what follows one may write over it
+        # Copies: later layers may overwrite an intermediate in place.
+        return [
             out.clone()
-            for out in forward(images, indices=places, intermediates_only=True, stop_early=True, output_fmt="NCHW")
+            for out in forward(images, indices=numbers, intermediates_only=True, stop_early=True, output_fmt="NCHW")
         ]
 
 
@@ -109,8 +111,8 @@ def _timm() -> ModuleType:
     return timm  # type: ignore[no-any-return]
 
 
-def _built(timm: ModuleType, config: TimmModel.Config) -> nn.Module:
-    """The network less its classifier."""
+def _build(timm: ModuleType, config: TimmModel.Config) -> nn.Module:
+    """Build the network without its classifier."""
     settings = {theirs: getattr(config, ours) for theirs, ours in ARGUMENTS.items()}
     arguments = {name: value for name, value in settings.items() if value is not None}
     try:
@@ -127,10 +129,10 @@ def _built(timm: ModuleType, config: TimmModel.Config) -> nn.Module:
 
 
 def _stages(network: nn.Module) -> dict[str, int]:
-    """Widths of the intermediates that timm gives, by name."""
+    """Return the widths of timm's intermediates, by name."""
     if not hasattr(network, "forward_intermediates") or not hasattr(network, "feature_info"):
         return {}
-    told: Any = network.feature_info
-    rows = list(told) if isinstance(told, list) else list(told.info)
+    info: Any = network.feature_info
+    rows = list(info) if isinstance(info, list) else list(info.info)
     word = "block" if len({row["reduction"] for row in rows}) == 1 and len(rows) > 1 else "stage"
     return {f"{word}{number}": int(row["num_chs"]) for number, row in enumerate(rows, 1)}

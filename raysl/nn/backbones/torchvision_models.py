@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from raysl.errors import ConfigError
-from raysl.nn.backbones.wrapped import WRONG_SIZE, WrappedBackbone, check_known, with_own_draws
+from raysl.nn.backbones.wrapped import WRONG_SIZE, WrappedBackbone, check_known, replace_drop_path
 from raysl.nn.drop_path import DropPath
 
 HEADS = ("classifier", "fc", "head", "heads")
@@ -26,10 +26,13 @@ MORE_ARGUMENTS = {
 class TorchvisionModel(WrappedBackbone):
     """A network of torchvision without its classifier, by its name there: `convnext_tiny`, `swin_t`, `regnet_y_400mf`.
 
-    The classifier goes from its first linear layer (or convolution) on, with its dropout; a normalisation in front of
-    it stays. So AlexNet and VGG end with their pooled maps, as wide as all their places. Weights start as torchvision's
-    do. The stages `stage1`, `stage2`, ... are the last maps [B, C, H, W] of each resolution, from the largest; ViTs
-    have `block1`, ... with maps of the patches of each block. `features` is what `forward` gives.
+    The classifier is removed from its first linear layer (or convolution) on, with its dropout; a normalisation before
+    it stays. AlexNet and VGG therefore end with their flattened maps. Weights start as in torchvision. The stages
+    `stage1`, `stage2`, ... are the last maps [B, C, H, W] of each resolution, from the largest; ViTs have `block1`, ...
+    with maps of the patches of each block. `features` is the output of `forward`.
+
+    >>> TorchvisionModel.info(TorchvisionModel.Config(model="resnet18")).feature_dim
+    512
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -43,16 +46,16 @@ class TorchvisionModel(WrappedBackbone):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        network, size = self._made()
+        network, size = self._build_whole()
         _cut_classifier(network)
         self._is_channels_last = type(network).__name__ == "SwinTransformer"
         self._wrap(network, size)
-        self._places, self._widths = self._found_stages()
+        self._modules_of_stages, self._widths = self._find_stages()
 
-    def _made(self) -> tuple[nn.Module, int]:
-        """The whole network, with its classifier, and the side of its images."""
-        network, size = _built(self.config)
-        return _with_drop_path(network, self.config), size
+    def _build_whole(self) -> tuple[nn.Module, int]:
+        """Build the whole network, with its classifier, and return it with the side of its images."""
+        network, size = _build(self.config)
+        return _set_drop_path(network, self.config), size
 
     @property
     def stage_widths(self) -> dict[str, int]:
@@ -60,36 +63,36 @@ class TorchvisionModel(WrappedBackbone):
         return {**self._widths, "features": self.feature_dim}
 
     def no_decay(self) -> set[str]:
-        """Tokens, position embeddings and what makes them, scales of layers and of logits."""
+        """Return tokens, position embeddings and their generators, scales of layers and of logits."""
         named = [name for name, _ in self.named_parameters()]
         return {name for name in named if name.endswith(NO_DECAY) or ".cpb_mlp." in name}
 
     @property
     def num_layers(self) -> int:
-        """Blocks of a ViT, whose embeddings are layer 0; of others, stages less one: the first has the stem, too."""
+        """Number of blocks of a ViT, whose embeddings are layer 0; else of stages minus 1, the first with the stem."""
         return len(self._widths) - (0 if "block1" in self._widths else 1)
 
     def layer_of(self, name: str) -> int:
-        """Layer of the block or the stage that a parameter is of; what comes before them is 0, behind them the last."""
-        ends = [list(_units(self.network)).index(place) for place in self._places.values()]
+        """Return the layer of a parameter's block or stage; before the first it is 0, after the last the last."""
+        ends = [list(_units(self.network)).index(module) for module in self._modules_of_stages.values()]
         names = [f"{unit}." for unit in _units(self.network)]
-        found = [place for place, unit in enumerate(names) if name.removeprefix("network.").startswith(unit)]
-        if found:
-            stage = sum(end < found[0] for end in ends)
+        own_units = [number for number, unit in enumerate(names) if name.removeprefix("network.").startswith(unit)]
+        if own_units:
+            stage = sum(end < own_units[0] for end in ends)
             return min(stage + ("block1" in self._widths), self.num_layers)
         all_names = [known.removeprefix("network.") for known, _ in self.named_parameters()]
-        first = next(place for place, known in enumerate(all_names) if known.startswith(tuple(names)))
+        first = next(number for number, known in enumerate(all_names) if known.startswith(tuple(names)))
         return 0 if all_names.index(name.removeprefix("network.")) < first else self.num_layers
 
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Inner features by name, in the order asked for; nothing is computed beyond the deepest one.
+        """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
 
         Args:
             images: normalised images [B, 3, H, W].
             names: of `stage_widths`: maps [B, C, H', W'], and `features` [B, feature_dim].
 
         Raises:
-            ValueError: if a name is no stage of this network, or the images do not fit; the message has what does.
+            ValueError: if a name is not a stage of this network, or the images do not fit.
         """
         known = list(self.stage_widths)
         if unknown := [name for name in names if name not in known]:
@@ -97,41 +100,42 @@ class TorchvisionModel(WrappedBackbone):
         if not names:
             return {}
         deepest = known[max(known.index(name) for name in names)]
-        found = self._caught({name: self._places[name] for name in names if name != "features"}, images, deepest)
-        return {name: found[name] for name in names}
+        modules = {name: self._modules_of_stages[name] for name in names if name != "features"}
+        outputs = self._run_until(deepest, modules, images)
+        return {name: outputs[name] for name in names}
 
-    def _caught(self, places: dict[str, str], images: Tensor, deepest: str) -> dict[str, Tensor]:
-        """Outputs of modules by name, and `features` if the pass through the network came to its end."""
-        found: dict[str, Tensor] = {}
+    def _run_until(self, deepest: str, modules: dict[str, str], images: Tensor) -> dict[str, Tensor]:
+        """Run the network up to the deepest module; return outputs by name, with `features` if it ran to its end."""
+        outputs: dict[str, Tensor] = {}
 
         def catch(name: str) -> Any:
             def hook(module: nn.Module, inputs: Any, out: Tensor) -> None:
-                found[name] = self._map(out).clone()  # what follows may write over it
+                outputs[name] = self._map(out).clone()  # later layers may overwrite it in place
                 if name == deepest:
                     raise _Enough
 
             return hook
 
         handles = [
-            self.network.get_submodule(place).register_forward_hook(catch(name)) for name, place in places.items()
+            self.network.get_submodule(module).register_forward_hook(catch(name)) for name, module in modules.items()
         ]
         try:
             with suppress(_Enough):
-                found["features"] = self(images)
+                outputs["features"] = self(images)
         finally:
             for handle in handles:
                 handle.remove()
-        return found
+        return outputs
 
     def _map(self, out: Tensor) -> Tensor:
-        """An output as a map [B, C, H, W]; of a ViT, of the tokens behind the first."""
+        """Return an output as a map [B, C, H, W]; for a ViT from the tokens after the first."""
         if out.ndim == 3:
             side = self.native_size // int(self.network.patch_size)  # type: ignore[arg-type]
             return out[:, 1:].transpose(1, 2).reshape(len(out), -1, side, side)
         return out.permute(0, 3, 1, 2) if self._is_channels_last else out
 
-    def _found_stages(self) -> tuple[dict[str, str], dict[str, int]]:
-        """Modules and widths of the stages, seen in a pass of meta tensors."""
+    def _find_stages(self) -> tuple[dict[str, str], dict[str, int]]:
+        """Find the modules and widths of the stages in a pass of meta tensors."""
         shapes: dict[str, torch.Size] = {}
 
         def see(name: str) -> Any:
@@ -142,21 +146,21 @@ class TorchvisionModel(WrappedBackbone):
 
         is_vit = type(self.network).__name__ == "VisionTransformer"
         handles = [unit.register_forward_hook(see(name)) for name, unit in _units(self.network).items()]
-        self._tried(self.native_size, self.native_size)
+        self._try_size(self.native_size, self.native_size)
         for handle in handles:
             handle.remove()
         last = {name if is_vit else shape[-2:]: name for name, shape in shapes.items()}
         word = "block" if is_vit else "stage"
-        places = {f"{word}{number}": name for number, name in enumerate(last.values(), 1)}
-        return places, {stage: shapes[name][1] for stage, name in places.items()}
+        modules = {f"{word}{number}": name for number, name in enumerate(last.values(), 1)}
+        return modules, {stage: shapes[name][1] for stage, name in modules.items()}
 
 
 class _Enough(Exception):
-    """All that was asked for is there."""
+    """Ends a pass once all requested outputs are computed."""
 
 
-def _built(config: TorchvisionModel.Config) -> tuple[nn.Module, int]:
-    """The whole network, and the side of its images."""
+def _build(config: TorchvisionModel.Config) -> tuple[nn.Module, int]:
+    """Return the whole network and the side of its images."""
     from torchvision import models
 
     check_known(config.model, models.list_models(module=models), "torchvision")
@@ -165,7 +169,7 @@ def _built(config: TorchvisionModel.Config) -> tuple[nn.Module, int]:
     size_argument = SIZE_ARGUMENTS.get(kind if isinstance(kind, str) else kind.__name__)
     if config.image_size is not None and size_argument is None:
         raise ConfigError(
-            f"backbone.image_size is for networks that take images of one size; {config.model} takes many, leave it out"
+            f"backbone.image_size is for networks that take images of one size; {config.model} takes any, leave it out"
         )
     size = config.image_size or 224
     arguments: dict[str, Any] = dict(MORE_ARGUMENTS.get(config.model, {}))
@@ -181,49 +185,49 @@ def _built(config: TorchvisionModel.Config) -> tuple[nn.Module, int]:
 
 
 def _near(model: str, size: int) -> int:
-    """A side near this one that is a multiple of what the network cuts images into."""
+    """Return a multiple of the network's patch size near this side."""
     patch = 224 if model.startswith("maxvit") else int(model.rpartition("_")[2])
     return max(round(size / patch), 1) * patch
 
 
 def _cut_classifier(network: nn.Module) -> None:
-    """Leave out what follows the features, and dropout."""
+    """Remove the layers after the features, and dropout."""
     (name,) = [name for name, _ in network.named_children() if name in HEADS]
     head = network.get_submodule(name)
-    kept = nn.Sequential()
+    layers = nn.Sequential()
     for part, layer in head.named_children():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             break
         if not isinstance(layer, nn.Dropout):
-            kept.add_module(part, layer)
+            layers.add_module(part, layer)
     if type(network).__name__ == "SqueezeNet":
-        kept.add_module("pool", nn.AdaptiveAvgPool2d(1))
-    network.add_module(name, kept if len(kept) else nn.Identity())
+        layers.add_module("pool", nn.AdaptiveAvgPool2d(1))
+    network.add_module(name, layers if len(layers) else nn.Identity())
     for other, layer in [*network.named_children()]:
         if isinstance(layer, nn.Dropout):
             network.add_module(other, nn.Identity())
 
 
-def _with_drop_path(network: nn.Module, config: TorchvisionModel.Config) -> nn.Module:
-    """The network with stochastic depth that knows samples, at the rate that was asked for."""
+def _set_drop_path(network: nn.Module, config: TorchvisionModel.Config) -> nn.Module:
+    """Return the network with stochastic depth keyed by samples, at the configured rate."""
     from torchvision.ops import StochasticDepth
 
-    with_own_draws(network, StochasticDepth, "p")
-    found = [module for module in network.modules() if isinstance(module, DropPath)]
+    replace_drop_path(network, StochasticDepth, "p")
+    layers = [module for module in network.modules() if isinstance(module, DropPath)]
     if config.drop_path is None:
         return network
-    if not found:
+    if not layers:
         raise ConfigError(
-            f"backbone.drop_path: {config.model} leaves no blocks out; leave it out, or choose convnext_*"
+            f"backbone.drop_path: {config.model} has no stochastic depth; leave it out, or choose convnext_*"
         )
-    highest = max(module.rate for module in found)
-    for module in found:
+    highest = max(module.rate for module in layers)
+    for module in layers:
         module.rate *= config.drop_path / highest
     return network
 
 
 def _units(network: nn.Module) -> dict[str, nn.Module]:
-    """The parts of the network that may end a stage, by their place."""
+    """Return the parts of the network that may end a stage, by module name."""
     if type(network).__name__ == "VisionTransformer":
         return {
             f"encoder.layers.{name}": part for name, part in network.get_submodule("encoder.layers").named_children()

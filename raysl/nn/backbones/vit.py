@@ -24,30 +24,32 @@ SIZES: dict[str, tuple[int, int, int]] = {
     "base": (768, 12, 12),
     "large": (1024, 24, 16),
 }
+LAST_BLOCKS = (1, 4)
+"""Numbers of last blocks whose class tokens form the stages `last1` and `last4` (DINOv2, appendix B.3)."""
 
 
 class PatchEmbed(nn.Module):
-    """Patches of images, each mapped to a token: [B, 3, H, W] to [B, h*w, D]."""
+    """Maps each patch of an image to a token: [B, 3, H, W] to [B, h*w, D]."""
 
     def __init__(self, width: int, patch_size: int) -> None:
         super().__init__()
         self.proj = nn.Conv2d(3, width, patch_size, patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The tokens, row by row."""
+        """Return the tokens, row by row."""
         return self.proj(images).flatten(2).transpose(1, 2)  # type: ignore[no-any-return]
-
-
-LAST_BLOCKS = (1, 4)
-"""Numbers of last blocks whose class tokens the stages `last1` and `last4` have, those of DINOv2 (appendix B.3)."""
 
 
 class ViT(TokenBackbone):
     """A ViT without its classifier; features are its class token, the mean of its patches, or both.
 
-    Pre-norm blocks and a last layer norm. The tokens are the class token, the registers (arXiv 2309.16588), which have
+    Pre-norm blocks and a final layer norm. The tokens are the class token, the registers (arXiv 2309.16588), which have
     no position, and the patches row by row. Without registers the state dict is that of timm's and DeiT's ViTs of the
-    same `image_size`, less `head.*`. Images of other sizes than that get interpolated positions.
+    same `image_size`, without `head.*`. Images of other sizes get interpolated positions.
+
+    >>> vit = ViT(ViT.Config(size="nano", patch_size=8, image_size=32))
+    >>> vit(torch.zeros(2, 3, 32, 32)).shape, vit.tokens(torch.zeros(2, 3, 32, 48)).shape
+    (torch.Size([2, 96]), torch.Size([2, 25, 96]))
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -63,35 +65,35 @@ class ViT(TokenBackbone):
         depth: Annotated[int, Within(1, 1000)] | None = None
         """Blocks. Default: by size."""
         heads: Annotated[int, Within(1, 1024)] | None = None
-        """Heads of each attention; they share the width. Default: by size, fewer where they do not divide the width."""
+        """Heads of each attention, which share the width. Default: by size, fewer if they do not divide the width."""
         patch_size: Annotated[int, Within(1, 1024)] = 16
         """Side of a patch in pixels; sides of images are multiples of it."""
         image_size: ViewSide = 224
-        """Side of the images that the position embeddings are made for, in pixels; others get them interpolated.
-        Follows the size of the method's views unless it is given."""
+        """Side in pixels of the images that position embeddings are made for; they are interpolated for others. Follows
+        the size of the method's views unless it is given."""
         position: Literal["learned", "sincos"] = "learned"
-        """Position embeddings: weights, or fixed sines and cosines as in MAE."""
+        """Position embeddings: trained, or fixed sines and cosines as in MAE."""
         position_resize: Resize = "antialias"
-        """How they are resized for images of other sizes, bicubically: with antialiasing, as in timm; plainly without,
-        as in MSN; or as in DINO, iBOT and DINOv2, without, and as if the new grid were a tenth of a patch longer."""
+        """How they are resized for images of other sizes, bicubically: with antialiasing, as in timm; plain, as in MSN;
+        or plain as if the new grid were a tenth of a patch longer, as in DINO, iBOT and DINOv2."""
         num_registers: Annotated[int, Within(0, 1024)] = 0
-        """Tokens beside the class token that stand for no patch."""
+        """Number of extra tokens beside the class token and the patches."""
         mask_token: bool = False
-        """Have a learned token for masked patches; methods that replace patches need it, MAE leaves them out."""
+        """Have a learned token for masked patches, for methods that replace them; MAE drops them instead."""
         output: Literal["class", "mean", "class_mean"] = "class"
-        """Features: the class token, the mean of the patches, or one behind the other, twice as wide."""
+        """Features: the class token, the mean of the patches, or both concatenated, twice as wide."""
         drop_path: Annotated[float, Within(0, 1, below=True)] = 0.0
-        """Rate at which the last block is left out of a sample in training; from 0 at the first it rises linearly."""
+        """Rate at which training drops the last block for a sample; it rises linearly from 0 at the first block."""
         drop_path_uniform: bool = False
-        """Leave out all blocks at the rate of the last one (DINOv2)."""
+        """Drop all blocks at the rate of the last one (DINOv2)."""
         layer_scale: Positive | None = None
-        """First value of a learned factor a channel behind attention and MLP, such as 1e-5. Default: no factors."""
+        """Initial value of a learned factor per channel after attention and MLP, such as 1e-5. Default: no factors."""
         mlp: Literal["gelu", "swiglu"] = "gelu"
-        """What follows attention in a block: two layers with GELU between them, four times as wide inside, or a gated
-        one of about as many weights (SwiGLU, arXiv 2002.05202), as in DINOv2 from scratch."""
+        """MLP of a block: two layers with GELU between them and four times the width, or a gated one with about as many
+        weights (SwiGLU, arXiv 2002.05202), as in DINOv2 from scratch."""
         init: Init = "timm"
-        """Initial weights: those of timm's code, DeiT's and DINO's too, or of the code of the paper that it names; beit
-        is SimMIM's and data2vec's."""
+        """Initial weights: those of timm's code, also DeiT's and DINO's, or of the named paper's code; beit is also
+        SimMIM's and data2vec's."""
         qkv_bias: bool = True
         """Have a bias in queries, keys and values."""
 
@@ -142,126 +144,127 @@ class ViT(TokenBackbone):
         return dict.fromkeys(names, self.token_dim) | widths
 
     def units(self) -> dict[str, list[nn.Module]]:
-        """The blocks `block1` to the last one."""
+        """Return the blocks, from `block1` to the last one."""
         return {f"block{number + 1}": [block] for number, block in enumerate(self.blocks)}
 
     def no_decay(self) -> set[str]:
-        """The class, register and mask tokens and the learned position embeddings."""
+        """Return class, register and mask tokens and learned position embeddings."""
         return {name for name, _ in self.named_parameters(recurse=False)}
 
     @property
     def feature_stages(self) -> tuple[str, ...]:
-        """What `forward` gives: `class`, `mean` or both."""
+        """Stages that `forward` returns: `class`, `mean` or both."""
         return ("class", "mean") if self.config.output == "class_mean" else (self.config.output,)
 
     @property
     def num_layers(self) -> int:
-        """Blocks; embeddings and tokens are layer 0."""
+        """Number of blocks; embeddings and tokens are layer 0."""
         return len(self.blocks)
 
     def layer_of(self, name: str) -> int:
-        """0 for `patch_embed`, tokens and positions, i + 1 for `blocks.`i; the last norm is of the last block."""
+        """Return 0 for `patch_embed`, tokens and positions, and i + 1 for `blocks.`i; the final norm is in the last."""
         part, _, rest = name.partition(".")
         if part == "blocks":
             return int(rest.partition(".")[0]) + 1
         return self.num_layers if part == "norm" else 0
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features [B, feature_dim] of normalised images [B, 3, H, W]."""
+        """Return features [B, feature_dim] of normalised images [B, 3, H, W]."""
         tokens = self.tokens(images)
-        return torch.cat([self._pooled(tokens, kind) for kind in self.feature_stages], dim=1)  # [B, feature_dim]
+        return torch.cat([self._pool(tokens, kind) for kind in self.feature_stages], dim=1)  # [B, feature_dim]
 
     def tokens(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
-        """All tokens behind the last layer norm [B, num_prefix_tokens + h*w, D], see `TokenBackbone`."""
-        return self._encoded(self._placed(images, mask))
+        """Return all tokens after the final layer norm [B, num_prefix_tokens + h*w, D], see `TokenBackbone`."""
+        return self._encode(self._embed(images, mask))
 
     def visible_tokens(self, images: Tensor, keep: Tensor, is_visible: Tensor | None = None) -> Tensor:
-        """Tokens of some patches behind the last layer norm [B, num_prefix_tokens + K, D], see `TokenBackbone`."""
-        x = self._placed(images)
+        """Return tokens of some patches after the final layer norm [B, num_prefix_tokens + K, D]."""
+        x = self._embed(images)
         patches = x[:, self.num_prefix_tokens :]
-        kept = patches.gather(1, keep[:, :, None].expand(-1, -1, self.token_dim))  # [B, K, D]
+        visible = patches.gather(1, keep[:, :, None].expand(-1, -1, self.token_dim))  # [B, K, D]
         is_key = None if is_visible is None else F.pad(is_visible, (self.num_prefix_tokens, 0), value=True)
-        return self._encoded(torch.cat([x[:, : self.num_prefix_tokens], kept], dim=1), is_key)
+        return self._encode(torch.cat([x[:, : self.num_prefix_tokens], visible], dim=1), is_key)
 
     def stages(self, images: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-        """Inner features by name, in the order asked for; nothing is computed beyond the deepest one.
+        """Return inner features by name, in the order of `names`; nothing is computed beyond the deepest one.
 
         Args:
             images: normalised images [B, 3, H, W].
-            names: of `block1` to the last block, and `norm`, behind the last layer norm: all tokens
+            names: `block1` to the last block, and `norm`, after the final layer norm: all tokens
                 [B, num_prefix_tokens + h*w, D]; `class` and `mean`: the class token and the mean of the patches of
-                `norm` [B, D]; `last1` and `last4`: the class tokens of the last 1 or 4 blocks, each behind the last
-                layer norm, and `mean`, side by side [B, 2 D] and [B, 5 D], as DINOv2's linear evaluation has them
+                `norm` [B, D]; `last1` and `last4`: the class tokens of the last 1 or 4 blocks, each after the final
+                layer norm, and `mean`, concatenated [B, 2 D] and [B, 5 D], as in DINOv2's linear evaluation
                 (`create_linear_input` of its code).
 
         Raises:
-            ValueError: if a name is no stage of this network; the message lists those that are.
+            ValueError: if a name is not a stage of this network; the message lists the stages.
         """
         known = list(self.stage_widths)
         if unknown := [name for name in names if name not in known]:
             raise ValueError(f"no stage {unknown[0]!r} in this ViT; its stages: {', '.join(known)}")
-        found: dict[str, Tensor] = {}
+        outputs: dict[str, Tensor] = {}
         deepest = max((known.index(name) for name in names), default=-1)
-        x = self._placed(images)
+        x = self._embed(images)
         class_tokens: list[Tensor] = []
         for name, block in zip(known, self.blocks[: deepest + 1], strict=False):
             x = block(x)
             class_tokens.append(x[:, 0])
             if name in names:
-                found[name] = x
+                outputs[name] = x
         if deepest >= len(self.blocks):
             x = self.norm(x)
-            found |= {"norm": x, "class": self._pooled(x, "class"), "mean": self._pooled(x, "mean")}
+            outputs |= {"norm": x, "class": self._pool(x, "class"), "mean": self._pool(x, "mean")}
             for num in LAST_BLOCKS:
                 if f"last{num}" in names:
-                    found[f"last{num}"] = torch.cat([*map(self.norm, class_tokens[-num:]), found["mean"]], dim=1)
-        return {name: found[name] for name in names}
+                    outputs[f"last{num}"] = torch.cat([*map(self.norm, class_tokens[-num:]), outputs["mean"]], dim=1)
+        return {name: outputs[name] for name in names}
 
-    def _placed(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The tokens that the first block gets [B, num_prefix_tokens + h*w, D]."""
+    def _embed(self, images: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the input tokens of the first block [B, num_prefix_tokens + h*w, D]."""
         grid = self.grid(images)
         patches = self.patch_embed(images)  # [B, h*w, D]
         if mask is not None:
-            patches = self._masked(patches, mask, grid)
+            patches = self._replace_masked(patches, mask, grid)
         first = self.cls_token + self.pos_embed[:, :1]
         if self.mask_token is not None:
-            first = first + 0 * self.mask_token  # a gradient in steps without a mask too: DDP waits for one
+            # A gradient also in steps without a mask: DDP waits for one.
+            first = first + 0 * self.mask_token
         prefix = [first] if self.reg_token is None else [first, self.reg_token]
-        places = resize_positions(self.pos_embed[:, 1:], self.native_grid, grid, self.config.position_resize)
-        patches = patches + places
+        positions = resize_positions(self.pos_embed[:, 1:], self.native_grid, grid, self.config.position_resize)
+        patches = patches + positions
         return torch.cat([*(token.expand(len(images), -1, -1) for token in prefix), patches], dim=1)
 
-    def _masked(self, patches: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
+    def _replace_masked(self, patches: Tensor, mask: Tensor, grid: tuple[int, int]) -> Tensor:
         if self.mask_token is None:
             raise ValueError("this ViT has no token for masked patches; set backbone.mask_token=true")
         if tuple(mask.shape) != (len(patches), *grid):
             raise ValueError(
-                f"mask {list(mask.shape)} is not that of {len(patches)} images of {grid[0]}x{grid[1]} patches"
+                f"mask {list(mask.shape)} does not fit {len(patches)} images of {grid[0]}x{grid[1]} patches"
             )
         return torch.where(mask.flatten(1)[:, :, None], self.mask_token, patches)
 
-    def _encoded(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
+    def _encode(self, x: Tensor, is_key: Tensor | None = None) -> Tensor:
         for block in self.blocks:
             x = block(x, is_key)
         return self.norm(x)  # type: ignore[no-any-return]
 
-    def _pooled(self, tokens: Tensor, kind: str) -> Tensor:
+    def _pool(self, tokens: Tensor, kind: str) -> Tensor:
         return tokens[:, 0] if kind == "class" else tokens[:, self.num_prefix_tokens :].mean(dim=1)
 
 
 def _dimensions(config: ViT.Config) -> tuple[int, int, int]:
-    """Width, depth and heads of settings that make a network; ConfigError of others."""
+    """Return width, depth and heads; raise ConfigError if they do not fit together."""
     wide, deep, many = SIZES[config.size]
     width, depth = config.width or wide, config.depth or deep
     heads = config.heads or math.gcd(width, many)
     if width % heads:
         fit = [number for number in range(1, width + 1) if width % number == 0]
         near = min(fit, key=lambda number: abs(number - heads))
-        raise ConfigError(f"backbone.width {width} is no multiple of backbone.heads {heads}; try heads={near}")
+        raise ConfigError(f"backbone.width {width} is not a multiple of backbone.heads {heads}; try heads={near}")
     if config.image_size % config.patch_size:
         near = max(round(config.image_size / config.patch_size), 1) * config.patch_size
         raise ConfigError(
-            f"backbone.image_size {config.image_size} is no multiple of backbone.patch_size {config.patch_size}; "
+            f"backbone.image_size {config.image_size} is not a multiple of backbone.patch_size {config.patch_size}; "
             f"try image_size={near}"
         )
     if config.position == "sincos" and width % 4:

@@ -17,27 +17,27 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.drop_path import DropPath
 
 WRONG_SIZE = (RuntimeError, ValueError, AssertionError, IndexError)
-"""What networks raise for images that do not fit them."""
+"""Exceptions that networks raise for images of a size that does not fit."""
 
 
 class WrappedBackbone(Backbone):
-    """A network of another library, less its classifier; the names of its state dict follow `network.`.
+    """A network of another library without its classifier; names in its state dict start with `network.`.
 
     A subclass calls `_wrap` at the end of its `__init__`.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BackboneConfig):
-        """Settings of a network that has a name elsewhere."""
+        """Settings of a network named by its library."""
 
         model: str
         """Name of the network."""
         image_size: Side | None = None
-        """Side of the images in pixels, for networks that take those of one size only, as most transformers do.
-        Default: the network's own, 224 as a rule."""
+        """Side of the images in pixels, for networks that take only one size, as most transformers do. Default: the
+        network's own, mostly 224."""
         drop_path: Annotated[float, Within(0, 1, below=True)] | None = None
-        """Rate at which the last block is left out of a sample in training, for networks that do so at all; those of
-        earlier blocks follow in proportion. Default: the network's own."""
+        """Rate at which training drops the last block for a sample, for networks with stochastic depth; earlier blocks
+        follow in proportion. Default: the network's own."""
 
     network: nn.Module
 
@@ -53,37 +53,37 @@ class WrappedBackbone(Backbone):
 
     @property
     def feature_stages(self) -> tuple[str, ...]:
-        """What `forward` gives."""
+        """Names of the stages that `forward` returns."""
         return ("features",)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features [B, feature_dim] of normalised images [B, 3, H, W].
+        """Return features [B, feature_dim] of normalised images [B, 3, H, W].
 
         Raises:
             ValueError: if images of this size do not fit; the message has sizes that do.
         """
-        with self._telling_sizes(images):
+        with self._size_errors(images):
             return self.network(images)  # type: ignore[no-any-return]
 
     def _wrap(self, network: nn.Module, native_size: int) -> None:
-        """Keep the network, and find the width of its features without computing any."""
+        """Store the network and find the width of its features without computing any."""
         self.network = network
         self.native_size = native_size
         self._device = torch.device("meta")
         try:
-            features = self._tried(native_size, native_size)
-        except WRONG_SIZE:  # some compute with tensors that cannot be moved there
+            features = self._try_size(native_size, native_size)
+        except WRONG_SIZE:  # some networks compute with tensors that cannot be moved to the meta device
             self._device = next(network.parameters()).device
-            features = self._tried(native_size, native_size)
+            features = self._try_size(native_size, native_size)
         if features.ndim != 2:
             raise ConfigError(
-                f"{self.config.model} gives features of shape {list(features.shape)}, and a backbone one vector an "
-                "image; choose another model"
+                f"{self.config.model} returns features of shape {list(features.shape)}, and a backbone must return one "
+                "vector per image; choose another model"
             )
         self.feature_dim = features.shape[1]
 
-    def _tried(self, height: int, width: int) -> Tensor:
-        """Features of two images of this size: on the meta device, where that is possible, without their values."""
+    def _try_size(self, height: int, width: int) -> Tensor:
+        """Compute features of two images of this size, on the meta device if possible, so without values."""
         was_training = self.network.training
         named = [*self.network.named_parameters(), *self.network.named_buffers()]
         tensors = {name: tensor.to(self._device) for name, tensor in named}
@@ -97,25 +97,25 @@ class WrappedBackbone(Backbone):
 
     def _fits(self, height: int, width: int) -> bool:
         try:
-            self._tried(height, width)
+            self._try_size(height, width)
         except WRONG_SIZE:
             return False
         return True
 
     def _size_problem(self, height: int, width: int) -> str:
-        """What to say of images that do not fit; empty of others."""
+        """Return the problem with images of this size; empty if they fit."""
         if self._fits(height, width):
             return ""
         sides = sorted({*(2**power for power in range(1, 10)), self.native_size})
         fit = next((side for side in sides if self._fits(side, side)), self.native_size)
         model, config = self.config.model, self.config
-        said = f"images of {height}x{width} pixels do not fit {model}; {fit}x{fit} do"
+        message = f"images of {height}x{width} pixels do not fit {model}; {fit}x{fit} do"
         if fit == self.native_size and config.image_size != height == width:
-            said += f", and others may with backbone.image_size={height}"
-        return said
+            message += f", and others may with backbone.image_size={height}"
+        return message
 
     @contextmanager
-    def _telling_sizes(self, images: Tensor) -> Iterator[None]:
+    def _size_errors(self, images: Tensor) -> Iterator[None]:
         try:
             yield
         except WRONG_SIZE as error:
@@ -125,17 +125,17 @@ class WrappedBackbone(Backbone):
             raise ValueError(problem) from error
 
 
-def with_own_draws(network: nn.Module, kind: type[nn.Module], rate_of: str) -> nn.Module:
-    """The network with its stochastic depth, modules of this kind, replaced in place by `DropPath`.
+def replace_drop_path(network: nn.Module, kind: type[nn.Module], rate_of: str) -> nn.Module:
+    """Replace the network's modules for stochastic depth by `DropPath`, in place.
 
     Args:
-        network: any.
-        kind: of module, which leaves out each sample by itself.
-        rate_of: name of its attribute for the rate.
+        network: any network.
+        kind: class of its modules for stochastic depth, which drop each sample separately.
+        rate_of: name of their attribute for the rate.
     """
     named = [(name, module) for name, module in network.named_modules() if isinstance(module, kind)]
-    for place, (name, module) in enumerate(named):
-        network.set_submodule(name, DropPath(float(getattr(module, rate_of)), place))
+    for number, (name, module) in enumerate(named):
+        network.set_submodule(name, DropPath(float(getattr(module, rate_of)), number))
     return network
 
 
@@ -143,7 +143,7 @@ def check_known(model: str, names: Collection[str], library: str) -> None:
     """Refuse a name that a library does not have.
 
     Raises:
-        ConfigError: with names that are close, or some of those that there are.
+        ConfigError: with similar names, or with some known ones.
     """
     if model in names:
         return

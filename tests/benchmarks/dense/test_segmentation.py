@@ -17,7 +17,7 @@ from raysl.benchmarks.segmentation import Segmentation, crop_side
 from raysl.benchmarks.training_runs import run
 from raysl.components import resolve
 from raysl.errors import ConfigError
-from raysl.nn.pixels import RawPixels
+from raysl.nn.pooling import RawPixels
 from raysl.runs.prepare import prepare
 from raysl.schedule import Duration, Step
 from raysl.train.state import TrainState

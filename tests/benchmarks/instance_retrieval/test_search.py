@@ -18,7 +18,7 @@ from raysl.benchmarks.instance_retrieval.whitening import Moments
 from raysl.benchmarks.retrieval import Retrieval
 from raysl.data.sources.digits import Digits
 from raysl.errors import ConfigError
-from raysl.nn.pixels import RawPixels
+from raysl.nn.pooling import RawPixels
 from raysl.storage.folder import Folder
 from raysl.transforms.functional import normalize
 from tests.benchmarks.contexts import context_of, tiny_resnet, tiny_vit
