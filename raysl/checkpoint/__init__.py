@@ -1,4 +1,4 @@
-"""What a run saves: files and their hashes, tensors, and the trained backbone.
+"""Checkpoints: files and their hashes, tensors, and the trained backbone.
 
 A checkpoint is a folder:
 
@@ -7,5 +7,5 @@ A checkpoint is a folder:
 * `backbone.safetensors`: the exported backbone
 * `run.yaml`: the run's settings
 * `meta.json`: format, raysl version, method, step, epochs of the run, dataset, metrics, the weights that it began with
-  where those are another run's, why it ended early where it did, and the other files (`raysl.checkpoint.files`)
+  where those are another run's, why it ended early if it did, and the other files (`raysl.checkpoint.files`)
 """

@@ -1,4 +1,4 @@
-"""Read the backbone of a checkpoint, with the settings and facts that lie beside it."""
+"""Reading the backbone of a checkpoint, with its settings and facts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from raysl.storage.folder import Folder
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint copied to this machine: what benchmarks and notebooks need of it."""
+    """A checkpoint as benchmarks and notebooks need it: backbone, settings and facts."""
 
     uri: str
     config: RunConfig
@@ -26,7 +26,7 @@ class Checkpoint:
 
     @property
     def data(self) -> DataInfo:
-        """The images that it was trained on."""
+        """Facts about the training images."""
         return DataInfo.stored(self.meta["data"])
 
 
@@ -34,12 +34,12 @@ def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None
     """Read a checkpoint, or the newest one of a run, from a local path or a URI.
 
     Args:
-        uri: of either.
-        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
-        config: the run's settings as they are in use, to take in place of those stored with it, without credentials.
+        uri: address of either.
+        trust_code: whether to import components of the checkpoint that are not raysl's.
+        config: the current settings of the run, used in place of the stored ones, which lack credentials.
 
     Raises:
-        ConfigError: if there is none, it cannot be read, or it names code that is not trusted.
+        ConfigError: if there is no checkpoint, it cannot be read, or it names code that is not trusted.
     """
     uri = newest(uri)
     with local_copy(uri, [META_FILE, SETTINGS_FILE, BACKBONE_FILE]) as folder:
@@ -56,16 +56,16 @@ def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None
 
 
 def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
-    """The trained backbone of a checkpoint or of a run's newest checkpoint, in evaluation mode.
+    """Return the trained backbone of a checkpoint, or of a run's newest checkpoint, in evaluation mode.
 
     Args:
         checkpoint: local path or URI of a checkpoint, or of a run's folder.
-        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
+        trust_code: whether to import components of the checkpoint that are not raysl's.
 
     Returns:
         A module from images [B, 3, H, W], normalised by the run's `data.mean` and `data.std`, to features
-        [B, feature_dim]; `.stages(x, names)` gives inner features. `raysl.transforms.network_input` makes such images,
-        also where the run's `data.channels` are others than red, green and blue.
+        [B, feature_dim]; `.stages(x, names)` returns inner features. `raysl.transforms.network_input` makes such
+        images, also for runs whose `data.channels` are not red, green and blue.
 
     Raises:
         ConfigError: if there is no checkpoint, it cannot be read, or it names code that is not trusted.

@@ -1,4 +1,4 @@
-"""The folder of a checkpoint: whole or absent, and the newest whole one of a run.
+"""The folder of a checkpoint, which is whole or absent, and the newest whole one of a run.
 
 A checkpoint counts when its `meta.json` is there. That file is written last, after everything else is in place, and
 lists size and SHA-256 of every other file, which are compared whenever a file is read.
@@ -26,21 +26,21 @@ META_FILE = "meta.json"
 KEPT_FILE = "kept.json"  # of the run's folder, see `Kept`
 STATE_FILE, BACKBONE_FILE, SETTINGS_FILE = "train_state.pt", "backbone.safetensors", "run.yaml"
 PREFIX, DRAFT_PREFIX = "checkpoint_", "draft_"
-LONGEST = 20  # ranks that are remembered, for the case that the first could not be stored or were deleted by hand
+LONGEST = 20  # ranks that are remembered: the first ones may not be stored, or be deleted by hand
 
 
 class Damaged(ConfigError):
-    """A checkpoint lacks a file, or has one that is not what was written."""
+    """A checkpoint lacks a file, or has one with other content than was written."""
 
 
 @dataclass(frozen=True)
-class Found:
+class NewestCheckpoint:
     """The newest whole checkpoint of a run.
 
     Args:
-        name: of its folder; None where there is none.
+        name: name of its folder; None if there is no whole checkpoint.
         meta: its `meta.json`.
-        passed_over: newer ones that are not whole, "name: reason" each.
+        passed_over: newer checkpoints that are not whole, as "name: reason".
     """
 
     name: str | None = None
@@ -49,17 +49,21 @@ class Found:
 
     @property
     def step(self) -> int:
-        """Updates done in it; 0 where there is none."""
+        """Number of updates done; 0 without a checkpoint."""
         return int(self.meta.get("step", 0))
 
 
 def checkpoint_name(step: int) -> str:
-    """Name of the folder of the checkpoint at a step."""
+    """Return the name of the checkpoint at a step.
+
+    >>> checkpoint_name(1200)
+    'checkpoint_000001200'
+    """
     return f"{PREFIX}{step:09d}"
 
 
 def seal(folder: Path, meta: dict[str, Any]) -> None:
-    """Write `meta.json`, with size and SHA-256 of every file that is in a local folder, all of it safe on the disk."""
+    """Write `meta.json` with size and SHA-256 of every file in a local folder, and sync all of them to the disk."""
     files = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != META_FILE):
         with path.open("rb") as file:
@@ -76,43 +80,43 @@ def seal(folder: Path, meta: dict[str, Any]) -> None:
 
 
 def read_meta(folder: Folder) -> dict[str, Any]:
-    """`meta.json` of a checkpoint.
+    """Read `meta.json` of a checkpoint.
 
     Raises:
-        Damaged: if there is none, or half of one.
-        ConfigError: if its format is another, or the storage cannot be read.
+        Damaged: if it is missing or damaged.
+        ConfigError: if its format is not this version's, or the storage cannot be read.
     """
     if not folder.exists(META_FILE):
-        raise Damaged(f"{folder.uri} is no checkpoint: it has no {META_FILE}, which is written last")
+        raise Damaged(f"{folder.uri} is not a checkpoint: it has no {META_FILE}, which is written last")
     try:
         meta = json.loads(folder.read(META_FILE))
     except ValueError as error:
-        raise Damaged(f"{folder.uri} is no checkpoint: its {META_FILE} is damaged ({error})") from error
+        raise Damaged(f"{folder.uri} is not a checkpoint: its {META_FILE} is damaged ({error})") from error
     if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        found, version = (meta.get("format"), meta.get("raysl")) if isinstance(meta, dict) else (None, None)
+        written, version = (meta.get("format"), meta.get("raysl")) if isinstance(meta, dict) else (None, None)
         raise ConfigError(
-            f"{folder.uri} has checkpoint format {found!r}, this raysl reads format {FORMAT}; "
+            f"{folder.uri} has checkpoint format {written!r}, this raysl reads format {FORMAT}; "
             f"open it with raysl {version or '(unknown)'}"
         )
     return meta
 
 
 def verify(folder: Folder, names: Collection[str] | None = None) -> dict[str, Any]:
-    """Compare files of a checkpoint with what its `meta.json` says of them.
+    """Compare files of a checkpoint with the sizes and hashes in its `meta.json`.
 
     Args:
-        folder: of the checkpoint.
-        names: which; default: all that it should have.
+        folder: folder of the checkpoint.
+        names: names of the files; default: all that `meta.json` lists.
 
     Returns:
         The content of `meta.json`.
 
     Raises:
-        Damaged: if a file is missing or another one.
-        ConfigError: if the format is another, or the storage cannot be read.
+        Damaged: if a file is missing or has other content.
+        ConfigError: if the format is not this version's, or the storage cannot be read.
     """
     meta = read_meta(folder)
-    files = meta.get("files", {})  # checkpoints of older raysl list none
+    files = meta.get("files", {})  # checkpoints of older versions list none
     for name, written in files.items() if names is None else [(name, files[name]) for name in names if name in files]:
         size = folder.size(name)
         if size != written["size"]:
@@ -126,32 +130,33 @@ def verify(folder: Folder, names: Collection[str] | None = None) -> dict[str, An
 _ADVICE = "copy it again, or use an older checkpoint"
 
 
-def newest_whole(run: Folder, names: Collection[str] | None = None) -> Found:
-    """The newest checkpoint of a run that verifies.
+def newest_whole(run: Folder, names: Collection[str] | None = None) -> NewestCheckpoint:
+    """Return the newest checkpoint of a run whose files verify.
 
     Args:
         run: folder of the run.
-        names: as in `verify`.
+        names: names of the files to verify, as in `verify`.
 
     Raises:
-        ConfigError: if it is of another format, or the storage cannot be read.
+        ConfigError: if its format is not this version's, or the storage cannot be read.
     """
     passed_over: list[str] = []
     for name in reversed(checkpoint_names(run)):
         try:
-            return Found(name, verify(run.child(name), names), tuple(passed_over))
+            return NewestCheckpoint(name, verify(run.child(name), names), tuple(passed_over))
         except Damaged as error:
             passed_over.append(f"{name}: {error}")
-    return Found(passed_over=tuple(passed_over))
+    return NewestCheckpoint(passed_over=tuple(passed_over))
 
 
 def newest(uri: str, names: Collection[str] = (BACKBONE_FILE,)) -> str:
-    """The checkpoint at a URI: itself, or the newest one of the run there whose files of these names are whole.
+    """Return the address of the checkpoint at a URI, or of the newest one of the run there.
 
-    By default that is the backbone alone: settings may have been edited by hand, because the images are elsewhere now.
+    The files `names` have to be whole: by default only the backbone, as settings may be edited by hand when images have
+    moved.
 
     Raises:
-        ConfigError: if there is none, or the one that was named is damaged.
+        ConfigError: if there is no checkpoint, or the given one is damaged.
     """
     folder = Folder(uri)
     if folder.exists(META_FILE):
@@ -167,7 +172,7 @@ def newest(uri: str, names: Collection[str] = (BACKBONE_FILE,)) -> str:
 
 @contextmanager
 def local_copy(uri: str, names: Collection[str]) -> Iterator[Path]:
-    """A folder as a local path: itself where it is local, else a copy of some files that is removed afterwards."""
+    """Yield the path of a local folder, or of a temporary local copy of some files of a remote one."""
     folder = Folder(uri)
     if folder.is_local:
         yield Path(folder.path)
@@ -178,22 +183,22 @@ def local_copy(uri: str, names: Collection[str]) -> Iterator[Path]:
 
 
 def checkpoint_names(run: Folder) -> list[str]:
-    """Names of the checkpoints in a run's folder, whole or not, oldest first."""
+    """Return the names of the checkpoints in a run's folder, whole or not, oldest first."""
     return [name for name in run.names() if name.startswith(PREFIX)]
 
 
 def write_local(run: Path, name: str, write: Callable[[Path], None]) -> None:
-    """Have `write` fill a folder, which gets its name in a local run's folder when it is whole."""
+    """Let `write` fill a draft folder, and rename it to `name` in a local run's folder when it is whole."""
     draft = run / f"{DRAFT_PREFIX}{name}"
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     try:
         write(draft)
     except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)  # what a full disk has taken of it
+        shutil.rmtree(draft, ignore_errors=True)  # a full disk needs the room
         raise
     target = run / name
-    if target.exists():  # one that did not verify: training has come by here before
+    if target.exists():  # a damaged one, from which training could not go on
         shutil.rmtree(target)
     draft.rename(target)
     _sync_folder(run)
@@ -214,7 +219,7 @@ def upload(source: Path, run: Folder, name: str) -> None:
 
 
 def remove(run: Folder, name: str) -> None:
-    """Delete a checkpoint, `meta.json` first, so that half of one never counts."""
+    """Delete a checkpoint, `meta.json` first, so that half of it never counts."""
     folder = run.child(name)
     if folder.exists():
         folder.remove(META_FILE)
@@ -222,7 +227,7 @@ def remove(run: Folder, name: str) -> None:
 
 
 def remove_old(run: Folder, newest: str, keep: int) -> None:
-    """Delete all but the `keep` newest checkpoints up to the one named `newest`, and those that `kept.json` names."""
+    """Delete checkpoints up to `newest`, except the `keep` newest and those that `kept.json` names."""
     old = [name for name in checkpoint_names(run) if name <= newest][:-keep]
     if not old:
         return
@@ -234,7 +239,7 @@ def remove_old(run: Folder, newest: str, keep: int) -> None:
 
 
 def sweep(run: Folder) -> list[str]:
-    """Delete what a kill left half-written; the names. Only for a process that is alone at work in the folder."""
+    """Delete half-written checkpoints and return their names; only for a process that works alone in the folder."""
     halves = [name for name in run.names() if name.startswith(DRAFT_PREFIX + PREFIX)]
     halves += [name for name in checkpoint_names(run) if not run.exists(f"{name}/{META_FILE}")]
     for name in halves:
@@ -244,12 +249,12 @@ def sweep(run: Folder) -> list[str]:
 
 @dataclass(frozen=True)
 class Kept:
-    """Which checkpoints of a run stay when newer ones come: `kept.json` in its folder.
+    """The checkpoints that a run keeps beside the newest ones: `kept.json` in its folder.
 
     Args:
-        rule: metric and mode that the ranks go by.
-        best: names of checkpoints and their values, best first; those behind the first that is there are not kept.
-        always: names that stay in any case.
+        rule: metric and mode of the ranking.
+        best: names of checkpoints and their values, best first; the first that exists is kept.
+        always: names of checkpoints that are kept in any case.
     """
 
     rule: tuple[str | None, str | None] = (None, None)
@@ -258,23 +263,23 @@ class Kept:
 
     @classmethod
     def read(cls, run: Folder) -> "Kept":
-        """What the run's folder says; nothing where it says nothing."""
+        """Read `kept.json` of a run's folder; empty where it does not exist."""
         content = run.read_if_there(KEPT_FILE)
         if not content:
             return cls()
-        found = json.loads(content)
-        metric, mode = found["rule"]
-        best = tuple((str(name), float(value)) for name, value in found["best"])
-        return cls((metric, mode), best, tuple(found["always"]))
+        fields = json.loads(content)
+        metric, mode = fields["rule"]
+        best = tuple((str(name), float(value)) for name, value in fields["best"])
+        return cls((metric, mode), best, tuple(fields["always"]))
 
     def write(self, folder: Path) -> None:
-        """Say so in a local folder."""
+        """Write `kept.json` into a local folder."""
         draft = folder / f"{KEPT_FILE}.part"
         draft.write_text(json.dumps(asdict(self), indent=1))
         draft.rename(folder / KEPT_FILE)
 
     def until(self, step: int) -> "Kept":
-        """What was said of checkpoints up to a step."""
+        """Return the entries of checkpoints up to a step."""
         last = checkpoint_name(step)
         return replace(
             self,
@@ -283,17 +288,17 @@ class Kept:
         )
 
     def ranked(self, name: str, value: float, mode: Literal["min", "max"]) -> "Kept":
-        """With one more in its place, behind those that are as good."""
+        """Return the ranking with one more checkpoint, after those that are equally good."""
         sign = 1 if mode == "min" else -1
-        best = sorted([*self.best, (name, value)], key=lambda rank: sign * rank[1])  # stable
+        best = sorted([*self.best, (name, value)], key=lambda rank: sign * rank[1])  # keeps the order of equals
         return replace(self, best=tuple(best[:LONGEST]))
 
     def with_always(self, name: str) -> "Kept":
-        """With one more that stays in any case."""
+        """Return the entries with one more checkpoint that is kept in any case."""
         return replace(self, always=(*self.always, name))
 
     def best_in(self, run: Folder) -> str | None:
-        """Name of the best one that is there."""
+        """Return the name of the best checkpoint that exists."""
         return next((name for name, _ in self.best if run.exists(f"{name}/{META_FILE}")), None)
 
 

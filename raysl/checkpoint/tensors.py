@@ -1,4 +1,4 @@
-"""Files of tensors and primitives, which are read without running anything that is in them."""
+"""Files of tensors and primitives, which are read without running code in them."""
 
 import pickle
 import zipfile
@@ -19,19 +19,19 @@ def save_tensors(tensors: dict[str, Any], path: Path) -> None:
     try:
         with path.open("wb") as file:
             torch.save(tensors, file)
-    except RuntimeError as error:  # torch's writer hides what the system said
+    except RuntimeError as error:  # torch's writer hides the error of the system
         if isinstance(error.__context__, OSError):
             raise error.__context__ from error
         raise
 
 
 def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """A file of tensors and primitives.
+    """Read a file of tensors and primitives.
 
     Raises:
-        ConfigError: if it cannot be read, or holds anything else, such as code that a pickle would run.
+        ConfigError: if it cannot be read, or holds anything else, such as a pickle that would run code.
     """
-    if path.exists() and not zipfile.is_zipfile(path):  # a bare pickle, or half a file
+    if path.exists() and not zipfile.is_zipfile(path):  # a plain pickle, or half a file
         raise ConfigError(
             f"refused {path}: it is not what raysl writes, or it was cut off; go back to an older checkpoint"
         )

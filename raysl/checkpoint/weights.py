@@ -1,7 +1,7 @@
-"""What a new run takes over from another one's checkpoint (`method.weights`): tensors, and nothing that runs code.
+"""Weights that a new run takes over from the checkpoint of another one (`method.weights`).
 
-The checkpoint's settings are read for messages alone: whether its tensors fit is seen by their names and shapes, so no
-component that it names is imported.
+Only tensors are read, and no component that the checkpoint names is imported: tensors fit by their names and shapes.
+Its settings are read for messages only.
 """
 
 from collections.abc import Mapping
@@ -32,13 +32,13 @@ class Weights:
     """Tensors of a checkpoint.
 
     Args:
-        uri: of the checkpoint.
+        uri: address of the checkpoint.
         method: name of its method.
-        step: updates done in it.
-        sha256: of its files that were read.
-        backbone: of the exported backbone.
-        method_state: of the whole method, where that is the run's own one too, else None.
-        hint: settings that would make the run's backbone like that of the checkpoint, as far as they are known.
+        step: number of updates done.
+        sha256: hashes of the files that were read, by name.
+        backbone: tensors of the exported backbone.
+        method_state: tensors of the whole method if it is the run's method too, else None.
+        hint: settings that would make the run's backbone equal to that of the checkpoint, as far as they are known.
     """
 
     uri: str
@@ -50,29 +50,28 @@ class Weights:
     hint: str
 
     def fill_backbone(self, backbone: Backbone) -> None:
-        """Give a fresh backbone these weights.
+        """Load these weights into a fresh backbone.
 
         Raises:
-            ConfigError: if a tensor is missing, has another shape, or is one too many.
+            ConfigError: if a tensor is missing, has another shape, or is unknown.
         """
-        mine = backbone.state_dict()
-        if found := misfits(mine, self.backbone):
-            more = f", and {len(found) - 1} more such tensors" if len(found) > 1 else ""
+        if problems := misfits(backbone.state_dict(), self.backbone):
+            more = f", and {len(problems) - 1} more such tensors" if len(problems) > 1 else ""
             advice = f"set {self.hint}" if self.hint else "set the backbone of that run"
             raise ConfigError(
-                f"method.weights: the backbone of {self.uri} is another one: {found[0]}{more}; {advice}, "
+                f"method.weights: the backbone of {self.uri} is another one: {problems[0]}{more}; {advice}, "
                 "or give other weights"
             )
         backbone.load_state_dict(dict(self.backbone))
 
     def fill_method(self, method: nn.Module) -> dict[str, Any]:
-        """Give a fresh method, whose backbone is filled, its other parts where all of a part fits.
+        """Load the other parts of a fresh method, whose backbone is loaded already, where all tensors of a part fit.
 
-        A part is a module or a buffer of the method itself: its projector, its queue.
+        A part is a direct child or buffer of the method, such as its projector or its queue.
 
         Returns:
-            For `meta.json`: where the weights are from, the hashes of their files, which parts were taken and which
-            were left out.
+            For `meta.json`: origin of the weights, hashes of their files, parts that were taken and parts that were
+            left out.
         """
         mine = _parts(method.state_dict())
         taken, left = {"backbone": len(self.backbone)}, {}
@@ -81,8 +80,8 @@ class Weights:
         else:
             theirs = _parts(self.method_state)
             for name in dict.fromkeys([*mine, *theirs]):
-                if found := misfits(mine.get(name, {}), theirs.get(name, {})):
-                    left[name] = found[0]
+                if problems := misfits(mine.get(name, {}), theirs.get(name, {})):
+                    left[name] = problems[0]
                 else:
                     method.load_state_dict(dict(theirs[name]), strict=False)
                     taken[name] = len(theirs[name])
@@ -97,10 +96,10 @@ class Weights:
 
 
 def read_weights(config: RunConfig) -> Weights:
-    """The weights at `method.weights`: those of a checkpoint, or of the newest whole one of a run.
+    """Read the weights at `method.weights`: of a checkpoint, or of the newest whole one of a run.
 
     Raises:
-        ConfigError: if there is none, or it cannot be read.
+        ConfigError: if there is no checkpoint, or it cannot be read.
     """
     assert config.method.weights is not None
     try:
@@ -118,8 +117,8 @@ def read_weights(config: RunConfig) -> Weights:
     return Weights(uri, meta["method"], int(meta["step"]), hashes, backbone, state, hint)
 
 
-def told(origin: Mapping[str, Any]) -> str:
-    """In words, what `Weights.fill_method` returned."""
+def describe_origin(origin: Mapping[str, Any]) -> str:
+    """Describe the result of `Weights.fill_method` in a sentence."""
     left = f"; not taken: {', '.join(origin['left_out'])}" if origin["left_out"] else ""
     where = f"{origin['uri']} ({origin['method']}, step {origin['step']})"
     return f"begins with the weights of {where}: {', '.join(origin['taken'])}{left}"
@@ -127,10 +126,10 @@ def told(origin: Mapping[str, Any]) -> str:
 
 def _load_backbone(path: Path) -> Tensors:
     try:
-        found: dict[str, Tensor] = load_file(path)
+        tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
-    return found
+    return tensors
 
 
 def _target(method: str) -> str:
@@ -145,18 +144,18 @@ def _parts(state: Tensors) -> dict[str, dict[str, Tensor]]:
 
 
 def misfits(mine: Tensors, theirs: Tensors) -> list[str]:
-    """In words, each tensor that is not of the same shape on both sides."""
-    found = []
+    """Describe each tensor that has not the same shape on both sides."""
+    problems = []
     for name in dict.fromkeys([*mine, *theirs]):
         here, there = (list(side[name].shape) if name in side else None for side in (mine, theirs))
         if here != there:
             words = ("not there" if there is None else f"{there} there", "not here" if here is None else f"{here} here")
-            found.append(f"{name} is {' and '.join(words)}")
-    return found
+            problems.append(f"{name} is {' and '.join(words)}")
+    return problems
 
 
 def _hint(settings: Path, config: RunConfig) -> str:
-    """The settings of a checkpoint's backbone that are not the run's, as `key=value`; they are text, no code."""
+    """Return the settings of a checkpoint's backbone that differ from the run's, as text `key=value`."""
     try:
         tree = read(settings.read_text(encoding="utf-8"), str(settings))
     except (ConfigError, OSError, UnicodeDecodeError):

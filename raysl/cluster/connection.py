@@ -1,4 +1,4 @@
-"""The Ray cluster: attach or start one, and ask what it has or can come to have."""
+"""The Ray cluster: connecting to one or starting one, and the resources that it has or can add."""
 
 import logging
 import os
@@ -23,28 +23,28 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.process.signals import install_handlers
 
 _SETTINGS = {
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report of a worker may wait for one such interval
-    "RAY_DATA_AUTOSCALING_REQUEST_EXPIRE_TIME_S": "30",  # so long a stream that was killed keeps its share of the CPUs
-    "RAY_idle_worker_killing_time_threshold_ms": "600000",  # data tasks that wait for a slow step find their process
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report of a worker may wait this long
+    "RAY_DATA_AUTOSCALING_REQUEST_EXPIRE_TIME_S": "30",  # seconds that a killed stream keeps its CPUs
+    "RAY_idle_worker_killing_time_threshold_ms": "600000",  # keeps idle data tasks during a slow step
 }
 _PRIVATE_SETTINGS = {
-    "RAY_prestart_worker_first_driver": "0",  # a process a CPU that Ray Train's, with settings of their own, cannot use
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less: nobody takes this machine away from itself
+    "RAY_prestart_worker_first_driver": "0",  # Ray Train cannot use prestarted processes
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less; a local machine is not preempted
 }
 
 ANSWER_S = 10.0
-"""Seconds in which a cluster has to take a connection."""
+"""Seconds in which a cluster must accept a connection."""
 
 
 def connect(with_state: bool = False) -> None:
     """Use the cluster that RAY_ADDRESS names (set inside a Ray job), else start a private one on this machine.
 
-    Args:
-        with_state: whether a private cluster answers questions about its state. Ray Train needs that to free the
-            places of a trial that was stopped; it makes the start slower.
+    The output of Ray's processes is shown when the environment has RAYSL_VERBOSE=1. Signals to the process group of
+    this process, such as Ctrl-C in a terminal, do not reach a private cluster on Linux.
 
-    What Ray's own processes print is shown when the environment has RAYSL_VERBOSE=1. Signals to the process group of
-    this process, such as Ctrl-C in a terminal, do not reach those of a private cluster on Linux.
+    Args:
+        with_state: whether a private cluster serves its state. Ray Train needs that to free the resources of a stopped
+            trial; it makes the start slower.
 
     Raises:
         ConfigError: if nothing answers at RAY_ADDRESS.
@@ -61,20 +61,20 @@ def connect(with_state: bool = False) -> None:
     if address := os.environ.get("RAY_ADDRESS"):
         _check_answers(address)
         os.environ.setdefault("RAY_AUTH_MODE", "token")
-        with _own_signals(), _failures_told():
+        with _keep_signal_handler(), _explain_failures():
             ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _SETTINGS})
     else:
         for name, value in _PRIVATE_SETTINGS.items():
             os.environ.setdefault(name, value)
-        with _own_signals(), _own_sessions(), _failures_told():
+        with _keep_signal_handler(), _start_in_new_sessions(), _explain_failures():
             ray.init(address="local", include_dashboard=with_state, logging_level=level, log_to_driver=is_verbose)
-        global _own_node
-        _own_node = ray._private.worker.global_worker.node
-    install_handlers()  # Ray's core has put a handler of SIGTERM in the place of ours
+        global _private_node
+        _private_node = ray._private.worker.global_worker.node
+    install_handlers()  # Ray's core has replaced ours for SIGTERM
 
 
 def _check_answers(address: str) -> None:
-    """Refuse an address at which nothing listens: Ray would try for minutes."""
+    """Refuse an address at which nothing listens, where Ray would try for minutes."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if not port.isdecimal():
         return
@@ -88,8 +88,8 @@ def _check_answers(address: str) -> None:
 
 
 @contextmanager
-def _failures_told() -> Iterator[None]:
-    """Tell in a line why Ray has not started: it raises errors of all kinds, bare ones among them."""
+def _explain_failures() -> Iterator[None]:
+    """Turn the errors of a failed start of Ray, which may be of any class, into one line."""
     try:
         yield
     except Exception as error:
@@ -100,30 +100,30 @@ def _failures_told() -> Iterator[None]:
         ) from error
 
 
-_own_node: Any = None  # of the private cluster that `connect` has started
+_private_node: Any = None  # of the cluster that `connect` has started
 
 
 def disconnect() -> bool:
-    """End the private cluster that `connect` started, with all that runs there; whether there was one."""
-    is_own = ray.is_initialized() and ray._private.worker.global_worker.node is _own_node
-    if is_own:
+    """End the private cluster that `connect` started and everything in it; return whether there was one."""
+    is_private = ray.is_initialized() and ray._private.worker.global_worker.node is _private_node
+    if is_private:
         ray.shutdown()
-    return is_own
+    return is_private
 
 
 _print = ray._private.worker.print_to_stdstream
-_OF_WORKERS = re.compile(r"worker processes have been started|worker died or was killed")
+_ABOUT_WORKERS = re.compile(r"worker processes have been started|worker died or was killed")
 
 
 def _print_less(data: dict[str, Any], ignore_prefix: bool) -> None:
-    """Leave out what the raylet says of its worker processes, which nobody has to do anything about."""
-    if not any(_OF_WORKERS.search(line) for line in data["lines"]):
+    """Print output of Ray without notes about worker processes, which need no action."""
+    if not any(_ABOUT_WORKERS.search(line) for line in data["lines"]):
         _print(data, ignore_prefix)
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep a handler of SIGTERM that this process has: Ray puts one in its place that ends the process."""
+def _keep_signal_handler() -> Iterator[None]:
+    """Keep this process's handler of SIGTERM, which Ray would replace by one that ends the process."""
     setter = ray._private.utils.set_sigterm_handler
     if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         ray._private.utils.set_sigterm_handler = lambda handler: None
@@ -134,11 +134,11 @@ def _own_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _own_sessions() -> Iterator[None]:
-    """Give each process that Ray starts inside, and all that it starts, a session of its own.
+def _start_in_new_sessions() -> Iterator[None]:
+    """Start each process of Ray in a new session while inside.
 
-    They end with this process all the same where the system sees to that, which Linux does; elsewhere Ray finds them
-    by their process group, so they stay in it.
+    Only on Linux, which ends them together with this process; elsewhere Ray finds them by their process group, so they
+    stay in it.
     """
     popen = ray._private.services.ConsolePopen
     if ray._private.utils.detect_fate_sharing_support() and sys.platform != "win32":
@@ -150,7 +150,7 @@ def _own_sessions() -> Iterator[None]:
 
 
 def _send_user_files() -> None:
-    """Have components from a user's file pickled by value: workers do not know the file."""
+    """Pickle components from a user's file by value: workers do not have the file."""
     for name, module in list(sys.modules.items()):
         if name.startswith("raysl_user_"):
             ray.cloudpickle.register_pickle_by_value(module)
@@ -160,14 +160,19 @@ _trials = 0
 
 
 def share_cluster(trials: int) -> None:
-    """Have this process, which drives one of so many concurrent trials, count on its part of the cluster alone: for
-    its workers, and for its benchmarks, which else ask for all of it, and of that the drivers of trials have a part."""
+    """Make this process, which drives one of several concurrent trials, use only its part of the cluster.
+
+    That holds for its workers and its benchmarks.
+
+    Args:
+        trials: number of concurrent trials; 0 makes the whole cluster available again.
+    """
     global _trials
     _trials = trials
 
 
 def gpus_of(train: TrainConfig) -> float:
-    """GPUs that the workers of a run hold; 0 on CPUs, and in a process that is not connected to a cluster."""
+    """Return the GPUs that the workers of a run hold; 0 on CPUs, and without a connection to a cluster."""
     if not ray.is_initialized():
         return 0.0
     is_on_gpus = train.device == "cuda" or (train.device == "auto" and cluster_resources().gpus >= 1)
@@ -175,7 +180,7 @@ def gpus_of(train: TrainConfig) -> float:
 
 
 def cluster_resources() -> Resources:
-    """Those of the cluster that this process is connected to, shared as `share_cluster` has said."""
+    """Return the resources of the connected cluster, shared as set by `share_cluster`."""
     have = ray.cluster_resources()
     at_most = ray._private.state.state.get_max_resources_from_cluster_config() or {}
     cpus, gpus = (max(have.get(name, 0.0), float(at_most.get(name, 0))) for name in ("CPU", "GPU"))

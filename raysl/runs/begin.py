@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from raysl.checkpoint.files import STATE_FILE, Found, checkpoint_name, local_copy, read_meta, upload
+from raysl.checkpoint.files import STATE_FILE, NewestCheckpoint, checkpoint_name, local_copy, read_meta, upload
 from raysl.checkpoint.tensors import load_tensors
-from raysl.checkpoint.weights import told
+from raysl.checkpoint.weights import describe_origin
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
 from raysl.runs.dataset_note import DatasetNote, claim_dataset
@@ -21,7 +21,7 @@ from raysl.train.state import TrainState, check_resumable
 log = logging.getLogger("raysl")
 
 
-def begin(run: Prepared, folder: RunFolder) -> Found:
+def begin(run: Prepared, folder: RunFolder) -> NewestCheckpoint:
     """Claim the folder for this run's settings and images; the driver does so before any worker starts.
 
     The weights at `method.weights` are read once, when the run is new, and stored as its checkpoint at step 0.
@@ -52,7 +52,7 @@ def _first_state(run: Prepared) -> TrainState:
         return TrainState.create(run.setup, "cpu", run.classes)
 
 
-def _check_rows(run: Prepared, folder: RunFolder, found: Found) -> None:
+def _check_rows(run: Prepared, folder: RunFolder, found: NewestCheckpoint) -> None:
     """Refuse another number of images where the method has a row for each image, before anything is changed."""
     now = run.setup.data.num_samples
     if found.name is None or (before := DataInfo.stored(found.meta["data"]).num_samples) == now:
@@ -68,14 +68,14 @@ def _check_rows(run: Prepared, folder: RunFolder, found: Found) -> None:
             )
 
 
-def _store(folder: RunFolder, state: TrainState) -> Found:
+def _store(folder: RunFolder, state: TrainState) -> NewestCheckpoint:
     """Store a state as the run's checkpoint at step 0."""
     assert state.weights is not None
     name = checkpoint_name(0)
     with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as draft:
         state.save(Path(draft), {})
         outlast(partial(upload, Path(draft), folder, name))
-    text = told(state.weights)
+    text = describe_origin(state.weights)
     folder.note(text)
     log.info(text)
-    return Found(name, read_meta(folder.child(name)))
+    return NewestCheckpoint(name, read_meta(folder.child(name)))

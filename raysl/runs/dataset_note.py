@@ -13,7 +13,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from raysl.checkpoint.files import STATE_FILE, Found, checkpoint_name, checkpoint_names, read_meta, remove, seal, upload
+from raysl.checkpoint.files import (
+    STATE_FILE,
+    NewestCheckpoint,
+    checkpoint_name,
+    checkpoint_names,
+    read_meta,
+    remove,
+    seal,
+    upload,
+)
 from raysl.checkpoint.tensors import load_tensors, save_tensors
 from raysl.config.schema import RunConfig
 from raysl.data.batch import DataInfo
@@ -79,7 +88,7 @@ class DatasetNote:
         return bool(self.written and before.written) and self.written != before.written
 
 
-def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found: Found) -> Found:
+def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found: NewestCheckpoint) -> NewestCheckpoint:
     """Note the dataset of a run, or compare it with the one noted before.
 
     Args:
@@ -118,7 +127,9 @@ def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found:
     return found
 
 
-def _at_epoch_start(folder: RunFolder, config: RunConfig, now: DatasetNote, found: Found) -> Found:
+def _at_epoch_start(
+    folder: RunFolder, config: RunConfig, now: DatasetNote, found: NewestCheckpoint
+) -> NewestCheckpoint:
     """Store the checkpoint with its step counted in epochs of the new length, and remove the others."""
     assert found.name is not None
     data = DataInfo.stored(found.meta["data"])
@@ -141,7 +152,7 @@ def _at_epoch_start(folder: RunFolder, config: RunConfig, now: DatasetNote, foun
         if other != name:
             remove(folder, other)
     _count_anew(folder, now.epoch_len, epoch)
-    return Found(name, read_meta(folder.child(name)))
+    return NewestCheckpoint(name, read_meta(folder.child(name)))
 
 
 def _count_anew(folder: RunFolder, epoch_len: int, epochs: int) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from raysl.checkpoint.files import Found, newest_whole
+from raysl.checkpoint.files import NewestCheckpoint, newest_whole
 from raysl.config.dump import differences, dump
 from raysl.config.load import stored_settings
 from raysl.config.schema import RunConfig
@@ -37,7 +37,7 @@ class RunFolder(Folder):
         """Return the folder of a run."""
         return cls(join(config.storage, config.name))
 
-    def claim(self, config: RunConfig, found: Found | None = None) -> None:
+    def claim(self, config: RunConfig, found: NewestCheckpoint | None = None) -> None:
         """Write the run's settings, after a check that those of earlier starts differ only where they may.
 
         Args:
@@ -66,7 +66,7 @@ class RunFolder(Folder):
             self.note(extended)
             log.info(extended)
 
-    def newest(self) -> Found:
+    def newest(self) -> NewestCheckpoint:
         """Return the newest whole checkpoint; warn of newer ones that are damaged."""
         found = newest_whole(self)
         for reason in found.passed_over:
@@ -111,7 +111,7 @@ def _other_workers(before: RunConfig | Mapping[str, Any], config: RunConfig) -> 
     return [f"train.workers: {old} -> {new}, which the batch follows by train.reference_workers"]
 
 
-def _epochs(found: Found, before: RunConfig | Mapping[str, Any], config: RunConfig) -> int:
+def _epochs(found: NewestCheckpoint, before: RunConfig | Mapping[str, Any], config: RunConfig) -> int:
     """Return the epochs that a checkpoint was trained for; an older raysl stored them in the settings alone."""
     return int(found.meta.get("epochs") or _train_setting(before, "epochs", config))
 
@@ -123,7 +123,7 @@ def _train_setting(before: RunConfig | Mapping[str, Any], name: str, config: Run
     return before.get("train", {}).get(name, getattr(config.train, name))
 
 
-def _check_length(before: int, config: RunConfig, found: Found) -> str | None:
+def _check_length(before: int, config: RunConfig, found: NewestCheckpoint) -> str | None:
     """Refuse to shorten a run that has begun, or to lengthen it without `train.extend`.
 
     Args:
@@ -155,7 +155,7 @@ def _check_length(before: int, config: RunConfig, found: Found) -> str | None:
     return f"extended from {before} to {epochs} epochs: {text}"
 
 
-def _describe_extension(before: int, config: RunConfig, found: Found) -> str:
+def _describe_extension(before: int, config: RunConfig, found: NewestCheckpoint) -> str:
     """Describe what an extension changes in the learning rate."""
     num_samples = int(found.meta["data"]["num_samples"])
     shorter = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=before))

@@ -20,7 +20,7 @@ from raysl.checkpoint.files import (
     PREFIX,
     SETTINGS_FILE,
     STATE_FILE,
-    Found,
+    NewestCheckpoint,
     checkpoint_name,
     checkpoint_names,
     newest_whole,
@@ -116,8 +116,8 @@ def _fork(run: Prepared, folder: RunFolder, source: Folder, name: str | None) ->
         _check(run, origin)
         _adapt(run, origin, draft)
         now = DatasetNote.of(run.loader.split, run.setup.plan.epoch_len)
-        folder.claim(run.setup.as_written, Found())
-        claim_dataset(folder, run.config, now, Found())
+        folder.claim(run.setup.as_written, NewestCheckpoint())
+        claim_dataset(folder, run.config, now, NewestCheckpoint())
         step = int(meta["step"])
         parent = Parent(source.uri.rpartition("/")[2], step, step / now.epoch_len, redact_uri(source.uri))
         write_parents(folder, [parent, *outlast(partial(read_parents, source))])

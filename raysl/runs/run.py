@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from raysl.checkpoint.files import Found, Kept, newest_whole
+from raysl.checkpoint.files import Kept, NewestCheckpoint, newest_whole
 from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.resources import WorkerShape, worker_shape
 from raysl.config.arguments import run_config
@@ -162,7 +162,7 @@ class _Start:
     run: Prepared
     folder: RunFolder
     owner: Owner | None
-    found: Found
+    found: NewestCheckpoint
     marks: dict[str, float]
     callbacks: Sequence[UserCallback]
     signals: Signals
@@ -256,7 +256,7 @@ def _newest(folder: RunFolder) -> str | None:
     return outlast(lambda: newest_whole(folder, ())).name
 
 
-def _check_corrupt(run: Prepared, folder: RunFolder, found: Found) -> None:
+def _check_corrupt(run: Prepared, folder: RunFolder, found: NewestCheckpoint) -> None:
     """Fail at every start of a run that stopped for too many broken images, until more of them are allowed."""
     limit = max_corrupt(run.setup)
     if found.meta["metrics"].get("corrupt_images", 0) > limit:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raysl.checkpoint.files import Found
+from raysl.checkpoint.files import NewestCheckpoint
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
@@ -129,12 +129,12 @@ def test_the_run_is_that_of_the_settings_it_comes_to(tmp_path: Path) -> None:
 
 def test_a_run_that_has_begun_keeps_its_workers(tmp_path: Path) -> None:
     config = dataclasses.replace(config_of(2), storage=str(tmp_path))
-    RunFolder.of(config).claim(config, Found(None, {}))
-    RunFolder.of(config).claim(config, Found(None, {}))
+    RunFolder.of(config).claim(config, NewestCheckpoint(None, {}))
+    RunFolder.of(config).claim(config, NewestCheckpoint(None, {}))
     other = dataclasses.replace(config, train=dataclasses.replace(config.train, workers=4))
     with pytest.raises(ConfigError, match=r"train.workers: 2 -> 4, which the batch follows by train.reference_workers"):
-        RunFolder.of(other).claim(other, Found(None, {}))
+        RunFolder.of(other).claim(other, NewestCheckpoint(None, {}))
     free = dataclasses.replace(config, name="free", train=dataclasses.replace(config.train, reference_workers=None))
-    RunFolder.of(free).claim(free, Found(None, {}))
+    RunFolder.of(free).claim(free, NewestCheckpoint(None, {}))
     freed = dataclasses.replace(free, train=dataclasses.replace(free.train, workers=4))
-    RunFolder.of(freed).claim(freed, Found(None, {}))
+    RunFolder.of(freed).claim(freed, NewestCheckpoint(None, {}))

@@ -18,7 +18,7 @@ from raysl.benchmarks.online_knn import OnlineKNN
 from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.benchmarks.suite.settings import load_benchmarks
 from raysl.checkpoint.backbone import load_checkpoint
-from raysl.checkpoint.files import Found, checkpoint_name, seal
+from raysl.checkpoint.files import NewestCheckpoint, checkpoint_name, seal
 from raysl.cluster.resources import Resources, worker_shape
 from raysl.components import ALIASES, resolve
 from raysl.config.fields import group_of, settings_of
@@ -54,7 +54,7 @@ class Second:
 
     prepared: Prepared
     folder: RunFolder
-    found: Found
+    found: NewestCheckpoint
 
     @property
     def config(self) -> RunConfig:
