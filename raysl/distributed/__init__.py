@@ -1,4 +1,4 @@
-"""Training over several processes, as a property of functions: each is the identity on one.
+"""Training over several processes, by functions that are the identity on one process.
 
 The only package that touches `torch.distributed`: `collectives` exchanges tensors, `ddp` averages gradients,
 `sharding` spreads weights and the state of the optimizer.

@@ -1,11 +1,12 @@
 """Collectives: the identity on one process, differentiable where a loss needs it, exact for uneven rows.
 
-Contract for losses: a rank's loss is the mean over its rows, the loop
-weighs it by rows * W / batch, DDP averages gradients, and every collective here that a gradient flows through sums it
-over ranks in its backward pass. Then any number of ranks gives the gradient of one process with the whole batch. Sums
-of half types are taken in float32. Inside a training step the plan says how many rows each rank holds, so gathering
-them is one exchange, and no function that a step calls (`all_gather`, `own_rows`, `all_sum`, `all_mean`, `all_least`)
-makes the host wait for a GPU; those that give back numbers (`row_counts`, `all_true`, `gather_objects`) do.
+Contract for losses: a rank's loss is the mean over its rows, the loop weighs it by rows * W / batch, DDP averages
+gradients, and the backward pass of every collective sums gradients over ranks. Then any number of ranks gives the
+gradient of one process with the whole batch. Half types are summed in float32.
+
+Inside a training step the plan says how many rows each rank holds, so gathering them is one exchange. Functions that a
+step calls (`all_gather`, `own_rows`, `all_sum`, `all_mean`, `all_least`) do not make the host wait for a GPU; those
+that return Python values (`row_counts`, `all_true`, `gather_objects`) do.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,29 +19,32 @@ from torch import Tensor
 
 T = TypeVar("T")
 Group = torch_dist.ProcessGroup
-"""Some of the ranks."""
+"""A group of ranks."""
 
 
 def rank() -> int:
-    """Number of this process, from 0."""
+    """Return the number of this process, from 0."""
     return torch_dist.get_rank() if _is_on() else 0
 
 
 def world() -> int:
-    """Number of processes."""
+    """Return the number of processes, W."""
     return torch_dist.get_world_size() if _is_on() else 1
 
 
 def is_main() -> bool:
-    """Whether this process is the one that logs."""
+    """Return whether this is rank 0, which logs and saves."""
     return rank() == 0
 
 
 @contextmanager
 def planned_rows(counts: Sequence[int]) -> Iterator[None]:
-    """While it is open, `all_gather` takes rows of one global batch, of which the ranks hold `counts` [W].
+    """Tell `all_gather` how many rows of the global batch each rank holds, while inside.
 
-    The loop opens it for each step, with what the plan says: so nobody has to ask the others how many rows they have.
+    The loop uses it around each step, so that ranks need not exchange their numbers of rows.
+
+    Args:
+        counts: [W], rows of each rank.
     """
     global _planned
     before, _planned = _planned, list(counts)
@@ -51,23 +55,26 @@ def planned_rows(counts: Sequence[int]) -> Iterator[None]:
 
 
 def all_gather(rows: Tensor) -> Tensor:
-    """Rows of all ranks in rank order: [B_r, ...] on each rank to [sum of B_r, ...] on every rank.
+    """Return the rows of all ranks in rank order: [B_r, ...] on each rank to [sum of B_r, ...] on every rank.
 
-    Inside a training step these are rows of the batch, one for each image that the rank holds; `all_gather_ragged`
-    takes any. Outside of one, ranks may hold any numbers of rows, also none. Gradients flow back to the rank that owns
-    a row, summed over ranks.
+    Inside a training step there must be one row for each image of this rank; `all_gather_ragged` takes any number.
+    Outside of a step ranks may hold any numbers of rows, including 0. Gradients flow back to the rank that owns a row,
+    summed over ranks.
+
+    >>> all_gather(torch.arange(3)).tolist()  # one process
+    [0, 1, 2]
 
     Raises:
-        ValueError: in a step, if there are more or fewer rows than this rank's share of the batch.
+        ValueError: in a step, if the number of rows is not this rank's share of the batch.
     """
     counts = _counts_of(rows)
     return rows if world() == 1 else _AllGather.apply(rows, counts)
 
 
 def all_gather_ragged(rows: Tensor) -> Tensor:
-    """The same for any numbers of rows, also none, at any time: ranks first tell each other how many they have.
+    """Return the rows of all ranks, as `all_gather`, for any numbers of rows at any time.
 
-    On a GPU the host waits for that exchange.
+    Ranks first exchange their numbers of rows; on a GPU the host waits for that.
     """
     if world() == 1:
         return rows
@@ -75,7 +82,7 @@ def all_gather_ragged(rows: Tensor) -> Tensor:
 
 
 def row_counts(num_rows: int, device: torch.device | str = "cpu") -> list[int]:
-    """How many rows each rank holds, in rank order; asks them, which makes the host wait for the device."""
+    """Return the number of rows of each rank, by an exchange that makes the host wait for the device."""
     if world() == 1:
         return [num_rows]
     counts = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world())]
@@ -84,28 +91,28 @@ def row_counts(num_rows: int, device: torch.device | str = "cpu") -> list[int]:
 
 
 def own_rows(rows: Tensor) -> Tensor:
-    """Places, int64 [B], of this rank's rows in `all_gather(rows)`; raises what that raises."""
+    """Return the indices, int64 [B], of this rank's rows in `all_gather(rows)`; raises as that does."""
     first = sum(_counts_of(rows)[: rank()])
     return torch.arange(first, first + len(rows), device=rows.device)
 
 
 def all_sum(value: Tensor, group: "Group | None" = None) -> Tensor:
-    """Element-wise sum over ranks of tensors of one shape, never below fp32 on the way; gradients are summed too.
+    """Return the element-wise sum over ranks, computed in float32 or wider; gradients are summed too.
 
     Args:
-        value: of the same shape on every rank.
-        group: the ranks, see `group_of`; default: all.
+        value: tensor of the same shape on every rank.
+        group: ranks, from `group_of`; default: all.
     """
     return value if world() == 1 else _AllSum.apply(value, group)
 
 
 def all_mean(value: Tensor) -> Tensor:
-    """Element-wise mean over ranks of tensors of one shape; gradients are summed in backward, and divided likewise."""
+    """Return the element-wise mean over ranks; gradients are summed over ranks and divided by W in backward."""
     return all_sum(value) / world()
 
 
 def all_true(flag: bool, device: torch.device | str = "cpu") -> bool:
-    """Whether `flag` holds on every rank."""
+    """Return whether `flag` is true on every rank."""
     if world() == 1:
         return flag
     return bool(all_least(torch.full((), float(flag), device=device)).item())
@@ -113,7 +120,7 @@ def all_true(flag: bool, device: torch.device | str = "cpu") -> bool:
 
 @torch.no_grad()
 def all_least(values: Tensor) -> Tensor:
-    """Element-wise minimum over ranks of tensors of one shape, still on the device: nobody waits for it."""
+    """Return the element-wise minimum over ranks, still on the device, so that the host does not wait."""
     if world() == 1:
         return values
     least = values.contiguous().clone()
@@ -122,42 +129,42 @@ def all_least(values: Tensor) -> Tensor:
 
 
 def gather_objects(value: T) -> list[T]:
-    """The picklable object of every rank, in rank order."""
+    """Return the picklable objects of all ranks, in rank order."""
     if world() == 1:
         return [value]
-    found: list[T] = [value] * world()
-    torch_dist.all_gather_object(found, value)
-    return found
+    objects: list[T] = [value] * world()
+    torch_dist.all_gather_object(objects, value)
+    return objects
 
 
 def broadcast(tensors: Sequence[Tensor]) -> None:
-    """Overwrite tensors by those of rank 0, in place."""
+    """Overwrite tensors with those of rank 0, in place."""
     if world() > 1:
         for tensor in tensors:
             torch_dist.broadcast(tensor, src=0)
 
 
 def group_of(names: Sequence[Any]) -> Group | None:
-    """The ranks that have this one's name, such as its node; every rank calls it.
+    """Return the group of the ranks that share this rank's name, such as that of its node; every rank must call it.
 
     Args:
-        names: [W], of all ranks, the same list on each.
+        names: [W], the name of each rank, the same list everywhere.
 
     Returns:
-        None on one process, or where all have one name.
+        None on one process, or if all names are equal.
     """
     if world() == 1 or len(set(names)) == 1:
         return None
     groups: dict[Any, Any] = {
-        name: torch_dist.new_group([other for other, its in enumerate(names) if its == name])
+        name: torch_dist.new_group([other for other, label in enumerate(names) if label == name])
         for name in dict.fromkeys(names)
     }
-    own: Group = groups[names[rank()]]
-    return own
+    group: Group = groups[names[rank()]]
+    return group
 
 
 def barrier() -> None:
-    """Wait until every rank is here."""
+    """Wait until every rank has called this."""
     if world() > 1:
         torch_dist.barrier()
 
@@ -166,8 +173,8 @@ def barrier() -> None:
 def average_(tensors: Sequence[Tensor]) -> None:
     """Replace floating-point tensors by their mean over ranks, in place, in one exchange.
 
-    The mean is taken in float64, where a sum of equal float32 numbers is exact: what is equal on all ranks keeps its
-    bits, so that averaging twice is averaging once.
+    The mean is taken in float64, where a sum of equal float32 numbers is exact: numbers that are equal on all ranks
+    keep their bits, so averaging again changes nothing.
     """
     if world() == 1 or not tensors:
         return
@@ -179,11 +186,11 @@ def average_(tensors: Sequence[Tensor]) -> None:
 
 
 _planned: list[int] | None = None
-"""Rows of the current step's batch on each rank, inside `planned_rows`."""
+"""Rows of each rank, inside `planned_rows`."""
 
 
 def _counts_of(rows: Tensor) -> list[int]:
-    """How many rows each rank holds: planned, or asked for."""
+    """Return the number of rows of each rank: as planned, or by an exchange."""
     if _planned is None:
         return row_counts(len(rows), rows.device)
     if len(_planned) != world() or len(rows) != _planned[rank()]:
@@ -213,22 +220,22 @@ class _AllGather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return torch.split(_summed(grads[0]), ctx.counts)[rank()], None
+        return torch.split(_sum_over_ranks(grads[0]), ctx.counts)[rank()], None
 
 
 class _AllSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: Tensor, group: Group | None) -> Tensor:
         ctx.group = group
-        return _summed(value, group)
+        return _sum_over_ranks(value, group)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return _summed(grads[0], ctx.group), None
+        return _sum_over_ranks(grads[0], ctx.group), None
 
 
-def _summed(value: Tensor, group: Group | None = None) -> Tensor:
-    """Sum over ranks, of half types in float32; a new tensor of the same type."""
+def _sum_over_ranks(value: Tensor, group: Group | None = None) -> Tensor:
+    """Return the sum over ranks as a new tensor of the same type; half types are summed in float32."""
     wide = torch.promote_types(value.dtype, torch.float32) if value.is_floating_point() else value.dtype
     total = value.to(wide, copy=True, memory_format=torch.contiguous_format)
     torch_dist.all_reduce(total, group=group)

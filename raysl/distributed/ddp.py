@@ -1,4 +1,4 @@
-"""Gradients that are averaged over ranks while the backward pass goes on, by torch's DistributedDataParallel (DDP)."""
+"""Gradients averaged over ranks during the backward pass, by torch's DistributedDataParallel (DDP)."""
 
 import inspect
 from typing import Any, Literal
@@ -20,20 +20,20 @@ def data_parallel(
     is_static: bool = False,
     compression: Compression | None = None,
 ) -> nn.Module:
-    """Wrap a module so that backward averages its gradients over ranks; the module itself on one process.
+    """Wrap a module so that backward averages its gradients over ranks; return the module itself on one process.
 
-    DDP arranges its buckets anew after the first backward pass. With three or more ranks that changes the order of
-    sums, so a run that was resumed would differ in the last bits from one that was not: a backward pass through a sum
-    of all parameters, thrown away, settles the buckets before the first real step.
+    DDP rearranges its buckets after the first backward pass. With three or more ranks that changes the order of sums,
+    so a resumed run would differ from an uninterrupted one in the last bits. A backward pass through a sum of all
+    parameters, whose result is discarded, settles the buckets before the first real step.
 
-    Batches are on the module's device already, so DDP gets no `device_ids`: with them it would move its inputs, and
-    fail where it is called without any.
+    DDP gets no `device_ids`, as batches are on the module's device already: with `device_ids` it would move its inputs,
+    and fail where it is called without any.
 
     Args:
-        module: on its device; a module whose weights are spread over ranks is left as it is.
-        bucket_mb: size of the parts that gradients are exchanged in, in MiB; default: torch's, 25.
+        module: module on its device; one with sharded weights is returned as it is.
+        bucket_mb: size of the parts in which gradients are exchanged, in MiB; default: torch's, 25.
         is_static: whether every step uses the same parameters in the same way, which lets DDP plan ahead.
-        compression: type that gradients are exchanged in, which loses digits; default: their own.
+        compression: type in which gradients are exchanged, with loss of precision; default: their own.
     """
     if world() == 1 or is_sharded(module):
         return module
@@ -54,7 +54,7 @@ def _no_buffer_broadcast() -> dict[str, Any]:
 
 
 class _WarmedUp(nn.Module):
-    """Calls the module, or without arguments sums its parameters, so that each gets a gradient."""
+    """Calls the module; without arguments it sums the parameters, so that each gets a gradient."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

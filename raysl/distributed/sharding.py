@@ -1,8 +1,8 @@
-"""Weights, gradients and the state of an optimizer of which each rank holds a share.
+"""Weights, gradients and optimizer states that are sharded over ranks.
 
 By torch's FSDP2 (`fully_shard`; Zhao et al. 2023, arXiv 2304.11277) and ZeroRedundancyOptimizer (stage 1 of ZeRO,
-Rajbhandari et al. 2020, arXiv 1910.02054). `whole` puts tensors together for a checkpoint, which knows of no shares,
-and `shared_as` takes them apart again, at any number of ranks.
+Rajbhandari et al. 2020, arXiv 1910.02054). `whole` assembles tensors for a checkpoint, which has no shards, and
+`shared_as` shards them again, over any number of ranks.
 """
 
 import sys
@@ -20,7 +20,7 @@ from raysl.distributed.collectives import is_main, world
 
 
 class _Kind:
-    """A class of torch's whose import takes half a second: nothing is one before somebody has imported it."""
+    """A class of torch whose import takes half a second: before another module imports it, it has no instances."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module = module
@@ -36,15 +36,15 @@ _ZERO = _Kind("torch.distributed.optim", "ZeroRedundancyOptimizer")
 
 
 def shard(module: nn.Module, units: Iterable[nn.Module], device: torch.device) -> None:
-    """Leave each rank a share of every parameter, in place; backward averages gradients over ranks.
+    """Shard every parameter over ranks, in place; backward averages gradients over ranks.
 
-    A unit's parameters are put together while it computes; those of no unit, while the module does. A parameter may be
-    on the CPU before: one unit at a time moves to the device.
+    A unit's parameters are assembled while it computes; parameters outside of units, while the module does. Parameters
+    may be on the CPU before: one unit at a time moves to the device.
 
     Args:
-        module: with the same parameters on every rank.
-        units: modules inside it that it calls.
-        device: to compute on.
+        module: module with the same parameters on every rank.
+        units: its submodules that are assembled one at a time.
+        device: device to compute on.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -56,13 +56,13 @@ def shard(module: nn.Module, units: Iterable[nn.Module], device: torch.device) -
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether ranks hold shares of the module's parameters."""
+    """Return whether the module's parameters are sharded."""
     return isinstance(module, _FSDP.kind())
 
 
 @contextmanager
 def without_exchange(module: nn.Module) -> Iterator[None]:
-    """While it is open, backward passes add up gradients of this rank alone; the next one after it exchanges them."""
+    """Let backward passes accumulate this rank's gradients only, while inside; the next one exchanges them."""
     if isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield
@@ -77,12 +77,12 @@ def without_exchange(module: nn.Module) -> Iterator[None]:
 
 
 def shared_optimizer(make: type[Any], groups: list[dict[str, Any]], config: Any) -> Optimizer:
-    """An optimizer that keeps state for a share of the parameters on each rank, and tells the others what it made.
+    """Build an optimizer that updates a share of the parameters on each rank and sends the results to the others.
 
     Args:
-        make: a class, which takes groups and a config.
-        groups: of all parameters.
-        config: of the optimizer.
+        make: optimizer class, which takes groups and a config.
+        groups: groups of all parameters.
+        config: settings of the optimizer.
     """
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -90,15 +90,14 @@ def shared_optimizer(make: type[Any], groups: list[dict[str, Any]], config: Any)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's share of a tensor; the tensor where it has none."""
+    """Return this rank's shard of a tensor, or the tensor itself if it is not sharded."""
     return tensor.to_local() if isinstance(tensor, _SHARE.kind()) else tensor
 
 
 def whole(tree: Any, on_all: bool = False) -> Any:
-    """Dicts and lists with their tensors put together on the CPU, where ranks hold shares of them.
+    """Return dicts and lists with their sharded tensors assembled on the CPU; other values stay as they are.
 
-    Every rank calls it, the main one gets them, or all do. Others get nothing in their place; what is not shared stays
-    as it is.
+    Every rank must call it. The main rank gets the tensors, or all ranks do; others get None in their place.
     """
     return _whole(tree, on_all) if any(isinstance(leaf, _SHARE.kind()) for leaf in tree_leaves(tree)) else tree
 
@@ -115,11 +114,11 @@ def _whole(tree: Any, on_all: bool) -> Any:
 
 
 def shared_as(module: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
-    """A whole state dict with this rank's share of each tensor, cut as those of the module are."""
+    """Shard the tensors of a whole state dict as those of the module are, and return this rank's shards."""
     if not is_sharded(module):
         return state
-    own = module.state_dict()
-    return {name: _shared_like(tensor, own.get(name, tensor)) for name, tensor in state.items()}
+    sharded = module.state_dict()
+    return {name: _shared_like(tensor, sharded.get(name, tensor)) for name, tensor in state.items()}
 
 
 def _shared_like(tensor: Tensor, model: Tensor) -> Tensor:
@@ -131,26 +130,26 @@ def _shared_like(tensor: Tensor, model: Tensor) -> Tensor:
 
 
 def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
-    """The state of an optimizer, whole, on the main rank; every rank calls it."""
+    """Return the whole state of an optimizer on the main rank; every rank must call it."""
     if isinstance(optimizer, _ZERO.kind()):
         optimizer.consolidate_state_dict(to=0)
         return optimizer.state_dict() if is_main() else {}
-    found: dict[str, Any] = whole(optimizer.state_dict())
-    return found
+    state: dict[str, Any] = whole(optimizer.state_dict())
+    return state
 
 
 def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Take back what `optimizer_state` gave, at any number of ranks and with or without shares.
+    """Load a state from `optimizer_state`, at any number of ranks, sharded or not.
 
     Raises:
-        ValueError: if it is of other parameters.
+        ValueError: if the state belongs to other parameters.
     """
     params: Sequence[Tensor] = [param for group in optimizer.param_groups for param in group["params"]]
     shared = {
-        place: {
-            key: _shared_like(value, params[place]) if isinstance(value, Tensor) and place < len(params) else value
+        index: {
+            key: _shared_like(value, params[index]) if isinstance(value, Tensor) and index < len(params) else value
             for key, value in values.items()
         }
-        for place, values in state["state"].items()
+        for index, values in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": shared})
