@@ -1,4 +1,4 @@
-"""Training without Ray: the loop, its state, and callbacks and reporters around it."""
+"""Training without Ray: the loop, its state, callbacks and reporters."""
 
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup

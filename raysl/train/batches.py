@@ -1,4 +1,4 @@
-"""What `fit` trains on: a stream of batches, or a list of them, looked at before the first step."""
+"""The batches that `fit` trains on: a stream, or a list that is checked before the first step."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.data.batch import Batch
@@ -27,87 +28,89 @@ WAY = "raysl.views(config, images) makes batches of your images"
 
 @runtime_checkable
 class BatchStream(Protocol):
-    """This rank's batches, by step."""
+    """This rank's batches by step."""
 
     def from_step(self, step: int) -> Iterator[Batch]:
-        """Rows of the global batches from `step` on."""
+        """Yield this rank's rows of the global batches from `step` on."""
 
     def plain(self) -> Iterator[Batch]:
-        """This rank's share of the training images without augmentation, in dataset order, as the group "image" of one
-        view; where ranks share the work of making them, all ranks call it, and go through it to its end."""
+        """Yield this rank's share of the training images without augmentation, in dataset order, as one view "image".
+
+        Ranks may share the work of making them: all ranks call it and iterate to its end."""
 
 
-class ListBatches:
-    """A list of batches as a stream that goes through it again and again."""
+class ListBatches(BatchStream):
+    """A list of batches as a stream that repeats it without end."""
 
     def __init__(self, batches: Sequence[Batch], plan: TrainPlan) -> None:
         self.batches = batches
         self.plan = plan
 
+    @override
     def from_step(self, step: int) -> Iterator[Batch]:
-        """See `BatchStream.from_step`."""
         while True:
             batch = self.batches[step % len(self.batches)]
             yield replace(batch, seed=self.plan.seed, epoch=self.plan.step(step).epoch, step=step)
             step += 1
 
+    @override
     def plain(self) -> Iterator[Batch]:
-        """The first view of each image, once: a list holds no other form of its images."""
+        """Yield the first view of each image: a list does not hold the images themselves."""
         for batch in self.batches:
             yield replace(batch, views={"image": next(iter(batch.views.values()))[:, :1]}, extras={})
 
 
 def some_images(stream: BatchStream, most: int, device: torch.device) -> Iterator[Batch]:
-    """This rank's part of an even share of the training images, without augmentation, as `BatchStream.plain` has them.
+    """Yield this rank's part of an evenly spread sample of the training images, in the form of `BatchStream.plain`.
 
     Args:
-        stream: of the run; one without a loader is gone through from its beginning.
-        most: images of all ranks together.
-        device: where batches go.
+        stream: of the run; one without a loader is read from its beginning.
+        most: number of images over all ranks.
+        device: of the batches.
     """
     if isinstance(stream, _Loading):
         whole = stream.loader.split
         split = even_share(whole, most)
-        own = rank_share(split.num_samples, dist.rank(), dist.world())
-        for batch in stream.loader.plain_batches(split, own.start, own.stop, device):
-            yield batch if split is whole else _as_of(split, batch)
+        rows = rank_share(split.num_samples, dist.rank(), dist.world())
+        for batch in stream.loader.plain_batches(split, rows.start, rows.stop, device):
+            yield batch if split is whole else _with_whole_index(split, batch)
         return
     left = most // dist.world() + (dist.rank() < most % dist.world())
-    for batch in stream.plain():  # to its end, as the protocol asks
+    for batch in stream.plain():  # all of it, because other ranks may wait for this one
         if left > 0:
-            rows = min(left, len(batch))
-            left -= rows
-            yield batch.map(partial(_first, rows, device))
+            num_rows = min(left, len(batch))
+            left -= num_rows
+            yield batch.map(partial(_take_rows, num_rows, device))
 
 
-def _as_of(part: Split, batch: Batch) -> Batch:
-    """A batch of a part of a dataset with the places of its images in the whole."""
+def _with_whole_index(part: Split, batch: Batch) -> Batch:
+    """Return a batch of a part of a dataset with the indices of its images in the whole dataset."""
     assert isinstance(part, Subset)
-    places = part.rows[batch.index.cpu().numpy()]
-    return replace(batch, index=torch.from_numpy(places).to(batch.index.device), host_index=places)
+    index = part.rows[batch.index.cpu().numpy()]
+    return replace(batch, index=torch.from_numpy(index).to(batch.index.device), host_index=index)
 
 
-def _first(num: int, device: torch.device, values: Tensor) -> Tensor:
+def _take_rows(num: int, device: torch.device, values: Tensor) -> Tensor:
     return values[:num].to(device)
 
 
 @runtime_checkable
 class _Loading(Protocol):
-    """A stream whose loader reads any image."""
+    """A stream with a loader, which can read any image."""
 
     loader: Loader
 
 
-def stream_of(batches: BatchStream | Sequence[Batch], state: TrainState, plan: TrainPlan) -> BatchStream:
-    """What `fit` was given, as a stream.
+def as_stream(batches: BatchStream | Sequence[Batch], state: TrainState, plan: TrainPlan) -> BatchStream:
+    """Return the batches that `fit` was given as a stream.
 
     Args:
         batches: a stream, or a list.
-        state: what is to be trained.
-        plan: how.
+        state: the state to train.
+        plan: how to train it.
 
     Raises:
-        ConfigError: if it is neither, or the list's batches are not those that the plan and the method need.
+        ConfigError: if it is neither, or the batches do not fit the plan and the method.
     """
     if state.step >= plan.total_steps:
         log.warning(
@@ -127,14 +130,14 @@ def stream_of(batches: BatchStream | Sequence[Batch], state: TrainState, plan: T
     if not batches:
         raise ConfigError(f"batches: the list is empty; {WAY}")
     recipe = type(state.method).views(state.setup)
-    for place, batch in enumerate(batches):
-        _check(batch, f"batches[{place}]", recipe, state.config.method.name)
+    for number, batch in enumerate(batches):
+        _check(batch, f"batches[{number}]", recipe, state.config.method.name)
     _check_rows(batches, plan)
     return ListBatches(batches, plan)
 
 
 def _check_order(order: Order, plan: TrainPlan) -> None:
-    """Refuse a stream of other images than those of the plan."""
+    """Refuse a stream whose order is not the plan's."""
     if (order.batch_size, order.epoch_len) != (plan.batch_size, plan.epoch_len):
         raise ConfigError(
             f"batches: a stream with {order.epoch_len} batches of {order.batch_size} in an epoch, and the plan has "
@@ -144,18 +147,18 @@ def _check_order(order: Order, plan: TrainPlan) -> None:
 
 
 def _check_rows(batches: Sequence[Batch], plan: TrainPlan) -> None:
-    """Refuse batches of another size than the plan's; say so where there are more or fewer than in an epoch."""
-    for place, batch in enumerate(batches):
-        wanted = plan.shares(plan.step(place % plan.epoch_len))[dist.rank()]
+    """Refuse batches of another size than the plan's; warn if their number is not that of an epoch."""
+    for number, batch in enumerate(batches):
+        wanted = plan.shares(plan.step(number % plan.epoch_len))[dist.rank()]
         if len(batch) != wanted:
             raise ConfigError(
-                f"batches[{place}] has {len(batch)} images, and the plan has batches of {wanted}; "
+                f"batches[{number}] has {len(batch)} images, and the plan has batches of {wanted}; "
                 f"set train.batch_size={len(batch) * plan.world}, or cut the images into batches of {wanted}"
             )
     if len(batches) != plan.epoch_len:
         log.warning(
-            "the list has %d batches and an epoch of the plan %d: it is gone through all the same, but epochs are not "
-            "passes over your images; make the plan with num_samples=%d",
+            "the list has %d batches and an epoch of the plan %d: it is used nevertheless, but epochs are not passes "
+            "over your images; make the plan with num_samples=%d",
             len(batches),
             plan.epoch_len,
             len(batches) * plan.batch_size,
@@ -163,9 +166,9 @@ def _check_rows(batches: Sequence[Batch], plan: TrainPlan) -> None:
 
 
 def _check(batch: object, name: str, recipe: ViewRecipe, method: str) -> None:
-    """Refuse a batch that the method could not train on."""
+    """Refuse a batch that the method cannot train on."""
     if not isinstance(batch, Batch):
-        raise ConfigError(f"{name} is a {type(batch).__name__}, no Batch; {WAY}")
+        raise ConfigError(f"{name} is a {type(batch).__name__}, not a Batch; {WAY}")
     for group, views in recipe.groups.items():
         num = sum(view.num_images for view in views)
         if group not in batch.views:

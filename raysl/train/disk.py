@@ -1,4 +1,4 @@
-"""A disk that is full: named once, by whoever is refused first, and the end of the run."""
+"""A full disk: remembered at the first write that it refuses, to end the run."""
 
 import errno
 import shutil
@@ -10,25 +10,25 @@ from raysl.storage.reads import full_disk
 
 
 class Disk:
-    """What the writes of a process have found out about the disks below them.
+    """The disks that this process writes to, and whether one is full.
 
     Attributes:
-        failure: which folder is on a full disk and how much is free there; None while nothing was refused.
+        failure: message with the folder on the full disk and its free space, or None.
     """
 
     def __init__(self) -> None:
         self.failure: str | None = None
 
     def is_full(self, folder: Path, error: BaseException | None) -> bool:
-        """Whether an error, or one behind it, is that of a full disk (or of a quota that is used up); remembers it."""
+        """Whether an error, or its cause, means a full disk or an exhausted quota; remember it if so."""
         if (full := full_disk(error)) is None:
             return False
-        self.failure = self.failure or _words(folder, full)
+        self.failure = self.failure or _describe(folder, full)
         return True
 
     @contextmanager
     def writing(self, folder: Path) -> Iterator[None]:
-        """Have a write into a folder that the full disk refuses be remembered, not raised."""
+        """While inside, remember a write that a full disk refuses in place of raising it."""
         try:
             yield
         except OSError as error:
@@ -36,15 +36,15 @@ class Disk:
                 raise
 
 
-def _words(folder: Path, error: OSError) -> str:
-    there = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
-    free = shutil.disk_usage(there).free
+def _describe(folder: Path, error: OSError) -> str:
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+    free = shutil.disk_usage(existing).free
     what = "the quota is used up" if error.errno == errno.EDQUOT else "the disk is full"
     return f"{what}: {folder} has {_size(free)} free; make room there, then the same command goes on"
 
 
 def _size(num_bytes: int) -> str:
-    """For people."""
+    """Return a size in the unit that suits it."""
     size = float(num_bytes)
     for unit in ("bytes", "kB", "MB", "GB"):
         if size < 1000:

@@ -1,4 +1,4 @@
-"""What a run is expected to come to: which of it can be known before it starts, and whether it did."""
+"""Expected results of a run (`train.expect`): their names are checked before it starts, their values at its end."""
 
 import difflib
 from collections.abc import Collection
@@ -11,7 +11,7 @@ from raysl.schedule import warmup
 from raysl.train.callbacks.held_out import PREFIX
 
 LOGGED = ("step", "epoch", "loss", "lr", "images_per_s", "step_s", "data_wait", "memory_gb", "corrupt_images")
-"""What every run logs; the last one where there are such images."""
+"""Numbers that every run logs; the last one only if there are such images."""
 
 
 def check_expected_names(
@@ -21,26 +21,26 @@ def check_expected_names(
     has_online_knn: bool,
     evaluated: tuple[str, ...] = (),
 ) -> None:
-    """Refuse an expectation of a number that nothing will report.
+    """Refuse an expectation of a number that will not be reported.
 
     Args:
         config: the run's settings.
-        method_class: of its method; where it does not say what it logs, any name without a slash may be one of those;
-            where the run has callbacks, any name may be one of theirs.
-        measured: names that its benchmarks will give.
+        method_class: class of its method. If it does not declare what it logs, any name without a slash is accepted; if
+            the run has callbacks, any name at all.
+        measured: names of the numbers of its benchmarks.
         has_online_knn: whether the kNN accuracy is measured during training.
-        evaluated: what the method tells of held-out images.
+        evaluated: names of the method's own measurements on held-out images.
 
     Raises:
-        ConfigError: with the names that there will be.
+        ConfigError: with the names that will be reported.
     """
-    own = method_class.logged_by(config.method)
-    logged = {*LOGGED, *(own or ()), *(["knn_top1"] if has_online_knn else [])}
+    by_method = method_class.logged_by(config.method)
+    logged = {*LOGGED, *(by_method or ()), *(["knn_top1"] if has_online_knn else [])}
     logged |= {PREFIX + name for name in evaluated}
     known = logged.union(measured)
     for name in config.train.expect:
-        is_open = own is None and not ("/" in name or name == "knn_top1" or name.startswith(PREFIX))
-        is_open |= bool(config.callbacks)  # which do not say what they log
+        is_open = by_method is None and not ("/" in name or name == "knn_top1" or name.startswith(PREFIX))
+        is_open |= bool(config.callbacks)  # they do not declare what they log
         if name not in known and not is_open:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
@@ -49,7 +49,7 @@ def check_expected_names(
 
 
 def check_expected(config: RunConfig, metrics: dict[str, float]) -> None:
-    """Compare what a run came to with what was expected of it.
+    """Compare the final metrics of a run with the expected ranges.
 
     Raises:
         RunFailed: if a number is missing or out of its range.
@@ -62,7 +62,7 @@ def check_expected(config: RunConfig, metrics: dict[str, float]) -> None:
 
 
 def course_warning(plan: TrainPlan) -> str | None:
-    """What to say of a learning rate whose course is longer than the run: it warms up, or would step down, too late."""
+    """Return a warning if the learning rate warms up, or steps down, after the end of the run; else None."""
     optim, total = plan.optim, plan.total_steps
     late = [str(point) for point in optim.decay_at if point.steps(total, plan.epoch_len) >= total]
     if late:

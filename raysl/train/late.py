@@ -1,4 +1,4 @@
-"""Numbers that a step makes on the device and that this process reads later, so that no step waits for a GPU."""
+"""Numbers that a step computes on the device and this process reads later, so that no step waits for a GPU."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ from raysl.schedule import Step
 
 
 class NonFiniteLoss(RunFailed):
-    """The loss became NaN or infinite on some rank; no checkpoint was made since."""
+    """The loss became NaN or infinite on some rank; no checkpoint was saved since."""
 
 
 class Late:
-    """A few numbers on their way from the device.
+    """A few numbers on their way from the device to the host.
 
     Args:
         values: [N], on any device.
@@ -31,28 +31,28 @@ class Late:
             self.event.record(torch.cuda.current_stream(values.device))
 
     def read(self) -> list[float]:
-        """The numbers; waits until the device has come so far."""
+        """Return the numbers, after waiting until the device has computed them."""
         if self.event is not None:
             self.event.synchronize()
-        found: list[float] = self.values.tolist()
-        return found
+        numbers: list[float] = self.values.tolist()
+        return numbers
 
 
 def is_late(device: torch.device) -> bool:
-    """Whether to read a step's numbers only when the next one has been given to the device."""
+    """Whether a step's numbers are read only after the next step has been queued on the device."""
     return device.type == "cuda"
 
 
 class FiniteCheck:
-    """Ends a run whose loss is no number, on all ranks at the same step.
+    """Ends a run whose loss is NaN or infinite, on all ranks at the same step.
 
     On a CPU a loss is read at once, before its step changes a weight. On a GPU it is read when the backward pass of the
-    next step has been queued, so the weights are bad by one update when the run ends. Nothing bad is saved: the loop
+    next step has been queued, so one update has spoilt the weights when the run ends. They are not saved: the loop
     calls `settle` before it logs, ends an epoch or saves.
 
     Args:
         device: of the training.
-        tell: called on all ranks with the step whose loss is no number, before that ends the run.
+        tell: called on all ranks with the step of that loss, before the run ends.
     """
 
     def __init__(self, device: torch.device, tell: Callable[[Step], None] = lambda step: None) -> None:
@@ -61,10 +61,10 @@ class FiniteCheck:
         self.unread: tuple[Late, Step] | None = None
 
     def add(self, loss: Tensor, step: Step) -> None:
-        """Take note of a step's loss, and look at the one before, or at once.
+        """Take a step's loss, and check the loss of the step before, or on a CPU this one.
 
         Raises:
-            NonFiniteLoss: if what is looked at is not finite on some rank.
+            NonFiniteLoss: if the checked loss is not finite on some rank.
         """
         loss = loss.detach().float()
         before, self.unread = self.unread, (Late(torch.stack([dist.all_least(loss.isfinite().float()), loss])), step)
@@ -74,7 +74,7 @@ class FiniteCheck:
             self.settle()
 
     def settle(self) -> None:
-        """Look at what has not been looked at; raises as `add` does."""
+        """Check the loss that is still unchecked; raises as `add` does."""
         before, self.unread = self.unread, None
         self._raise_unless_finite(before)
 

@@ -15,10 +15,9 @@ from raysl.methods.method import StepOutput
 from raysl.optim.build import lr_at, set_schedules
 from raysl.plan.plan import TrainPlan
 from raysl.schedule import Step
-from raysl.train.accumulate import backward_in_parts
-from raysl.train.batches import BatchStream, stream_of
+from raysl.train.batches import BatchStream, as_stream
 from raysl.train.callbacks.callback import Callback, Run
-from raysl.train.clipping import clip_norm
+from raysl.train.gradients import backward_in_parts, clip_norm
 from raysl.train.late import FiniteCheck
 from raysl.train.late import NonFiniteLoss as NonFiniteLoss
 from raysl.train.meter import Meter
@@ -37,25 +36,34 @@ def fit(
 ) -> dict[str, float]:
     """Train from `state.step` to the end of the plan. Every rank calls it.
 
+    >>> import raysl
+    >>> from raysl.train import LocalReporter, Setup
+    >>> config = raysl.load_config("quickstart", ["train.batch_size=2", "train.epochs=1", "backbone.width=4"])
+    >>> images = [torch.randint(256, (3, 16, 16), dtype=torch.uint8) for _ in range(4)]
+    >>> state = TrainState.create(Setup.of(config, num_samples=4))
+    >>> metrics = fit(state, state.method, state.setup.plan, raysl.views(config, images), reporter=LocalReporter())
+    >>> state.step
+    2
+
     Args:
-        state: what is trained and saved; changed in place.
-        model: the method of the state, wrapped by `dist.data_parallel` where there are several ranks.
-        plan: how long, and with what learning rate.
-        batches: a stream that starts at any step, such as `raysl.views` gives, or a list that is gone through again
-            and again; each batch holds the rows that `plan.shares` gives this rank.
+        state: the state to train, changed in place.
+        model: the method of the state, wrapped by `dist.data_parallel` if there are several ranks.
+        plan: length and learning rate of the training.
+        batches: a stream that starts at any step, such as that of `raysl.views`, or a list that is repeated; each batch
+            holds the rows that `plan.shares` gives this rank.
         callbacks: observers, called in this order.
         reporter: takes metrics and checkpoints.
 
     Returns:
-        The numbers logged last.
+        The newest value of every logged number.
 
     Raises:
-        ConfigError: if the batches are not those of the plan and the method.
-        NonFiniteLoss: on all ranks at the same step, and before anything is saved. On a CPU the step has changed no
-            weight; on a GPU it is told of one step late, when it has (see `FiniteCheck`).
+        ConfigError: if the batches do not fit the plan and the method.
+        NonFiniteLoss: on all ranks at the same step, and before anything is saved. On a CPU the step has not changed
+            any weight; on a GPU it is raised one step late, after an update (see `FiniteCheck`).
     """
     method, optimizer = state.method, state.optimizer
-    stream = stream_of(batches, state, plan)
+    stream = as_stream(batches, state, plan)
     run, meter = Run(state, plan, reporter, stream), Meter(state.device)
     finite = FiniteCheck(state.device, lambda step: _tell_non_finite(run, callbacks, step))
     for callback in callbacks:
@@ -69,6 +77,7 @@ def fit(
             method.before_epoch(step, stream.plain)
         with meter.waiting():
             run.batch = batch = next(rows)
+        # Seeded after the batch is there: what a stream draws must not move what the step draws.
         seed_step(plan.seed, step.index, dist.rank())
         set_schedules(optimizer, plan.optim, step, plan.batch_size)
         with dist.planned_rows(plan.shares(step)):
@@ -91,9 +100,12 @@ def fit(
 
 
 def seed_step(seed: int, step: int, rank: int | None) -> None:
-    """Seed what draws random numbers inside a step, so that no generator's state has to be saved.
+    """Seed all generators for a step, so that no generator's state has to be saved.
 
-    Before an epoch there is no rank in it: all ranks draw alike.
+    Args:
+        seed: of the run.
+        step: updates done.
+        rank: None before an epoch, when all ranks draw the same numbers.
     """
     number = step_seed(seed, step, rank)
     torch.manual_seed(number)
@@ -102,7 +114,7 @@ def seed_step(seed: int, step: int, rank: int | None) -> None:
 
 
 def _update(run: Run, callbacks: Sequence[Callback], step: Step) -> None:
-    """Change the weights by their gradients, which callbacks see at their own size and before they are clipped."""
+    """Update the weights; callbacks see the gradients after they are unscaled and before they are clipped."""
     state, plan = run.state, run.plan
     state.scaler.unscale_(state.optimizer)
     for callback in callbacks:
@@ -117,7 +129,7 @@ def _update(run: Run, callbacks: Sequence[Callback], step: Step) -> None:
 
 
 def _check_weights(state: TrainState) -> None:
-    """Refuse to save what an update has destroyed, so that the newest checkpoint is a good one."""
+    """Refuse to save weights that are not finite, so that the newest checkpoint is a good one."""
     values = [value for value in state.method.state_dict().values() if value.is_floating_point()]
     is_finite = torch.stack([dist.local(value).isfinite().all() for value in values]).all()
     if not dist.all_true(bool(is_finite), state.device):
@@ -134,7 +146,7 @@ def _observe(run: Run, callbacks: Sequence[Callback], meter: Meter, finite: Fini
         finite.settle()
     if is_log_due:
         lr = lr_at(run.plan.optim, run.plan.step(run.state.step - 1), run.plan.batch_size)
-        averages = _average(out)  # waits for the device, so that the meter times what is done
+        averages = _average(out)  # waits for the device, so the meter times finished steps
         scale = {"loss_scale": run.state.scaler.get_scale()} if run.state.scaler.is_enabled() else {}
         run.log({"epoch": step.index / step.epoch_len, "lr": lr, **averages, **scale, **meter.read()})
     with run.observing():
@@ -159,7 +171,7 @@ def _tell_non_finite(run: Run, callbacks: Sequence[Callback], step: Step) -> Non
 
 
 def _average(out: StepOutput) -> dict[str, float]:
-    """Loss and metrics of a step, averaged over ranks in one exchange."""
+    """Average loss and metrics of a step over ranks, in one exchange."""
     names = ["loss", *out.metrics]
     values = torch.stack([out.loss.detach().float(), *(value.float() for value in out.metrics.values())])
     return dict(zip(names, dist.all_mean(values).tolist(), strict=True))

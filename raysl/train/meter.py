@@ -1,4 +1,4 @@
-"""How fast training goes, and how much of its time it waits for data."""
+"""The speed of training, and the share of its time that it waits for data."""
 
 import time
 from collections.abc import Iterator
@@ -9,15 +9,15 @@ import torch
 from raysl import distributed as dist
 from raysl.process.memory import most_resident
 
-WARM_UP = 3  # first steps of a start, which compile, allocate and fill queues: they are not timed
+WARM_UP = 3  # first steps of a start compile, allocate and fill queues: they are not timed
 
 
 class Meter:
-    """Times the steps since it was read last, by this process's clock; a GPU must be through with them by then.
+    """Times the steps since the last reading by this process's clock; a GPU has to be synchronised before a reading.
 
     Args:
         device: of the training.
-        warm_up: first steps that are left out.
+        warm_up: number of first steps that are not timed.
     """
 
     def __init__(self, device: torch.device, warm_up: int = WARM_UP) -> None:
@@ -27,13 +27,13 @@ class Meter:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Time spent inside counts as waiting for data."""
+        """Count the time spent inside as waiting for data."""
         start = time.perf_counter()
         yield
         self.wait += time.perf_counter() - start
 
     def count(self, num_images: int) -> None:
-        """One step over so many images is done."""
+        """Count a step over so many images."""
         if self.cold:
             self.cold -= 1
             self._restart()
@@ -42,10 +42,10 @@ class Meter:
         self.images += num_images
 
     def read(self) -> dict[str, float]:
-        """Images a second over all ranks, seconds a step, share of time that waited for data, memory. Starts anew.
+        """Return images a second over all ranks, seconds a step, share of waiting, memory in GB; then start anew.
 
-        Of several ranks the seconds are the mean, share and memory those of the rank with the most. While no step but
-        those of the warm-up is done there is the memory alone. All ranks call it at the same steps.
+        Over several ranks the seconds are the mean, share and memory the largest. Until a step after the warm-up is
+        done, memory alone is returned. All ranks call it at the same steps.
         """
         if not self.steps:
             return {"memory_gb": self._most(most_used_gb(self.device))[0]}
@@ -62,14 +62,14 @@ class Meter:
         return numbers
 
     def _most(self, *values: float) -> list[float]:
-        """The greatest of each over ranks."""
+        """Return the largest of each value over ranks."""
         if dist.world() == 1:
             return list(values)
         most: list[float] = (-dist.all_least(-torch.tensor(values, dtype=torch.float64, device=self.device))).tolist()
         return most
 
     def _mean(self, value: float) -> float:
-        """Over ranks."""
+        """Return the mean over ranks."""
         if dist.world() == 1:
             return value
         return float(dist.all_mean(torch.tensor(value, dtype=torch.float64, device=self.device)))
@@ -82,7 +82,7 @@ class Meter:
 
 
 def most_used_gb(device: torch.device) -> float:
-    """Most memory used so far: of the GPU if it is one, else of this process."""
+    """Return the peak memory so far in GB: of the GPU, or on a CPU of this process."""
     if device.type == "cuda":
         return float(torch.cuda.max_memory_allocated(device) / 1e9)
     return most_resident() / 1e9

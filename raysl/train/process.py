@@ -1,4 +1,4 @@
-"""What a process of one's own does before it trains: logging, seeds, a look at the environment (`raysl.setup`)."""
+"""Setting up a process that trains without `raysl.pretrain`: logging, seeds, environment (`raysl.setup`)."""
 
 import logging
 import os
@@ -14,8 +14,8 @@ from raysl.redact import Redacted
 log = logging.getLogger("raysl")
 
 
-class _OfSetup(ToStderr):
-    """The handler that `setup` adds, known again when it is called once more."""
+class _SetupHandler(ToStderr):
+    """The handler that `setup` adds; its class tells it from others at the next call."""
 
 
 def setup(
@@ -28,23 +28,22 @@ def setup(
 ) -> dict[str, Any]:
     """Set up logging, random numbers and kernels of this process, as Detectron2's `default_setup` does.
 
-    raysl's log goes to stderr with the time, and in a group of several ranks with the rank: `[1/4]`. Rank 0 logs from
-    `level` on, the others warnings. torch, numpy and `random` are seeded from (seed, rank), so that ranks draw
-    differently. Call it after the group of processes has been joined; a second call takes the place of the first.
-    `raysl.pretrain` does without it.
+    raysl's log goes to stderr with the time and, with several ranks, the rank: `[1/4]`. Rank 0 logs from `level` on,
+    the others warnings. torch, numpy and `random` are seeded from (seed, rank), so that ranks draw different numbers.
+    Call it after the process has joined its group; a second call replaces the first. `raysl.pretrain` does not need it.
 
     Args:
-        config: a run's settings, which give seed and determinism where those are left out.
-        seed: of random numbers; default: that of the settings, else 0.
-        deterministic: whether GPU kernels are to repeat bit for bit; default: as the settings say, else not.
+        config: a run's settings, the source of the defaults of `seed` and `deterministic`.
+        seed: of random numbers; default: that of the settings, or 0.
+        deterministic: whether GPU kernels repeat bit for bit; default: that of the settings, or False.
         level: of the log, a number or a name such as `DEBUG`.
-        show_environment: whether to log the environment, and what is wrong with it, on rank 0.
+        show_environment: whether rank 0 logs the environment and its problems.
 
     Returns:
         The environment, see `raysl.process.environment.environment`.
 
     Raises:
-        ConfigError: if the seed or the level is none.
+        ConfigError: if the seed or the level is not valid.
     """
     from raysl import distributed as dist
 
@@ -52,22 +51,22 @@ def setup(
         instance(config, RunConfig, "config", "settings, as raysl.load_config gives them")
     seed = (config.seed if config is not None else 0) if seed is None else seed
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
-        raise ConfigError(f"seed {seed!r} is none; give a whole number from 0 to {2**32 - 1}")
+        raise ConfigError(f"seed {seed!r} is not a seed; give a whole number from 0 to {2**32 - 1}")
     if deterministic is None:
         deterministic = config is not None and config.train.deterministic
     _set_up_log(_level(level), dist.rank(), dist.world())
     _seed(seed, dist.rank())
     repeat_kernels(deterministic)
-    found = environment()
+    facts = environment()
     if show_environment and dist.is_main():
-        log.info("environment:\n%s", environment_text(found))
-        for problem in problems(found):
+        log.info("environment:\n%s", environment_text(facts))
+        for problem in problems(facts):
             log.warning(problem)
-    return found
+    return facts
 
 
 def repeat_kernels(is_deterministic: bool) -> None:
-    """Have GPU kernels that repeat bit for bit, or those that are found to be the fastest."""
+    """Choose GPU kernels that repeat bit for bit, or the fastest ones."""
     import torch
 
     if is_deterministic:
@@ -78,17 +77,17 @@ def repeat_kernels(is_deterministic: bool) -> None:
 
 def _level(level: int | str) -> int:
     known = logging.getLevelNamesMapping()
-    found = known.get(level.upper()) if isinstance(level, str) else level
-    if not isinstance(found, int) or isinstance(found, bool):
-        raise ConfigError(f"level {level!r} is none of the log; give one of {', '.join(known)}")
-    return found
+    number = known.get(level.upper()) if isinstance(level, str) else level
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise ConfigError(f"level {level!r} is not a level of the log; give one of {', '.join(known)}")
+    return number
 
 
 def _set_up_log(level: int, rank: int, world: int) -> None:
-    for handler in [handler for handler in log.handlers if isinstance(handler, _OfSetup)]:
+    for handler in [handler for handler in log.handlers if isinstance(handler, _SetupHandler)]:
         log.removeHandler(handler)
     prefix = f"[{rank}/{world}] " if world > 1 else ""
-    handler = _OfSetup()
+    handler = _SetupHandler()
     handler.setFormatter(logging.Formatter(f"%(asctime)s {prefix}%(levelname)s %(message)s", "%H:%M:%S"))
     handler.addFilter(Redacted())
     log.addHandler(handler)

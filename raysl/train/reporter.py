@@ -1,10 +1,12 @@
-"""Where checkpoints and metrics go. Every rank calls a reporter at the same steps."""
+"""Reporters take the checkpoints and metrics of a training. Every rank calls them at the same steps."""
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
+
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.checkpoint.files import checkpoint_name, checkpoint_names, newest_whole, remove_old, write_local
@@ -16,23 +18,24 @@ Save = Callable[[Path], None]
 
 
 class Reporter(Protocol):
-    """Takes what `fit` has to report."""
+    """Takes the metrics and checkpoints of `fit`."""
 
     def restore(self) -> Path | None:
-        """Local folder of the newest checkpoint, or None at a first start."""
+        """Return the local folder of the newest checkpoint, or None at a first start."""
 
     def report(self, metrics: dict[str, float], save: Save | None) -> None:
-        """Record metrics; with `save`, have the main rank write a checkpoint and store it. A barrier of all ranks."""
+        """Record metrics; with `save`, the main rank writes a checkpoint and stores it. A barrier of all ranks."""
 
     def writing(self) -> AbstractContextManager[Path | None]:
-        """A local folder for the run's files, None where nothing is kept; for the main rank alone. A full disk that
-        refuses what is written inside is told of where the run is told of."""
+        """Yield the local folder for the run's files, or None where none are kept. For the main rank alone.
+
+        A reporter of a run on Ray remembers a full disk; another one raises its error."""
 
 
-class LocalReporter:
-    """Keeps the newest checkpoints in a local folder; without a folder it keeps nothing.
+class LocalReporter(Reporter):
+    """Keeps the newest checkpoints in a local folder, or none without a folder.
 
-    A checkpoint appears under its name when it is whole, so a kill leaves the one before it.
+    A checkpoint gets its name when it is whole, so a kill leaves the one before it.
     """
 
     def __init__(self, folder: str | Path | None = None, keep: int = 2) -> None:
@@ -40,15 +43,15 @@ class LocalReporter:
         self.keep = keep
         self.has_warned = False
 
+    @override
     def restore(self) -> Path | None:
-        """See `Reporter.restore`."""
         if self.folder is None:
             return None
         name = newest_whole(Folder(str(self.folder))).name
         return None if name is None else self.folder / name
 
+    @override
     def report(self, metrics: dict[str, float], save: Save | None) -> None:
-        """See `Reporter.report`."""
         if save is not None and self.folder is not None and dist.is_main():
             name = checkpoint_name(int(metrics["step"]))
             self._warn_of_later(name)
@@ -56,13 +59,13 @@ class LocalReporter:
             remove_old(Folder(str(self.folder)), name, self.keep)
         dist.barrier()
 
+    @override
     @contextmanager
     def writing(self) -> Iterator[Path | None]:
-        """See `Reporter.writing`; a full disk raises its error."""
         yield self.folder
 
     def _warn_of_later(self, name: str) -> None:
-        """Say where the folder holds a checkpoint that counts as newer than the one that is about to be saved."""
+        """Warn if the folder holds a checkpoint with a later step than the one about to be saved."""
         assert self.folder is not None
         later = [other for other in checkpoint_names(Folder(str(self.folder))) if other > name]
         if later and not self.has_warned:

@@ -1,4 +1,4 @@
-"""What training changes and a checkpoint keeps."""
+"""The state of a training: everything that changes and that a checkpoint stores."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,23 +33,23 @@ from raysl.storage.folder import Folder
 
 @dataclass
 class TrainState:
-    """What training changes and a checkpoint keeps: the same on every rank whenever it is saved."""
+    """Everything that training changes and a checkpoint stores; the same on every rank whenever it is saved."""
 
     setup: Setup
     method: Method
     optimizer: Optimizer
     scaler: torch.amp.GradScaler = field(default_factory=lambda: torch.amp.GradScaler(enabled=False))
-    """Of the loss in fp16, where tiny gradients would be 0."""
+    """Scales the loss in fp16, where tiny gradients would become 0."""
     step: int = 0
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
     ended: str | None = None
     """Why a callback ended the run for good, before its last step."""
     export_buffers: dict[str, Tensor] = field(default_factory=dict)
-    """Buffers of the exported backbone that checkpoints have in place of the method's own, by name."""
+    """Buffers by name that replace the exported backbone's own in checkpoints."""
     weights: dict[str, Any] | None = None
-    """What the run began with where that is another run's, see `raysl.checkpoint.weights`."""
+    """Origin of the initial weights if they are another run's, see `raysl.checkpoint.weights`."""
     average: WeightAverage | None = None
-    """The average of the weights, where `train.ema` asks for one."""
+    """The average of the weights, if `train.ema` asks for one."""
 
     @classmethod
     def create(
@@ -59,16 +59,17 @@ class TrainState:
         classes: Classes | None = None,
         is_new: bool = True,
     ) -> "TrainState":
-        """A fresh state; the initial weights are a function of the run's seed, or those of `method.weights`.
+        """Return a fresh state, with initial weights that depend on the run's seed alone, or those of `method.weights`.
 
         Args:
-            setup: what the method is built on; `Setup.of(config, num_samples)` makes it.
-            device: where the method lives.
-            classes: resolved already, for names that are not known here.
-            is_new: whether to read `method.weights`, which a run that goes on does not need any more.
+            setup: the facts to build from; `Setup.of(config, num_samples)` makes it.
+            device: of the method.
+            classes: the classes, where their names are not known in this process.
+            is_new: whether to read `method.weights`; a run that goes on does not need them.
 
         Raises:
-            ConfigError: if those weights cannot be read, their backbone is another one, or `backbone.freeze` names no
+            ConfigError: if those weights cannot be read or do not fit the backbone, or `backbone.freeze` names an
+            unknown
                 stage or leaves nothing to train.
         """
         config = setup.config
@@ -76,7 +77,8 @@ class TrainState:
         torch.manual_seed(config.seed)
         weights = read_weights(config) if is_new and config.method.weights is not None else None
         backbone: Backbone = classes.backbone(config.backbone)
-        if weights is not None:  # before the method copies it into a teacher
+        # Filled before the method is built, which may copy the backbone into a teacher.
+        if weights is not None:
             weights.fill_backbone(backbone)
         freeze(backbone, config.backbone.freeze)
         method: Method = classes.method(setup, backbone)
@@ -90,7 +92,7 @@ class TrainState:
         place(method, config.train, device)
         optimizer = build_optimizer(method, config.optim, classes.optimizer, is_shared=config.train.parallel == "zero1")
         scaler = torch.amp.GradScaler(device.type, enabled=config.train.precision == "fp16")
-        return cls(setup, method, optimizer, scaler, weights=origin, average=_average_of(method, config))
+        return cls(setup, method, optimizer, scaler, weights=origin, average=_make_average(method, config))
 
     @property
     def config(self) -> RunConfig:
@@ -99,28 +101,28 @@ class TrainState:
 
     @property
     def device(self) -> torch.device:
-        """Where the method lives."""
+        """Device of the method."""
         return next(self.method.parameters()).device
 
     def synchronise(self) -> None:
-        """Make the state the same on every rank, which the loop does after each update.
+        """Make the state the same on every rank; the loop does so after each update.
 
-        Running statistics of normalisation that each rank tracked on its own rows become their mean over ranks; what
-        is the same already keeps its bits.
+        Running statistics of normalisation, which each rank tracks on its own rows, become their mean over ranks;
+        values that are equal already keep their bits.
         """
         if dist.world() > 1:
             dist.average_(local_statistics(self.method))
 
     def follow(self, step: Step) -> None:
-        """Bring the average of the weights up to the update that began at `step`, which the loop does after each."""
+        """Update the average of the weights after the update that began at `step`."""
         if self.average is not None:
             self.average.update(self.method, step)
 
     def exported(self, as_copy: bool = False) -> Backbone:
-        """The backbone to measure: the method's own, or a copy, also where ranks hold shares or weights are averaged;
-        every rank calls it.
+        """Return the backbone to measure: the method's own, or a copy. Every rank calls it.
 
-        A copy is whole, and as its settings make it: not compiled, with normalisation of its own rows.
+        It is always a copy if ranks hold shares or weights are averaged. A copy is whole and built from its settings
+        alone: not compiled, and normalising over its own rows.
         """
         backbone = self.method.export()
         if not as_copy and not dist.is_sharded(self.method) and not self._is_averaged:
@@ -132,9 +134,9 @@ class TrainState:
         return copy.to(self.device).train(backbone.training)
 
     def tensors(self) -> dict[str, Any]:
-        """What a checkpoint holds of method, optimizer, average and exported backbone, whole; every rank calls it.
+        """Return the whole tensors of method, optimizer, average and exported backbone. Every rank calls it.
 
-        Where ranks hold shares, the main one alone gets it, on the CPU.
+        If ranks hold shares, only the main rank gets the tensors, on the CPU.
         """
         return {
             "method": dist.whole(self.method.state_dict()),
@@ -147,19 +149,19 @@ class TrainState:
         return self.average is not None and self.config.train.ema_export
 
     def _exported_weights(self) -> dict[str, Tensor]:
-        """Those of the network that benchmarks load, averaged where `train.ema_export` is set."""
+        """Return the weights that benchmarks load, averaged if `train.ema_export` is set."""
         backbone = self.method.export()
         if self.average is None or not self._is_averaged:
             return backbone.state_dict()
         return self.average.averaged_state(self.method, backbone)
 
     def save(self, folder: Path, metrics: dict[str, float], tensors: dict[str, Any] | None = None) -> None:
-        """Write a checkpoint into a local folder; what lies there already becomes part of it.
+        """Write a checkpoint into a local folder; files that are there already become part of it.
 
         Args:
-            folder: to write into.
-            metrics: to note with it.
-            tensors: what `tensors` gave; default: it is asked, so every rank has to save.
+            folder: the folder.
+            metrics: numbers to store with it.
+            tensors: the result of `tensors`; by default it is called, so every rank has to call `save`.
 
         Raises:
             OSError: if the disk is full or fails.
@@ -195,10 +197,10 @@ class TrainState:
         seal(folder, meta)
 
     def load(self, folder: Path) -> None:
-        """Take back a checkpoint written at any number of ranks.
+        """Load a checkpoint that was written at any number of ranks.
 
         Raises:
-            ConfigError: if it is of another format or method, is damaged, or its file holds more than tensors and
+            ConfigError: if it has another format or method, is damaged, or holds objects other than tensors and
                 primitives.
         """
         copy = Folder(str(folder))
@@ -219,7 +221,7 @@ class TrainState:
         self.weights = meta.get("weights")
 
 
-def _average_of(method: Method, config: RunConfig) -> WeightAverage | None:
+def _make_average(method: Method, config: RunConfig) -> WeightAverage | None:
     train = config.train
     if train.ema is None:
         return None
@@ -230,9 +232,9 @@ def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:
     """Refuse to go on from a checkpoint of another method.
 
     Args:
-        meta: its `meta.json`.
-        uri: where it is.
-        config: settings of the run that is to go on.
+        meta: content of its `meta.json`.
+        uri: of the checkpoint.
+        config: settings of the run.
 
     Raises:
         ConfigError: if the methods differ.
@@ -245,10 +247,10 @@ def check_resumable(meta: dict[str, Any], uri: str, config: RunConfig) -> None:
 
 
 def setup_of(checkpoint: Checkpoint) -> Setup:
-    """Setup of a checkpoint's method, with a plan for the ranks of this process group."""
+    """Return the setup of a checkpoint's method, with a plan for the ranks of this process group."""
     return Setup.of(checkpoint.config, checkpoint.data.num_samples, checkpoint.data.num_classes)
 
 
 def untrained_backbone(checkpoint: Checkpoint) -> Backbone:
-    """The backbone with the initial weights of its seed: before the first step, without weights of another run."""
+    """Return the backbone with the initial weights of its run's seed, without weights of another run."""
     return TrainState.create(setup_of(checkpoint), is_new=False).method.export().eval()

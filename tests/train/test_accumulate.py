@@ -10,7 +10,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.methods.method import StepOutput
 from raysl.plan.plan import TrainPlan
-from raysl.train.accumulate import backward_in_parts
+from raysl.train.gradients import backward_in_parts
 from tests.methods.properties import exact_steps
 from tests.rank_processes import RunRanks
 

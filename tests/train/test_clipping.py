@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from raysl import distributed as dist
 from raysl.plan.plan import ClipOver
 from raysl.train import LocalReporter, fit
-from raysl.train.clipping import clip_norm
+from raysl.train.gradients import clip_norm
 from tests.optim.probe import Probe
 from tests.rank_processes import RunRanks
 from tests.train.problem import batches, problem

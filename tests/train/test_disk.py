@@ -13,7 +13,7 @@ from raysl.errors import StorageError
 from raysl.methods.method import StepOutput
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
-from raysl.runs.ray_reporter import store_of
+from raysl.runs.ray_reporter import make_store
 from raysl.schedule import Step
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.reads import full_disk
@@ -39,7 +39,7 @@ def fill(folder: Path) -> None:
 def test_a_checkpoint_that_a_full_disk_refuses_is_named_and_leaves_the_one_before(tmp_path: Path) -> None:
     run, disk = tmp_path / "run", Disk()
     run.mkdir()
-    store = store_of(Folder(str(run)), run, keep=2, disk=disk)
+    store = make_store(Folder(str(run)), run, keep=2, disk=disk)
     state, _ = problem()
     state.step = 5
     store.put(checkpoint_name(5), lambda folder: state.save(folder, {}))
@@ -57,7 +57,7 @@ def test_a_checkpoint_that_a_full_disk_refuses_is_named_and_leaves_the_one_befor
 
 def test_a_run_says_which_checkpoints_it_has_saved_and_its_report_does_not(tmp_path: Path) -> None:
     state, _ = problem()
-    store = store_of(Folder(str(tmp_path)), tmp_path, keep=2)
+    store = make_store(Folder(str(tmp_path)), tmp_path, keep=2)
     store.put(checkpoint_name(5), lambda folder: state.save(folder, {}))
     assert read_events(RunFolder(str(tmp_path))) == ["saved checkpoint_000000005"]
     assert read_events(RunFolder(str(tmp_path)), with_saves=False) == []

@@ -159,7 +159,7 @@ def group(batch: Batch) -> Batch:
     [
         (generator, "batches: a generator cannot be read from any step on; give a list of Batch; raysl.views.*"),
         (lambda made: [], "batches: the list is empty; raysl.views.*"),
-        (lambda made: [*made, made[0].views], r"batches\[4\] is a dict, no Batch; raysl.views.*"),
+        (lambda made: [*made, made[0].views], r"batches\[4\] is a dict, not a Batch; raysl.views.*"),
         (lambda made: [*made[:2], made[0].map(lambda rows: rows[:5])], r"batches\[2\] has 5 images, .* of 12; .*"),
         (lambda made: list(map(group, made)), r"batches\[0\] has the views 'image'; the method .* needs 2 .*"),
         (lambda made: list(map(uint8, made)), r"batches\[0\].views\['global'\] is torch.uint8; give normalised .*"),

@@ -1,0 +1,108 @@
+"""Gradients of a batch: accumulated over its parts, and clipped by their norm.
+
+A part consists of every n-th lane of the global batch, so that it holds the same images at any number of ranks. For a
+method the part is the batch: its negatives, statistics and balanced assignments come from the part.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from raysl import distributed as dist
+from raysl.data.batch import Batch
+from raysl.methods.method import StepOutput
+from raysl.plan.plan import ClipOver, TrainPlan
+from raysl.schedule import Step
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def backward_in_parts(
+    model: nn.Module, batch: Batch, plan: TrainPlan, step: Step, scaler: torch.amp.GradScaler
+) -> StepOutput:
+    """Run forward and backward of each part; gradients add up in the parameters, and over ranks with the last part.
+
+    Args:
+        model: the method, or its wrapper by `dist.data_parallel`.
+        batch: this rank's rows.
+        plan: number and rows of the parts.
+        step: the point in training.
+        scaler: scales the loss before backward, if enabled.
+
+    Returns:
+        Loss and metrics as means over the rows of the parts; `carry` in the order of the batch's rows.
+
+    Raises:
+        ValueError: if a tensor in `carry` has not one row for each image.
+    """
+    parts = plan.parts(step, dist.rank())
+    outs = []
+    for number, (rows, shares) in enumerate(zip(parts, plan.part_shares(step), strict=True)):
+        is_last = number == len(parts) - 1
+        with dist.planned_rows(shares), nullcontext() if is_last else dist.without_exchange(model):
+            half = AUTOCAST.get(plan.precision)
+            with torch.autocast(batch.index.device.type, half, enabled=half is not None):
+                out: StepOutput = model(_select_rows(batch, rows) if len(parts) > 1 else batch, step)
+            torch.autograd.backward(scaler.scale(out.loss * plan.weight(len(rows), step)))
+        outs.append(replace(out, loss=out.loss.detach()))
+    return outs[0] if len(outs) == 1 else _join(outs, parts)
+
+
+def _select_rows(batch: Batch, rows: Sequence[int]) -> Batch:
+    index = torch.tensor(rows).to(batch.index.device, non_blocking=True)
+    host_index = None if batch.host_index is None else batch.host_index[list(rows)]
+    return replace(batch.map(lambda values: values[index]), host_index=host_index)
+
+
+def _join(outs: Sequence[StepOutput], parts: Sequence[Sequence[int]]) -> StepOutput:
+    counts = [len(rows) for rows in parts]
+
+    def mean(value_of: Callable[[StepOutput], Tensor]) -> Tensor:
+        return torch.stack([value_of(out) * n for out, n in zip(outs, counts, strict=True)]).sum(dim=0) / sum(counts)
+
+    carry = {}
+    order = torch.tensor([row for rows in parts for row in rows]).argsort()
+    for name in outs[0].carry:
+        values = [out.carry[name] for out in outs]
+        if [value.shape[:1] for value in values] != [(count,) for count in counts]:
+            raise ValueError(f"the method carries {name!r}, which has no row for each image: set train.accumulate=1")
+        carry[name] = torch.cat(values)[order.to(values[0].device)]
+    metrics = {name: mean(lambda out, name=name: out.metrics[name]) for name in outs[0].metrics}  # type: ignore[misc]
+    return StepOutput(mean(lambda out: out.loss), metrics, carry)
+
+
+def clip_norm(model: nn.Module, largest: float, over: ClipOver = "model") -> None:
+    """Scale gradients down in place, so that their norm is at most `largest`. Every rank calls it.
+
+    >>> model = nn.Linear(1, 2, bias=False)
+    >>> model.weight.grad = torch.tensor([[3.0], [4.0]])
+    >>> clip_norm(model, largest=1.0)
+    >>> model.weight.grad.norm().round(decimals=4).item()
+    1.0
+
+    Args:
+        model: its parameters have gradients, or this rank's shares of them.
+        largest: upper bound of the norm.
+        over: "model" clips the norm of all gradients together, "part" that of each child of the model and that of the
+            parameters outside its children, "tensor" that of each parameter.
+    """
+    if over == "tensor":
+        _clip_each([parameter.grad for parameter in model.parameters() if parameter.grad is not None], largest)
+        return
+    parts = [list(model.parameters(recurse=False)), *(list(child.parameters()) for child in model.children())]
+    for part in [list(model.parameters())] if over == "model" else parts:
+        nn.utils.clip_grad_norm_(part, largest)
+
+
+def _clip_each(grads: list[Tensor], largest: float) -> None:
+    if not grads:
+        return
+    shares = [dist.local(grad) for grad in grads]
+    norms = torch.stack(torch._foreach_norm(shares))
+    if any(share is not grad for share, grad in zip(shares, grads, strict=True)):
+        norms = dist.all_sum(norms.square()).sqrt()
+    scales = (largest / (norms + 1e-6)).clamp(max=1.0)
+    torch._foreach_mul_(shares, list(scales.unbind()))
