@@ -39,18 +39,20 @@ def drawn(weights: Sequence[Tensor], fans: Sequence[tuple[int, int]] = ()) -> Dr
         constants = sorted({round(float(value[0]), 9) for value in values})
         return Drawn({"constant " + " and ".join(f"{constant:g}" for constant in constants)})
     stds = [float(value.std()) for value in values]
-    family = _family(values, stds)
+    families = _families(values, stds)
     rules = {
         f"{rule} {family}".replace("torch uniform", "torch")
         for rule, std in STDS.items()
+        for family in families
         if fans and all(_near(found, std(*fan), value) for found, fan, value in zip(stds, fans, values, strict=True))
     }
     if rules:
         return Drawn(rules)
     mean = sum(stds) / len(stds)
     if all(_near(found, mean, value) for found, value in zip(stds, values, strict=True)):
-        return Drawn({f"{family} {number:g}" for number in _two_digits(mean, _slack(values))})
-    return Drawn({f"{family} {min(stds):.2g} to {max(stds):.2g}"})
+        numbers = _two_digits(mean, _slack(values))
+        return Drawn({f"{family} {number:g}" for family in families for number in numbers})
+    return Drawn({f"{family} {min(stds):.2g} to {max(stds):.2g}" for family in families})
 
 
 def fans_of(weight: Tensor) -> tuple[int, int]:
@@ -75,8 +77,10 @@ def _two_digits(mean: float, slack: float) -> list[float]:
     return [nearest, *near]
 
 
-def _family(values: Sequence[Tensor], stds: Sequence[float]) -> str:
-    most = max(range(len(values)), key=lambda place: values[place].numel())
+def _families(values: Sequence[Tensor], stds: Sequence[float]) -> list[str]:
+    """Distributions that the largest value may come from; few numbers leave several."""
+    most = max(range(len(values)), key=lambda index: values[index].numel())
     ratio = float(values[most].abs().max() / torch.tensor(stds[most]))
-    near = [name for name, (low, high) in FAMILIES.items() if low <= ratio <= high]
-    return near[0] if near else f"(largest {ratio:.2f} deviations)"
+    slack = _slack([values[most]]) / 2
+    near = [name for name, (low, high) in FAMILIES.items() if low * (1 - slack) <= ratio <= high * (1 + slack)]
+    return near or [f"(largest {ratio:.2f} deviations)"]

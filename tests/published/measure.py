@@ -42,6 +42,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raysl.config.dump import leaves, plain, to_dict
+from raysl.methods.method import Method
 from raysl.nn.backbones.attention import Attention, LayerScale
 from raysl.nn.backbones.blocks import BasicBlock, Bottleneck
 from raysl.nn.backbones.vit import PatchEmbed
@@ -145,7 +146,7 @@ def _kinds_where(named: list[tuple[str, str, dict[str, Any]]], holds: Callable[[
 def _layers(recipe: Recipe) -> dict[str, Any]:
     method = recipe.method
     facts: dict[str, Any] = {}
-    for part, module in _heads(recipe):
+    for part, module in _heads(method):
         facts[f"layers.{part}"] = [text for layer in module.modules() for text in _layer(layer)]
     has_norm = any(isinstance(module, _BatchNorm) for module in method.modules())
     facts["batch_norm"] = ("sync" if recipe.config.train.sync_bn else "local") if has_norm else "none"
@@ -160,10 +161,12 @@ def _layers(recipe: Recipe) -> dict[str, Any]:
     return facts
 
 
-def _heads(recipe: Recipe) -> list[tuple[str, nn.Module]]:
-    apart = (recipe.method.backbone,)
-    children = recipe.method.named_children()
-    return [(name, child) for name, child in children if child not in apart and not isinstance(child, Teacher)]
+def _heads(method: Method) -> list[tuple[str, nn.Module]]:
+    return [
+        (name, child)
+        for name, child in method.named_children()
+        if child is not method.backbone and not isinstance(child, Teacher)
+    ]
 
 
 def _layer(layer: nn.Module) -> list[str]:
@@ -181,12 +184,13 @@ def _layer(layer: nn.Module) -> list[str]:
 
 
 def _initial(recipe: Recipe) -> dict[str, Any]:
-    backbone = recipe.method.backbone
+    method, backbone = recipe.drawn, recipe.drawn.backbone
     facts: dict[str, Any] = {}
     patches = [module.proj for module in backbone.modules() if isinstance(module, PatchEmbed)]
-    attention = [module.qkv for module in backbone.modules() if isinstance(module, Attention)]
-    apart = {id(module) for module in (*patches, *attention)}
-    layers = [module for module in backbone.modules() if id(module) not in apart]
+    attention = [module.qkv for module in recipe.blocks.modules() if isinstance(module, Attention)]
+    embeds = [module.proj for module in recipe.blocks.modules() if isinstance(module, PatchEmbed)]
+    apart = {id(module) for module in (*embeds, *attention)}
+    layers = [module for module in recipe.blocks.modules() if id(module) not in apart]
     facts |= _drawn_layers("init.patch_embed", patches)
     facts |= _drawn_layers("init.qkv", attention)
     if attention:
@@ -202,13 +206,13 @@ def _initial(recipe: Recipe) -> dict[str, Any]:
     scales = [module.gamma.detach().mean().item() for module in backbone.modules() if isinstance(module, LayerScale)]
     if scales:
         facts["init.layer_scale"] = scales
-    for part, head in _heads(recipe):
+    for part, head in _heads(method):
         linear = [layer for layer in head.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
         facts |= _drawn_layers(f"init.{part}", linear)
         for name, parameter in head.named_parameters(recurse=False):
             if not isinstance(head, nn.Linear):
                 facts[f"init.{part}.{name}"] = drawn([parameter])
-    for name, parameter in recipe.method.named_parameters(recurse=False):
+    for name, parameter in method.named_parameters(recurse=False):
         facts[f"init.{name}"] = drawn([parameter])
     return facts
 

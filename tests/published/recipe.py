@@ -62,13 +62,41 @@ class Recipe:
 
     @cached_property
     def state(self) -> TrainState:
-        """Networks of their real size with initial weights, and the optimizer; a memory bank is shorter."""
-        config = load_config(self.name, ["data.path=/images", *self.build])
-        return TrainState.create(Setup.of(config, max(8192, config.train.batch_size), 1000))
+        """Networks of their real size, those of a ViT without values, and the optimizer; a memory bank is shorter."""
+        if not self.is_vit:
+            return TrainState.create(self._setup())
+        with torch.device("meta"):
+            return TrainState.create(self._setup(), "meta")
+
+    @property
+    def is_vit(self) -> bool:
+        """Whether the backbone is a ViT, whose hundreds of millions of weights take seconds to draw."""
+        return self.config.backbone.name == "vit"
 
     @property
     def method(self) -> Method:
         return self.state.method
+
+    @cached_property
+    def drawn(self) -> Method:
+        """The method with initial weights; of a ViT two blocks are enough."""
+        if not self.is_vit:
+            return self.method
+        words = ["method.num_layers=2"] if self.config.method.name == "data2vec" else []
+        return TrainState.create(self._setup("backbone.depth=2", *words)).method
+
+    @cached_property
+    def blocks(self) -> nn.Module:
+        """All blocks of the backbone with initial weights; those of a ViT are narrow ones, drawn by the same rules."""
+        if not self.is_vit:
+            return self.method.backbone
+        config = load_config(self.name, ["data.path=/images", *self.build, "backbone.width=192", "backbone.heads=3"])
+        torch.manual_seed(config.seed)
+        return Classes.of(config).backbone(config.backbone)
+
+    def _setup(self, *words: str) -> Setup:
+        config = load_config(self.name, ["data.path=/images", *self.build, *words])
+        return Setup.of(config, max(8192, config.train.batch_size), 1000)
 
     @property
     def points(self) -> list[Step]:
