@@ -14,7 +14,7 @@ from typing import Any
 
 from perf.numbers import machine, medians, seconds_line
 from raysl.errors import ConfigError, RunFailed
-from raysl.process.proc import PROC, command_of, descendants
+from raysl.process.proc import PROC, command_line, descendants
 from raysl.train.files import STARTUP_FILE
 
 log = logging.getLogger("raysl")
@@ -122,7 +122,7 @@ def _first_step(run: Path) -> float:
 
 
 def _worker(process: "subprocess.Popen[bytes]") -> int:
-    workers = [pid for pid in descendants(process.pid) if "RayTrainWorker" in command_of(pid)]
+    workers = [pid for pid in descendants(process.pid) if "RayTrainWorker" in command_line(pid)]
     if not workers:
         raise RunFailed("no training worker of the run is alive")
     return workers[-1]

@@ -162,12 +162,12 @@ def newest(uri: str, names: Collection[str] = (BACKBONE_FILE,)) -> str:
     if folder.exists(META_FILE):
         verify(folder, names)
         return folder.uri
-    found = newest_whole(folder, names)
-    for reason in found.passed_over:
+    checkpoint = newest_whole(folder, names)
+    for reason in checkpoint.passed_over:
         log.warning("passed over %s", reason)
-    if found.name is None:
+    if checkpoint.name is None:
         raise ConfigError(f"no checkpoint at {folder.uri!r}; give the folder of a checkpoint or of a run that has one")
-    return folder.uri_of(found.name)
+    return folder.uri_of(checkpoint.name)
 
 
 @contextmanager

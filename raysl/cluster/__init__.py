@@ -1,1 +1,1 @@
-"""A Ray cluster: connecting to one, and who gets which share of it."""
+"""A Ray cluster: connecting to one, and the shares of its users."""

@@ -171,7 +171,7 @@ def share_cluster(trials: int) -> None:
     _trials = trials
 
 
-def gpus_of(train: TrainConfig) -> float:
+def count_gpus(train: TrainConfig) -> float:
     """Return the GPUs that the workers of a run hold; 0 on CPUs, and without a connection to a cluster."""
     if not ray.is_initialized():
         return 0.0

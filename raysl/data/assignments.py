@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raysl.errors import ConfigError
-from raysl.storage.addresses import cut, open_uri, telling
+from raysl.storage.addresses import cut, open_uri, storage_errors
 from raysl.storage.folder import Folder
 
 _NOTE = b"raysl"
@@ -76,7 +76,7 @@ def read_assignments(uri: str) -> Assignments:
         ConfigError: if the file is missing or of another kind.
     """
     system, path = open_uri(uri)
-    with telling("read", uri), system.open_input_file(path) as file:
+    with storage_errors("read", uri), system.open_input_file(path) as file:
         table = pq.ParquetFile(file).read()  # not read_table: with torch loaded, its threads may abort at exit
     note = json.loads((table.schema.metadata or {}).get(_NOTE, b"{}"))
     if "num_clusters" not in note or {"index", "cluster"} - set(table.column_names):

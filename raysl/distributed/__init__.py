@@ -28,7 +28,7 @@ from raysl.distributed.sharding import load_optimizer_state as load_optimizer_st
 from raysl.distributed.sharding import local as local
 from raysl.distributed.sharding import optimizer_state as optimizer_state
 from raysl.distributed.sharding import shard as shard
-from raysl.distributed.sharding import shared_as as shared_as
+from raysl.distributed.sharding import shard_like as shard_like
 from raysl.distributed.sharding import shared_optimizer as shared_optimizer
 from raysl.distributed.sharding import whole as whole
 from raysl.distributed.sharding import without_exchange as without_exchange

@@ -2,7 +2,7 @@
 
 By torch's FSDP2 (`fully_shard`; Zhao et al. 2023, arXiv 2304.11277) and ZeroRedundancyOptimizer (stage 1 of ZeRO,
 Rajbhandari et al. 2020, arXiv 1910.02054). `whole` assembles tensors for a checkpoint, which has no shards, and
-`shared_as` shards them again, over any number of ranks.
+`shard_like` shards them again, over any number of ranks.
 """
 
 import sys
@@ -113,7 +113,7 @@ def _whole(tree: Any, on_all: bool) -> Any:
     return tree
 
 
-def shared_as(module: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
+def shard_like(module: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
     """Shard the tensors of a whole state dict as those of the module are, and return this rank's shards."""
     if not is_sharded(module):
         return state

@@ -58,7 +58,7 @@ def descendants(pid: int) -> list[int]:
     return family[1:]
 
 
-def command_of(pid: int) -> str:
+def command_line(pid: int) -> str:
     """Return the command line of a process, which it may have changed; empty if it has ended."""
     try:
         return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()

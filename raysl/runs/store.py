@@ -18,7 +18,7 @@ from raysl.checkpoint.files import remove_old, upload, write_local
 from raysl.errors import ConfigError, StorageError
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.owner import Owner, OwnerFiles
-from raysl.storage.reads import reason_of
+from raysl.storage.reads import short_reason
 from raysl.train.disk import Disk
 from raysl.train.reporter import Save
 
@@ -94,7 +94,7 @@ class LocalStore(Store):
             self.on_saved(name)
             remove_old(self.folder, name, self.keep)
         except (OSError, ConfigError) as error:
-            raise StorageError(f"cannot write {self.folder.uri_of(name)!r}: {reason_of(error)}") from error
+            raise StorageError(f"cannot write {self.folder.uri_of(name)!r}: {short_reason(error)}") from error
 
 
 class RemoteStore(Store):
@@ -146,7 +146,7 @@ class RemoteStore(Store):
             save(draft)
         except OSError as error:
             shutil.rmtree(draft, ignore_errors=True)
-            self._unstored = StorageError(f"cannot write {name} to {draft}: {reason_of(error)}")
+            self._unstored = StorageError(f"cannot write {name} to {draft}: {short_reason(error)}")
             if self.disk.is_full(draft.parent, error):
                 return
             self.tell(f"{self._unstored}; training goes on without it")

@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.redact import without_hidden
-from raysl.storage.reads import CHECK, LASTING, ROOM, check_server, file_errors, full_disk, reason_of
+from raysl.storage.reads import CHECK, LASTING, ROOM, check_server, file_errors, full_disk, short_reason
 
 GCS_RETRY_S = 20  # the client's default is a silent quarter of an hour
 
@@ -70,7 +70,7 @@ def open_uri(uri: str) -> tuple[fs.FileSystem, str]:
 
 @lru_cache(maxsize=64)
 def _open_remote(uri: str) -> tuple[fs.FileSystem, str]:
-    with telling("open", uri):
+    with storage_errors("open", uri):
         try:
             system, path = fs.FileSystem.from_uri(_bounded(uri))
         except pa.ArrowInvalid:
@@ -93,23 +93,23 @@ def _open_fsspec(uri: str) -> tuple[fs.FileSystem, str]:
     return fs.PyFileSystem(fs.FSSpecHandler(system)), path
 
 
-def info_of(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:
+def stat_uri(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:
     """Return the file system of a local path or a URI, and the kind and size of what is there.
 
     Raises:
         ConfigError: if it cannot be reached.
     """
     system, path = open_uri(uri)
-    return system, info_at(system, path, uri)
+    return system, stat_path(system, path, uri)
 
 
-def info_at(system: fs.FileSystem, path: str, uri: str) -> fs.FileInfo:
+def stat_path(system: fs.FileSystem, path: str, uri: str) -> fs.FileInfo:
     """Return kind and size of what is at a path; a website that does not answer is an error, not a missing file.
 
     Raises:
         ConfigError: if it cannot be reached.
     """
-    with telling("read", uri):
+    with storage_errors("read", uri):
         info = system.get_file_info(path)
         if info.type == fs.FileType.NotFound:
             try:
@@ -120,7 +120,7 @@ def info_at(system: fs.FileSystem, path: str, uri: str) -> fs.FileInfo:
 
 
 @contextmanager
-def telling(what: str, uri: str) -> Iterator[None]:
+def storage_errors(what: str, uri: str) -> Iterator[None]:
     """Turn errors of a file system into messages for the user.
 
     Args:
@@ -139,7 +139,7 @@ def telling(what: str, uri: str) -> Iterator[None]:
         may_pass = isinstance(error, file_errors()) and not isinstance(error, LASTING)
         kind = StorageError if may_pass else ConfigError
         advice = ROOM if full_disk(error) else CHECK
-        raise kind(f"cannot {what} {uri!r}: {reason_of(error)}; {advice}") from error
+        raise kind(f"cannot {what} {uri!r}: {short_reason(error)}; {advice}") from error
 
 
 def _is_uri(uri: str) -> bool:

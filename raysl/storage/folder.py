@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from raysl.errors import RunFailed, StorageError
-from raysl.storage.addresses import absolute, join, open_uri, split_query, telling
+from raysl.storage.addresses import absolute, join, open_uri, split_query, storage_errors
 from raysl.storage.reads import file_errors, full_disk, retrying
 
 log = logging.getLogger("raysl")
@@ -207,7 +207,7 @@ class Folder:
     def _do(self, what: str, name: str, action: Callable[[str], T]) -> T:
         """Call `action` with the path of `name`, a few times if a remote storage fails."""
         path, uri = (f"{self.path}/{name}", self.uri_of(name)) if name else (self.path, self.uri)
-        with telling(what, uri):
+        with storage_errors(what, uri):
             if self.is_local:
                 return action(path)
             try:

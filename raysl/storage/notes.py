@@ -10,7 +10,7 @@ from typing import Any
 from fsspec import AbstractFileSystem
 from pyarrow import fs
 
-from raysl.storage.addresses import telling
+from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import Folder
 from raysl.storage.reads import fsspec_client
 
@@ -39,12 +39,12 @@ class Notes:
 
     def create(self, name: str, content: bytes) -> bool:
         """Create a file unless there is one, as `create_new`."""
-        with telling("write", self.folder.uri_of(name)):
+        with storage_errors("write", self.folder.uri_of(name)):
             return create_new(self.system, f"{self.folder.path}/{name}", content)
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file; None where there is none."""
-        with telling("read", self.folder.uri_of(name)):
+        with storage_errors("read", self.folder.uri_of(name)):
             try:
                 with self.system.open_input_stream(f"{self.folder.path}/{name}") as stream:
                     return bytes(stream.read())
@@ -54,12 +54,12 @@ class Notes:
     def write(self, name: str, content: bytes) -> None:
         """Write a file, or write it anew."""
         path = f"{self.folder.path}/{name}"
-        with telling("write", self.folder.uri_of(name)), self.system.open_output_stream(path) as stream:
+        with storage_errors("write", self.folder.uri_of(name)), self.system.open_output_stream(path) as stream:
             stream.write(content)
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
-        with telling("delete", self.folder.uri_of(name)), suppress(FileNotFoundError):
+        with storage_errors("delete", self.folder.uri_of(name)), suppress(FileNotFoundError):
             self.system.delete_file(f"{self.folder.path}/{name}")
 
 

@@ -31,7 +31,7 @@ from pathlib import Path
 from raysl.errors import ConfigError, RunFailed, RunInUse
 from raysl.process.proc import ProcessIdentity
 from raysl.process.signals import end_at_once
-from raysl.storage.addresses import telling
+from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import Folder
 from raysl.storage.notes import Notes, Unconditional
 
@@ -124,7 +124,7 @@ def own_local(folder: Folder) -> Iterator[None]:
         RunInUse: if another process owns it.
     """
     path, uri = Path(folder.path) / ".lock", folder.uri_of(".lock")
-    with telling("write", uri):
+    with storage_errors("write", uri):
         opened = path.open("a+")
     with opened as file:
         try:
@@ -132,7 +132,7 @@ def own_local(folder: Folder) -> Iterator[None]:
         except OSError as error:
             file.seek(0)
             raise _in_use(folder, file.read().strip() or "another process") from error
-        with telling("write", uri):
+        with storage_errors("write", uri):
             os.ftruncate(file.fileno(), 0)
             # unbuffered: a buffer that a full disk has refused would be written again at the end
             os.write(file.fileno(), str(Owner(0)).encode())

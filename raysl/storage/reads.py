@@ -50,14 +50,16 @@ def retrying(read: Callable[[], T], what: str, uri: str, sleep: Callable[[float]
             if not _may_pass(error):
                 raise
             if number == 0:
-                log.warning("cannot %s %r: %s; trying again, %d times at most", what, uri, reason_of(error), TRIES - 1)
+                log.warning(
+                    "cannot %s %r: %s; trying again, %d times at most", what, uri, short_reason(error), TRIES - 1
+                )
         sleep(FIRST_WAIT_S * 2**number)
     try:
         return read()
     except file_errors() as error:
         if not _may_pass(error):
             raise
-        raise RunFailed(f"cannot {what} {uri!r} after {TRIES} tries: {reason_of(error)}; {CHECK}") from error
+        raise RunFailed(f"cannot {what} {uri!r} after {TRIES} tries: {short_reason(error)}; {CHECK}") from error
 
 
 def read_file(system: fs.FileSystem, path: str) -> bytes:
@@ -174,7 +176,7 @@ def _http_errors(name: str) -> tuple[type[Exception], ...]:
     return () if client is None else (vars(client)[name],)
 
 
-def reason_of(error: Exception) -> str:
+def short_reason(error: Exception) -> str:
     """Return the first line of an error's message, at most 300 characters of it."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return reason if len(reason) <= 300 else f"{reason[:300]} ..."

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from raysl.cluster.connection import gpus_of
+from raysl.cluster.connection import count_gpus
 from raysl.config.schema import RunConfig
 from raysl.data.stream.loader import LocalBatches
 from raysl.methods.method import Method, StepOutput
@@ -43,7 +43,7 @@ class _Timed(Callback):
 
 def is_like_here(config: RunConfig) -> bool:
     """Whether trials train on this machine's CPUs, as a few steps in this process would."""
-    is_elsewhere = os.environ.get("RAY_ADDRESS") or gpus_of(config.train)
+    is_elsewhere = os.environ.get("RAY_ADDRESS") or count_gpus(config.train)
     return not is_elsewhere and config.train.device != "cuda" and not torch.cuda.is_available()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from raysl.benchmarks.suite.evaluate import Report, benchmark
 from raysl.checkpoint.files import newest_whole
-from raysl.cluster.connection import gpus_of
+from raysl.cluster.connection import count_gpus
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunInUse, Stopped, StorageError
 from raysl.pretraining import Result, pretrain
@@ -166,7 +166,7 @@ def _costs(lines: Sequence[dict[str, float]], seconds: float, config: RunConfig)
         costs["step_s"] = steps[len(steps) // 2]
     if sizes := [line["memory_gb"] for line in lines if "memory_gb" in line]:
         costs["memory_gb"] = max(sizes)
-    if gpus := gpus_of(config.train):
+    if gpus := count_gpus(config.train):
         costs["gpu_hours"] = round(seconds * gpus / 3600, 4)
     return costs
 

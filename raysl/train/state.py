@@ -208,10 +208,10 @@ class TrainState:
         check_resumable(meta, copy.uri, self.config)
         tensors = load_tensors(folder / STATE_FILE, self.device)
         try:
-            self.method.load_state_dict(dist.shared_as(self.method, tensors["method"]))
+            self.method.load_state_dict(dist.shard_like(self.method, tensors["method"]))
             dist.load_optimizer_state(self.optimizer, tensors["optimizer"])
             if self.average is not None:
-                self.average.load_state_dict(dist.shared_as(self.method, tensors["average"]))
+                self.average.load_state_dict(dist.shard_like(self.method, tensors["average"]))
         except (RuntimeError, ValueError, KeyError) as error:
             raise ConfigError(f"the checkpoint {folder} does not fit these settings: {error}") from error
         if self.scaler.is_enabled() and "scaler" in tensors:

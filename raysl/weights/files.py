@@ -19,7 +19,7 @@ from torch import nn
 
 from raysl.checkpoint.files import META_FILE, local_copy
 from raysl.errors import ConfigError
-from raysl.storage.addresses import absolute, cut, info_of
+from raysl.storage.addresses import absolute, cut, stat_uri
 from raysl.storage.folder import Folder
 
 TRUST = "If you trust the file, say trust_code=True, on the command line --trust-code"
@@ -35,7 +35,7 @@ def is_checkpoint(uri: str) -> bool:
     Raises:
         ConfigError: if nothing is there, or it is another folder.
     """
-    _, info = info_of(absolute(uri))
+    _, info = stat_uri(absolute(uri))
     if info.type == fs.FileType.NotFound:
         raise ConfigError(f"nothing is at {uri!r}; give a file of weights, or a run or checkpoint of raysl")
     if info.type != fs.FileType.Directory:

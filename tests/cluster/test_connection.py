@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from raysl.cluster import connection as cluster
-from raysl.cluster.connection import _print_less, connect, gpus_of
+from raysl.cluster.connection import _print_less, connect, count_gpus
 from raysl.cluster.resources import Resources
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError, RunFailed
@@ -73,12 +73,12 @@ def test_ray_that_does_not_start_is_told_in_a_line(monkeypatch: pytest.MonkeyPat
 
 def test_hours_of_gpus_are_those_of_the_shares_that_workers_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    assert gpus_of(TrainConfig(device="cuda")) == 0, "nobody knows"
+    assert count_gpus(TrainConfig(device="cuda")) == 0, "nobody knows"
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(cluster, "cluster_resources", lambda: Resources(16, 4))
-    assert gpus_of(TrainConfig(workers=2)) == 2, "auto takes those that are there"
-    assert gpus_of(TrainConfig(gpus_per_worker=0.25)) == 0.25
-    assert gpus_of(TrainConfig(device="cpu")) == 0
+    assert count_gpus(TrainConfig(workers=2)) == 2, "auto takes those that are there"
+    assert count_gpus(TrainConfig(gpus_per_worker=0.25)) == 0.25
+    assert count_gpus(TrainConfig(device="cpu")) == 0
     monkeypatch.setattr(cluster, "cluster_resources", lambda: Resources(2, 0))
-    assert gpus_of(TrainConfig(workers=4)) == 0, "also of what does not fit"
-    assert gpus_of(TrainConfig(device="cuda")) == 1
+    assert count_gpus(TrainConfig(workers=4)) == 0, "also of what does not fit"
+    assert count_gpus(TrainConfig(device="cuda")) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from perf.recovery import measure_recovery, recovery_table
 from raysl.errors import ConfigError, RunFailed
-from raysl.process.proc import command_of, descendants
+from raysl.process.proc import command_line, descendants
 
 
 @pytest.mark.cluster
@@ -39,11 +39,11 @@ def test_the_family_of_a_process_is_all_that_it_started() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         (grandchild,) = descendants(process.pid)
-        assert "input()" in command_of(grandchild)
+        assert "input()" in command_line(grandchild)
         assert {process.pid, grandchild} <= set(descendants(os.getpid()))
         process.communicate(b"\n")
     assert descendants(process.pid) == []
-    assert command_of(process.pid) == ""
+    assert command_line(process.pid) == ""
 
 
 @pytest.mark.slow

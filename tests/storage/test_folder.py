@@ -14,7 +14,7 @@ from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.runs.folder import RunFolder
-from raysl.storage.addresses import absolute, cut, info_of, join, open_uri, telling
+from raysl.storage.addresses import absolute, cut, join, open_uri, stat_uri, storage_errors
 from raysl.storage.folder import Folder
 from raysl.storage.reads import read_file, read_ranges, retrying
 
@@ -137,7 +137,7 @@ def test_a_relative_path_is_that_of_the_directory_one_is_in(tmp_path: Path, monk
 def test_a_closing_slash_changes_nothing(tmp_path: Path) -> None:
     fsspec.filesystem("memory").pipe("/slashes/file", b"")
     for uri in (f"{tmp_path}/", f"file://{tmp_path}/", "memory://slashes/"):
-        system, info = info_of(uri)
+        system, info = stat_uri(uri)
         assert info.type == fs.FileType.Directory
         assert not info.path.endswith("/")
         assert all("//" not in entry.path for entry in system.get_file_info(fs.FileSelector(info.path)))
@@ -272,7 +272,7 @@ def test_a_website_is_asked_again_only_where_it_may_change_its_mind(
     if message is None:
         assert read_file(system, path) == b"pixels"
     else:
-        with pytest.raises((ConfigError, RunFailed), match=message), telling("read", website):
+        with pytest.raises((ConfigError, RunFailed), match=message), storage_errors("read", website):
             read_file(system, path)
     assert Answers.num_gets == num_gets
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from raysl.benchmarks.benchmark import FEATURES, FeatureSet
 from raysl.benchmarks.features.store import ABOUT_FILE, Rows, Store, array_of
 from raysl.errors import ConfigError
-from raysl.storage.addresses import open_uri, telling
+from raysl.storage.addresses import open_uri, storage_errors
 from raysl.storage.folder import Folder
 
 MOST_IN_MEMORY = 1 << 30
@@ -101,7 +101,7 @@ def read_features(path: str) -> Features:
 
 def _read_file(path: str) -> Rows:
     system, inside = open_uri(path)
-    with telling("read", path), system.open_input_file(inside) as file:
+    with storage_errors("read", path), system.open_input_file(inside) as file:
         table = pq.ParquetFile(file).read()
     if missing := [name for name in ("features", "label", "index") if name not in table.column_names]:
         raise ConfigError(f"{path} has no column {missing[0]!r}; give what raysl extract has written")

@@ -8,7 +8,7 @@ from pyarrow import fs
 
 from raysl.config.locations import location_fields, places_in
 from raysl.data.sources.versions import version_at
-from raysl.storage.addresses import info_of, telling
+from raysl.storage.addresses import stat_uri, storage_errors
 
 
 def content_of(config: Any) -> dict[str, str]:
@@ -30,10 +30,10 @@ def digests_of(places: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _digest(uri: str) -> str:
-    system, info = info_of(uri)
+    system, info = stat_uri(uri)
     if info.type == fs.FileType.NotFound:
         return ""
-    with telling("read", uri):
+    with storage_errors("read", uri):
         is_folder = info.type == fs.FileType.Directory
         files = system.get_file_info(fs.FileSelector(info.path, recursive=True)) if is_folder else [info]
         lines = sorted(

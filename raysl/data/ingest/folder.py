@@ -12,7 +12,7 @@ from pyarrow import fs
 from raysl.config.dump import plain, write_inline
 from raysl.config.schema import DataConfig
 from raysl.errors import ConfigError
-from raysl.storage.addresses import telling
+from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import PART, Folder
 from raysl.storage.reads import REMOTE_READS, read_file, read_ranges
 
@@ -136,7 +136,7 @@ def read_manifest(system: fs.FileSystem, folder: str) -> Json:
         ConfigError: if it is missing or cannot be read.
     """
     path = f"{folder}/{MANIFEST_FILE}"
-    with telling("read", path):
+    with storage_errors("read", path):
         try:
             manifest: Json = json.loads(read_file(system, path))
             if not all(file.keys() >= {"name", "bytes"} for file in files_of(manifest)):
@@ -177,13 +177,13 @@ def first_damaged(system: fs.FileSystem, folder: str, files: Sequence[Json], siz
 
 def footer_of(system: fs.FileSystem, path: str, num_bytes: int) -> tuple[int, str]:
     """Return the size of a Parquet file's footer in bytes, and its SHA-256."""
-    with telling("read", path):
+    with storage_errors("read", path):
         (tail,) = read_ranges(system, path, [num_bytes - _TAIL], [_TAIL])
     size = int.from_bytes(tail[:4], "little") + _TAIL
     return size, _footer_sha256(system, path, num_bytes, size)
 
 
 def _footer_sha256(system: fs.FileSystem, path: str, num_bytes: int, size: int) -> str:
-    with telling("read", path):
+    with storage_errors("read", path):
         (footer,) = read_ranges(system, path, [num_bytes - size], [size])
     return hashlib.sha256(footer).hexdigest()

@@ -23,7 +23,7 @@ from raysl.data.source import Split
 from raysl.data.sources.parquet_columns import CLASSES_KEY
 from raysl.errors import RunFailed
 from raysl.hashing import Int64s
-from raysl.storage.addresses import telling
+from raysl.storage.addresses import storage_errors
 from raysl.storage.folder import PART, Folder
 
 RECORDS = ".ingest"  # folder with a record of each complete file
@@ -108,7 +108,7 @@ class ShardWriter:
                 table = self._table(split, index, sink.schema, corrupt)
                 rows += len(table)
                 sink.add(table)
-        with telling("write", folder.uri_of(name)):
+        with storage_errors("write", folder.uri_of(name)):
             folder.system.move(f"{folder.path}/{unfinished}", f"{folder.path}/{name}")
         footer_bytes, footer_sha256 = footer_of(folder.system, f"{folder.path}/{name}", sink.num_bytes)
         return Shard(name, rows, sink.num_bytes, sink.digest.hexdigest(), corrupt, footer_bytes, footer_sha256)
@@ -144,7 +144,7 @@ class _Sink:
         self.schema = schema
         self.digest = hashlib.sha256()
         self.num_bytes = 0
-        with telling("write", self.uri):
+        with storage_errors("write", self.uri):
             self.stream = folder.system.open_output_stream(f"{folder.path}/{name}")
         self.writer = pq.ParquetWriter(
             _Tee(self.stream, self.digest),
@@ -156,14 +156,14 @@ class _Sink:
 
     def add(self, table: pa.Table) -> None:
         if len(table):
-            with telling("write", self.uri):
+            with storage_errors("write", self.uri):
                 self.writer.write_table(table, row_group_size=len(table))
 
     def __enter__(self) -> "_Sink":
         return self
 
     def __exit__(self, *_: object) -> None:
-        with telling("write", self.uri):
+        with storage_errors("write", self.uri):
             self.writer.close()
             self.num_bytes = int(self.stream.tell())
             self.stream.close()
@@ -193,7 +193,7 @@ def _read_back(folder: Folder, shard: Shard, part: SplitPart) -> None:
     uri = folder.uri_of(shard.name)
     if _sha256(folder, shard.name) != shard.sha256:
         raise RunFailed(f"{uri} reads back with other bytes than were written; check the storage, then start again")
-    with telling("read", uri), folder.system.open_input_file(f"{folder.path}/{shard.name}") as file:
+    with storage_errors("read", uri), folder.system.open_input_file(f"{folder.path}/{shard.name}") as file:
         rows = pq.ParquetFile(file).read(columns=["index"])["index"].to_numpy()
     left_out = [index for index, _, _ in shard.corrupt]
     expected = np.setdiff1d(np.arange(part.first, part.end), left_out)
@@ -209,7 +209,7 @@ def _sha256(folder: Folder, name: str) -> str:
 
 
 def _chunks(system: fs.FileSystem, path: str, uri: str) -> Iterator[bytes]:
-    with telling("read", uri), system.open_input_stream(path) as stream:
+    with storage_errors("read", uri), system.open_input_stream(path) as stream:
         while chunk := stream.read(CHUNK_BYTES):
             yield chunk
 

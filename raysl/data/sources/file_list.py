@@ -20,7 +20,7 @@ from raysl.data.sources.lists import read_image_list, read_labels
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
 from raysl.redact import bare_uri, without_hidden
-from raysl.storage.addresses import cut, info_at, join, open_uri, telling
+from raysl.storage.addresses import cut, join, open_uri, stat_path, storage_errors
 
 WEB = ("http://", "https://")
 
@@ -152,10 +152,10 @@ def _check_some(files: Paths, uri: str) -> None:
     """Refuse a list if its first, middle and last image are all missing: its root is probably wrong."""
     some = [files[number] for number in sorted({0, len(files) // 2, len(files) - 1})]
     for path in some:
-        with telling("read", path):
+        with storage_errors("read", path):
             system, inner = _resolve(path)
         is_local = isinstance(system, fs.LocalFileSystem)
-        if os.path.isfile(inner) if is_local else info_at(system, inner, path).type == fs.FileType.File:
+        if os.path.isfile(inner) if is_local else stat_path(system, inner, path).type == fs.FileType.File:
             return
     raise ConfigError(
         f"no file {some[0]!r}, which {uri} lists; set data.root= or data.replace_prefix= to where its images are"

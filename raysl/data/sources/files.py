@@ -14,7 +14,7 @@ from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.storage.addresses import info_of, open_uri, telling
+from raysl.storage.addresses import open_uri, stat_uri, storage_errors
 from raysl.storage.reads import REMOTE_READS, read_file
 
 
@@ -96,7 +96,7 @@ def read_if_there(system: fs.FileSystem, path: str) -> bytes | Missing:
         ConfigError: if a remote storage denies access, which probably concerns all files.
         RunFailed: if a network keeps failing.
     """
-    with telling("read", path):
+    with storage_errors("read", path):
         try:
             return read_file(system, path)
         except (FileNotFoundError, NotADirectoryError):
@@ -120,7 +120,7 @@ def check_present(uri: str, files: Sequence[str], listed_in: str) -> list[File]:
     Raises:
         ConfigError: with the number of missing files and the first of them.
     """
-    _, info = info_of(uri)
+    _, info = stat_uri(uri)
     if info.type != fs.FileType.Directory:
         raise ConfigError(
             f"no folder {uri!r} with the images that {listed_in} lists; give data.path= the whole dataset"

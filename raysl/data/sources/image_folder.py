@@ -26,7 +26,7 @@ from raysl.data.sources.listing import (
 )
 from raysl.data.sources.part_names import HELD_OUT, group_by_part, held_out_notes, parse_part_name
 from raysl.errors import ConfigError
-from raysl.storage.addresses import info_of, join
+from raysl.storage.addresses import join, stat_uri
 
 
 class ImageFolder(Source):
@@ -103,7 +103,7 @@ class ImageFolder(Source):
 
 
 def _check_folder(uri: str) -> None:
-    if info_of(uri)[1].type != fs.FileType.Directory:
+    if stat_uri(uri)[1].type != fs.FileType.Directory:
         raise ConfigError(f"no folder {uri!r}; give data.path= a folder of images")
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from pyarrow import fs
 
-from raysl.storage.addresses import info_of, telling
+from raysl.storage.addresses import stat_uri, storage_errors
 
 _SHOWN = 3
 _NOWHERE = (errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
@@ -78,8 +78,8 @@ def list_files(uri: str) -> Listing:
     Raises:
         ConfigError: if it cannot be read.
     """
-    system, info = info_of(uri)
-    with telling("read", uri):
+    system, info = stat_uri(uri)
+    with storage_errors("read", uri):
         if isinstance(system, fs.LocalFileSystem):
             return _walk(info.path)
         entries = system.get_file_info(fs.FileSelector(info.path, recursive=True))
@@ -94,8 +94,8 @@ def list_folder_files(uri: str) -> dict[str, File]:
     Raises:
         ConfigError: if it cannot be read.
     """
-    system, info = info_of(uri)
-    with telling("read", uri):
+    system, info = stat_uri(uri)
+    with storage_errors("read", uri):
         if isinstance(system, fs.LocalFileSystem):
             return {name: _file(name, status) for name, status in _statuses(info.path, []) if S_ISREG(status.st_mode)}
         entries = system.get_file_info(fs.FileSelector(info.path))
@@ -109,8 +109,8 @@ def list_folders(uri: str) -> list[str]:
     Raises:
         ConfigError: if it cannot be read.
     """
-    system, info = info_of(uri)
-    with telling("read", uri):
+    system, info = stat_uri(uri)
+    with storage_errors("read", uri):
         if isinstance(system, fs.LocalFileSystem):
             with os.scandir(info.path) as entries:
                 names = [entry.name for entry in entries if entry.is_dir()]

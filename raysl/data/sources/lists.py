@@ -14,7 +14,7 @@ from pyarrow import fs
 from raysl.data.sources.class_names import LABELS, check_numbers, parse_labels
 from raysl.data.sources.listing import IMAGES, is_image
 from raysl.errors import ConfigError
-from raysl.storage.addresses import cut, info_of, telling
+from raysl.storage.addresses import cut, stat_uri, storage_errors
 from raysl.storage.reads import read_file
 
 FORMATS = (".npy", ".txt", ".csv", ".jsonl")
@@ -43,7 +43,7 @@ def read_array(uri: str) -> np.ndarray:
     """
     system, info = _find(uri)
     is_local = isinstance(system, fs.LocalFileSystem)
-    with telling("read", uri):
+    with storage_errors("read", uri):
         source = info.path if is_local else io.BytesIO(read_file(system, info.path))
         try:
             array: np.ndarray = np.load(source, mmap_mode="r" if is_local else None, allow_pickle=False)
@@ -137,7 +137,7 @@ def _json_rows(uri: str) -> Iterable[tuple[int, dict[str, Any]]]:
 
 def _text(uri: str) -> str:
     system, info = _find(uri)
-    with telling("read", uri):
+    with storage_errors("read", uri):
         content = read_file(system, info.path)
     try:
         return content.decode("utf-8-sig")
@@ -146,7 +146,7 @@ def _text(uri: str) -> str:
 
 
 def _find(uri: str) -> tuple[fs.FileSystem, fs.FileInfo]:
-    system, info = info_of(uri)
+    system, info = stat_uri(uri)
     if info.type != fs.FileType.File:
         raise ConfigError(f"no file {uri!r}; give a list that ends in {', '.join(FORMATS)}")
     return system, info

@@ -19,7 +19,7 @@ from raysl.data.sources.part_names import PartFiles, choose_files, held_out_note
 from raysl.data.sources.shards import check_names
 from raysl.data.sources.versions import read_versions
 from raysl.errors import ConfigError
-from raysl.storage.addresses import info_of, telling
+from raysl.storage.addresses import stat_uri, storage_errors
 from raysl.storage.reads import read_file
 
 
@@ -130,7 +130,7 @@ def list_parquet_files(uri: str) -> Files:
     Raises:
         ConfigError: if there are none, or they are of an unfinished ingest.
     """
-    system, info = info_of(uri)
+    system, info = stat_uri(uri)
     if info.type == fs.FileType.File:
         return Files(
             {info.path.rpartition("/")[2]: info.path}, (), _find_versions(system, {info.path: info.mtime_ns}, {})
@@ -195,7 +195,7 @@ def _read_manifests(system: fs.FileSystem, root: str, sizes: Mapping[str, int | 
         if name != PLAN_FILE:
             continue
         manifest = f"{root}/{folder}{MANIFEST_FILE}"
-        with telling("read", manifest):
+        with storage_errors("read", manifest):
             splits = json.loads(read_file(system, manifest))["splits"].values()
         manifests[folder] = {
             f"{folder}{file['name']}": file.get("sha256", "") for split in splits for file in split["files"]

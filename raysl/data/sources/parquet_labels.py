@@ -13,7 +13,7 @@ from raysl.data.sources.class_names import check_numbers, check_range, class_nam
 from raysl.data.sources.parquet_columns import Range
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.storage.addresses import telling
+from raysl.storage.addresses import storage_errors
 from raysl.storage.reads import retrying
 
 READS = 8  # files at a time
@@ -134,6 +134,6 @@ def _read_labels(system: fs.FileSystem, path: str, column: str) -> np.ndarray:
         with system.open_input_file(path) as file:
             return pq.ParquetFile(file, pre_buffer=True).read(columns=[column])[column]
 
-    with telling("read", path):
+    with storage_errors("read", path):
         values = retrying(read, "read", path)
     return raw_labels(values, path)

@@ -29,7 +29,7 @@ from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s, hash_text
 from raysl.storage.addresses import open_uri
 from raysl.storage.cache import RecentlyUsed
-from raysl.storage.reads import reason_of, retrying
+from raysl.storage.reads import retrying, short_reason
 
 RANDOM_ACCESS_BYTES = 1 << 29  # a split up to this size stays in the memory of each process that reads it
 CACHE_BYTES = 1 << 30
@@ -232,7 +232,7 @@ class ParquetSplit(Split):
             table = retrying(lambda: self._row_group(path, group, columns), "read", group_name)
         except (OSError, pa.ArrowException) as error:
             raise RunFailed(
-                f"cannot read {group_name}: {reason_of(error)}; restore the file and start again"
+                f"cannot read {group_name}: {short_reason(error)}; restore the file and start again"
             ) from error
         if table.num_rows != self.unit_sizes[number] or table.column_names != list(columns):
             raise RunFailed(f"{group_name} changed while it was in use; start again")

@@ -19,7 +19,7 @@ from raysl.data.sources.listing import IMAGES, printable
 from raysl.data.sources.shards import Member, Shard, read_members
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s
-from raysl.storage.addresses import join, open_uri, telling
+from raysl.storage.addresses import join, open_uri, storage_errors
 from raysl.storage.folder import Folder
 from raysl.storage.reads import read_file
 
@@ -142,7 +142,7 @@ def _are_stored(shards: Sequence[Shard], folder: str | None) -> list[bool]:
     for uri in {uri for uri, _ in addresses}:
         system, root = open_uri(uri)
         names = [name for where, name in addresses if where == uri]
-        with telling("read", uri):
+        with storage_errors("read", uri):
             entries = system.get_file_info([f"{root}/{name}" for name in names])
         infos |= {(uri, name): info for name, info in zip(names, entries, strict=True)}
     return [_is_newer(infos[address], shard) for address, shard in zip(addresses, shards, strict=True)]
@@ -199,7 +199,7 @@ def _write(index: ShardIndex, shard: Shard, label_key: str | None, folder: str |
 
 def _scan(shard: Shard, label_key: str | None) -> ShardIndex:
     system, path = shard.locate()
-    with telling("read", path):
+    with storage_errors("read", path):
         is_local = isinstance(system, fs.LocalFileSystem)
         with system.open_input_file(path) if is_local else pa.BufferReader(read_file(system, path)) as file:
             return _index_tar(file, path, label_key)

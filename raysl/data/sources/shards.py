@@ -10,7 +10,7 @@ from pyarrow import fs
 
 from raysl.data.sources.listing import list_files, printable
 from raysl.errors import ConfigError
-from raysl.storage.addresses import cut, info_of, open_uri, telling
+from raysl.storage.addresses import cut, open_uri, stat_uri, storage_errors
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def find_shards(uri: str, ending: str) -> list[Shard]:
     """
     if "{" in uri:
         return _find_by_pattern(uri)
-    _, info = info_of(uri)
+    _, info = stat_uri(uri)
     if info.type == fs.FileType.File:
         return [Shard(*cut(uri), info.size, info.mtime_ns)]
     if info.type != fs.FileType.Directory:
@@ -75,7 +75,7 @@ def _find_by_pattern(uri: str) -> list[Shard]:
     shards: list[Shard] = []
     for folder, names in _group_by_folder(_expand(uri)).items():
         system, root = open_uri(folder)
-        with telling("read", folder):
+        with storage_errors("read", folder):
             infos = system.get_file_info([f"{root}/{name}" for name in names])
         missing = [name for name, info in zip(names, infos, strict=True) if info.type != fs.FileType.File]
         if missing:

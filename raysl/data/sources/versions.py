@@ -8,7 +8,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from raysl.storage.addresses import telling
+from raysl.storage.addresses import storage_errors
 from raysl.storage.reads import REMOTE_READS, fsspec_client, retrying
 
 MOST_ASKED = 10_000
@@ -62,7 +62,7 @@ def _versions_in(system: fs.FileSystem, paths: Sequence[str]) -> list[str | None
         return [_local(path) for path in paths]
     if len(paths) > MOST_ASKED:
         return [None] * len(paths)
-    with telling("read", paths[0]):
+    with storage_errors("read", paths[0]):
         if fsspec_client(system) is None:
             infos = retrying(lambda: system.get_file_info(list(paths)), "read", paths[0])
             return [version_at(system, info) for info in infos]

@@ -21,7 +21,7 @@ from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, by_unit
 from raysl.errors import ConfigError, RunFailed
 from raysl.hashing import Int64s
-from raysl.storage.addresses import telling
+from raysl.storage.addresses import storage_errors
 from raysl.storage.cache import RecentlyUsed
 from raysl.storage.reads import read_ranges
 
@@ -132,7 +132,7 @@ class _ShardsSplit(Split):
         for unit, positions in by_unit(self.starts, index):
             shard_index, rows = self._index(unit), index[positions] - self.starts[unit]
             system, path = self.shards[unit].locate()
-            with telling("read", path):
+            with storage_errors("read", path):
                 offsets, sizes = shard_index.offsets[rows].tolist(), shard_index.sizes[rows].tolist()
                 parts = read_ranges(system, path, offsets, sizes)
             for position, image in zip(positions.tolist(), parts, strict=True):

@@ -17,9 +17,9 @@ from raysl.train.callbacks.callback import Callback, Run
 class EarlyStop(Callback):
     """Finishes the run when a logged number has not improved for `patience`.
 
-    An improvement is larger than `min_delta`; NaN and infinity are none. The main rank's numbers count. The run then
-    counts as finished, with a checkpoint, and is measured; `train.extend=true` goes on with it for another `patience`.
-    The run ends at the first line that has the number after `patience` is over.
+    An improvement is larger than `min_delta`; NaN and infinity never count as one. Only the main rank's numbers count.
+    The run then counts as finished, with a checkpoint, and is measured; `train.extend=true` goes on with it for another
+    `patience`. The run ends at the first line that has the number after `patience` is over.
 
     Raises:
         RunFailed: if no line within `patience` has the number; the message lists the numbers of the last line.
