@@ -187,7 +187,11 @@ def _names(reports: Sequence[RunReport]) -> list[str]:
 
 
 def unique(names: Sequence[str]) -> list[str]:
-    """Return names without repetition: a repeated one gets a number."""
+    """Return names without repetition: a repeated one gets a number.
+
+    >>> unique(["a", "b", "a"])
+    ['a', 'b', 'a (2)']
+    """
     renamed: list[str] = []
     for name in names:
         turn, candidate = 1, name

@@ -1,4 +1,4 @@
-"""A page that shows what a method sees: a recipe's settings, and the views of some samples, epoch by epoch."""
+"""A page that shows the views of a method: a recipe's settings, and the views of some samples, epoch by epoch."""
 
 import inspect
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 @dataclass(frozen=True)
 class ViewRequest:
-    """What is asked for."""
+    """The views that a page shows."""
 
     name: str
     """Of the configuration."""
@@ -40,7 +40,7 @@ class ViewRequest:
 
 
 def requested(name: str, overrides: Sequence[str]) -> ViewRequest:
-    """The views of a configuration's method on its data.
+    """Return the views of a configuration's method on its data.
 
     Args:
         name: a packaged configuration or a .yaml file.
@@ -58,7 +58,7 @@ def requested(name: str, overrides: Sequence[str]) -> ViewRequest:
 
 
 def _setup(config: RunConfig, split: Split) -> Setup:
-    """The setup of a run over these images, be they ever so few: nothing is trained."""
+    """Return the setup of a run over these images, however few: nothing is trained."""
     batch_size = min(config.train.batch_size, split.num_samples)
     train = replace(config.train, batch_size=batch_size, workers=1)
     data = replace(config.data, lanes=None, drop_last=True)
@@ -103,7 +103,7 @@ def write_views(name: str, overrides: Sequence[str], path: Path, num: int = 6, n
 
 
 def views_page(request: ViewRequest, samples: Sequence[SampleViews]) -> str:
-    """The page as HTML text."""
+    """Return the page as HTML text."""
     zoom = _zoom(samples)
     facts = [
         f"<b>{escape(request.what)}</b>",
@@ -125,7 +125,7 @@ def views_page(request: ViewRequest, samples: Sequence[SampleViews]) -> str:
 
 
 def _zoom(samples: Sequence[SampleViews]) -> float:
-    """Pixels of the page for a pixel of a view, the same for all views: a whole number where they are small."""
+    """Return the page's pixels for a pixel of a view, the same for all: a whole number where views are small."""
     largest = max(
         view.picture.width for sample in samples for groups in sample.epochs for group in groups for view in group.views
     )
@@ -154,7 +154,7 @@ def _picture_notes(recipe: ViewRecipe, zoom: float) -> str:
 
 
 def _sample(sample: SampleViews, zoom: float) -> str:
-    """A row: the stored image, then the views of each epoch."""
+    """Return a row: the stored image, then the views of each epoch."""
     stored = "".join(_stored(image) for image in sample.stored)
     epochs = "".join(
         f'<div class="epoch"><h3>epoch {number}</h3><div class="groups">'
@@ -176,8 +176,8 @@ def _stored(image: StoredImage) -> str:
 
 
 def _group(group: GroupPictures, zoom: float) -> str:
-    """Views under the name of their group, in as many columns as fit, down to MIN_COLUMNS."""
-    views = "".join(_view(view, place + 1, group, zoom) for place, view in enumerate(group.views))
+    """Return views under the name of their group, in as many columns as fit, down to MIN_COLUMNS."""
+    views = "".join(_view(view, index + 1, group, zoom) for index, view in enumerate(group.views))
     num_columns = min(len(group.views), MIN_COLUMNS)
     width = num_columns * group.views[0].picture.width * zoom
     basis = f"calc(var(--zoom) * {width:.7g}px + {GAP * (num_columns - 1)}px)"
@@ -187,14 +187,14 @@ def _group(group: GroupPictures, zoom: float) -> str:
 
 
 def _view(view: ViewPicture, number: int, group: GroupPictures, zoom: float) -> str:
-    """One view over its number and what was drawn for it; the caption is as wide as the picture."""
+    """Return one view over its number and its random draws; the caption is as wide as the picture."""
     shown = _picture(view.picture, view.picture.width * zoom, f"{group.name}, view {number}")
     lines = "".join(f"<br>{escape(line)}" for line in view.caption)
     return f"<figure>{shown}<figcaption>view {number}{lines}</figcaption></figure>"
 
 
 def _picture(picture: Image.Image, width: float, alt: str) -> str:
-    """A picture of `width` pixels of the page, fewer on narrow screens; enlarged ones keep their pixels as squares."""
+    """Return a picture of `width` pixels of the page, fewer on narrow screens; enlarged pixels stay squares."""
     crisp = ' class="crisp"' if width > picture.width else ""
     style = f"width:calc(var(--zoom) * {width:.7g}px)"
     return f'<img{crisp} style="{style}" src="{data_uri(picture, PNG_LIMIT)}" alt="{escape(alt)}">'

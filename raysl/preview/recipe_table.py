@@ -18,7 +18,7 @@ ALWAYS_SHOWN = ("p", "brightness", "contrast", "saturation", "hue", "patch_size"
 
 
 def recipe_table(recipe: ViewRecipe) -> str:
-    """Rows of the views of each group; neighbours that are drawn alike share one."""
+    """Return a table of the views of each group; neighbours that are drawn alike share a row."""
     rows = []
     for name, views in recipe.groups.items():
         alike = [list(run) for _, run in groupby(views)]
@@ -33,12 +33,12 @@ def recipe_table(recipe: ViewRecipe) -> str:
 
 
 def _shape(num_images: int, size: int) -> str:
-    """What the method gets of a group."""
+    """Return the shape of a group."""
     return f"<code>[B, {num_images}, 3, {size}, {size}]</code>"
 
 
 def _view(view: View, first: int, num: int) -> str:
-    """The cells of `num` views that are drawn alike, the first of which has the number `first`."""
+    """Return the cells of `num` views that are drawn alike, counted from `first`."""
     numbers = f"view {first}" if num == 1 else f"views {first} to {first + num - 1}, alike"
     crop = _named(view.crop, [item.name for item in dataclasses.fields(view.crop)])
     chain = _chain(view.transforms)
@@ -54,7 +54,7 @@ def _view(view: View, first: int, num: int) -> str:
 
 
 def _chain(transforms: tuple[Transform, ...]) -> str:
-    """Transforms as a list; pointing at one shows all its settings."""
+    """Return transforms as a list; pointing at one shows all its settings."""
     items = "".join(
         f'<li title="{escape(repr(transform))}">{_named(transform, _departures(transform))}</li>'
         for transform in transforms
@@ -63,7 +63,7 @@ def _chain(transforms: tuple[Transform, ...]) -> str:
 
 
 def _departures(transform: Transform) -> list[str]:
-    """Names of the settings that are shown: ALWAYS_SHOWN, and what is not at its default."""
+    """Return the settings to show: ALWAYS_SHOWN, and those that are not at their default."""
     return [
         item.name
         for item in dataclasses.fields(transform)
@@ -76,13 +76,13 @@ def _default(field: "dataclasses.Field[object]") -> object:
 
 
 def _named(part: object, names: list[str]) -> str:
-    """A class's name and some of its settings."""
+    """Return a class's name and some of its settings."""
     settings = [escape(f"{name} {_spelled(getattr(part, name))}").replace(" ", "&nbsp;") for name in names]
     return f"<b>{type(part).__name__}</b> {', '.join(settings)}".rstrip()
 
 
 def _spelled(value: object) -> str:
-    """A setting in few letters: three digits, and a table of permutations as its length."""
+    """Return a setting in few letters: three digits, and a table of permutations as its length."""
     if isinstance(value, np.ndarray):
         return f"of {len(value):,} permutations"
     if isinstance(value, tuple):

@@ -21,7 +21,7 @@ from raysl.transforms.view_recipe import ViewRecipe
 
 log = logging.getLogger("raysl")
 
-CHOICE = 0x76696577  # what the key of the shown samples is for
+CHOICE = 0x76696577  # separates this draw from others with the same indices
 STRIPES = (225, 60)
 """Grey levels of the stripes over a masked patch."""
 VEIL = 0.82
@@ -50,7 +50,7 @@ class GroupPictures:
 
 @dataclass(frozen=True)
 class StoredImage:
-    """An image before anything is done to it."""
+    """An image as it is stored."""
 
     picture: Image.Image
     height: int
@@ -60,7 +60,7 @@ class StoredImage:
 
 @dataclass(frozen=True)
 class SampleViews:
-    """A sample and what becomes of it."""
+    """A sample and its views."""
 
     index: int
     label: str
@@ -71,7 +71,7 @@ class SampleViews:
 
 
 def sample_views(split: Split, recipe: ViewRecipe, seed: int, num: int, num_epochs: int) -> list[SampleViews]:
-    """The views of some samples, those that a run of this seed trains with.
+    """Return the views of some samples, the same that a run with this seed trains with.
 
     Args:
         split: where the images are.
@@ -94,16 +94,16 @@ def sample_views(split: Split, recipe: ViewRecipe, seed: int, num: int, num_epoc
     return [
         SampleViews(
             index=int(number),
-            label=_label(read.labels[place], split.classes),
-            stored=[_stored(pictures, place) for pictures in read.pictures],
-            epochs=[samples[place] for samples in epochs],
+            label=_label(read.labels[row], split.classes),
+            stored=[_stored(pictures, row) for pictures in read.pictures],
+            epochs=[samples[row] for samples in epochs],
         )
-        for place, number in enumerate(index)
+        for row, number in enumerate(index)
     ]
 
 
 def spread_samples(num_samples: int, num: int) -> Int64s:
-    """Places of `num` samples, at a hashed place in each of `num` equal parts of the dataset."""
+    """Return the indices of `num` samples, at a hashed position in each of `num` equal parts of the dataset."""
     num = min(num, num_samples)
     bounds = np.arange(num + 1) * num_samples // num
     widths = np.diff(bounds).astype(np.uint64)
@@ -113,24 +113,26 @@ def spread_samples(num_samples: int, num: int) -> Int64s:
 def _epoch(
     sources: Sequence[Pictures], recipe: ViewRecipe, index: Int64s, seed: int, epoch: int
 ) -> list[list[GroupPictures]]:
-    """The groups of each sample in one epoch."""
+    """Return the groups of each sample in one epoch."""
     samples: list[list[GroupPictures]] = [[] for _ in index]
     for source, pictures in enumerate(sources):
         own_seed = pair_seed(seed, source)
-        done = recipe.augment(recipe.crop(pictures.images, index, own_seed, epoch), index, own_seed, epoch)
+        batch = recipe.augment(recipe.crop(pictures.images, index, own_seed, epoch), index, own_seed, epoch)
         for name, group in recipe.groups.items():
-            extras = {key: done.extras[f"{name}.{key}"] for key in group[0].extra_names}  # [B, V, ...]
-            for place, sample in enumerate(samples):
-                images = done.views[name][place].chunk(len(group))  # V of [T, 3, S, S]
-                told = [{key: values[place, view] for key, values in extras.items()} for view in range(len(group))]
-                shown = [view_picture(*one) for one in zip(group, images, told, strict=True)]
+            extras = {key: batch.extras[f"{name}.{key}"] for key in group[0].extra_names}  # [B, V, ...]
+            for row, sample in enumerate(samples):
+                images = batch.views[name][row].chunk(len(group))  # V of [T, 3, S, S]
+                described = [{key: values[row, view] for key, values in extras.items()} for view in range(len(group))]
+                views = [view_picture(*one) for one in zip(group, images, described, strict=True)]
                 first = group[0]
-                sample.append(GroupPictures(pair_name(name, source), first.size, first.tiles is not None, shown))
+                sample.append(
+                    GroupPictures(pair_name(name, source), first.size, first.tiles is not None, pictures_of_group)
+                )
     return samples
 
 
-def _stored(pictures: Pictures, place: int) -> StoredImage:
-    return StoredImage(_picture(pictures.images[place]), *pictures.sizes[place])
+def _stored(pictures: Pictures, row: int) -> StoredImage:
+    return StoredImage(_picture(pictures.images[row]), *pictures.sizes[row])
 
 
 def _picture(image: Tensor) -> Image.Image:
@@ -138,7 +140,7 @@ def _picture(image: Tensor) -> Image.Image:
 
 
 def _label(label: np.int64 | Int64s, classes: tuple[str, ...]) -> str:
-    """What a sample is: the names of its classes, or their numbers where classes have no names."""
+    """Return the names of a sample's classes, or their numbers where classes have no names."""
     present = np.flatnonzero(label == 1) if np.ndim(label) else np.atleast_1d(label)
     known = [one for one in present.tolist() if one >= 0]
     if not known:
@@ -147,12 +149,12 @@ def _label(label: np.int64 | Int64s, classes: tuple[str, ...]) -> str:
 
 
 def view_picture(view: View, images: Tensor, extras: dict[str, Tensor]) -> ViewPicture:
-    """What a method gets of one view of a sample.
+    """Return one view of a sample as the method gets it.
 
     Args:
         view: how it was made.
         images: uint8 [T, 3, S, S], its tiles, or itself alone.
-        extras: what the method is told of it, [...] by name.
+        extras: what the method gets beside it, [...] by name.
     """
     pixels = images.permute(0, 2, 3, 1).numpy()  # [T, S, S, 3]
     if view.tiles is not None:
@@ -162,11 +164,11 @@ def view_picture(view: View, images: Tensor, extras: dict[str, Tensor]) -> ViewP
 
 
 def masked(pixels: Pixels, mask: NDArray[np.bool_]) -> Pixels:
-    """An image [S, S, 3] with stripes over its masked patches, where `mask` [s, s] is true."""
+    """Return an image [S, S, 3] with stripes over its masked patches, where `mask` [s, s] is true."""
     side = len(pixels) // len(mask)
     period = max(2, side // 2)
-    places = np.arange(len(pixels))
-    is_light = (places[:, None] + places) % period < period / 2  # [S, S]
+    steps = np.arange(len(pixels))
+    is_light = (steps[:, None] + steps) % period < period / 2  # [S, S]
     stripes = np.where(is_light, *STRIPES)[..., None]
     veiled = (pixels * (1 - VEIL) + stripes * VEIL).astype(np.uint8)
     is_masked = mask.repeat(side, axis=0).repeat(side, axis=1)[..., None]
@@ -174,19 +176,19 @@ def masked(pixels: Pixels, mask: NDArray[np.bool_]) -> Pixels:
 
 
 def _laid_out(tiles: Pixels, grid: int) -> Image.Image:
-    """Tiles [T, S, S, 3] column by column, as cells are counted: in the order of the cells they are the image."""
+    """Lay out tiles [T, S, S, 3] column by column, in the order of the cells of the image."""
     size = tiles.shape[1]
     gap = max(1, size // 16)
     side = grid * (size + gap) - gap
     picture = Image.new("RGBA", (side, side), (0, 0, 0, 0))
-    for place, tile in enumerate(tiles):
-        column, row = divmod(place, grid)
+    for turn, tile in enumerate(tiles):
+        column, row = divmod(turn, grid)
         picture.paste(Image.fromarray(np.ascontiguousarray(tile)), (column * (size + gap), row * (size + gap)))
     return picture
 
 
 def _captions(tiles: Tiles | None, extras: dict[str, Tensor]) -> list[str]:
-    """What was drawn; an extra of unknown meaning is written as it is where it is one number."""
+    """Return the random draws in words; an unknown extra is written as it is where it is one number."""
     lines = []
     for name, value in extras.items():
         if name == "mask":

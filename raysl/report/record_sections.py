@@ -68,7 +68,11 @@ def _is_share(part: float, total: float) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds for people: `0.42 s`, `38.1 s`, `4 min 07 s`, `3 h 12 min`."""
+    """Return seconds for people.
+
+    >>> duration(0.42), duration(247), duration(11_520)
+    ('0.42 s', '4 min 07 s', '3 h 12 min')
+    """
     if not math.isfinite(seconds):
         return "–"
     if seconds < 59.95:

@@ -35,7 +35,11 @@ def score_html(scores: Sequence[Score]) -> str:
 
 
 def number(value: float | None, unit: str = "%") -> str:
-    """Return two decimals of a percentage, else three digits; nothing for None, `nan` or `inf` as they are."""
+    """Return two decimals of a percentage, else three digits; nothing for None, `nan` or `inf` as they are.
+
+    >>> number(87.126), number(0.06374, "s"), number(None)
+    ('87.13', '0.0637', '')
+    """
     if value is None:
         return ""
     if not math.isfinite(value):
@@ -44,7 +48,11 @@ def number(value: float | None, unit: str = "%") -> str:
 
 
 def bounds(interval: tuple[float, float] | None, unit: str = "%") -> str:
-    """Return both ends of an interval, `96.10 to 98.30`; nothing for None."""
+    """Return both ends of an interval; nothing for None.
+
+    >>> bounds((96.1, 98.3))
+    '96.10 to 98.30'
+    """
     return "" if interval is None else f"{number(interval[0], unit)} to {number(interval[1], unit)}"
 
 
@@ -56,7 +64,11 @@ def large(value: float | None, unit: str = "%") -> str:
 
 
 def readable(value: float) -> str:
-    """Return three digits, or all before the point: `0.000113`, `1.91`, `12,400`."""
+    """Return three digits, or all before the point.
+
+    >>> readable(0.0001134), readable(12_400.4)
+    ('0.000113', '12,400')
+    """
     return f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}"
 
 

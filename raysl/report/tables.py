@@ -188,5 +188,9 @@ def latex_table(head: Sequence[str], groups: Sequence[Sequence[Sequence[str]]]) 
 
 
 def latex_text(text: str) -> str:
-    """Return plain text as LaTeX sets it, on one line."""
+    """Return plain text as LaTeX sets it, on one line.
+
+    >>> print(latex_text("100 % of a_b"))
+    100 \\% of a\\_b
+    """
     return "".join(_SPECIAL.get(char, char) for char in re.sub(r"\s+", " ", text).strip())

@@ -116,7 +116,11 @@ def verdicts(scores: Sequence[Score]) -> dict[str, str]:
 
 
 def signed(value: float, unit: str = "%") -> str:
-    """Return a difference with its sign: +0.40, −3.20."""
+    """Return a difference with its sign.
+
+    >>> signed(0.4), signed(-3.2)
+    ('+0.40', '−3.20')
+    """
     return f"{'−' if value < 0 else '+'}{number(abs(value), unit)}"
 
 

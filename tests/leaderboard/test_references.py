@@ -39,7 +39,9 @@ def test_raw_pixels_and_untrained_networks_have_a_line_in_the_table_and_in_the_c
     text = page(digits(87.6, 85.0))
     assert foot(text) == [["raw pixels", "96.06"], ["untrained", "75.00 to 76.00"]]
     curves = text[text.index('<section id="curves">') :]
-    assert re.findall(r'class="halo"[^>]*>([^<]*)<', curves[: curves.index("</svg>", curves.index("halo"))]) == [
+    assert re.findall(
+        r'class="halo rival"[^>]*>([^<]*)<', curves[: curves.index("</svg>", curves.index("halo rival"))]
+    ) == [
         "raw pixels 96.06",
         "untrained 75.5",
     ]

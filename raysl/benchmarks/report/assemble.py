@@ -1,4 +1,4 @@
-"""Gathers what a run left behind, and some of its pictures, into the contents of its report."""
+"""Gathers the contents of a run's report: what the run left behind, and pictures of its images."""
 
 import json
 import logging
@@ -57,7 +57,7 @@ class Pictured:
 
     @property
     def labels(self) -> np.ndarray:
-        """int64 [N]: what the pictures are coloured by; -1 where an image has no class of its own."""
+        """int64 [N]: classes that colour the pictures; -1 where an image has none, or several."""
         labels = self.features.labels.numpy()
         has_classes = labels.ndim == 1 and len(self.split.classes) > 0
         return labels if has_classes else np.full(len(labels), -1, np.int64)
@@ -71,7 +71,7 @@ def assemble(
     facts: dict[str, Any],
     retrieved: Mapping[str, Any] | None = None,
 ) -> RunReport:
-    """The report of a run, without its scores.
+    """Return the report of a run, without its scores.
 
     Args:
         loaded: the checkpoint that was measured.
@@ -79,7 +79,7 @@ def assemble(
         pictured: those of them that are shown.
         folder: of the run.
         facts: fields of the report that only the caller knows: times, events, command, the time of its end.
-        retrieved: what searches among these images found, by benchmark, see `Findings.figures`.
+        retrieved: results of searches among these images, by benchmark, see `Findings.figures`.
     """
     config = loaded.config
     num_test = "no" if images.test is None else f"{images.test.num_samples:,}"
@@ -130,46 +130,46 @@ def _history(folder: Folder) -> list[dict[str, Any]]:
     return [json.loads(line) for line in folder.read("metrics.jsonl").decode().splitlines()]
 
 
-def _embeddings(shown: Pictured, data: DataConfig) -> EmbeddingSample:
-    chosen = np.sort(permutation(shown.split.num_samples, 0)[:MOST_POINTS])
+def _embeddings(pictured: Pictured, data: DataConfig) -> EmbeddingSample:
+    chosen = np.sort(permutation(pictured.split.num_samples, 0)[:MOST_POINTS])
     return EmbeddingSample(
-        features=shown.features.features[chosen].numpy(),
-        labels=shown.labels[chosen],
-        class_names=list(shown.split.classes),
-        thumbnails=_thumbnails(shown.split, chosen, data),
-        is_held_out=shown.is_held_out,
+        features=pictured.features.features[chosen].numpy(),
+        labels=pictured.labels[chosen],
+        class_names=list(pictured.split.classes),
+        thumbnails=_thumbnails(pictured.split, chosen, data),
+        is_held_out=pictured.is_held_out,
     )
 
 
-def _neighbours(shown: Pictured, data: DataConfig) -> Neighbours | None:
-    """Images of as many classes as there are places, and the images most similar to them; None of a single image."""
-    num = min(NUM_NEIGHBOURS, shown.split.num_samples - 1)
+def _neighbours(pictured: Pictured, data: DataConfig) -> Neighbours | None:
+    """Return images of as many classes as fit, with those most similar to them; None for a single image."""
+    num = min(NUM_NEIGHBOURS, pictured.split.num_samples - 1)
     if num < 1:
         return None
-    queries = _spread_queries(shown.labels)
-    normal = F.normalize(shown.features.features, dim=1)
+    queries = _spread_queries(pictured.labels)
+    normal = F.normalize(pictured.features.features, dim=1)
     similarity = normal[queries] @ normal.T  # [Q, N]
     similarity[torch.arange(len(queries)), torch.from_numpy(queries)] = -2.0  # not itself
     best = similarity.topk(num, dim=1)
-    images = _thumbnails(shown.split, best.indices.flatten().numpy(), data)
+    images = _thumbnails(pictured.split, best.indices.flatten().numpy(), data)
     return Neighbours(
-        queries=_thumbnails(shown.split, queries, data),
-        query_labels=shown.labels[queries],
+        queries=_thumbnails(pictured.split, queries, data),
+        query_labels=pictured.labels[queries],
         images=images.reshape(len(queries), num, *images.shape[1:]),
-        labels=shown.labels[best.indices.numpy()],
+        labels=pictured.labels[best.indices.numpy()],
         similarities=best.values.numpy(),
     )
 
 
-def retrieved_images(found: Mapping[str, Any], images: MeasuredImages) -> dict[str, Retrieved]:
-    """The images of searches, the test images for the training images; of places that there are not, none."""
+def retrieved_images(searches: Mapping[str, Any], images: MeasuredImages) -> dict[str, Retrieved]:
+    """Return the images of searches, test images with training images; searches with wrong indices are left out."""
     pictures = {}
-    for benchmark, places in found.items():
+    for benchmark, search in searches.items():
         try:
-            queries, rows, right = (np.array(places[name]) for name in ("queries", "found", "right"))
-            _check_places(queries, rows, right, images)
+            queries, rows, right = (np.array(search[name]) for name in ("queries", "found", "right"))
+            _check_indices(queries, rows, right, images)
         except (ValueError, TypeError, KeyError) as error:
-            log.warning("the images that %s found are left out of the report: %r", benchmark, error)
+            log.warning("the search results of %s are left out of the report: %r", benchmark, error)
             continue
         queries, rows, right = queries[:NUM_QUERIES], rows[:NUM_QUERIES, :NUM_NEIGHBOURS], right[:NUM_QUERIES]
         assert images.test is not None
@@ -184,25 +184,25 @@ def retrieved_images(found: Mapping[str, Any], images: MeasuredImages) -> dict[s
 
 
 def _class_of(split: Split, index: np.ndarray) -> np.ndarray:
-    """int64 [N]: the classes of some images; -1 of images that have none, or several."""
+    """Return int64 [N]: the classes of some images; -1 where an image has none, or several."""
     has_one = len(split.classes) > 0 and not split.is_multilabel
     return split.labels_of(index) if has_one else np.full(len(index), -1, np.int64)
 
 
-def _check_places(queries: np.ndarray, rows: np.ndarray, right: np.ndarray, images: MeasuredImages) -> None:
-    """Refuse what are no places of images: whole numbers [Q] and [Q, K] inside the splits, and as many marks."""
+def _check_indices(queries: np.ndarray, rows: np.ndarray, right: np.ndarray, images: MeasuredImages) -> None:
+    """Refuse what is not an index of images: whole numbers [Q] and [Q, K] inside the splits, and as many marks."""
     if images.test is None:
         raise ValueError("there are no test images")
     is_shaped = queries.ndim == 1 and rows.ndim == 2 and len(rows) == len(queries) > 0 and right.shape == rows.shape
     if not is_shaped or not rows.size:
         raise ValueError(f"shapes {queries.shape}, {rows.shape}, {right.shape} are not [Q], [Q, K], [Q, K]")
-    for places, split in ((queries, images.test), (rows, images.train)):
-        if places.dtype.kind != "i" or places.min() < 0 or places.max() >= split.num_samples:
-            raise ValueError(f"places are not whole numbers in 0 to {split.num_samples - 1}")
+    for indices, split in ((queries, images.test), (rows, images.train)):
+        if indices.dtype.kind != "i" or indices.min() < 0 or indices.max() >= split.num_samples:
+            raise ValueError(f"indices are not whole numbers in 0 to {split.num_samples - 1}")
 
 
 def _spread_queries(labels: np.ndarray) -> np.ndarray:
-    """Places of up to NUM_QUERIES images, going round the classes."""
+    """Return the indices of up to NUM_QUERIES images, going round the classes."""
     shuffled = permutation(len(labels), 1)
     turn = np.zeros(len(labels), np.int64)  # how many of its class come before each image
     for label in np.unique(labels):

@@ -1,4 +1,4 @@
-"""The report of a checkpoint: written anew where it differs from what lies there."""
+"""The report of a checkpoint: written again where it differs from the stored one."""
 
 import hashlib
 import json
@@ -37,12 +37,12 @@ class Page:
 
     @property
     def uri(self) -> str:
-        """Where it is."""
+        """Its URI."""
         return self.home.uri_of("report.html")
 
     @cached_property
     def before(self) -> RunReport | None:
-        """The report that is there, if it is of this checkpoint."""
+        """The stored report, if it is of this checkpoint."""
         content = outlast(lambda: self.home.read_if_there("report.json"))
         try:
             report = parse_report_json(content.decode(), self.home.uri) if content else None
@@ -51,7 +51,7 @@ class Page:
         return report if report is not None and bare_uri(report.checkpoint) == bare_uri(self.loaded.uri) else None
 
     def notes(self, asked: Sequence[str], left_out: Sequence[str], failures: Mapping[str, str]) -> list[str]:
-        """What could not be measured now, and what an earlier report says so of other benchmarks.
+        """Return what could not be measured now, with the notes of an earlier report on other benchmarks.
 
         Args:
             asked: keys of the benchmarks that were asked for now.
@@ -59,12 +59,12 @@ class Page:
             failures: reasons by the names of results.
         """
         now = tuple(f"{key}{mark}" for key in asked for mark in ":@ ")
-        kept = [] if self.before is None else [note for note in self.before.notes if not note.startswith(now)]
+        earlier = [] if self.before is None else [note for note in self.before.notes if not note.startswith(now)]
         failed = [f"{name} failed: {reason}" for name, reason in failures.items()]
-        return kept + [redact(note) for note in [*left_out, *failed]]
+        return earlier + [redact(note) for note in [*left_out, *failed]]
 
     def differs(self, results: Sequence[Result], notes: Sequence[str]) -> bool:
-        """Whether what lies there shows something else, or nothing does."""
+        """Return whether the stored report shows something else, or is missing."""
         scores = [score for result in results for score in result.scores]
         before = self.before
         if before is None or flat_metrics(before.scores) != flat_metrics(scores) or before.notes != notes:
@@ -88,8 +88,8 @@ class Page:
         pictured = Pictured(shown, features, is_held_out=self.images.test is not None)
         figures = {result.name: result.figures for result in results if result.figures}
         here = tuple(split.fingerprint for split in self.images.splits.values())
-        own = [result.name for result in results if (result.basis.train, result.basis.test) == here]
-        retrieved = {name: figures[name]["retrieved"] for name in own if "retrieved" in figures.get(name, {})}
+        same_images = [result.name for result in results if (result.basis.train, result.basis.test) == here]
+        retrieved = {name: figures[name]["retrieved"] for name in same_images if "retrieved" in figures.get(name, {})}
         report = assemble(self.loaded, self.images, pictured, self.run, facts, retrieved)
         scores = [score for result in results for score in result.scores]
         states = [self.images.state(name) for name in self.images.splits]

@@ -87,7 +87,6 @@ def _drawing(board: Leaderboard, metric: str, unit: str, limit: int) -> str:
     values = [y for *_, points, _ in lines for _, y in points] + [value for _, value in beside]
     chart = Chart(WIDTH, HEIGHT, f"{metric} of each run over {unit}", MAX_WIDTH)
     chart.frame([0.0, *(x / seconds for x in latest)], values, title, metric, padding=0.01)
-    draw_rivals(chart, beside)
     num_best = number_of_best(board)
     for index, row, run, points, at in lines:
         kind, (epoch, value) = rank_class(index, num_best), points[-1]
@@ -99,6 +98,7 @@ def _drawing(board: Leaderboard, metric: str, unit: str, limit: int) -> str:
             chart.line(placed, description, class_=f"curve {kind}", data_row=index, fill=None)
         if run.status != "running" or len(placed) == 1:
             chart.dot(placed[-1], 2 if kind == "rest" else 3.5, description, class_=f"end {kind}", data_row=index)
+    draw_rivals(chart, beside)
     return chart.svg()
 
 
@@ -116,7 +116,11 @@ def _clock(run: Entry) -> list[Point]:
 
 
 def _seconds_at(times: Sequence[Point], epoch: float) -> float:
-    """Return the seconds at an epoch, on straight lines between what is known, and on from the last."""
+    """Return the seconds at an epoch, on straight lines between what is known, and on from the last.
+
+    >>> _seconds_at([(1.0, 10.0), (3.0, 20.0)], 2.0)
+    15.0
+    """
     before, after = (0.0, 0.0), times[0]
     for index, after in enumerate(times):
         if epoch <= after[0] or index == len(times) - 1:

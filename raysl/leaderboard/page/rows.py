@@ -86,15 +86,17 @@ def rivals(rows: Sequence[Choice], metric: str) -> list[tuple[str, float]]:
     return [(one.rival, one.mean) for one in references(rows, metric)]
 
 
-def draw_rivals(chart: Chart, lines: Sequence[tuple[str, float]], is_left: bool = False) -> None:
-    """Add the numbers of rivals as lines across the axes of a chart, with their names at one side."""
+def draw_rivals(chart: Chart, lines: Sequence[tuple[str, float]]) -> None:
+    """Add the numbers of rivals as lines across the axes of a chart, with their names at the left.
+
+    The best marks are at the right.
+    """
     left, right = chart.x.start - 4, chart.width - 14
-    at, anchor = (left + 6, "start") if is_left else (right, "end")
     for rival, value in lines:
         y = chart.y(value)
         chart.add("line", class_=f"reference {rival}", x1=left, x2=right, y1=y, y2=y)
         name = "raw pixels" if rival == "pixels" else rival
-        chart.add("text", f"{name} {spelled(value)}", class_="halo", x=at, y=y - 4, text_anchor=anchor)
+        chart.add("text", f"{name} {spelled(value)}", class_="halo rival", x=left + 6, y=y - 4)
 
 
 def clock(values: Sequence[float]) -> tuple[str, float]:

@@ -98,7 +98,6 @@ def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
     is_log = min(xs, default=0.0) > 0 and max(xs) / min(xs) >= LOG_FROM
     values = [*ys, *ends, *(value for _, value in beside)]
     chart.frame([value / unit for value in xs], values, title, y, is_log=is_log, top=40)
-    draw_rivals(chart, beside, is_left=True)  # the best dots are at the right
     if kind.front:
         _draw_front(chart, [row for _, row in dots], x, board.facts.objectives, unit)
     names = []
@@ -115,6 +114,7 @@ def _drawing(board: Leaderboard, kind: Scatter, x: str) -> str:
         chart.dot(point, 4 if rank == "rest" else 6, description, class_=f"dot {rank}", data_row=index)
         if rank != "rest":
             names.append((index, row_name(row), chart.x(point[0]), chart.y(point[1])))
+    draw_rivals(chart, beside)
     _draw_names(chart, names[::-1])
     note = "" if kind.front else _correlation(board.choices, x, y)
     return chart.svg() + (f'<p class="quiet">{note}</p>' if note else "")
