@@ -125,9 +125,7 @@ def _epoch(
                 described = [{key: values[row, view] for key, values in extras.items()} for view in range(len(group))]
                 views = [view_picture(*one) for one in zip(group, images, described, strict=True)]
                 first = group[0]
-                sample.append(
-                    GroupPictures(pair_name(name, source), first.size, first.tiles is not None, pictures_of_group)
-                )
+                sample.append(GroupPictures(pair_name(name, source), first.size, first.tiles is not None, views))
     return samples
 
 
