@@ -1,4 +1,4 @@
-"""A trained network put to use: images to features, to neighbours, to probabilities of classes (`raysl.Predictor`)."""
+"""Use of a trained network: features, neighbours and class probabilities of images (`raysl.Predictor`)."""
 
 import os
 from collections.abc import Sequence
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The nearest images of each of N, nearest first.
+    """The nearest images of each of N images, nearest first.
 
     Args:
-        index: int64 [N, k], places among the images that were searched.
+        index: int64 [N, k], indices of the neighbours among the searched images.
         cosine: float32 [N, k], of the angle between the features.
-        labels: int64 [N, k] of the images found, -1 where unlabelled; [N, k, K] where an image has several.
-        names: of the images found, where they are files; else empty.
+        labels: int64 [N, k] of the neighbours, -1 where unlabelled; [N, k, K] if images have several labels.
+        names: of the neighbours if they are files; else empty.
     """
 
     index: Tensor
@@ -54,17 +54,17 @@ class Neighbours:
 
 @dataclass(frozen=True)
 class _Searched:
-    """Features that neighbours are looked for in, and names of their images."""
+    """Features to search for neighbours, and the names of their images."""
 
-    found: FeatureSet
+    rows: FeatureSet
     names: list[str]
 
 
 class Predictor:
-    """What a checkpoint makes of images, which are decoded, cut and normalised as its benchmarks do it.
+    """Applies a checkpoint to images, which are decoded, cropped and normalised as in its benchmarks.
 
-    Images are given as paths or URIs, encoded bytes, images of Pillow's, uint8 tensors [3, H, W] or arrays [H, W, 3],
-    one of them or a list of any sizes and kinds, or a uint8 tensor [N, 3, H, W] or an array [N, H, W, 3].
+    Images are paths or URIs, encoded bytes, Pillow images, uint8 tensors [3, H, W] or arrays [H, W, 3]: one of them, a
+    list of any sizes and kinds, or a batch as a uint8 tensor [N, 3, H, W] or an array [N, H, W, 3].
 
         predictor = raysl.Predictor("runs/mine")
         features = predictor(["a.jpg", "s3://bucket/b.png"])  # [2, D]
@@ -83,16 +83,16 @@ class Predictor:
         """Load a checkpoint.
 
         Args:
-            checkpoint: local path or URI of one, or of a run, whose newest one is taken.
-            device: where features are computed; auto is a GPU where there is one.
-            batch_size: images that are in memory at a time.
-            trust_code: whether components that the checkpoint names may be code that is not raysl's.
+            checkpoint: local path or URI of a checkpoint, or of a run for its newest checkpoint.
+            device: of the network; auto is a GPU if there is one.
+            batch_size: number of images in memory at a time.
+            trust_code: whether to import code outside raysl that the checkpoint names.
 
         Raises:
             ConfigError: if there is no checkpoint, it cannot be read, or an argument is wrong.
         """
         if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ConfigError(f"batch_size {batch_size!r} is no number of images; give 1 or more")
+            raise ConfigError(f"batch_size {batch_size!r} is not a number of images; give 1 or more")
         if isinstance(device, str) and device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = parse_device(device)
@@ -104,43 +104,43 @@ class Predictor:
         self._folders: dict[str, _Searched] = {}
 
     def __call__(self, images: "Picture | Sequence[Picture]") -> Tensor:
-        """See `features`."""
+        """Return the features of images, see `features`."""
         return self.features(images)
 
     def features(self, images: "Picture | Sequence[Picture]") -> Tensor:
-        """Features of images, float32 [N, feature_dim] on the CPU, those that `raysl.extract` gives.
+        """Return the features of images, float32 [N, feature_dim] on the CPU, equal to those of `raysl.extract`.
 
         Raises:
-            ConfigError: if there is no image, or some cannot be used; the message has each of them, by its place.
-            RunFailed: if a network fails again and again.
+            ConfigError: if there is no image, or some cannot be used; the message lists them by their position.
+            RunFailed: if a download fails repeatedly.
         """
         given = list_images(images)
         parts = []
         for first in range(0, len(given), self.batch_size):
             split = split_images(given[first : first + self.batch_size], first)
-            parts.append(self._embedded(with_background(split, parse_color(self.data.background))))
+            parts.append(self._embed(with_background(split, parse_color(self.data.background))))
         return torch.cat(parts)
 
     def neighbours(
         self, images: "Picture | Sequence[Picture]", among: Features | FeatureSet | str | Path, k: int = 5
     ) -> Neighbours:
-        """The images that are nearest to others by the cosine of their features.
+        """Return the images that are nearest to the given ones by the cosine of their features.
 
         Args:
             images: see the class.
-            among: features of the same checkpoint, as `raysl.extract` gives them; the Parquet folder that it writes; or
-                a folder of images, whose features are computed once.
-            k: how many for each; fewer where there are not as many.
+            among: features of the same checkpoint from `raysl.extract`, the Parquet folder that it writes, or a folder
+                of images, whose features are computed once.
+            k: neighbours of each image; fewer if there are fewer images.
 
         Raises:
-            ConfigError: as `features`, and if what is searched cannot be, or its features are of another width.
+            ConfigError: as `features`, and if `among` cannot be read, or its features have another width.
         """
-        searched = self._searched(among)
+        searched = self._read_searched(among)
         queries = self.features(images)
-        chunks = list(nearest_rows(searched.found.features, queries, _count(k)))
+        chunks = list(nearest_rows(searched.rows.features, queries, _count(k)))
         index = torch.cat([rows for _, rows in chunks])
-        names = [[searched.names[place] for place in row] for row in index.tolist()] if searched.names else []
-        return Neighbours(index, torch.cat([cosines for cosines, _ in chunks]), searched.found.labels[index], names)
+        names = [[searched.names[number] for number in row] for row in index.tolist()] if searched.names else []
+        return Neighbours(index, torch.cat([cosines for cosines, _ in chunks]), searched.rows.labels[index], names)
 
     def probabilities(
         self,
@@ -149,39 +149,39 @@ class Predictor:
         k: int = 20,
         temperature: float = 0.07,
     ) -> Tensor:
-        """Probabilities of classes, float32 [N, number of classes].
+        """Return class probabilities, float32 [N, number of classes].
 
         Args:
             images: see the class.
-            among: labelled images as for `neighbours`: the share of each class in the vote of the k nearest, as the kNN
-                benchmark counts it. Default: the softmax of the scores that the method has learned with labels.
+            among: labelled images as for `neighbours`, for the vote of the k nearest as in the kNN benchmark. Default:
+                the softmax of the class scores of a method that was trained with labels.
             k, temperature: of the vote.
 
         Raises:
-            ConfigError: as `neighbours`, and if images that vote have no label each, or nothing is given to vote and
-                the method learned no classes.
+            ConfigError: as `neighbours`, and if an image in `among` has not one label, or `among` is left out and the
+                method has learned no classes.
         """
         if among is None:
-            return self._learned(images)
+            return self._score_by_method(images)
         if not temperature > 0:
             raise ConfigError(f"temperature {temperature!r} divides cosines; give a number above 0, such as 0.07")
-        found = self._searched(among).found
-        num_classes = int(found.labels.max()) + 1
-        found.check("searched", num_classes)
-        return knn_probabilities(found, self.features(images), num_classes, _count(k), temperature)
+        rows = self._read_searched(among).rows
+        num_classes = int(rows.labels.max()) + 1
+        rows.check("searched", num_classes)
+        return knn_probabilities(rows, self.features(images), num_classes, _count(k), temperature)
 
-    def _embedded(self, split: Split) -> Tensor:
-        """Features of all images of a split of one batch."""
+    def _embed(self, split: Split) -> Tensor:
+        """Return the features of all images of a split, as one batch."""
         try:
-            found = embed({"": self.backbone}, split, np.arange(split.num_samples), self.data, self.device)
+            embedded = embed({"": self.backbone}, split, np.arange(split.num_samples), self.data, self.device)
         except CorruptImage as error:
             raise ConfigError(f"no image can be used; {error}") from error
-        if found.corrupt:
-            raise ConfigError(describe_unusable(found.corrupt))
-        return found.features[""]
+        if embedded.corrupt:
+            raise ConfigError(describe_unusable(embedded.corrupt))
+        return embedded.features[""]
 
     @torch.inference_mode()
-    def _learned(self, images: "Picture | Sequence[Picture]") -> Tensor:
+    def _score_by_method(self, images: "Picture | Sequence[Picture]") -> Tensor:
         method = self._method = self._method or self._load_method()
         scores = method.class_scores(self.features(images).to(self.device))
         if scores is None:
@@ -199,7 +199,7 @@ class Predictor:
             state.average.load_into(state.method)
         return state.method.eval()
 
-    def _searched(self, among: Any) -> _Searched:
+    def _read_searched(self, among: Any) -> _Searched:
         if isinstance(among, Features | FeatureSet):
             searched = _Searched(FeatureSet(among.features, among.labels), [])
         elif isinstance(among, str | os.PathLike) and str(among).endswith(".parquet"):
@@ -212,13 +212,15 @@ class Predictor:
                 f"among is a {type(among).__name__}; give what raysl.extract returns, its Parquet folder, or a folder "
                 "of images"
             )
-        width, own = searched.found.features.shape[1], self.backbone.feature_dim
-        if width != own:
-            raise ConfigError(f"among has features of {width} values, this network's have {own}; extract them by it")
+        width, expected = searched.rows.features.shape[1], self.backbone.feature_dim
+        if width != expected:
+            raise ConfigError(
+                f"among has features of width {width}, this network's have {expected}; extract them with this one"
+            )
         return searched
 
     def _folder(self, path: str) -> _Searched:
-        """Features of the images below a folder, computed once; sub-folders are classes."""
+        """Return the features of the images below a folder, computed once; sub-folders are classes."""
         if path not in self._folders:
             data: Any = load_data(self.checkpoint.config, ["data=image_folder"])
             data = replace(data, path=path)
@@ -226,11 +228,11 @@ class Predictor:
             parts, labels, names = [], [], []
             for first in range(0, split.num_samples, self.batch_size):
                 index = np.arange(first, min(first + self.batch_size, split.num_samples))
-                found = embed({"": self.backbone}, split, index, data, self.device)
-                if found.corrupt:
-                    raise ConfigError(describe_unusable(found.corrupt))
-                parts.append(found.features[""])
-                labels.append(torch.from_numpy(found.labels))
+                embedded = embed({"": self.backbone}, split, index, data, self.device)
+                if embedded.corrupt:
+                    raise ConfigError(describe_unusable(embedded.corrupt))
+                parts.append(embedded.features[""])
+                labels.append(torch.from_numpy(embedded.labels))
                 names += split.names_of(index)
             self._folders[path] = _Searched(FeatureSet(torch.cat(parts), torch.cat(labels)), names)
         return self._folders[path]
@@ -238,5 +240,5 @@ class Predictor:
 
 def _count(k: Any) -> int:
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise ConfigError(f"k {k!r} is no number of neighbours; give 1 or more")
+        raise ConfigError(f"k {k!r} is not a number of neighbours; give 1 or more")
     return k

@@ -1,4 +1,4 @@
-"""Runs of raysl as trials of a Ray Tune of one's own: `Tuner(raysl.tune.trainable(config), param_space=...)`."""
+"""Runs of raysl as trials of a user's Ray Tune: `Tuner(raysl.tune.trainable(config), param_space=...)`."""
 
 import json
 import logging
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ray.tune import PlacementGroupFactory, Trainable
+from typing_extensions import override
 
 from raysl.checkpoint.files import PREFIX, checkpoint_name, checkpoint_names, newest_whole
 from raysl.cluster.connection import cluster_resources, connect, share_cluster
@@ -38,54 +39,54 @@ log = logging.getLogger("raysl")
 
 POINTER_FILE = "raysl.json"
 KEPT_CHECKPOINTS = 4
-"""Fewest checkpoints that a trial keeps, so that others find the one they are to go on from."""
+"""Smallest number of checkpoints that a trial keeps, so that other trials find the one to go on from."""
 STOP_S = 120.0
-"""Seconds in which a trial that is stopped saves and gives back its places; then its process ends."""
+"""Seconds for a stopped trial to save and free its resources; then its process ends."""
 UPLOAD_S = 60.0
-"""Seconds in which a checkpoint that was noted is waited for."""
+"""Seconds to wait for a checkpoint that was noted and is not in the storage yet."""
 
 
 def trainable(config: RunConfig | str, storage: str | None = None, concurrent: int = 1) -> type[Trainable]:
-    """What a `ray.tune.Tuner` takes to try settings: each of its trials is a run of raysl.
+    """Return the class of trials for a `ray.tune.Tuner`: each trial is a run of raysl.
 
     The keys of the Tuner's `param_space` are settings, `{"optim.lr": tune.loguniform(0.02, 0.5)}`. A trial is the run
-    `<storage>/<name>/trial_<hash of its settings>`, and goes on with it where there is one. It reports the numbers of
-    each checkpoint, with `epoch`, `step` and the `path` of the run, and in the end those of the benchmarks too. Its
-    checkpoints of Tune's are notes of where those of the run are: a trial that a scheduler such as
-    PopulationBasedTraining gives another trial's note goes on from that checkpoint, by `raysl.runs.fork`, in a folder
-    named by its settings and that parent. One that is stopped or paused saves first.
+    `<storage>/<name>/trial_<hash of its settings>`, and goes on with that run if it exists. It reports the numbers of
+    each checkpoint, with `epoch`, `step` and the `path` of the run, and finally those of the benchmarks. Tune's own
+    checkpoints only name those of the run: if a scheduler such as PopulationBasedTraining gives a trial the checkpoint
+    of another one, it goes on from there by `raysl.runs.fork`, in a folder named by its settings and that parent. A
+    trial that is stopped or paused saves first.
 
-    Connects to the cluster that RAY_ADDRESS names, else starts a private one, where that has not been done.
+    Connects to the cluster that RAY_ADDRESS names, or starts a private one, unless this process is connected already.
 
     Args:
-        config: settings that the trials depart from, or the name of a configuration; its `name` is that of the folder.
-        storage: default: that of the settings.
-        concurrent: trials at a time, between which the CPUs are shared; the Tuner has to have the same
+        config: base settings of the trials, or the name of a configuration; its `name` names their folder.
+        storage: default: the storage of the settings.
+        concurrent: number of trials at a time, which share the CPUs; give the Tuner the same
             `TuneConfig(max_concurrent_trials=...)`.
 
     Raises:
-        ConfigError: if the settings cannot be, or so many trials do not fit the cluster.
+        ConfigError: if a setting is wrong, or so many trials do not fit the cluster.
     """
     base = load_config(config) if isinstance(config, str) else run_config(config)
     base = replace(base, storage=absolute(base.storage if storage is None else storage))
     if concurrent < 1:
-        raise ConfigError(f"concurrent={concurrent} is no number of trials; give 1 or more")
+        raise ConfigError(f"concurrent={concurrent} is not a number of trials; give 1 or more")
     connect(with_state=True)
     worker_shape(base.train, cluster_resources().shared(concurrent))
-    kept = max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)
-    base = replace(base, train=replace(base.train, keep_checkpoints=kept))
+    num_kept = max(KEPT_CHECKPOINTS, base.train.keep_checkpoints)
+    base = replace(base, train=replace(base.train, keep_checkpoints=num_kept))
     return type("raysl", (RunTrainable,), {"base": base, "concurrent": concurrent, "__doc__": RunTrainable.__doc__})
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """What a checkpoint of Tune's holds.
+    """The content of a checkpoint of Tune's: the name of a checkpoint of a run.
 
     Args:
         run: name of the run.
         step: updates done in its checkpoint.
-        trial: Tune's name for the trial.
-        settings: what varies, without credentials.
+        trial: Tune's name of the trial.
+        settings: those that vary, without credentials.
     """
 
     run: str
@@ -95,18 +96,18 @@ class Pointer:
 
     @classmethod
     def read(cls, folder: str) -> "Pointer":
-        """That in a local folder."""
+        """Read the pointer in a local folder."""
         return cls(**json.loads((Path(folder) / POINTER_FILE).read_text()))
 
     def write(self, folder: str) -> None:
-        """Put it into a local folder."""
+        """Write the pointer into a local folder."""
         (Path(folder) / POINTER_FILE).write_text(json.dumps(asdict(self)))
 
 
 class RunTrainable(Trainable):
-    """A run of raysl as a trial of Ray Tune; `trainable` makes a class with settings of it.
+    """A run of raysl as a trial of Ray Tune; `trainable` derives a class with settings.
 
-    It trains in a thread, and goes on while Tune looks at what it has reported.
+    It trains in a thread, which goes on while Tune handles a report.
     """
 
     base: ClassVar[RunConfig]
@@ -114,21 +115,22 @@ class RunTrainable(Trainable):
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> PlacementGroupFactory:
-        """Those of the process that drives the run; workers and data tasks ask for their own."""
+        """Return the resources of the process that drives the run; workers and data tasks ask for their own."""
         return PlacementGroupFactory([{"CPU": TRIAL_CPUS}])
 
+    @override
     def setup(self, config: dict[str, Any]) -> None:
-        """See `Trainable.setup`: nothing starts before the first step."""
+        """Set the trial's settings; nothing starts before the first step."""
         share_cluster(self.concurrent)
-        self.settings = settings_of(config)
+        self.settings = flatten_space(config)
         self.parent: Pointer | None = None
         self.name = trial_name(self.settings, self.base.seed)
         self.last_step = 0
         self.training: _Training | None = None
 
+    @override
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """See `Trainable.load_checkpoint`: its own run goes on, that of another trial, or with other settings, is
-        forked."""
+        """Go on with the trial's own run, or fork that of another trial or of other settings."""
         pointer = Pointer.read(checkpoint)
         if pointer.trial == self.trial_id and pointer.settings == bare_tree(self.settings):
             self.name, self.last_step = pointer.run, pointer.step
@@ -136,36 +138,39 @@ class RunTrainable(Trainable):
             self.parent = pointer
             self.name = trial_name(self.settings, self.base.seed, parent=(pointer.run, pointer.step))
 
+    @override
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """See `Trainable.save_checkpoint`."""
         Pointer(self.name, self.last_step, self.trial_id, bare_tree(self.settings)).write(checkpoint_dir)
 
+    @override
     def step(self) -> dict[str, Any]:
-        """See `Trainable.step`: train until the next checkpoint is there, or to the end of the run."""
+        """Train until the next checkpoint is saved, or to the end of the run."""
         if self.training is None:
             self.training = _Training(self._run(), self.parent)
         while (saved := self.training.next_saved()) is not None:
-            if saved > self.last_step and (found := self.training.numbers(saved)) is not None:
-                return self._reported(saved, found)
+            if saved > self.last_step and (numbers := self.training.numbers(saved)) is not None:
+                return self._report(saved, numbers)
         result = self.training.result()
-        return {**self._reported(_step_of(result.checkpoint), result.metrics), "done": True}
+        return {**self._report(_parse_step(result.checkpoint), result.metrics), "done": True}
 
-    def _reported(self, step: int, numbers: Mapping[str, float]) -> dict[str, Any]:
-        """What Tune is told of a checkpoint; TensorBoard is told the same."""
+    def _report(self, step: int, numbers: Mapping[str, float]) -> dict[str, Any]:
+        """Return what Tune gets to know of a checkpoint, and write the same for TensorBoard."""
         assert self.training is not None
         self.last_step, folder = step, self.training.folder
-        told = {name: value for name, value in numbers.items() if name not in ("step", "epoch")}
-        write_hparams(folder, self.settings, told, step)
-        place = {"step": step, "epoch": self.training.epoch(step), "path": redact_uri(folder.uri)}
-        return {**told, **place, "should_checkpoint": True}
+        metrics = {name: value for name, value in numbers.items() if name not in ("step", "epoch")}
+        write_hparams(folder, self.settings, metrics, step)
+        position = {"step": step, "epoch": self.training.epoch(step), "path": redact_uri(folder.uri)}
+        return {**metrics, **position, "should_checkpoint": True}
 
+    @override
     def cleanup(self) -> None:
-        """See `Trainable.cleanup`: the run saves and stops."""
+        """Have the run save and stop."""
         if self.training is not None and not self.training.end(STOP_S):
             log.warning("%s has not stopped within %.0f s; its process ends", self.name, STOP_S)
 
+    @override
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """See `Trainable.reset_config`: the process takes another trial when its run has stopped."""
+        """Take another trial into this process, once the run has stopped."""
         if self.training is not None and not self.training.end(STOP_S):
             return False
         self.setup(new_config)
@@ -177,20 +182,25 @@ class RunTrainable(Trainable):
         return replace(varied, storage=folder.uri, name=self.name)
 
 
-def settings_of(space: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """What varies in a trial, by dotted key: a nested group is taken apart, numbers of numpy become plain ones."""
-    found: dict[str, Any] = {}
+def flatten_space(space: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Return the varied settings of a trial by dotted key, with plain numbers in place of numpy's.
+
+    >>> flatten_space({"optim": {"lr": 0.1}, "seed": 3})
+    {'optim.lr': 0.1, 'seed': 3}
+    """
+    settings: dict[str, Any] = {}
     for key, value in space.items():
-        found |= settings_of(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": plain(value)}
-    return found
+        inner = f"{above}{key}"
+        settings |= flatten_space(value, f"{inner}.") if isinstance(value, Mapping) else {inner: plain(value)}
+    return settings
 
 
 class _Training:
-    """A run that trains in a thread of its own.
+    """A run that trains in its own thread.
 
     Args:
         config: of the run.
-        parent: what it is forked from, where it is.
+        parent: the checkpoint that it is forked from, or None.
     """
 
     def __init__(self, config: RunConfig, parent: Pointer | None) -> None:
@@ -198,15 +208,15 @@ class _Training:
         self.parent = parent
         self.folder = RunFolder.of(config)
         self.stop = threading.Event()
-        self.found: Result | BaseException | None = None
-        self.untold: list[int] = []
+        self.outcome: Result | BaseException | None = None
+        self.unreported: list[int] = []
         self.num_events = len(outlast(partial(read_events, self.folder)))
         self.thread = threading.Thread(target=self._train, name="raysl-trial", daemon=True)
         self.thread.start()
 
     def next_saved(self) -> int | None:
-        """The step of the next checkpoint, as soon as that is there; None when the run has ended."""
-        while not self.untold:
+        """Wait for the next checkpoint and return its step, or None when the run has ended."""
+        while not self.unreported:
             is_over = not self.thread.is_alive()
             try:
                 new = read_events(self.folder)[self.num_events :]
@@ -214,25 +224,25 @@ class _Training:
                 log.warning("cannot see how %s goes: %s", self.config.name, error)
                 new = []
             self.num_events += len(new)
-            self.untold += [_step_of(event) for event in new if event.startswith(f"saved {PREFIX}")]
-            if is_over and not self.untold:
+            self.unreported += [_parse_step(event) for event in new if event.startswith(f"saved {PREFIX}")]
+            if is_over and not self.unreported:
                 return None
-            if not self.untold:
+            if not self.unreported:
                 self.thread.join(self.folder.look_every_s)
-        return self.untold.pop(0)
+        return self.unreported.pop(0)
 
     def numbers(self, step: int) -> dict[str, float] | None:
-        """The newest of each number up to a step; None at the end of the run, of which more is to come."""
+        """Return the newest value of each number up to a step; None at the last one, which `result` covers."""
         if self.is_last(step):
             return None
-        found: dict[str, float] = {}
+        numbers: dict[str, float] = {}
         for line in parse_metrics(outlast(partial(self.folder.read_if_there, METRICS_FILE))):
             if line["step"] <= step:
-                found |= line
-        return found
+                numbers |= line
+        return numbers
 
     def epoch(self, step: int) -> float:
-        """Epochs that are done after a step."""
+        """Return the epochs that are done after a step."""
         return step / self._epoch_len
 
     def is_last(self, step: int) -> bool:
@@ -246,51 +256,51 @@ class _Training:
         return int(json.loads(outlast(partial(self.folder.read, DATASET_FILE)))["epoch_len"])
 
     def result(self) -> Result:
-        """That of the run, which has ended.
+        """Return the result of the run, which has ended.
 
         Raises:
             RunFailed, ConfigError: as `raysl.pretrain`.
         """
-        assert self.found is not None
-        if isinstance(self.found, Stopped):  # by its note `stop`: as a SystemExit it would end the process
-            raise RunFailed(str(self.found)) from None
-        if isinstance(self.found, BaseException):
-            raise self.found
-        return self.found
+        assert self.outcome is not None
+        if isinstance(self.outcome, Stopped):  # as a SystemExit it would end the process
+            raise RunFailed(str(self.outcome)) from None
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
 
     def end(self, patience_s: float) -> bool:
-        """Have the run save and stop; whether it has within so many seconds."""
+        """Have the run save and stop; return whether it has within so many seconds."""
         self.stop.set()
         self.thread.join(patience_s)
         return not self.thread.is_alive()
 
     def _train(self) -> None:
         try:
-            while self.found is None:
+            while self.outcome is None:
                 self._try()
-        except BaseException as error:  # noqa: BLE001 - `result` tells it to the thread that Tune calls
-            self.found = error
+        except BaseException as error:  # noqa: BLE001 - `result` raises it in the thread that Tune calls
+            self.outcome = error
 
     def _try(self) -> None:
-        """Train, or wait for a trial of equal settings, which is the same run."""
+        """Train, or wait for a trial with equal settings, which is the same run."""
         try:
             if self.parent is not None:
                 self._fork(self.parent)
-            self.found = pretrain(self.config, show_progress=False, stop=self.stop)
+            self.outcome = pretrain(self.config, show_progress=False, stop=self.stop)
         except RunInUse:
             if not self.folder.wait_until_free(self.stop):
-                raise Stopped(f"{self.config.name} is another process's") from None
+                raise Stopped(f"another process works on {self.config.name}") from None
 
     def _fork(self, parent: Pointer) -> None:
         source = RunFolder.of(replace(self.config, name=parent.run))
-        is_begun = bool(read_parents(self.folder))  # then its checkpoint may be gone by now
-        fork(self.config, source.uri if is_begun else source.uri_of(_whole_from(source, parent.step, self.stop)))
+        is_begun = bool(read_parents(self.folder))  # the parent may have removed that checkpoint since
+        fork(self.config, source.uri if is_begun else source.uri_of(_find_checkpoint(source, parent.step, self.stop)))
 
 
-def _whole_from(source: RunFolder, step: int, stop: threading.Event) -> str:
-    """Name of a run's whole checkpoint at a step, or else of the first one behind it, or of the last one before.
+def _find_checkpoint(source: RunFolder, step: int, stop: threading.Event) -> str:
+    """Return the name of a run's checkpoint at a step, or of the first one after it, or of the last one before it.
 
-    Where there is none from that step on it may be on its way to its storage, which is waited for.
+    A checkpoint from that step on may still be on its way to the storage, so it is waited for.
     """
     end = time.monotonic() + UPLOAD_S
     while True:
@@ -300,12 +310,12 @@ def _whole_from(source: RunFolder, step: int, stop: threading.Event) -> str:
             return whole
         if time.monotonic() > end or stop.wait(1.0):
             break
-    found = newest_whole(source, ()).name
-    if found is None:
+    name = newest_whole(source, ()).name
+    if name is None:
         raise ConfigError(f"no checkpoint is left in {source.uri} to go on from; set train.keep_checkpoints to more")
-    return found
+    return name
 
 
-def _step_of(text: str) -> int:
-    """The step of a checkpoint, from its name at the end of a text."""
+def _parse_step(text: str) -> int:
+    """Return the step of a checkpoint from its name at the end of a text."""
     return int(text.rpartition(PREFIX)[2])

@@ -35,7 +35,7 @@ from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.logs import MetricsLog, parse_metrics
 from raysl.train.files import note_event
 from raysl.train.state import TrainState
-from raysl.tune import Pointer, RunTrainable, settings_of, trainable
+from raysl.tune import Pointer, RunTrainable, flatten_space, trainable
 from tests.runs.runs import SMALL, assert_same
 
 EPOCHS, LENGTH = 3, 8
@@ -227,7 +227,7 @@ def test_the_cluster_is_shared_and_enough_checkpoints_stay(
 @pytest.mark.parametrize(
     ("config", "concurrent", "told"),
     [
-        ("quickstart", 0, "concurrent=0 is no number of trials; give 1 or more"),
+        ("quickstart", 0, "concurrent=0 is not a number of trials; give 1 or more"),
         ("quikstart", 1, "did you mean 'quickstart'"),
         ("quickstart", 900, "900 trials at a time of 1 worker do not fit the 8 CPUs"),
     ],
@@ -262,7 +262,7 @@ def test_settings_come_by_dotted_key_in_plain_numbers() -> None:
     import numpy as np
 
     space = {"optim": {"lr": np.float64(0.25), "momentum": 0.9}, "seed": np.int64(3), "data.mean": [0.1, 0.2, 0.3]}
-    found = settings_of(space)
+    found = flatten_space(space)
     assert found == {"optim.lr": 0.25, "optim.momentum": 0.9, "seed": 3, "data.mean": [0.1, 0.2, 0.3]}
     assert [type(value) for value in found.values()] == [float, float, int, list]
 
