@@ -62,11 +62,7 @@ class BarlowTwins(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, and batches too small for a correlation.
-
-        Raises:
-            ConfigError: with the value and what to set instead.
-        """
+        """Refuse numbers of views other than two, and batches too small for a correlation."""
         check_two_views(setup, "Barlow Twins correlates two views")
         check_batch(setup, "one image has no correlation")
 

@@ -60,11 +60,7 @@ class BYOL(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, a batch too small for statistics, and a target that speeds up.
-
-        Raises:
-            ConfigError: with the value and what to set instead.
-        """
+        """Refuse numbers of views other than two, a batch too small for statistics, and a target that speeds up."""
         check_two_views(setup, "BYOL predicts one view from another")
         check_batch(setup, "the projector normalises over the batch")
         method = setup.method

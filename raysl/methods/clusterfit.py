@@ -75,11 +75,7 @@ class ClusterFit(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse more clusters than images, two sources of clusters, and clusters of other images or another number.
-
-        Raises:
-            ConfigError: with the values and what to set instead.
-        """
+        """Refuse more clusters than images, two sources of clusters, and clusters of other images or another number."""
         config = setup.method
         check_clusters(config.clusters, setup.data.num_samples)
         if config.teacher is not None and config.assignments is not None:

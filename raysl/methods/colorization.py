@@ -85,11 +85,7 @@ class Colorization(Method):
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse images without colours, backbones with neither patches nor stages, and patches that do not cover a
-        view.
-
-        Raises:
-            ConfigError: with what is wrong and what to set instead.
-        """
+        view."""
         if setup.config.data.channels != "rgb":
             raise ConfigError(
                 f"data.channels is {setup.config.data.channels}, and colorization needs RGB images, of which it "

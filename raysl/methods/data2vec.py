@@ -76,11 +76,7 @@ class Data2Vec(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones without patches or a token for masked ones, empty masks, and more layers than there are.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        """Refuse backbones without patches or a token for masked ones, empty masks, and more layers than there are."""
         num_patches = grid_side(setup, "data2vec") ** 2
         need_mask_token(setup, "data2vec")
         config, num_blocks = setup.method, len(_blocks(setup))

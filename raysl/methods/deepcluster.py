@@ -69,11 +69,7 @@ class DeepCluster(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse more clusters than images.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        """Refuse more clusters than images."""
         check_clusters(setup.method.clusters, setup.data.num_samples)
 
     def before_epoch(self, step: Step, batches: Batches) -> None:

@@ -80,11 +80,7 @@ class DeepClusterV2(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse more clusters than images, and a bank of a view that does not exist.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        """Refuse more clusters than images, and a bank of a view that does not exist."""
         method = setup.method
         num_views = method.views.num + method.views.num_local
         check_clusters(max(method.clusters), setup.data.num_samples)

@@ -67,11 +67,7 @@ class DINO(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse a single view.
-
-        Raises:
-            ConfigError: with what to set instead.
-        """
+        """Refuse a single view."""
         check_some_views(setup, "DINO")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:

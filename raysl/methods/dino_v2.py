@@ -97,11 +97,7 @@ class DINOv2(Method):
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse backbones without patches or a token for masked ones, a single view, impossible masks, and a batch
-        of a single image.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        of a single image."""
         check_some_views(setup, "DINOv2")
         check_block_masks(setup, "DINOv2")
         if setup.plan.batch_size < 2:

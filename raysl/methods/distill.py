@@ -84,11 +84,7 @@ class Distill(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse a missing teacher, one that does not take these images, and labels that do not fit it.
-
-        Raises:
-            ConfigError: with what is wrong and what to set instead.
-        """
+        """Refuse a missing teacher, one that does not take these images, and labels that do not fit it."""
         method = setup.method
         if method.is_crossed and method.views.num < 2:
             raise ConfigError("method.is_crossed compares views of an image; set method.views.num=2, or leave it out")

@@ -92,11 +92,7 @@ class IBOT(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones without patches or a token for masked ones, a single view, and impossible masks.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        """Refuse backbones without patches or a token for masked ones, a single view, and impossible masks."""
         check_some_views(setup, "iBOT")
         check_block_masks(setup, "iBOT")
 

@@ -23,7 +23,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.patches import grid_side, patch_size_of, token_backbone
+from raysl.methods.patches import check_width, grid_side, patch_size_of, token_backbone
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
@@ -89,11 +89,7 @@ class IJEPA(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones without patches, views too small for a context, and impossible predictors.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        """Refuse backbones without patches, views too small for a context, and impossible predictors."""
         config, side = setup.method, grid_side(setup, "I-JEPA")
         most, _ = _mask(setup).most((config.views.size, config.views.size))
         if most < max(config.min_context, 1):
@@ -101,12 +97,7 @@ class IJEPA(Method):
                 f"a context has at most {most} of the {side**2} patches of a view, and method.min_context is "
                 f"{config.min_context}; take a smaller backbone.patch_size, smaller method.target_scale, or fewer"
             )
-        width, heads = config.predictor_width, config.predictor_heads
-        if width % 4 or width % heads:
-            raise ConfigError(
-                f"method.predictor_width is {width}, and has to be a multiple of 4, for the positions, and of "
-                f"method.predictor_heads={heads}; try predictor_heads=4 predictor_width={max(width // 4 * 4, 4)}"
-            )
+        check_width("predictor", config.predictor_width, config.predictor_heads)
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:

@@ -60,11 +60,7 @@ class ShuffledTiles:
     """Probability of dropping the colour of the square, which shows chromatic aberration (section 4.2)."""
 
     def recipe(self) -> ViewRecipe:
-        """Return the group "patches" of grid**2 tiles, with their order in the extra "permutation".
-
-        Raises:
-            ValueError: if the settings make no view.
-        """
+        """Return the group "patches" of grid**2 tiles, with their order in the extra "permutation"."""
         table = permutation_table(self.num_permutations, self.grid**2)
         tiles = Tiles(grid=self.grid, size=self.tile_size, jitter=self.jitter, order=table)
         chain: list[tuple[float, Transform]] = [
@@ -101,11 +97,7 @@ class Jigsaw(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse tiles that do not fit into their cells, and more orders than the tiles have.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        """Refuse tiles that do not fit into their cells, and more orders than the tiles have."""
         views = setup.method.views
         num_tiles, cell, reach = views.grid**2, views.size // views.grid, views.tile_size + views.jitter - 1
         if reach > cell:

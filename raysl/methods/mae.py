@@ -17,7 +17,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.patches import grid_side, patch_size_of, token_backbone
+from raysl.methods.patches import check_width, grid_side, patch_size_of, token_backbone
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
@@ -66,11 +66,7 @@ class MAE(Method):
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse backbones without patches, patches that do not cover a view or are all or none masked, and impossible
-        decoders.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        decoders."""
         config, num_patches = setup.method, grid_side(setup, "MAE") ** 2
         num_masked = _mask(setup).num_masked(num_patches)
         if not 0 < num_masked < num_patches:
@@ -78,12 +74,7 @@ class MAE(Method):
                 f"method.mask_ratio={config.mask_ratio:g} masks {num_masked} of the {num_patches} patches of a view; "
                 "MAE needs masked and visible ones: take a ratio nearer to 0.5, or smaller patches"
             )
-        width, heads = config.decoder_width, config.decoder_heads
-        if width % 4 or width % heads:
-            raise ConfigError(
-                f"method.decoder_width is {width}, and has to be a multiple of 4, for the positions, and of "
-                f"method.decoder_heads={heads}; try decoder_heads=4 decoder_width={max(width // 4 * 4, 4)}"
-            )
+        check_width("decoder", config.decoder_width, config.decoder_heads)
 
     @classmethod
     def views(cls, setup: Setup) -> ViewRecipe:

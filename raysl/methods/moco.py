@@ -69,11 +69,7 @@ class MoCo(Method):
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse numbers of views other than two, a queue smaller than a batch, and a normalisation of keys that
-        contradicts `train.sync_bn`.
-
-        Raises:
-            ConfigError: with the values and what to set instead.
-        """
+        contradicts `train.sync_bn`."""
         check_two_views(setup, "MoCo takes a query and a key")
         check_queue(setup, "keys would leave before a query met them")
         method, is_sync = setup.method, setup.config.train.sync_bn

@@ -77,11 +77,7 @@ class MoCoV3(Method):
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse numbers of views other than two, a batch without negatives, and frozen patches of a network without
-        patches.
-
-        Raises:
-            ConfigError: with the values and what to set instead.
-        """
+        patches."""
         check_two_views(setup, "MoCo v3 takes a query and a key")
         check_batch(setup, "MoCo v3 contrasts images")
         if setup.method.freeze_patches and setup.backbone.patch_size is None:

@@ -90,11 +90,7 @@ class MSN(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse backbones without patches, patches that do not cover a view or are all masked, and missing anchors.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        """Refuse backbones without patches, patches that do not cover a view or are all masked, and missing anchors."""
         config, num_patches = setup.method, grid_side(setup, "MSN") ** 2
         check_small_views(setup, "MSN")
         if config.views.num < 2:

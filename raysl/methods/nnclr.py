@@ -59,11 +59,7 @@ class NNCLR(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, a batch without negatives, and a support set smaller than a batch.
-
-        Raises:
-            ConfigError: with the values and what to set instead.
-        """
+        """Refuse numbers of views other than two, a batch without negatives, and a support set smaller than a batch."""
         check_two_views(setup, "NNCLR contrasts two views")
         check_batch(setup, "NNCLR contrasts images")
         check_queue(setup, "embeddings would leave before they were anybody's neighbour")

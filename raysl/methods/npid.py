@@ -66,11 +66,7 @@ class NPID(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse other numbers of views than one, and a dataset of a single image.
-
-        Raises:
-            ConfigError: with the value and what to set instead.
-        """
+        """Refuse other numbers of views than one, and a dataset of a single image."""
         num_samples, num_views = setup.data.num_samples, setup.method.views.num
         if num_samples < 2:
             raise ConfigError(

@@ -72,6 +72,15 @@ def need_mask_token(setup: Setup, title: str) -> None:
         )
 
 
+def check_width(part: str, width: int, heads: int) -> None:
+    """Refuse a width of a method's small ViT, `method.{part}_width`, that its heads or positions do not divide."""
+    if width % 4 or width % heads:
+        raise ConfigError(
+            f"method.{part}_width is {width}, and has to be a multiple of 4, for the positions, and of "
+            f"method.{part}_heads={heads}; try {part}_heads=4 {part}_width={max(width // 4 * 4, 4)}"
+        )
+
+
 def token_backbone(backbone: Backbone) -> TokenBackbone:
     """Return the same backbone, typed as one with tokens.
 

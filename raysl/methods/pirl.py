@@ -48,11 +48,7 @@ class ImageAndTiles(Crops):
     """Probability of posterising, sharpening, solarising and stretching the contrast, as in VISSL's transforms."""
 
     def recipe(self, mask: Mask | None = None) -> ViewRecipe:
-        """Return the groups "global" of the image, and "patches" of its grid**2 tiles in an unknown order.
-
-        Raises:
-            ValueError: if the settings make no view, such as tiles that do not fit into their cells.
-        """
+        """Return the groups "global" of the image, and "patches" of its grid**2 tiles in an unknown order."""
         groups = super().recipe(mask).groups
         tiles = Tiles(grid=self.grid, size=self.tile_size, jitter=self.tile_jitter, order="random")
         square = RandomResizedCrop(size=self.square, scale=(self.square_min_scale, 1.0))

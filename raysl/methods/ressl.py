@@ -42,11 +42,7 @@ class WeakAndStrongCrops(Crops):
     """Probability of the affine map of the weak view; the paper has none."""
 
     def recipe(self, mask: Mask | None = None) -> ViewRecipe:
-        """Return the groups "weak" and "global".
-
-        Raises:
-            ValueError: if the settings make no view.
-        """
+        """Return the groups "weak" and "global"."""
         plain = replace(self, affine_p=self.weak_affine_p, jitter_p=0.0, grayscale_p=0.0, blur_p=0.0, solarize_p=0.0)
         weak = plain._view(self.size, (self.min_scale, 1.0))
         return ViewRecipe({"weak": (weak,)} | super().recipe(mask).groups)
@@ -94,11 +90,7 @@ class ReSSL(Method):
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse a teacher less sharp than its student, a normalisation of it that contradicts `train.sync_bn`, and a
-        queue smaller than a batch.
-
-        Raises:
-            ConfigError: with the values and what to set instead.
-        """
+        queue smaller than a batch."""
         method = setup.method
         if method.teacher_temperature >= method.temperature:
             raise ConfigError(

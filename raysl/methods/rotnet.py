@@ -69,11 +69,7 @@ class RotNet(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse an affine map whose rotation confuses the four turns, and vertical flips.
-
-        Raises:
-            ConfigError: with the value and what to set instead.
-        """
+        """Refuse an affine map whose rotation confuses the four turns, and vertical flips."""
         views = setup.method.views
         if views.affine_p > 0 and views.degrees >= 45:
             raise ConfigError(

@@ -57,11 +57,7 @@ class SimCLR(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse a single view, and a batch in which an image has no negative.
-
-        Raises:
-            ConfigError: with the value and what to set instead.
-        """
+        """Refuse a single view, and a batch in which an image has no negative."""
         check_batch(setup, f"{cls.__name__} contrasts images")
         views = setup.method.views
         if views.num + views.num_local < 2:

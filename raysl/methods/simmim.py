@@ -56,11 +56,7 @@ class SimMIM(Method):
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse backbones without patches or a token for masked ones, and squares that do not fit both patches and
-        views, or are all masked.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        views, or are all masked."""
         grid_side(setup, "SimMIM")
         need_mask_token(setup, "SimMIM")
         config, patch_size = setup.method, patch_size_of(setup, "SimMIM")

@@ -56,11 +56,7 @@ class SimSiam(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, and a batch too small for statistics.
-
-        Raises:
-            ConfigError: with the value and what to set instead.
-        """
+        """Refuse numbers of views other than two, and a batch too small for statistics."""
         check_two_views(setup, "SimSiam compares two views")
         check_batch(setup, "the projector normalises over the batch")
 

@@ -55,11 +55,7 @@ class SupCon(SimCLR):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse what SimCLR refuses, and data without labels.
-
-        Raises:
-            ConfigError: with the value and what to set instead.
-        """
+        """Refuse what SimCLR refuses, and data without labels."""
         super().check(setup)
         if setup.data.num_classes == 0:
             raise ConfigError(

@@ -74,11 +74,7 @@ class Supervised(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse images without classes, and heads on unknown stages.
-
-        Raises:
-            ConfigError: with the number of classes, or the stages, and what to set instead.
-        """
+        """Refuse images without classes, and heads on unknown stages."""
         if setup.data.num_classes < 2:
             raise ConfigError(
                 f"data.name={setup.config.data.name} has {setup.data.num_classes} classes here; method=supervised "

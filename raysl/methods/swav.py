@@ -82,11 +82,7 @@ class SwAV(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse a single view, more prototypes than images, and a queue that is not a multiple of the batch.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        """Refuse a single view, more prototypes than images, and a queue that is not a multiple of the batch."""
         method, batch_size, num_samples = setup.method, setup.plan.batch_size, setup.data.num_samples
         if method.views.num + method.views.num_local < 2:
             raise ConfigError(

@@ -61,11 +61,7 @@ class TiCo(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, and a batch too small to normalise over.
-
-        Raises:
-            ConfigError: with the value and what to set instead.
-        """
+        """Refuse numbers of views other than two, and a batch too small to normalise over."""
         check_batch(setup, "the projector normalises over the batch")
         check_two_views(setup, "TiCo has a view for the student and one for the teacher")
 

@@ -66,11 +66,7 @@ class VICReg(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse numbers of views other than two, and batches too small for a variance.
-
-        Raises:
-            ConfigError: with the value and what to set instead.
-        """
+        """Refuse numbers of views other than two, and batches too small for a variance."""
         check_two_views(setup, "VICReg compares two views")
         check_batch(setup, "one image has no variance")
 

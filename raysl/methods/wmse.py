@@ -64,11 +64,7 @@ class WMSE(Method):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """Refuse a single view, and sub-batches of too few images for their covariance to have an inverse.
-
-        Raises:
-            ConfigError: with the numbers and what to set instead.
-        """
+        """Refuse a single view, and sub-batches of too few images for their covariance to have an inverse."""
         method, plan = setup.method, setup.plan
         if method.views.num < 2:
             raise ConfigError("method.views.num is 1; W-MSE pulls views of an image together: give 2 or 4")

@@ -176,6 +176,10 @@ def in_shuffled_order(network: nn.Module, images: Tensor, batch: Batch, slot: st
     The images of all ranks are shuffled among the ranks, pass through the network, and the outputs are put back in
     order.
 
+    >>> batch = Batch({}, torch.arange(3), torch.zeros(3))
+    >>> in_shuffled_order(nn.Identity(), torch.arange(3.0)[:, None], batch, "example").flatten()
+    tensor([0., 1., 2.])
+
     Args:
         network: a teacher, whose outputs need no gradients.
         images: [B, ...] of this rank.

@@ -18,7 +18,12 @@ CropParams = dict[str, Ints]
 
 @dataclass(frozen=True, kw_only=True)
 class Crop(ABC):
-    """Cuts a square view out of an image."""
+    """Cuts a square view out of an image.
+
+    >>> crop = CenterCrop(size=224, resize=256)
+    >>> crop.room({}, heights=np.array([512]), widths=np.array([1024]))  # it could be decoded at half its size
+    array([2.])
+    """
 
     size: int
     """Side of the result, in pixels."""

@@ -151,11 +151,7 @@ class AsymmetricCrops(Crops):
     """Probability of inverting the values above a half in the second view."""
 
     def recipe(self, mask: Mask | None = None) -> ViewRecipe:
-        """Return the groups; in "global" the first, third, ... view have the first settings, the others the second.
-
-        Raises:
-            ValueError: if the settings make no view.
-        """
+        """Return the groups; in "global" the first, third, ... view have the first settings, the others the second."""
         groups = super().recipe(mask).groups
         chain = replace(self, blur_p=self.second_blur_p, solarize_p=self.second_solarize_p)._chain()
         views = (replace(view, transforms=chain) if n % 2 else view for n, view in enumerate(groups["global"]))
@@ -180,11 +176,7 @@ class MultiCrop(Crops):
     """Areas of small views as shares of the image."""
 
     def recipe(self, mask: Mask | None = None) -> ViewRecipe:
-        """Return the groups "global", with masked patches if a mask is given, and "local".
-
-        Raises:
-            ValueError: if the settings make no view.
-        """
+        """Return the groups "global", with masked patches if a mask is given, and "local"."""
         groups = super().recipe(mask).groups
         local = (self._view(self.local_size, self.local_scale),) * self.num_local
         return ViewRecipe(groups | ({"local": local} if local else {}))
@@ -209,11 +201,7 @@ class AsymmetricMultiCrop(AsymmetricCrops, MultiCrop):
     """Probability of a Gaussian blur of a small view; small views are never solarised."""
 
     def recipe(self, mask: Mask | None = None) -> ViewRecipe:
-        """Return the groups "global", with masked patches if a mask is given, and "local".
-
-        Raises:
-            ValueError: if the settings make no view.
-        """
+        """Return the groups "global", with masked patches if a mask is given, and "local"."""
         groups = super().recipe(mask).groups
         chain = replace(self, blur_p=self.local_blur_p, solarize_p=0.0)._chain()
         local = tuple(replace(view, transforms=chain) for view in groups.get("local", ()))

@@ -14,6 +14,11 @@ from raysl.transforms.random import SampleRandom
 class Transform(ABC):
     """A random change of a batch of images, in two steps: draw parameters for each image, apply them to all at once.
 
+    >>> from raysl.transforms.geometric import HorizontalFlip
+    >>> flip, random = HorizontalFlip(p=0.5), SampleRandom(seed=0, epoch=0, index=torch.arange(4).numpy(), view=0)
+    >>> flip.apply(torch.rand(4, 3, 32, 32), flip.draw(random, size=(32, 32))).shape
+    torch.Size([4, 3, 32, 32])
+
     A subclass is a frozen dataclass of settings. `apply` must treat each image alone, to the last bit: the same image
     with the same parameters gives the same pixels in any batch.
     """

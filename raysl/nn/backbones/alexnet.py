@@ -89,11 +89,7 @@ class AlexNet(Backbone):
 
     @classmethod
     def check_side(cls, config: Any, side: int) -> None:
-        """Refuse images of another size than `image_size`, or, for output=mean, images that are too small.
-
-        Raises:
-            ConfigError: with a size that fits.
-        """
+        """Refuse images of another size than `image_size`, or, for output=mean, images that are too small."""
         if problem := _size_problem(config, side, side):
             raise ConfigError(problem)
 
@@ -127,14 +123,12 @@ class AlexNet(Backbone):
         Raises:
             ValueError: if a name is not a stage of this network, or the images do not fit.
         """
-        known = list(self.stage_widths)
-        if unknown := [name for name in names if name not in known]:
-            raise ValueError(f"no stage {unknown[0]!r} in this AlexNet; its stages: {', '.join(known)}")
+        known = self.stages_up_to(names)
         if "features" in names and (problem := _size_problem(self.config, *images.shape[-2:])):
             raise ValueError(problem)
         outputs: dict[str, Tensor] = {}
         x = self._first_input(images)
-        for name in known[: max((known.index(name) for name in names), default=-1) + 1]:
+        for name in known:
             if name == "features":
                 x = x.mean(dim=(2, 3)) if self.config.output == "mean" else x.flatten(1)  # [B, feature_dim]
             else:

@@ -109,6 +109,11 @@ class Backbone(nn.Module, ABC):
         return None
 
     @property
+    def title(self) -> str:
+        """Name of the network in messages."""
+        return f"this {type(self).__name__}"
+
+    @property
     def stage_widths(self) -> dict[str, int]:
         """Names and widths of the stages, from first to last; empty if unknown."""
         return {}
@@ -129,6 +134,17 @@ class Backbone(nn.Module, ABC):
         Raises:
             ValueError: if a name is not a stage of this network; the message lists the stages.
         """
+
+    def stages_up_to(self, names: Sequence[str]) -> list[str]:
+        """Return the names of all stages up to the deepest of these.
+
+        Raises:
+            ValueError: if a name is not a stage; the message lists the stages.
+        """
+        known = list(self.stage_widths)
+        if unknown := [name for name in names if name not in known]:
+            raise ValueError(f"no stage {unknown[0]!r} in {self.title}; its stages: {', '.join(known)}")
+        return known[: max((known.index(name) for name in names), default=-1) + 1]
 
     def units(self) -> dict[str, list[nn.Module]]:
         """Return the modules with most of the weights, by stage, in the order in which they run.

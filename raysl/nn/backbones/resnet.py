@@ -158,12 +158,9 @@ class ResNet(Backbone):
         Raises:
             ValueError: if a name is not a stage of this network; the message lists the stages.
         """
-        known = list(self.stage_widths)
-        if unknown := [name for name in names if name not in known]:
-            raise ValueError(f"no stage {unknown[0]!r} in this ResNet; its stages: {', '.join(known)}")
         outputs: dict[str, Tensor] = {}
         x = images
-        for name in known[: max((known.index(name) for name in names), default=-1) + 1]:
+        for name in self.stages_up_to(names):
             x = self._run(name, x)
             outputs[name] = x
         return {name: outputs[name] for name in names}

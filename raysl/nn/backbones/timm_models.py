@@ -79,9 +79,7 @@ class TimmModel(WrappedBackbone):
         Raises:
             ValueError: if a name is not a stage of this network, or the images do not fit.
         """
-        known = list(self.stage_widths)
-        if unknown := [name for name in names if name not in known]:
-            raise ValueError(f"no stage {unknown[0]!r} in {self.config.model}; its stages: {', '.join(known)}")
+        known = self.stages_up_to(names)
         outputs: dict[str, Tensor] = {}
         numbers = sorted({known.index(name) for name in names if name != "features"})
         if numbers:

@@ -94,12 +94,10 @@ class TorchvisionModel(WrappedBackbone):
         Raises:
             ValueError: if a name is not a stage of this network, or the images do not fit.
         """
-        known = list(self.stage_widths)
-        if unknown := [name for name in names if name not in known]:
-            raise ValueError(f"no stage {unknown[0]!r} in {self.config.model}; its stages: {', '.join(known)}")
+        known = self.stages_up_to(names)
         if not names:
             return {}
-        deepest = known[max(known.index(name) for name in names)]
+        deepest = known[-1]
         modules = {name: self._modules_of_stages[name] for name in names if name != "features"}
         outputs = self._run_until(deepest, modules, images)
         return {name: outputs[name] for name in names}

@@ -128,11 +128,7 @@ class ViT(TokenBackbone):
 
     @classmethod
     def check_side(cls, config: Any, side: int) -> None:
-        """Refuse images that patches do not cover exactly.
-
-        Raises:
-            ConfigError: with sizes that they cover.
-        """
+        """Refuse images that patches do not cover exactly."""
         if problem := uncovered(side, config.patch_size):
             raise ConfigError(problem)
 
@@ -199,19 +195,16 @@ class ViT(TokenBackbone):
         Raises:
             ValueError: if a name is not a stage of this network; the message lists the stages.
         """
-        known = list(self.stage_widths)
-        if unknown := [name for name in names if name not in known]:
-            raise ValueError(f"no stage {unknown[0]!r} in this ViT; its stages: {', '.join(known)}")
+        known = self.stages_up_to(names)
         outputs: dict[str, Tensor] = {}
-        deepest = max((known.index(name) for name in names), default=-1)
         x = self._embed(images)
         class_tokens: list[Tensor] = []
-        for name, block in zip(known, self.blocks[: deepest + 1], strict=False):
+        for name, block in zip(known, self.blocks[: len(known)], strict=False):
             x = block(x)
             class_tokens.append(x[:, 0])
             if name in names:
                 outputs[name] = x
-        if deepest >= len(self.blocks):
+        if len(known) > len(self.blocks):
             x = self.norm(x)
             outputs |= {"norm": x, "class": self._pool(x, "class"), "mean": self._pool(x, "mean")}
             for num in LAST_BLOCKS:

@@ -43,13 +43,14 @@ class WrappedBackbone(Backbone):
 
     @classmethod
     def check_side(cls, config: Any, side: int) -> None:
-        """Refuse images that do not fit.
-
-        Raises:
-            ConfigError: with sizes that do.
-        """
+        """Refuse images that do not fit."""
         if problem := cls.without_weights(config)._size_problem(side, side):
             raise ConfigError(problem)
+
+    @property
+    def title(self) -> str:
+        """Name of the network in its library."""
+        return str(self.config.model)
 
     @property
     def feature_stages(self) -> tuple[str, ...]:
