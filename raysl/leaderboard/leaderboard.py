@@ -12,6 +12,7 @@ from raysl.leaderboard.entry import Entry, SweepFacts
 from raysl.leaderboard.flat import csv_text, flat_rows, latex, readable_cells, text_table
 from raysl.leaderboard.stored import json_text, parse
 from raysl.redact import redact, redact_tree, redact_uri
+from raysl.report.html import plain_table
 from raysl.storage.addresses import absolute, cut, join
 from raysl.storage.folder import Folder
 
@@ -113,10 +114,8 @@ class Leaderboard:
         if not num:
             return title
         names, *rows = readable_cells(self.choices[:NOTEBOOK_ROWS], self.rows[:NOTEBOOK_ROWS])
-        head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
         more = f"<p>and {num - NOTEBOOK_ROWS} more</p>" if num > NOTEBOOK_ROWS else ""
-        return f"{title}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+        return f"{title}{plain_table(names, rows)}{more}"
 
     def __repr__(self) -> str:
         """The table, for a Python shell."""

@@ -3,9 +3,9 @@
 import base64
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from html import escape
-
-from raysl.report.style import STYLE
+from pathlib import Path
 
 
 def document(title: str, body: str, style: str = "", script: str = "") -> str:
@@ -22,10 +22,16 @@ def document(title: str, body: str, style: str = "", script: str = "") -> str:
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
         f"style-src 'unsafe-inline'{allowed}\">"
-        f"<title>{escape(title)}</title><style>{STYLE}{style}</style>"
+        f"<title>{escape(title)}</title><style>{_style()}{style}</style>"
     )
     end = f"<script>{script}</script>" if script else ""
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body><main>\n{body}\n</main>{end}</body></html>\n'
+
+
+@cache
+def _style() -> str:
+    """Return the style sheet of all pages."""
+    return Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 
 def _sha256(script: str) -> str:
@@ -42,6 +48,13 @@ def grouped_table(head: str, groups: Sequence[Sequence[str]]) -> str:
     header = f"<thead><tr>{head}</tr></thead>" if head else ""
     bodies = "".join(f"<tbody>{''.join(f'<tr>{row}</tr>' for row in rows)}</tbody>" for rows in groups)
     return f'<div class="wide"><table class="full">{header}{bodies}</table></div>'
+
+
+def plain_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return texts as a table for a notebook."""
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def slug(text: str) -> str:

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from html import escape
 
 from raysl.report.contents import Score
+from raysl.report.html import plain_table
 
 NAMES = ("benchmark", "metric", "unit")
 NUMBERS = ("trained", "±", "95 %", "untrained", "pixels")
@@ -28,10 +28,8 @@ def score_html(scores: Sequence[Score]) -> str:
     """Return the same table for a notebook; empty without scores."""
     if not scores:
         return ""
-    header, *body = _rows(scores)
-    head = "".join(f"<th>{escape(title)}</th>" for title in header)
-    lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>" for cells in body)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    titles, *rows = _rows(scores)
+    return plain_table(titles, rows)
 
 
 def number(value: float | None, unit: str = "%") -> str:
