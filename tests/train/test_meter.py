@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from raysl.train.callbacks.progress import ProgressView
+from raysl.runs.follow import ProgressView
 from raysl.train.meter import WARM_UP, Meter
 
 
