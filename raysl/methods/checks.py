@@ -22,12 +22,8 @@ def check_two_views(setup: Setup, why: str) -> None:
         raise ConfigError(f"method.views.num is {num}; {why}: set it to 2")
 
 
-def check_some_views(setup: Setup, title: str) -> None:
-    """Refuse a single view.
-
-    Args:
-        setup: facts and settings of the run.
-        title: name of the method.
+def check_some_views(setup: Setup, why: str) -> None:
+    """Refuse a single view, large or small; the arguments are those of `check_two_views`.
 
     Raises:
         ConfigError: with what to set instead.
@@ -35,8 +31,7 @@ def check_some_views(setup: Setup, title: str) -> None:
     views = setup.method.views
     if views.num + views.num_local < 2:
         raise ConfigError(
-            f"method.views.num is 1 and method.views.num_local is 0; {title} predicts the teacher's scores of "
-            "one view from another: give 2 views, or small ones"
+            f"method.views.num is 1 and method.views.num_local is 0; {why}: give at least 2 views, large or small"
         )
 
 

@@ -68,7 +68,7 @@ class DINO(Method):
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse a single view."""
-        check_some_views(setup, "DINO")
+        check_some_views(setup, "DINO predicts the teacher's scores of one view from another")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return eq. 3 on this rank's images: each view against all other large views; algorithm 1."""

@@ -98,7 +98,7 @@ class DINOv2(Method):
     def check(cls, setup: Setup) -> None:
         """Refuse backbones without patches or a token for masked ones, a single view, impossible masks, and a batch
         of a single image."""
-        check_some_views(setup, "DINOv2")
+        check_some_views(setup, "DINOv2 predicts the teacher's scores of one view from another")
         check_block_masks(setup, "DINOv2")
         if setup.plan.batch_size < 2:
             raise ConfigError(

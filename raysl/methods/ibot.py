@@ -93,7 +93,7 @@ class IBOT(Method):
     @classmethod
     def check(cls, setup: Setup) -> None:
         """Refuse backbones without patches or a token for masked ones, a single view, and impossible masks."""
-        check_some_views(setup, "iBOT")
+        check_some_views(setup, "iBOT predicts the teacher's scores of one view from another")
         check_block_masks(setup, "iBOT")
 
     @classmethod

@@ -13,9 +13,8 @@ from raysl import distributed as dist
 from raysl.config.ranges import Temperature, Width
 from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
-from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, contrastive_accuracy, nt_xent
-from raysl.methods.checks import check_batch
+from raysl.methods.checks import check_batch, check_some_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
@@ -59,11 +58,7 @@ class SimCLR(Method):
     def check(cls, setup: Setup) -> None:
         """Refuse a single view, and a batch in which an image has no negative."""
         check_batch(setup, f"{cls.__name__} contrasts images")
-        views = setup.method.views
-        if views.num + views.num_local < 2:
-            raise ConfigError(
-                f"method.views.num is {views.num}; {cls.__name__} pulls views of an image together: at least 2"
-            )
+        check_some_views(setup, f"{cls.__name__} pulls views of an image together")
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
         """Return the loss of this rank's images against the whole global batch (algorithm 1)."""

@@ -18,6 +18,7 @@ from raysl.config.schema import MethodConfig
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, swapped_prediction
+from raysl.methods.checks import check_some_views
 from raysl.methods.method import Method, StepOutput
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.collapse import COLLAPSE, collapse
@@ -84,11 +85,7 @@ class SwAV(Method):
     def check(cls, setup: Setup) -> None:
         """Refuse a single view, more prototypes than images, and a queue that is not a multiple of the batch."""
         method, batch_size, num_samples = setup.method, setup.plan.batch_size, setup.data.num_samples
-        if method.views.num + method.views.num_local < 2:
-            raise ConfigError(
-                "method.views.num is 1 and method.views.num_local is 0; SwAV predicts the assignment of one view from "
-                "another: give 2 views, or small ones"
-            )
+        check_some_views(setup, "SwAV predicts the assignment of one view from another")
         if max(method.prototypes) > num_samples:
             raise ConfigError(
                 f"method.prototypes has {max(method.prototypes)} for {num_samples} training images, too few to "

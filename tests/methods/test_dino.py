@@ -223,6 +223,6 @@ def test_views_and_networks_are_the_papers() -> None:
 
 
 def test_check_refuses_a_single_view() -> None:
-    with pytest.raises(ConfigError, match="predicts the teacher's scores of one view from another: give 2 views"):
+    with pytest.raises(ConfigError, match="teacher's scores of one view from another: give at least 2 views"):
         DINO.check(setup_of(**{"views.num": 1, "views.num_local": 0}))
     DINO.check(setup_of(**{"views.num": 1, "views.num_local": 1}))

@@ -99,7 +99,7 @@ def test_views_are_the_papers() -> None:
 
 @pytest.mark.parametrize(
     ("batch_size", "num", "message"),
-    [(1, 2, "train.batch_size is 1; SimCLR contrasts images"), (6, 1, "method.views.num is 1; SimCLR pulls views")],
+    [(1, 2, "train.batch_size is 1; SimCLR contrasts images"), (6, 1, "num_local is 0; SimCLR pulls views")],
 )
 def test_check_refuses_settings_without_contrast(batch_size: int, num: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

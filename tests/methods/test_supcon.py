@@ -71,7 +71,7 @@ def test_check_refuses_data_without_classes() -> None:
 
 
 def test_check_refuses_a_single_view() -> None:
-    with pytest.raises(ConfigError, match="is 1; SupCon pulls views"):
+    with pytest.raises(ConfigError, match="is 0; SupCon pulls views"):
         SupCon.check(setup_of(**{"views.num": 1}))
 
 

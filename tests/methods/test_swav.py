@@ -211,7 +211,10 @@ def test_views_are_the_papers() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"views.num": 1, "views.num_local": 0}, "predicts the assignment of one view from another: give 2 views"),
+        (
+            {"views.num": 1, "views.num_local": 0},
+            "predicts the assignment of one view from another: give at least 2 views",
+        ),
         ({"prototypes": "[3,13]"}, "method.prototypes has 13 for 12 training images.*set 12 or fewer, better 1"),
         ({"queue_length": 15}, "method.queue_length is 15, not a multiple of train.batch_size 6; set 12 or 18"),
         ({"queue_length": 5}, r"set 0 or 6 \(0: no queue\)"),

@@ -1,13 +1,14 @@
-"""Means and products over the rows of all ranks, against one process with all of them."""
+"""Means, products and whitening over the rows of all ranks, against one process with all of them."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from raysl import distributed as dist
-from raysl.nn.moments import centred, products
+from raysl.nn.moments import centred, products, whitened
 from tests.rank_processes import RunRanks
 
 SHARES = [5, 2]
@@ -60,3 +61,57 @@ def test_products_are_taken_in_float32_under_bf16() -> None:
         found = products(z, z)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, z.T @ z)
+
+
+def rows_of(num: int = 40, dim: int = 6) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    mixed = torch.randn(dim, dim, dtype=torch.float64, generator=generator)
+    return torch.randn(num, dim, dtype=torch.float64, generator=generator) @ mixed + 3
+
+
+def test_whitened_rows_are_centred_uncorrelated_and_of_variance_one() -> None:
+    rows = rows_of()
+    before = rows.clone()
+    z = whitened(rows, 4)
+    assert torch.equal(rows, before)
+    torch.testing.assert_close(z.mean(dim=0), torch.zeros(4, dtype=torch.float64), rtol=0, atol=1e-12)
+    torch.testing.assert_close(z.T @ z / len(z), torch.eye(4, dtype=torch.float64), rtol=0, atol=1e-10)
+
+
+def test_the_directions_are_those_of_a_singular_value_decomposition() -> None:
+    rows = rows_of()
+    centred = rows.numpy() - rows.numpy().mean(axis=0)
+    left, _, _ = np.linalg.svd(centred, full_matrices=False)
+    expected = torch.from_numpy(left[:, :3] * np.sqrt(len(rows)))
+    torch.testing.assert_close(whitened(rows, 3).abs(), expected.abs(), rtol=0, atol=1e-10)
+
+
+def test_directions_without_variance_are_zero_and_no_noise() -> None:
+    rows = torch.cat([rows_of(dim=2), torch.full((40, 3), 7.0, dtype=torch.float64)], dim=1)
+    z = whitened(rows, 5)
+    assert (z[:, :2].var(dim=0) > 0.9).all()
+    assert (z[:, 2:] == 0).all()
+    assert (whitened(torch.ones(5, 3), 2) == 0).all()
+
+
+def test_half_types_come_back_as_float32() -> None:
+    assert whitened(rows_of().bfloat16(), 2).dtype == torch.float32
+
+
+@pytest.mark.parametrize("dim", [0, 7])
+def test_more_components_than_dimensions_are_refused(dim: int) -> None:
+    with pytest.raises(ValueError, match=f"rows of width 6 have no {dim} principal components; keep between 1 and 6"):
+        whitened(rows_of(), dim)
+    with pytest.raises(ValueError, match="not finite"):
+        whitened(torch.full((3, 2), torch.nan), 1)
+
+
+def _shares() -> Tensor:
+    rows = rows_of()
+    own = rows[:25] if dist.rank() == 0 else rows[25:] if dist.rank() == 1 else rows[:0]
+    return whitened(own, 4)
+
+
+def test_ranks_with_uneven_rows_or_none_whiten_as_one(run_ranks: RunRanks) -> None:
+    found = torch.cat(run_ranks(3, _shares))
+    torch.testing.assert_close(found.abs(), whitened(rows_of(), 4).abs(), rtol=0, atol=1e-10)

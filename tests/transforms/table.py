@@ -10,7 +10,7 @@ TRANSFORMS = {
     "Canvas": ("test_random_crop.py::test_a_canvas_holds_the_image_at_its_place",),
     "functional.resize_larger_side": ("test_functional.py::test_the_larger_side_is_resized_as_torchvision_resizes",),
     "Tiles": ("test_tiles.py::test_tiles_equal_a_loop_over_cells",),
-    "permutation_table": ("test_permutations.py::test_the_set_is_that_of_a_naive_greedy_search",),
+    "permutation_table": ("test_tiles.py::test_the_set_is_that_of_a_naive_greedy_search",),
     "HorizontalFlip": ("test_functional.py::test_flip_equals_torchvision",),
     "VerticalFlip": ("test_functional.py::test_a_flip_upside_down_equals_torchvision",),
     "Affine": ("test_functional.py::test_affine_equals_torchvision",),
