@@ -64,13 +64,13 @@ def pretrain(
     Args:
         config: the run's settings.
         callbacks: observers of Ray Train's, called in its controller (Ray Tune's reporting, for one).
-        show_progress: whether to show how training goes, and in the end where the run lies.
+        show_progress: whether to show how training goes, and finally the results and where they are.
         until: epochs to be done when this call returns, with a checkpoint and nothing measured; a later call goes on
             from there. Default, and from `train.epochs` on: to the end.
         stop: when another thread sets it, the run saves a checkpoint and stops, as at a signal.
 
     Returns:
-        Where the run lies and what it measured.
+        URIs and numbers of the run.
 
     Raises:
         ConfigError: if the settings cannot work; no worker has started then.

@@ -74,27 +74,9 @@ class TrainPlan:
         """
         config = for_workers(config)
         train = config.train
-        if num_samples < train.batch_size and config.data.drop_last:
-            raise ConfigError(
-                f"{num_samples} training images do not fill a batch of {train.batch_size}; "
-                f"set train.batch_size={num_samples} or less"
-            )
         lanes = lanes or config.data.lanes or default_lanes(train.batch_size)
-        if lanes > train.batch_size:
-            raise ConfigError(f"data.lanes={lanes} is more than the batch of {train.batch_size}; give fewer lanes")
-        if world > lanes:
-            raise ConfigError(
-                f"{world} workers are more than the {lanes} lanes of a batch of {train.batch_size}; "
-                f"set train.workers={lanes} or less, or data.lanes={world} if the batch is that large"
-            )
         rest = 0 if config.data.drop_last else num_samples % train.batch_size
-        if rest and min(_shares(rest, lanes, world)) < 2:
-            raise ConfigError(
-                f"the last batch of an epoch has {rest} of {num_samples} images, fewer than 2 for one of {world} "
-                "worker(s); set data.drop_last=true, or another train.batch_size"
-            )
-        if train.accumulate > 1:
-            _check_parts(train, rest, lanes, world)
+        _check_batches(config, num_samples, lanes, world)
         epoch_len = epoch_length(num_samples, train.batch_size, config.data.drop_last)
         total_steps = epoch_len * train.epochs
         if train.end is not None:
@@ -223,6 +205,35 @@ def _parts(num_rows: int, lanes: int, world: int, num_parts: int) -> tuple[tuple
         )
         for part in range(num_parts)
     )
+
+
+def _check_batches(config: RunConfig, num_samples: int, lanes: int, world: int) -> None:
+    """Refuse batches that the images do not fill, or that the workers cannot share.
+
+    Raises:
+        ConfigError: with the numbers.
+    """
+    train = config.train
+    if num_samples < train.batch_size and config.data.drop_last:
+        raise ConfigError(
+            f"{num_samples} training images do not fill a batch of {train.batch_size}; "
+            f"set train.batch_size={num_samples} or less"
+        )
+    if lanes > train.batch_size:
+        raise ConfigError(f"data.lanes={lanes} is more than the batch of {train.batch_size}; give fewer lanes")
+    if world > lanes:
+        raise ConfigError(
+            f"{world} workers are more than the {lanes} lanes of a batch of {train.batch_size}; "
+            f"set train.workers={lanes} or less, or data.lanes={world} if the batch is that large"
+        )
+    rest = 0 if config.data.drop_last else num_samples % train.batch_size
+    if rest and min(_shares(rest, lanes, world)) < 2:
+        raise ConfigError(
+            f"the last batch of an epoch has {rest} of {num_samples} images, fewer than 2 for one of {world} "
+            "worker(s); set data.drop_last=true, or another train.batch_size"
+        )
+    if train.accumulate > 1:
+        _check_parts(train, rest, lanes, world)
 
 
 def _check_parts(train: TrainConfig, rest: int, lanes: int, world: int) -> None:

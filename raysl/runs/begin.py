@@ -34,17 +34,17 @@ def begin(run: Prepared, folder: RunFolder) -> NewestCheckpoint:
             without `train.extend`, the checkpoint is of another method or holds a tensor with rows for other images,
             the weights do not fit, or `backbone.freeze` leaves nothing to train.
     """
-    config, found = run.setup.as_written, folder.newest()
+    config, newest = run.setup.as_written, folder.newest()
     # Weights and frozen stages can be wrong in ways that only a built method shows.
     is_check_due = config.method.weights is not None or config.backbone.freeze
-    first = _first_state(run) if found.name is None and is_check_due else None
-    folder.claim(config, found)
+    first = _first_state(run) if newest.name is None and is_check_due else None
+    folder.claim(config, newest)
     if config.data.changed == "accept":
-        _check_rows(run, folder, found)
-    found = claim_dataset(folder, config, DatasetNote.of(run.loader.split, run.setup.plan.epoch_len), found)
-    if found.name is not None:
-        check_resumable(found.meta, folder.uri_of(found.name), config)
-    return found if first is None or first.weights is None else _store(folder, first)
+        _check_rows(run, folder, newest)
+    newest = claim_dataset(folder, config, DatasetNote.of(run.loader.split, run.setup.plan.epoch_len), newest)
+    if newest.name is not None:
+        check_resumable(newest.meta, folder.uri_of(newest.name), config)
+    return newest if first is None or first.weights is None else _store(folder, first)
 
 
 def _first_state(run: Prepared) -> TrainState:
@@ -52,12 +52,12 @@ def _first_state(run: Prepared) -> TrainState:
         return TrainState.create(run.setup, "cpu", run.classes)
 
 
-def _check_rows(run: Prepared, folder: RunFolder, found: NewestCheckpoint) -> None:
+def _check_rows(run: Prepared, folder: RunFolder, newest: NewestCheckpoint) -> None:
     """Refuse another number of images where the method has a row for each image, before anything is changed."""
     now = run.setup.data.num_samples
-    if found.name is None or (before := DataInfo.stored(found.meta["data"]).num_samples) == now:
+    if newest.name is None or (before := DataInfo.stored(newest.meta["data"]).num_samples) == now:
         return
-    with local_copy(folder.uri_of(found.name), [STATE_FILE]) as copy:
+    with local_copy(folder.uri_of(newest.name), [STATE_FILE]) as copy:
         stored = load_tensors(copy / STATE_FILE)["method"]
     for name, value in _first_state(run).method.state_dict().items():
         if name in stored and stored[name].shape != value.shape:

@@ -88,63 +88,63 @@ class DatasetNote:
         return bool(self.written and before.written) and self.written != before.written
 
 
-def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, found: NewestCheckpoint) -> NewestCheckpoint:
+def claim_dataset(folder: RunFolder, config: RunConfig, now: DatasetNote, newest: NewestCheckpoint) -> NewestCheckpoint:
     """Note the dataset of a run, or compare it with the one noted before.
 
     Args:
         folder: of the run.
         config: its settings.
         now: the dataset as it is.
-        found: the run's newest whole checkpoint.
+        newest: the run's newest whole checkpoint.
 
     Returns:
-        The checkpoint to go on from: `found`, or its state at the beginning of its epoch if a dataset with another
+        The checkpoint to go on from: `newest`, or its state at the beginning of its epoch if a dataset with another
         length of epochs was accepted.
 
     Raises:
         ConfigError: if the dataset changed and `data.changed` is `refuse`; the message lists what.
     """
     before = DatasetNote.read(folder)
-    changes = now.changes(before) if before is not None and found.name is not None else []
+    changes = now.changes(before) if before is not None and newest.name is not None else []
     if changes and config.data.changed == "refuse":
         listed = "\n  ".join(changes)
         raise ConfigError(
-            f"the dataset of the run {config.name!r} has changed since step {found.step}:\n  {listed}\n"
+            f"the dataset of the run {config.name!r} has changed since step {newest.step}:\n  {listed}\n"
             "bring back the old one, give this run another name=, or set data.changed=accept to go on with the new "
             "one at the same epoch"
         )
     if changes:
-        found = _at_epoch_start(folder, config, now, found)
-        event = f"goes on with a changed dataset ({'; '.join(changes)}) at step {found.step}"
+        newest = _at_epoch_start(folder, config, now, newest)
+        event = f"goes on with a changed dataset ({'; '.join(changes)}) at step {newest.step}"
         folder.note(event)
         log.info(event)
-    elif before is not None and found.name is not None and now.is_rewritten_since(before):
+    elif before is not None and newest.name is not None and now.is_rewritten_since(before):
         event = "files of the training images were written again, as by a copy, since this run read them last"
         folder.note(event)
-        log.warning("%s; names, sizes and labels are the same, so it goes on at step %d", event, found.step)
+        log.warning("%s; names, sizes and labels are the same, so it goes on at step %d", event, newest.step)
     if now != before:
         folder.write(DATASET_FILE, json.dumps(asdict(now), indent=1).encode())
-    return found
+    return newest
 
 
 def _at_epoch_start(
-    folder: RunFolder, config: RunConfig, now: DatasetNote, found: NewestCheckpoint
+    folder: RunFolder, config: RunConfig, now: DatasetNote, newest: NewestCheckpoint
 ) -> NewestCheckpoint:
     """Store the checkpoint with its step counted in epochs of the new length, and remove the others."""
-    assert found.name is not None
-    data = DataInfo.stored(found.meta["data"])
+    assert newest.name is not None
+    data = DataInfo.stored(newest.meta["data"])
     epoch_len = TrainPlan.from_config(config, data.num_samples).epoch_len
     if epoch_len == now.epoch_len:
-        return found
-    epoch = found.step // epoch_len
+        return newest
+    epoch = newest.step // epoch_len
     step = epoch * now.epoch_len
     name = checkpoint_name(step)
     with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as draft:
         copy = Path(draft) / name
-        folder.child(found.name).download(copy)
+        folder.child(newest.name).download(copy)
         tensors = load_tensors(copy / STATE_FILE)
         save_tensors({**tensors, "step": step}, copy / STATE_FILE)
-        meta = {key: value for key, value in found.meta.items() if key not in ("format", "files")}
+        meta = {key: value for key, value in newest.meta.items() if key not in ("format", "files")}
         data = replace(data, num_samples=now.num_samples, fingerprint=now.fingerprint)
         seal(copy, {**meta, "step": step, "data": asdict(data)})
         upload(copy, folder, name)

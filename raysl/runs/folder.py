@@ -37,12 +37,12 @@ class RunFolder(Folder):
         """Return the folder of a run."""
         return cls(join(config.storage, config.name))
 
-    def claim(self, config: RunConfig, found: NewestCheckpoint | None = None) -> None:
+    def claim(self, config: RunConfig, newest: NewestCheckpoint | None = None) -> None:
         """Write the run's settings, after a check that those of earlier starts differ only where they may.
 
         Args:
             config: the settings of this start, which replace the earlier ones.
-            found: the run's newest whole checkpoint, if it has one.
+            newest: the run's newest whole checkpoint, if it has one.
 
         Raises:
             ConfigError: if another run has this name (the message lists what differs), this one has become shorter, or
@@ -59,8 +59,8 @@ class RunFolder(Folder):
                     f"a run named {config.name!r} with other settings is in {self.uri}:\n  {listed}\n"
                     "give this one another name=, or go back to those settings to resume it"
                 )
-            if found is not None:
-                extended = _check_length(_epochs(found, before, config), config, found)
+            if newest is not None:
+                extended = _check_length(_epochs(newest, before, config), config, newest)
         self.write("run.yaml", dump(config).encode())
         if extended is not None:
             self.note(extended)
@@ -68,10 +68,10 @@ class RunFolder(Folder):
 
     def newest(self) -> NewestCheckpoint:
         """Return the newest whole checkpoint; warn of newer ones that are damaged."""
-        found = newest_whole(self)
-        for reason in found.passed_over:
+        newest = newest_whole(self)
+        for reason in newest.passed_over:
             log.warning("passed over %s", reason)
-        return found
+        return newest
 
     def note(self, event: str) -> None:
         """Add a line to the events. No worker may be writing to them."""
@@ -111,9 +111,9 @@ def _other_workers(before: RunConfig | Mapping[str, Any], config: RunConfig) -> 
     return [f"train.workers: {old} -> {new}, which the batch follows by train.reference_workers"]
 
 
-def _epochs(found: NewestCheckpoint, before: RunConfig | Mapping[str, Any], config: RunConfig) -> int:
+def _epochs(newest: NewestCheckpoint, before: RunConfig | Mapping[str, Any], config: RunConfig) -> int:
     """Return the epochs that a checkpoint was trained for; an older raysl stored them in the settings alone."""
-    return int(found.meta.get("epochs") or _train_setting(before, "epochs", config))
+    return int(newest.meta.get("epochs") or _train_setting(before, "epochs", config))
 
 
 def _train_setting(before: RunConfig | Mapping[str, Any], name: str, config: RunConfig) -> Any:
@@ -123,13 +123,13 @@ def _train_setting(before: RunConfig | Mapping[str, Any], name: str, config: Run
     return before.get("train", {}).get(name, getattr(config.train, name))
 
 
-def _check_length(before: int, config: RunConfig, found: NewestCheckpoint) -> str | None:
+def _check_length(before: int, config: RunConfig, newest: NewestCheckpoint) -> str | None:
     """Refuse to shorten a run that has begun, or to lengthen it without `train.extend`.
 
     Args:
         before: epochs that its newest checkpoint was trained for.
         config: its settings at this start.
-        found: that checkpoint; at step 0 any length is allowed.
+        newest: that checkpoint; at step 0 any length is allowed.
 
     Returns:
         A sentence on what an extension changes, or None without one.
@@ -138,15 +138,15 @@ def _check_length(before: int, config: RunConfig, found: NewestCheckpoint) -> st
         ConfigError: with the numbers.
     """
     epochs = config.train.epochs
-    if found.step == 0 or epochs == before:
+    if newest.step == 0 or epochs == before:
         return None
     if epochs < before:
         raise ConfigError(
             f"train.epochs: {before} -> {epochs} would make the run {config.name!r} shorter, which has followed the "
-            f"learning rate of {before} epochs up to step {found.step}; set train.epochs={before}, or give this one "
+            f"learning rate of {before} epochs up to step {newest.step}; set train.epochs={before}, or give this one "
             "another name="
         )
-    text = _describe_extension(before, config, found)
+    text = _describe_extension(before, config, newest)
     if not config.train.extend:
         raise ConfigError(
             f"train.epochs: {before} -> {epochs} extends the run {config.name!r}: {text}\n"
@@ -155,13 +155,13 @@ def _check_length(before: int, config: RunConfig, found: NewestCheckpoint) -> st
     return f"extended from {before} to {epochs} epochs: {text}"
 
 
-def _describe_extension(before: int, config: RunConfig, found: NewestCheckpoint) -> str:
+def _describe_extension(before: int, config: RunConfig, newest: NewestCheckpoint) -> str:
     """Describe what an extension changes in the learning rate."""
-    num_samples = int(found.meta["data"]["num_samples"])
+    num_samples = int(newest.meta["data"]["num_samples"])
     shorter = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=before))
     old, new = (TrainPlan.from_config(either, num_samples) for either in (shorter, config))
     optim, batch_size = new.optim, new.batch_size
-    step, last = found.step, lr_at(optim, old.step(found.step - 1), batch_size)
+    step, last = newest.step, lr_at(optim, old.step(newest.step - 1), batch_size)
     parts = [
         f"it is at step {step} of {old.total_steps}, where the learning rate was {last:.4g} (its peak: "
         f"{peak_lr(optim, batch_size):.4g})",

@@ -115,16 +115,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         log.info(derived)
     if warning := course_warning(plan):
         log.warning(warning)
-    # Tiles are parts of an image: their size says nothing about the size to measure at.
-    is_tiled = next(iter(recipe.groups.values()))[0].tiles is not None
-    if recipe.size != config.data.image_size and not is_tiled:
-        log.warning(
-            "images are trained at %d px and measured at data.image_size=%d; give one size alone for both",
-            recipe.size,
-            config.data.image_size,
-        )
-    if not is_tiled and (advice := classes.backbone.advice(config.backbone, recipe.size)):
-        log.warning(advice)
+    _warn_of_sizes(config, classes, recipe)
     return Prepared(
         setup=setup,
         classes=classes,
@@ -196,10 +187,25 @@ def make_loader(
     )
 
 
+def _warn_of_sizes(config: RunConfig, classes: Classes, recipe: ViewRecipe) -> None:
+    """Warn if images are measured at another size than they are trained at, or if that does not suit the backbone."""
+    # Tiles are parts of an image: their size says nothing about the size to measure at.
+    if next(iter(recipe.groups.values()))[0].tiles is not None:
+        return
+    if recipe.size != config.data.image_size:
+        log.warning(
+            "images are trained at %d px and measured at data.image_size=%d; give one size alone for both",
+            recipe.size,
+            config.data.image_size,
+        )
+    if advice := classes.backbone.advice(config.backbone, recipe.size):
+        log.warning(advice)
+
+
 def _check_measures(
     setup: Setup, classes: Classes, train: Split, test: Split | None, measure: Measure | None
 ) -> tuple[OnlineKNN | None, bool]:
-    """Check what is to be measured; return what makes the online kNN, and whether the method's own task is tried."""
+    """Check the measurements; return the maker of the online kNN, and whether the method's own task is measured."""
     config, evaluated = setup.config, _evaluated(setup.config, classes, test)
     if measure is None:
         return None, bool(evaluated)

@@ -83,11 +83,11 @@ class RayReporter(Reporter):
     def _newest(self) -> str | None:
         """Name the newest whole checkpoint, after removing what an earlier start left half-written."""
         sweep(self.folder)
-        found = newest_whole(self.folder)
+        newest = newest_whole(self.folder)
         with self.disk.writing(self.logs):
-            for reason in found.passed_over:
+            for reason in newest.passed_over:
                 note_event(self.logs, f"passed over {reason}")
-        return found.name
+        return newest.name
 
 
 def make_store(folder: Folder, logs: Path, keep: int, owner: Owner | None = None, disk: Disk | None = None) -> Store:

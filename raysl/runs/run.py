@@ -1,4 +1,4 @@
-"""A run from its settings to its last checkpoint: what the driver does."""
+"""A run from its settings to its last checkpoint, as the driver sees it."""
 
 import json
 import logging
@@ -126,7 +126,7 @@ def training(
     """
     config = run_config(config)
     if until is not None and until < 1:
-        raise ConfigError(f"until={until} is no epoch to train to; give 1 to {config.train.epochs}, or nothing")
+        raise ConfigError(f"until={until} is not an epoch to train to; give 1 to {config.train.epochs}, or nothing")
     with handling_signals() as signals, waiting(show=show_progress) as waits:
         marks = {"command": waits.since, "imports": time.time()}
         waits.enter("reading the dataset")
@@ -150,7 +150,7 @@ class _Start:
         run: settings and images.
         folder: of the run.
         owner: of the folder, where it is remote.
-        found: the checkpoint to go on from.
+        newest: the checkpoint to go on from.
         marks: moments of the start so far, seconds since 1970, by name.
         callbacks: observers of Ray Train's.
         signals: those of this process.
@@ -162,7 +162,7 @@ class _Start:
     run: Prepared
     folder: RunFolder
     owner: Owner | None
-    found: NewestCheckpoint
+    newest: NewestCheckpoint
     marks: dict[str, float]
     callbacks: Sequence[UserCallback]
     signals: Signals
@@ -183,18 +183,18 @@ class _Start:
 
     def train(self) -> bool:
         """Train where something is left to train; return whether the run is at its end."""
-        folder, found, total, name = self.folder, self.found, self.plan.total_steps, self.run.config.name
-        if found.name is not None:
-            _check_corrupt(self.run, folder, found)
+        folder, newest, total, name = self.folder, self.newest, self.plan.total_steps, self.run.config.name
+        if newest.name is not None:
+            _check_corrupt(self.run, folder, newest)
             self.signals.left = (
-                f"{folder.uri_of(found.name)} is the last checkpoint; the same command goes on from there"
+                f"{folder.uri_of(newest.name)} is the last checkpoint; the same command goes on from there"
             )
-        step, ended = found.step, None if self.run.config.train.extend else found.meta.get("ended")
+        step, ended = newest.step, None if self.run.config.train.extend else newest.meta.get("ended")
         if step < self.last and ended is None:
             if step:
                 log.info("resumed at step %d of %d", step, total)
             if self.stop is not None and self.stop.is_set():
-                raise Stopped(describe_stop(step, total, found.name, folder.uri))
+                raise Stopped(describe_stop(step, total, newest.name, folder.uri))
             outcome = self._run_workers()
             step, ended = outcome.step, outcome.ended
         elif ended is not None:
@@ -218,7 +218,7 @@ class _Start:
             self.folder.remove(note)
         self.folder.write(PROBE_FILE, job.probe.encode())
         with (
-            showing_progress(self.folder, self.plan, self.waits, self.found.step),
+            showing_progress(self.folder, self.plan, self.waits, self.newest.step),
             stopping(self.folder, self.signals, self.stop) as is_stopping,
         ):
             outcome = run_workers(job, shape, self.callbacks)
@@ -247,8 +247,8 @@ class _Start:
         if outcome.is_input_wrong:
             return ConfigError(outcome.failure)
         saved = _newest(self.folder)
-        kept = f"the last good checkpoint is {self.folder.uri_of(saved)}" if saved else "no checkpoint"
-        return RunFailed(f"{outcome.failure}; {kept}")
+        left = f"the last good checkpoint is {self.folder.uri_of(saved)}" if saved else "no checkpoint was saved"
+        return RunFailed(f"{outcome.failure}; {left}")
 
 
 def _newest(folder: RunFolder) -> str | None:
@@ -256,9 +256,9 @@ def _newest(folder: RunFolder) -> str | None:
     return outlast(lambda: newest_whole(folder, ())).name
 
 
-def _check_corrupt(run: Prepared, folder: RunFolder, found: NewestCheckpoint) -> None:
+def _check_corrupt(run: Prepared, folder: RunFolder, newest: NewestCheckpoint) -> None:
     """Fail at every start of a run that stopped for too many broken images, until more of them are allowed."""
     limit = max_corrupt(run.setup)
-    if found.meta["metrics"].get("corrupt_images", 0) > limit:
+    if newest.meta["metrics"].get("corrupt_images", 0) > limit:
         lines = folder.read_if_there(CORRUPT_FILE).decode().splitlines()
         raise RunFailed(too_many([json.loads(line)["image"] for line in lines], limit))

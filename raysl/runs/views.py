@@ -91,7 +91,7 @@ def views(
         return stream
     if type(epoch) is not int or epoch < 0:
         raise ConfigError(
-            f"epoch: {epoch!r} is no pass over the images; give a whole number from 0 on, or None for all"
+            f"epoch: {epoch!r} is not a pass over the images; give a whole number from 0 on, or None for all"
         )
     batches = stream.from_step(epoch * setup.plan.epoch_len)
     return [next(batches) for _ in range(setup.plan.epoch_len)]

@@ -107,15 +107,10 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         return Outcome(0, str(error), is_input_wrong=True)
     logs, disk = local_logs(folder) if dist.is_main() else Path(folder.path), Disk()
     reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.owner, disk)
-    restored = reporter.restore()
-    state = TrainState.create(setup, device, job.run.classes, is_new=restored is None)
-    if restored is not None:
-        state.load(restored)
+    state = _restore(job, setup, device, reporter)
     if dist.is_main():
         with disk.writing(logs):
             _announce(plan, state, logs)
-            if derived := describe_scaling(setup.as_written):
-                note_event(logs, derived)
         reporter.put_logs()
     corrupt = CorruptLog()
     broken = CorruptImages(corrupt, logs, max_corrupt(setup), disk)
@@ -131,8 +126,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     callbacks = [broken, *measuring, *job.run.callbacks, watch, OnDisk(writers, logs, disk)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
-    batches = _batches(job, plan, device, corrupt)
-    train = job.config.train
+    train, batches = job.config.train, _batches(job, plan, device, corrupt)
     model = dist.data_parallel(state.method, train.bucket_mb, train.static_graph, train.compress_gradients)
     try:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
@@ -191,6 +185,15 @@ def _prepare_process(job: Job, device: torch.device) -> None:
     repeat_kernels(job.config.train.deterministic)
 
 
+def _restore(job: Job, setup: Setup, device: torch.device, reporter: RayReporter) -> TrainState:
+    """Return the state of the run's newest checkpoint, or a fresh one."""
+    checkpoint = reporter.restore()
+    state = TrainState.create(setup, device, job.run.classes, is_new=checkpoint is None)
+    if checkpoint is not None:
+        state.load(checkpoint)
+    return state
+
+
 def _batches(job: Job, plan: TrainPlan, device: torch.device, corrupt: CorruptLog) -> BatchStream:
     data, loader = job.config.data, job.run.loader
     if isinstance(loader, TargetLoader):
@@ -217,6 +220,8 @@ def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:
     note_event(logs, f"{what} on {where}")
     if state.device.type == "cuda" and not state.config.train.deterministic:
         note_event(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
+    if scaling := describe_scaling(state.setup.as_written):
+        note_event(logs, scaling)
 
 
 def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:

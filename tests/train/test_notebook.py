@@ -132,7 +132,7 @@ def test_other_arguments_are_refused_too() -> None:
     with pytest.raises(ConfigError, match="config: 'quickstart' is no RunConfig"):
         raysl.views("quickstart", images())  # type: ignore[call-overload]
     for epoch in (-1, 0.5):
-        with pytest.raises(ConfigError, match="is no pass over the images"):
+        with pytest.raises(ConfigError, match="is not a pass over the images"):
             raysl.views(settings(), images(), epoch)  # type: ignore[call-overload]
     with pytest.raises(ConfigError, match=r"labels: .* for 30 images; give a whole number for each"):
         raysl.views(settings(), images(), labels=[1, 2])
