@@ -204,11 +204,14 @@ def unique(names: Sequence[str]) -> list[str]:
 
 def _rows(reports: Sequence[RunReport]) -> list[Row]:
     """Return rows by benchmark, in the order of their first appearance."""
-    by_key = [{(own.benchmark, own.metric, own.heading, own.unit): own for own in report.scores} for report in reports]
-    keys = list(dict.fromkeys(key for own in by_key for key in own))
+    by_key = [
+        {(score.benchmark, score.metric, score.heading, score.unit): score for score in report.scores}
+        for report in reports
+    ]
+    keys = list(dict.fromkeys(key for scores in by_key for key in scores))
     benchmarks = list(dict.fromkeys(key[0] for key in keys))
     keys.sort(key=lambda key: benchmarks.index(key[0]))
-    return [_row([own.get(key) for own in by_key]) for key in keys]
+    return [_row([scores.get(key) for scores in by_key]) for key in keys]
 
 
 def _row(scores: Sequence[Score | None]) -> Row:
@@ -228,8 +231,8 @@ def _settings(configs: Sequence[Mapping[str, Any]]) -> dict[str, list[str | None
     for node, schema in (("train", TrainConfig), ("data", DataConfig)):
         free |= {f"{node}.{field.name}" for field in fields(schema) if is_may_change(field.metadata)}
     flat = [{".".join(map(str, key)): write_inline(value) for key, value in leaves(config)} for config in configs]
-    keys = dict.fromkeys(key for own in flat for key in own)
-    lines = {key: [own.get(key) for own in flat] for key in keys}
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    lines = {key: [settings.get(key) for settings in flat] for key in keys}
     return {
         key: values
         for key, values in lines.items()

@@ -32,7 +32,7 @@ class Entry:
 
     Args:
         trial: name of its folder, which is that of its settings: trial_1f3a2c4d.
-        index: place in the order in which the sweep draws.
+        index: in the order in which the sweep draws.
         status: a stopped one was ended before its last epoch by the sweep, which judged it.
         config: configuration that it departs from; empty where all trials have the same.
         settings: what varies, by dotted key, without the seed; one that only exists for other choices is not there.
@@ -49,7 +49,7 @@ class Entry:
         draws: trials of these settings, which are one run.
         reason: why it failed or was stopped, in words.
         parents: what it has taken weights from, the newest first: trial_1f3a2c4d at epoch 4.
-        member: its place in a population, from 0, which its page draws as a line; None outside of populations, or where
+        member: its index in a population, from 0, which its page draws as a line; None outside of populations, or where
             that is not known.
         path: URI of the run's folder, without credentials.
         checkpoint: URI of its newest checkpoint, or None.

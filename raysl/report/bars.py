@@ -38,7 +38,7 @@ def bar_chart(groups: Sequence[tuple[str, Sequence[Bar | None]]], unit: str, lab
     """Return bars in groups on one scale.
 
     Args:
-        groups: names, each with its bars from the top; None leaves the place of a bar empty.
+        groups: names, each with its bars from the top; None leaves a gap.
         unit: of all values; percent ends at 100.
         label: what the drawing shows, for readers who do not see it.
     """

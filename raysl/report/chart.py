@@ -174,7 +174,7 @@ class Chart:
         self.add("circle", title=title, cx=self.x(point[0]), cy=self.y(point[1]), r=radius, **attributes)
 
     def marker(self, x: float, y: float, radius: float, shape: str, colour: str, title: str = "") -> None:
-        """Add a filled circle (`o`) or triangle (`^`) at a place in pixels."""
+        """Add a filled circle (`o`) or triangle (`^`) at a point in pixels."""
         if shape == "o":
             self.add("circle", title=title, cx=x, cy=y, r=radius, fill=colour)
         else:
@@ -182,7 +182,7 @@ class Chart:
             self.add("path", title=title, d=path, fill=colour)
 
     def whiskers(self, x: float, low: float, high: float, colour: str) -> None:
-        """Add a vertical line from one value to another at a place of the horizontal axis, with a cap at each end."""
+        """Add a vertical line from one value to another at a value of the horizontal axis, with a cap at each end."""
         at, bottom, top = self.x(x), self.y(low), self.y(high)
         path = f"M{at:.1f} {bottom:.1f}V{top:.1f}M{at - 3:.1f} {bottom:.1f}h6M{at - 3:.1f} {top:.1f}h6"
         self.add("path", d=path, fill="none", stroke=colour, stroke_width=1.4)

@@ -96,7 +96,7 @@ class Neighbours:
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieved:
-    """Query images with the images that a search found for them, best first."""
+    """Query images with the results of a search, best first."""
 
     queries: Pixels
     """[Q, H, W, 3]"""
@@ -142,12 +142,12 @@ class RunReport:
     notes: list[str] = field(default_factory=list)
     """What was not measured, and why."""
     figures: dict[str, Any] = field(default_factory=dict)
-    """What benchmarks found besides numbers, by their names; see `raysl.benchmarks.metric.Findings`."""
+    """Figures of benchmarks besides numbers, by their names; see `raysl.benchmarks.metric.Findings`."""
     embeddings: EmbeddingSample | None = None
     neighbours: Neighbours | None = None
     views: ViewSample | None = None
     retrieved: dict[str, Retrieved] | None = None
-    """What searches found, by the names of their benchmarks."""
+    """Results of searches, by the names of their benchmarks."""
     events: list[str] = field(default_factory=list)
     """What happened on the way, such as `resumed at step 120`."""
     parents: list[str] = field(default_factory=list)

@@ -113,7 +113,7 @@ def _grid(sample: Retrieved, class_names: Sequence[str]) -> str:
     sheet = retrieved_sheet(sample, class_names)
     shown = sample.right[: sheet.num_rows]
     note = f"✔ and green: right ({int(shown.sum())} of {shown.size}); ✘ and red: wrong. Best first."
-    figure = sheet_figure(sheet, "Queries and what was found")
+    figure = sheet_figure(sheet, "Queries and search results")
     return f'<div class="whole"><h3>Retrieved images</h3>{figure}<p class="quiet">{note}</p></div>'
 
 

@@ -124,12 +124,12 @@ def thumbnail_map(points: NDArray[np.float64], thumbnails: Pixels, num_cells: in
     num_cells = num_cells or min(24, max(8, round(1.5 * len(points) ** 0.5)))
     side = MAP_WIDTH // num_cells
     extent = np.ptp(points, axis=0).max()
-    places = (points - points.min(axis=0)) / extent * (num_cells - 1e-6)  # [N, 2], in cells
-    num_columns, num_rows = (int(count) for count in np.floor(places.max(axis=0)) + 1)
+    cells = (points - points.min(axis=0)) / extent * (num_cells - 1e-6)  # [N, 2], in cells
+    num_columns, num_rows = (int(count) for count in np.floor(cells.max(axis=0)) + 1)
     sheet = _empty(num_columns * side, num_rows * side)
     filled: set[tuple[int, int]] = set()
-    for index in np.argsort(np.abs(places % 1 - 0.5).sum(axis=1), kind="stable"):
-        column, row = (int(place) for place in places[index])
+    for index in np.argsort(np.abs(cells % 1 - 0.5).sum(axis=1), kind="stable"):
+        column, row = (int(cell) for cell in cells[index])
         if (column, row) not in filled:
             filled.add((column, row))
             sheet.paste(fitted(thumbnails[index], side - 2), (column * side + 1, (num_rows - 1 - row) * side + 1))

@@ -43,7 +43,7 @@ def curves_section(board: Leaderboard) -> str:
         BETWEEN.join([name] * (len(names) > 1) + [unit] * (len(units) > 1)): _drawing(board, name, unit, limit)
         for name, unit in itertools.product(names, units)
     }
-    note = "A line a run; dots end what is over. Point at a line or at a row of the table."
+    note = "A line a run; a dot ends a run that is over. Point at a line or at a row of the table."
     if is_spread:
         note += " Seconds of a run are spread evenly over its epochs."
     return chart_section(

@@ -95,11 +95,13 @@ def _best(board: Leaderboard) -> str:
             f'<div class="card"><h3>{escape(objective.metric)}</h3><div class="big">{big}</div>'
             f'<div class="interval">{interval}</div>{"".join(_gain(*pair) for pair in beside.items())}</div>'
         )
-    told = " · ".join(f"{escape(key)} <b>{escape(shown(value))}</b>" for key, value in row.settings.items())
+    settings = " · ".join(f"{escape(key)} <b>{escape(shown(value))}</b>" for key, value in row.settings.items())
     name = f'<span class="badge best1">1</span> {escape(row_name(row))}'
-    first = f'<div class="card"><h3>The best</h3><div class="lead">{name}</div><div class="told">{told}</div></div>'
-    told = verdict(board)
-    sentence = f'<p id="verdict">{escape(told)}</p>' if told else ""
+    first = (
+        f'<div class="card"><h3>The best</h3><div class="lead">{name}</div><div class="settings">{settings}</div></div>'
+    )
+    text = verdict(board)
+    sentence = f'<p id="verdict">{escape(text)}</p>' if text else ""
     return f'<div class="cards">{first}{"".join(cards)}</div>{sentence}'
 
 

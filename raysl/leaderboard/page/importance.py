@@ -97,7 +97,7 @@ def importance_section(
     facts = f"n = {learned.num} rows, out-of-bag R² = {learned.fit:.2f}"
     if not learned.settings:
         text = f"A random forest does not predict {metric} from the settings better than the mean does ({facts})."
-        return f'{heading}<p class="quiet">{text} More rows may tell.</p></section>'
+        return f'{heading}<p class="quiet">{text} More rows may help.</p></section>'
     largest = max(max(mean for _, mean, _ in learned.settings), 1e-9)
     bars = [
         f'<td class="name"><code>{escape(key)}</code></td><td class="number main">{mean:.3f} '
@@ -107,7 +107,7 @@ def importance_section(
     ]
     note = (
         f"What R² of a random forest ({TREES} trees, {facts}) loses where a setting's values are shuffled among the "
-        f"rows; mean ± standard deviation of {REPEATS} shuffles, fixed seed. It is of the ranges searched here, and "
-        "settings that vary together share what they matter."
+        f"rows; mean ± standard deviation of {REPEATS} shuffles, fixed seed. It holds for the ranges searched here; "
+        "settings that vary together share their importance."
     )
     return f'{heading}{table("", bars)}<p class="quiet">{note}</p></section>'

@@ -59,7 +59,7 @@ def lineage_section(board: Leaderboard) -> str:
     stretches = lineage(board.entries)
     if not stretches:
         return ""
-    note = "A line a member, a stretch a run, coloured by its number; an arrow leads from whose weights were copied."
+    note = "A line a member, a stretch a run, coloured by its number; arrows lead from the run that gave its weights."
     return chart_section("lineage", "Lineage", {"": _drawing(board, stretches)}, note)
 
 

@@ -37,7 +37,7 @@ class Extras:
     Args:
         configs: texts of the best configurations, by the names of their files.
         neighbours: pictures of the best runs, by their names, as the `src` of an image.
-        explain: how much settings matter; one that remembers may take its place.
+        explain: returns how much settings matter; one with a memory may replace it.
     """
 
     configs: dict[str, str] = field(default_factory=dict)

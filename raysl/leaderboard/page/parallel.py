@@ -52,7 +52,7 @@ def parallel_section(board: Leaderboard, axes: Sequence[Axis]) -> str:
     if len(axes) < MIN_AXES:
         return ""
     objective = objective_title(board.facts.objectives[0])
-    note = f"A line a row, through its settings to {escape(objective)}; its colour tells the number."
+    note = f"A line a row, through its settings to {escape(objective)}; its colour shows that number."
     return chart_section("parallel", "Settings and what came of them", {"": _drawing(board, axes)}, note)
 
 

@@ -105,7 +105,7 @@ def _foot(board: Leaderboard, heads: Sequence[tuple[str, str]]) -> str:
     }
     lines = []
     for rival, words in (("pixels", "raw pixels"), ("untrained", "untrained")):
-        if not any(rival in found for found in known.values()):
+        if not any(rival in rivals for rivals in known.values()):
             continue
         cells = []
         for kind, title in heads:
@@ -212,8 +212,8 @@ def _note(board: Leaderboard) -> str:
     if any(reference.rival == "pixels" for name in board.rows[0] for reference in references(rows, name)):
         lines.append(
             "Last lines: raw pixels in place of features, and networks before training, from the least to the largest "
-            "of the rows; knn_top1 is held against those of the benchmark knn."
+            "of the rows; knn_top1 is compared with those of the benchmark knn."
         )
     if any(row.status != "finished" for row in rows):
-        lines.append("Numbers of runs that were stopped or still go on are those of the epoch they came to.")
+        lines.append("Numbers of runs that were stopped or still go on are those of the last epoch that they reached.")
     return f'<p class="quiet">{" ".join(lines)}</p>' if lines else ""
