@@ -111,6 +111,8 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     if dist.is_main():
         with disk.writing(logs):
             _announce(plan, state, logs)
+            if scaling := describe_scaling(setup.as_written):
+                note_event(logs, scaling)
         reporter.put_logs()
     corrupt = CorruptLog()
     broken = CorruptImages(corrupt, logs, max_corrupt(setup), disk)
@@ -220,8 +222,6 @@ def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:
     note_event(logs, f"{what} on {where}")
     if state.device.type == "cuda" and not state.config.train.deterministic:
         note_event(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
-    if scaling := describe_scaling(state.setup.as_written):
-        note_event(logs, scaling)
 
 
 def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:
