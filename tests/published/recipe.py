@@ -14,23 +14,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from raysl.components import Classes
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
-from raysl.data.batch import Batch
 from raysl.methods.method import Method
 from raysl.nn.ema import Teacher
 from raysl.plan.plan import TrainPlan
 from raysl.plan.setup import Setup
-from raysl.runs.prepare import check_views, make_views
+from raysl.runs.prepare import make_views
 from raysl.schedule import Step
 from raysl.train.state import TrainState
-from raysl.transforms import normalize
 from raysl.transforms.view_recipe import ViewRecipe
-from tests.methods.properties import TINY
-from tests.test_configs import LESS
+from tests.small_copy import ROWS, SmallCopy
 
 IMAGES = 1_281_167
 """Training images of ImageNet-1k."""
-ROWS = 4
-"""Images in the batch of the small copy."""
 
 
 @dataclass(frozen=True)
@@ -115,25 +110,15 @@ class Recipe:
 
     @cached_property
     def step(self) -> "SmallStep":
-        """What a training step of a small copy does."""
-        published = load_config(self.name)
-        less = LESS.get(published.method.name, ())
-        config = load_config(self.name, [*TINY[published.backbone.name], *less, f"train.batch_size={ROWS}"])
-        setup = Setup.of(config, num_samples=20_000, num_classes=10)
-        recipe = check_views(setup, Classes.of(config))
-        index = torch.arange(ROWS)
-        images = [torch.randint(0, 256, (3, 40 + i, 50), dtype=torch.uint8) for i in range(ROWS)]
-        made = recipe.augment(recipe.crop(images, index.numpy(), setup.seed, 0), index.numpy(), setup.seed, 0)
-        floats = {group: normalize(view, config.data.mean, config.data.std) for group, view in made.views.items()}
-        batch = Batch(floats, index, index, extras=made.extras, seed=setup.seed)
-        method = TrainState.create(setup).method
-        with _calls_of_norms(method) as calls:
-            out = method(batch, setup.plan.step(0))
+        """What a training step of a small copy does; its loss and its gradient are finite."""
+        copy = SmallCopy.of(self.name)
+        with _calls_of_norms(copy.method) as calls:
+            out = copy.forward_and_backward()
         momenta: list[float] = []
-        if any(isinstance(module, Teacher) for module in method.modules()):
+        if any(isinstance(module, Teacher) for module in copy.method.modules()):
             for point in self.points:
                 with _momenta_of_teachers() as given:
-                    method.after_update(point, batch, out.carry)
+                    copy.method.after_update(point, copy.batch, out.carry)
                 momenta.append(given[0])
         return SmallStep(calls, momenta)
 

@@ -1,0 +1,61 @@
+"""A packaged configuration with a tiny network and four images: quick to build and to step."""
+
+from dataclasses import dataclass
+
+import torch
+
+from raysl.components import Classes
+from raysl.config.load import load_config
+from raysl.data.batch import Batch
+from raysl.methods.method import Method, StepOutput
+from raysl.plan.setup import Setup
+from raysl.runs.prepare import check_views
+from raysl.train.state import TrainState
+from raysl.transforms import normalize
+from tests.methods.properties import TINY
+
+ROWS = 4
+"""Images in the batch."""
+LESS = {
+    "data2vec": ("method.num_layers=2",),
+    "barlow_twins": ("method.dim=64",),
+    "dino_v2": ("method.patch_head.num_prototypes=512",),
+    "distill": ("method.teacher=untrained", "method.target=features", "method.label_weight=0"),
+    "vicreg": ("method.dim=64",),
+    "wmse": ("method.output_dim=2", "method.sub_batch=4"),
+}
+"""Settings of methods whose published ones take gigabytes, larger batches, or a teacher of the user's."""
+
+
+@dataclass(frozen=True)
+class SmallCopy:
+    """What is built of a configuration, and a batch of its views."""
+
+    setup: Setup
+    method: Method
+    batch: Batch
+
+    @classmethod
+    def of(cls, name: str) -> "SmallCopy":
+        """Build the configuration of a name; its views have the size of its images, unless they are cut into tiles."""
+        published = load_config(name)
+        small = [*TINY[published.backbone.name], *LESS.get(published.method.name, ())]
+        config = load_config(name, [*small, f"train.batch_size={ROWS}"])
+        setup = Setup.of(config, num_samples=20_000, num_classes=10)
+        recipe = check_views(setup, Classes.of(config))
+        is_cut = next(iter(recipe.groups.values()))[0].tiles is not None
+        assert recipe.size == config.data.image_size or is_cut
+        index = torch.arange(ROWS)
+        images = [torch.randint(0, 256, (3, 40 + i, 50), dtype=torch.uint8) for i in range(ROWS)]
+        made = recipe.augment(recipe.crop(images, index.numpy(), setup.seed, 0), index.numpy(), setup.seed, 0)
+        floats = {group: normalize(view, config.data.mean, config.data.std) for group, view in made.views.items()}
+        batch = Batch(floats, index, index, extras=made.extras, seed=setup.seed)
+        return cls(setup, TrainState.create(setup).method, batch)
+
+    def forward_and_backward(self) -> StepOutput:
+        """Take the first step as far as the gradient; its loss and its gradient are finite."""
+        out: StepOutput = self.method(self.batch, self.setup.plan.step(0))
+        out.loss.backward()
+        assert torch.isfinite(out.loss)
+        assert all(torch.isfinite(p.grad).all() for p in self.method.parameters() if p.grad is not None)
+        return out
