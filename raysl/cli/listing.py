@@ -20,10 +20,10 @@ def described(kind: str) -> list[dict[str, Any]]:
     """The rows of `names_of` as `name`, `class` and `doc`; backbones have `shapes`, well-known ones with their cost."""
     rows: list[dict[str, Any]] = [{"name": name, "class": where, "doc": doc} for name, where, doc in names_of(kind)]
     if kind == "backbones":
-        from raysl.nn.backbones.shapes import shapes_of
+        from raysl.nn.backbones.shapes import measure_shapes
 
         for row in rows:
-            row["shapes"] = shapes_of(row["name"])
+            row["shapes"] = measure_shapes(row["name"])
     return rows
 
 

@@ -19,7 +19,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.patches import grid_side, need_mask_token, patch_size_of, token_backbone
+from raysl.methods.patches import grid_side, need_mask_token, patch_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.collapse import COLLAPSE, collapse
@@ -96,7 +96,7 @@ class Data2Vec(Method):
         """Return the views of `Config.views`, each with a mask."""
         views: Crops = setup.method.views
         return views.recipe(
-            BlockMask(patch_size=patch_size_of(setup, "data2vec"), ratios=((setup.method.mask_ratio, 0.0),))
+            BlockMask(patch_size=patch_side(setup, "data2vec"), ratios=((setup.method.mask_ratio, 0.0),))
         )
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:

@@ -23,7 +23,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.patches import check_width, grid_side, patch_size_of, token_backbone
+from raysl.methods.patches import check_width, grid_side, patch_side, token_backbone
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
@@ -189,4 +189,4 @@ def _mask(setup: Setup) -> MultiBlockMask:
     """Return the mask of each view: its context and targets."""
     config = setup.method
     names = ("num_targets", "target_scale", "target_aspect", "context_scale", "min_context", "max_context")
-    return MultiBlockMask(patch_size=patch_size_of(setup, "I-JEPA"), **{name: getattr(config, name) for name in names})
+    return MultiBlockMask(patch_size=patch_side(setup, "I-JEPA"), **{name: getattr(config, name) for name in names})

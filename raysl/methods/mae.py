@@ -17,7 +17,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import masked_patch_mse, patchify
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.patches import check_width, grid_side, patch_size_of, token_backbone
+from raysl.methods.patches import check_width, grid_side, patch_side, token_backbone
 from raysl.nn.backbones.attention import Block
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
@@ -141,4 +141,4 @@ class Decoder(nn.Module):
 
 def _mask(setup: Setup) -> RandomMask:
     """Return the mask of each view."""
-    return RandomMask(patch_size=patch_size_of(setup, "MAE"), ratio=setup.method.mask_ratio)
+    return RandomMask(patch_size=patch_side(setup, "MAE"), ratio=setup.method.mask_ratio)

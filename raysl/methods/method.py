@@ -11,7 +11,7 @@ from raysl.config.schema import MethodConfig, OptimConfig
 from raysl.data.batch import Batch
 from raysl.data.stream.targets import TargetRecipe
 from raysl.nn.backbones.backbone import Backbone
-from raysl.nn.drop_path import draws_of
+from raysl.nn.drop_path import keyed_draws
 from raysl.optim.groups import split_groups
 from raysl.plan.setup import Setup
 from raysl.schedule import Step
@@ -96,7 +96,7 @@ class Method(nn.Module, ABC):
 
     def forward(self, batch: Batch, step: Step) -> StepOutput:
         """Run `training_step` under DDP's hooks, with random numbers keyed by sample (`nn.drop_path`)."""
-        with draws_of(batch):
+        with keyed_draws(batch):
             return self.training_step(batch, step)
 
     def evaluation_step(self, batch: Batch) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.patches import check_small_views, grid_side, patch_size_of, token_backbone
+from raysl.methods.patches import check_small_views, grid_side, patch_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone, visible_places
 from raysl.nn.backbones.init import init_linear
 from raysl.nn.collapse import COLLAPSE, collapse
@@ -170,4 +170,4 @@ class MSN(Method):
 
 def _mask(setup: Setup) -> RandomMask:
     """Return the mask of each large view."""
-    return RandomMask(patch_size=patch_size_of(setup, "MSN"), ratio=setup.method.mask_ratio)
+    return RandomMask(patch_size=patch_side(setup, "MSN"), ratio=setup.method.mask_ratio)

@@ -8,7 +8,7 @@ from raysl.plan.setup import Setup
 from raysl.transforms.masking import BlockMask
 
 
-def patch_size_of(setup: Setup, title: str) -> int:
+def patch_side(setup: Setup, title: str) -> int:
     """Return the side of the backbone's patches in pixels.
 
     Args:
@@ -27,12 +27,12 @@ def patch_size_of(setup: Setup, title: str) -> int:
 
 
 def grid_side(setup: Setup, title: str) -> int:
-    """Return the number of patches along a side of `Config.views`; arguments are those of `patch_size_of`.
+    """Return the number of patches along a side of `Config.views`; arguments are those of `patch_side`.
 
     Raises:
         ConfigError: if the backbone has no patches, or they do not cover a view exactly.
     """
-    patch_size, size = patch_size_of(setup, title), setup.method.views.size
+    patch_size, size = patch_side(setup, title), setup.method.views.size
     rest = size % patch_size
     if rest or size < patch_size:
         ways = [str(side) for side in (size - rest, size - rest + patch_size) if side >= patch_size]
@@ -44,12 +44,12 @@ def grid_side(setup: Setup, title: str) -> int:
 
 
 def check_small_views(setup: Setup, title: str) -> None:
-    """Refuse small views that patches do not cover exactly; arguments are those of `patch_size_of`.
+    """Refuse small views that patches do not cover exactly; arguments are those of `patch_side`.
 
     Raises:
         ConfigError: with the numbers and what to set instead.
     """
-    patch_size, local = patch_size_of(setup, title), setup.method.views.local_size
+    patch_size, local = patch_side(setup, title), setup.method.views.local_size
     if setup.method.views.num_local and (rest := local % patch_size):
         ways = [str(size) for size in (local - rest, local - rest + patch_size) if size >= patch_size]
         raise ConfigError(
@@ -106,7 +106,10 @@ def block_mask(setup: Setup, title: str, min_block: int | None = None) -> BlockM
     low, high = setup.method.mask_share
     ratios = ((0.0, 0.0), ((low + high) / 2, (high - low) / 2))
     return BlockMask(
-        patch_size=patch_size_of(setup, title), ratios=ratios, aspect=setup.method.mask_aspect, min_block=min_block
+        patch_size=patch_side(setup, title),
+        ratios=ratios,
+        aspect=setup.method.mask_aspect,
+        min_block=min_block,
     )
 
 

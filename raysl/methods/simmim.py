@@ -17,7 +17,7 @@ from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import masked_patch_l1, patchify
 from raysl.methods.method import Method, StepOutput
-from raysl.methods.patches import grid_side, need_mask_token, patch_size_of, token_backbone
+from raysl.methods.patches import grid_side, need_mask_token, patch_side, token_backbone
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.collapse import COLLAPSE, collapse
 from raysl.plan.setup import Setup
@@ -59,7 +59,7 @@ class SimMIM(Method):
         views, or are all masked."""
         grid_side(setup, "SimMIM")
         need_mask_token(setup, "SimMIM")
-        config, patch_size = setup.method, patch_size_of(setup, "SimMIM")
+        config, patch_size = setup.method, patch_side(setup, "SimMIM")
         size, side = config.views.size, config.mask_size
         if side % patch_size or size % side:
             fits = [str(width) for width in range(patch_size, size, patch_size) if size % width == 0]
@@ -94,4 +94,4 @@ class SimMIM(Method):
 def _mask(setup: Setup) -> UnitMask:
     """Return the mask of each view."""
     config = setup.method
-    return UnitMask(patch_size=patch_size_of(setup, "SimMIM"), unit_size=config.mask_size, ratio=config.mask_ratio)
+    return UnitMask(patch_size=patch_side(setup, "SimMIM"), unit_size=config.mask_size, ratio=config.mask_ratio)

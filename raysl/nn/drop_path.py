@@ -13,7 +13,7 @@ from raysl.transforms.random import SampleRandom
 class DropPath(nn.Module):
     """Stochastic depth (Huang et al. 2016, arXiv 1603.09382): in training, a sample is dropped at this rate.
 
-    The others are scaled by 1 / (1 - rate), which preserves the mean. Inside `draws_of`, which a method's forward
+    The others are scaled by 1 / (1 - rate), which preserves the mean. Inside `keyed_draws`, which a method's forward
     opens, the numbers are a function of (seed, epoch, sample index, place) and of how often the module ran in the step.
     Elsewhere they come from torch's generator.
 
@@ -61,7 +61,7 @@ _draws: _Draws | None = None
 
 
 @contextmanager
-def draws_of(batch: Batch) -> Iterator[None]:
+def keyed_draws(batch: Batch) -> Iterator[None]:
     """Key the networks' random numbers by the samples of this batch while it is open."""
     global _draws
     before, _draws = _draws, _Draws(batch)
@@ -72,7 +72,7 @@ def draws_of(batch: Batch) -> Iterator[None]:
 
 
 @contextmanager
-def drawn_by(draw: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
+def numbers_from(draw: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
     """Take a module's random numbers from `draw` while it is open: [n] in [0, 1) for its input [n, ...] and place."""
     global _draw
     before, _draw = _draw, draw
@@ -82,7 +82,7 @@ def drawn_by(draw: Callable[[Tensor, int], Tensor]) -> Iterator[None]:
         _draw = before
 
 
-def drawn(x: Tensor, place: int) -> Tensor:
+def draw_numbers(x: Tensor, place: int) -> Tensor:
     """Draw fresh numbers, keyed by the batch's samples if the rows belong to them."""
     num_rows = 0 if _draws is None else len(_draws.batch)
     if _draws is None or num_rows == 0 or len(x) % num_rows:
@@ -90,4 +90,4 @@ def drawn(x: Tensor, place: int) -> Tensor:
     return _draws.uniform(place, len(x) // num_rows).to(x.device, non_blocking=True)
 
 
-_draw: Callable[[Tensor, int], Tensor] = drawn
+_draw: Callable[[Tensor, int], Tensor] = draw_numbers

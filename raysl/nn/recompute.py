@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from raysl.nn.drop_path import drawn, drawn_by
+from raysl.nn.drop_path import draw_numbers, numbers_from
 
 
 def recompute(modules: Iterable[nn.Module]) -> None:
@@ -37,14 +37,14 @@ class _Recomputed(nn.Module):
         draws: list[Tensor] = []
 
         def record(x: Tensor, place: int) -> Tensor:
-            draws.append(drawn(x, place))
+            draws.append(draw_numbers(x, place))
             return draws[-1]
 
         return checkpoint(
             super().__call__,
             *args,
             use_reentrant=False,
-            context_fn=lambda: (drawn_by(record), _second_run(self, draws)),
+            context_fn=lambda: (numbers_from(record), _second_run(self, draws)),
             **kwargs,
         )
 
@@ -62,7 +62,7 @@ def _second_run(module: nn.Module, draws: list[Tensor]) -> Iterator[None]:
             setattr(layer, name, buffer.clone())
     again = iter(draws)
     try:
-        with drawn_by(lambda x, place: next(again)):
+        with numbers_from(lambda x, place: next(again)):
             yield
     finally:
         for layer, buffers in zip(layers, originals, strict=True):

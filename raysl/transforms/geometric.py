@@ -7,7 +7,7 @@ from torch import Tensor
 
 from raysl.transforms import functional, programs
 from raysl.transforms.functional import change_where
-from raysl.transforms.programs import Program, program_of
+from raysl.transforms.programs import Program, single_operation
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.transform import Masked, Transform, check_probability
 
@@ -27,7 +27,7 @@ class HorizontalFlip(Masked):
         return functional.horizontal_flip(images, params["mask"])
 
     def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
-        return program_of(programs.FLIP, params["mask"])
+        return single_operation(programs.FLIP, params["mask"])
 
 
 @dataclass(frozen=True, kw_only=True)

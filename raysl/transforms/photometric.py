@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raysl.transforms import functional, programs
-from raysl.transforms.programs import Program, program_of
+from raysl.transforms.programs import Program, single_operation
 from raysl.transforms.random import SampleRandom
 from raysl.transforms.transform import Masked, Transform, check_probability
 
@@ -139,7 +139,7 @@ class Grayscale(Masked):
         return functional.grayscale(images, params["mask"])
 
     def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
-        return program_of(programs.GRAYSCALE, params["mask"])
+        return single_operation(programs.GRAYSCALE, params["mask"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ class GaussianBlur(Transform):
         radius = self._kernel_size(size) // 2
         functional.check_blur(radius, size)
         sigma = params["sigma"]
-        return program_of(programs.BLUR, sigma > 0.0, sigma, torch.full_like(sigma, radius))
+        return single_operation(programs.BLUR, sigma > 0.0, sigma, torch.full_like(sigma, radius))
 
     def _kernel_size(self, size: tuple[int, int]) -> int:
         return self.kernel_size or blur_kernel_size(min(size))
@@ -216,7 +216,7 @@ class Solarize(Transform):
 
     def program(self, params: dict[str, Tensor], size: tuple[int, int]) -> Program:
         threshold = params["threshold"]
-        return program_of(programs.SOLARIZE, threshold <= 1.0, threshold)
+        return single_operation(programs.SOLARIZE, threshold <= 1.0, threshold)
 
     def _range(self) -> tuple[float, float]:
         return self.threshold if isinstance(self.threshold, tuple) else (self.threshold, self.threshold)

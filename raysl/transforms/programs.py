@@ -18,7 +18,7 @@ HAS_KERNELS = find_spec("numba") is not None
 """Whether numba is installed; without it the tensor operations of `raysl.transforms.functional` do the same."""
 
 
-def program_of(code: int, mask: Tensor, *values: Tensor) -> Program:
+def single_operation(code: int, mask: Tensor, *values: Tensor) -> Program:
     """Make a program of one operation for the images where `mask` [B] is true.
 
     Args:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from raysl.data.batch import Batch
 from raysl.nn.backbones.vit import ViT
-from raysl.nn.drop_path import DropPath, draws_of
+from raysl.nn.drop_path import DropPath, keyed_draws
 from raysl.nn.ema import Teacher
 
 RATE = 0.25
@@ -20,14 +20,14 @@ def batch_of(first: int, end: int, epoch: int = 0) -> Batch:
 
 def factors(batch: Batch, num_views: int = 1, place: int = 0) -> Tensor:
     """What a drop path makes of ones, [B, V]."""
-    with draws_of(batch):
+    with keyed_draws(batch):
         return DropPath(RATE, place)(torch.ones(len(batch) * num_views, 1)).view(len(batch), num_views)
 
 
 def test_it_leaves_out_whole_samples_and_keeps_the_mean() -> None:
     drop = DropPath(RATE, 0)
     x = torch.ones(4000, 3, 2)
-    with draws_of(batch_of(0, 4000)):
+    with keyed_draws(batch_of(0, 4000)):
         out = drop(x)
     kept = out[:, 0, 0]
     assert torch.equal(out, kept[:, None, None].expand_as(out))
@@ -48,10 +48,10 @@ def test_what_is_drawn_belongs_to_the_sample_on_whatever_rank_it_is(num_views: i
 
 def test_a_second_pass_draws_again_and_a_second_step_begins_anew() -> None:
     drop, x = DropPath(RATE, 0), torch.ones(50, 1)
-    with draws_of(batch_of(0, 50)):
+    with keyed_draws(batch_of(0, 50)):
         first, second = drop(x), drop(x)
     assert not torch.equal(first, second)
-    with draws_of(batch_of(0, 50)):
+    with keyed_draws(batch_of(0, 50)):
         assert torch.equal(drop(x), first)
 
 
@@ -64,7 +64,7 @@ def test_rows_of_no_batch_are_drawn_for_by_torchs_generator(rows: int) -> None:
         if rows == 50:
             made.append(drop(x))
         else:
-            with draws_of(batch_of(0, 50)):
+            with keyed_draws(batch_of(0, 50)):
                 made.append(drop(x))
     assert torch.equal(*made)
     torch.manual_seed(1)
@@ -72,7 +72,7 @@ def test_rows_of_no_batch_are_drawn_for_by_torchs_generator(rows: int) -> None:
 
 
 def test_a_rank_without_rows_has_nothing_to_drop() -> None:
-    with draws_of(batch_of(0, 0)):
+    with keyed_draws(batch_of(0, 0)):
         assert DropPath(RATE, 0)(torch.ones(0, 1)).shape == (0, 1)
 
 
@@ -80,11 +80,11 @@ def test_halves_of_a_batch_give_the_features_of_the_whole() -> None:
     torch.manual_seed(0)
     network = ViT(ViT.Config(width=16, depth=3, heads=2, patch_size=4, image_size=8, drop_path=0.5)).double()
     images = torch.from_numpy(np.random.default_rng(0).normal(size=(10, 3, 8, 8)))
-    with draws_of(batch_of(0, 10)):
+    with keyed_draws(batch_of(0, 10)):
         whole = network(images)
-    with draws_of(batch_of(0, 4)):
+    with keyed_draws(batch_of(0, 4)):
         first = network(images[:4])
-    with draws_of(batch_of(4, 10)):
+    with keyed_draws(batch_of(4, 10)):
         rest = network(images[4:])
     torch.testing.assert_close(torch.cat([first, rest]), whole, rtol=0, atol=1e-12)
     assert not torch.equal(whole, network(images))

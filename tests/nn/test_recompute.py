@@ -11,7 +11,7 @@ from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.resnet import ResNet
 from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.nn.backbones.vit import ViT
-from raysl.nn.drop_path import draws_of
+from raysl.nn.drop_path import keyed_draws
 from raysl.nn.recompute import recompute
 
 NETWORKS = {
@@ -32,7 +32,7 @@ def passed(network: Backbone, num: int = 2) -> dict[str, Tensor]:
     batch = Batch({"global": images[:, None]}, torch.arange(6), torch.full((6,), -1))
     for _ in range(num):
         torch.manual_seed(2)
-        with draws_of(batch):
+        with keyed_draws(batch):
             features = network(images)
         features.pow(2).mean().backward()
     gradients = {f"grad.{name}": p.grad for name, p in network.named_parameters() if p.grad is not None}

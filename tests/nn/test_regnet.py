@@ -6,7 +6,7 @@ from torchvision import models
 
 from raysl.errors import ConfigError
 from raysl.nn.backbones.regnet import RegNet
-from raysl.nn.backbones.shapes import SHAPES, cost_of
+from raysl.nn.backbones.shapes import SHAPES, measure_cost
 from raysl.nn.backbones.torchvision_models import TorchvisionModel
 
 TINY = {"depth": 5, "w_0": 16, "w_a": 12.0, "w_m": 2.5, "group_width": 8}
@@ -14,7 +14,7 @@ TINY = {"depth": 5, "w_0": 16, "w_a": 12.0, "w_m": 2.5, "group_width": 8}
 
 @pytest.mark.parametrize("shape", ["regnet_x_400mf", "regnet_y_16gf", "regnet_y_128gf"])
 def test_parameters_and_multiplications_are_those_that_torchvision_tells(shape: str) -> None:
-    cost = cost_of(RegNet, RegNet.Config(**SHAPES["regnet"][shape]))
+    cost = measure_cost(RegNet, RegNet.Config(**SHAPES["regnet"][shape]))
     weights = models.get_model_weights(shape)
     published = next(iter(weights)).meta
     assert cost.parameters + 1000 * (cost.feature_dim + 1) == published["num_params"]
@@ -23,7 +23,7 @@ def test_parameters_and_multiplications_are_those_that_torchvision_tells(shape: 
 
 
 def test_the_network_of_seer_is_as_large_as_published() -> None:
-    cost = cost_of(RegNet, RegNet.Config(**SHAPES["regnet"]["regnet_y_256gf"]))
+    cost = measure_cost(RegNet, RegNet.Config(**SHAPES["regnet"]["regnet_y_256gf"]))
     assert round(cost.flops / 2e9) == 254
     assert round((cost.parameters + 1000 * (cost.feature_dim + 1)) / 1e9, 2) == 1.28
 

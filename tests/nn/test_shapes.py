@@ -7,7 +7,7 @@ import torch
 from torchvision import models
 
 from raysl.components import ALIASES, resolve
-from raysl.nn.backbones.shapes import SHAPES, Cost, cost_of, shapes_of
+from raysl.nn.backbones.shapes import SHAPES, Cost, measure_cost, measure_shapes
 from raysl.nn.backbones.vit import ViT
 
 EVERY = [(alias, shape) for alias, shapes in SHAPES.items() for shape in shapes]
@@ -26,7 +26,7 @@ TORCHVISION = {
 def test_parameters_and_multiplications_are_those_that_torchvision_tells(shape: str) -> None:
     alias = TORCHVISION[shape]
     kind = resolve("backbone", alias)
-    cost = cost_of(kind, kind.Config(**SHAPES[alias][shape]))
+    cost = measure_cost(kind, kind.Config(**SHAPES[alias][shape]))
     published = models.get_model_weights(shape).IMAGENET1K_V1.meta
     assert cost.parameters + 1000 * (cost.feature_dim + 1) == published["num_params"]
     assert (cost.flops / 2 + 1000 * cost.feature_dim) / 1e9 == pytest.approx(published["_ops"], abs=1e-3)
@@ -54,20 +54,20 @@ def test_every_backbone_has_shapes_and_a_row_in_the_docs() -> None:
 
 def test_the_resnet_of_fifty_layers_has_25_557_032_parameters_with_its_classifier() -> None:
     kind = resolve("backbone", "resnet")
-    assert cost_of(kind, kind.Config(depth=50)) == Cost(2048, 25_557_032 - 2049 * 1000, 2 * 4_087_136_256, 224)
+    assert measure_cost(kind, kind.Config(depth=50)) == Cost(2048, 25_557_032 - 2049 * 1000, 2 * 4_087_136_256, 224)
 
 
 @pytest.mark.parametrize(("size", "millions"), [("tiny", 5.717), ("small", 22.051), ("base", 86.568)])
 def test_transformers_are_as_large_as_deits(size: str, millions: float) -> None:
-    cost = cost_of(ViT, ViT.Config(size=size), 224)
+    cost = measure_cost(ViT, ViT.Config(size=size), 224)
     assert (cost.parameters + 1000 * (cost.feature_dim + 1)) / 1e6 == pytest.approx(millions, abs=1e-3)
 
 
 def test_a_list_has_the_settings_and_the_cost_of_each_shape() -> None:
-    rows = {row["name"]: row for row in shapes_of("vit")}
+    rows = {row["name"]: row for row in measure_shapes("vit")}
     assert set(rows["vit_tiny_patch16"]) == {
         "name", "settings", "feature_dim", "parameters", "flops", "image_size",
     }  # fmt: skip
     assert rows["vit_tiny_patch16"]["settings"] == {"size": "tiny"}
     assert rows["vit_nano_patch16"]["flops"] < rows["vit_tiny_patch16"]["flops"] < rows["vit_base_patch16"]["flops"]
-    assert shapes_of("timm") == []
+    assert measure_shapes("timm") == []

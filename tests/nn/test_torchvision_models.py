@@ -17,7 +17,7 @@ from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import BackboneInfo
 from raysl.nn.backbones.torchvision_models import TorchvisionModel
 from raysl.nn.batch_norm import convert_sync_batch_norm
-from raysl.nn.drop_path import DropPath, draws_of
+from raysl.nn.drop_path import DropPath, keyed_draws
 from raysl.runs.prepare import prepare
 from raysl.train import LocalReporter, fit
 from raysl.train.state import TrainState
@@ -161,7 +161,7 @@ def test_blocks_are_left_out_by_sample_at_the_rate_asked_for() -> None:
     def features(rows: list[int]) -> torch.Tensor:
         index = torch.tensor(rows)
         batch = Batch({}, index, index, index, {}, seed=0, epoch=0)
-        with draws_of(batch):
+        with keyed_draws(batch):
             return asked.train()(images[rows])
 
     torch.testing.assert_close(features([0, 1, 2, 3])[2:], features([2, 3]), rtol=1e-5, atol=1e-5)

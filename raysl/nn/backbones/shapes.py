@@ -61,11 +61,11 @@ class Cost:
     image_size: int
 
 
-def cost_of(kind: type[Backbone], config: Any, image_size: int = 224) -> Cost:
+def measure_cost(kind: type[Backbone], config: Any, image_size: int = 224) -> Cost:
     """Return the cost of a backbone with these settings; nothing is computed.
 
     >>> from raysl.nn.backbones.resnet import ResNet
-    >>> cost_of(ResNet, ResNet.Config(depth=50))
+    >>> measure_cost(ResNet, ResNet.Config(depth=50))
     Cost(feature_dim=2048, parameters=23508032, flops=8174272512, image_size=224)
 
     Raises:
@@ -78,10 +78,10 @@ def cost_of(kind: type[Backbone], config: Any, image_size: int = 224) -> Cost:
     return Cost(network.feature_dim, num_parameters, counter.get_total_flops(), image_size)
 
 
-def shapes_of(name: str) -> list[dict[str, Any]]:
+def measure_shapes(name: str) -> list[dict[str, Any]]:
     """Return `name`, `settings` and the fields of `Cost` at 224 pixels for each well-known shape of a backbone."""
     kind = resolve("backbone", name)
     return [
-        {"name": shape, "settings": settings, **asdict(cost_of(kind, kind.Config(**settings)))}
+        {"name": shape, "settings": settings, **asdict(measure_cost(kind, kind.Config(**settings)))}
         for shape, settings in SHAPES.get(name, {}).items()
     ]
