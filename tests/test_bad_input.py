@@ -101,9 +101,9 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         # settings
         ("optim.learning_rate=1", r"optim\.learning_rate: no such setting; .*\blr\b.*"),
         ("trian.epochs=1", r"trian\.epochs: no such setting; did you mean train\.epochs\?"),
-        ("train.epochs=many", r"train\.epochs: 'many' is no int; write a whole number"),
+        ("train.epochs=many", r"train\.epochs: 'many' is not of type int; write a whole number"),
         ("train.batch_size=0", r"train\.batch_size: 0 is out of range; give a finite number of at least 1"),
-        ("optim.warmup=5", r"optim\.warmup: 5 is no duration; write epochs \(10ep\), steps .*"),
+        ("optim.warmup=5", r"optim\.warmup: 5 is not of type duration; write epochs \(10ep\), steps .*"),
         ("optim.warmup=101%", r"optim\.warmup: 101% is longer than the run; give at most 100%"),
         ("nosuch", r"no configuration 'nosuch'; Known: .*quickstart.*"),
         ("quickstart 'train.expect={a: [2, 1]}'", r"train\.expect\.a: \[2\.0, 1\.0\] holds no number; write .*"),
@@ -149,7 +149,7 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         # places
         ("storage=foo://x", r"cannot open 'foo://x/quickstart': .*foo.*"),
         ("storage=mine.py/runs", r"cannot create '/.*/mine\.py/runs/quickstart': .*"),
-        ("name=a/b", r"name: 'a/b' is no name of a folder; leave out slashes, and put folders into storage"),
+        ("name=a/b", r"name: 'a/b' is not the name of a folder; leave out slashes, and give folders in storage"),
     ],
 )
 def test_pretrain_refuses(refused: Refused, here: Path, words: str, message: str) -> None:
@@ -260,7 +260,7 @@ def test_a_run_that_is_in_use_is_left_alone(refused: Refused, run: RunFolder) ->
         ("--checkpoint gone", r"no checkpoint at '/.*/gone'; give the folder of .*"),
         ("--checkpoint foo://x", r"cannot open 'foo://x': .*foo.*"),
         ("--checkpoint runs/old knnn", r"benchmarks\.knnn\.name: unknown benchmark 'knnn'; did you mean 'knn'\?.*"),
-        ("--checkpoint runs/old knn.k=few", r"benchmarks\.knn\.k\[0\]: 'few' is no int; write a whole number"),
+        ("--checkpoint runs/old knn.k=few", r"benchmarks\.knn\.k\[0\]: 'few' is not of type int; write a whole number"),
         ("--checkpoint runs/old runs/gone knn", r"no checkpoint at '/.*/runs/gone'; give the folder of .*"),
         (
             "--checkpoint runs/old linear linear.stages=[res9]",

@@ -8,7 +8,7 @@ import pytest
 from raysl.config import former
 from raysl.config.dump import differences, dump, to_dict, write
 from raysl.config.fields import SLOTS, component_class, settings_in
-from raysl.config.former import FORMER, with_former
+from raysl.config.former import FORMER, add_former_values
 from raysl.config.load import load_config, load_dumped, stored_settings, stored_tree
 from raysl.config.schema import RunConfig
 
@@ -73,10 +73,10 @@ def test_settings_that_a_stored_run_has_stay(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_component_counts_by_its_alias_and_by_its_class() -> None:
     for name in ("simclr", "raysl.methods.simclr:SimCLR"):
-        assert with_former({"method": {"name": name}}, TABLE)["method"]["temperature"] == 0.7
+        assert add_former_values({"method": {"name": name}}, TABLE)["method"]["temperature"] == 0.7
     for tree in ({"method": {"name": "dcl"}}, {"method": {"name": "mine.py:SimCLR"}}, {"benchmarks": {"svm": {}}}, {}):
-        assert "temperature" not in str(with_former(tree, TABLE))
-    named = with_former({"benchmarks": {"mine": {"name": "knn"}, "svm": {}}}, TABLE)["benchmarks"]
+        assert "temperature" not in str(add_former_values(tree, TABLE))
+    named = add_former_values({"benchmarks": {"mine": {"name": "knn"}, "svm": {}}}, TABLE)["benchmarks"]
     assert named == {"mine": {"name": "knn", "temperature": 0.9}, "svm": {}}
 
 

@@ -46,7 +46,7 @@ def test_a_method_inherits_nothing_from_the_one_before(tmp_path: Path) -> None:
 
 def test_another_source_has_its_own_numbers_and_the_views_of_the_method_stay(caplog: pytest.LogCaptureFixture) -> None:
     assert told(caplog, "quickstart", "data=photos", "views=digits") == [
-        f"data=photos starts from its own defaults; dropped with digits: {NUMBERS}"
+        f"data=photos starts from its defaults; dropped with digits: {NUMBERS}"
     ]
     now, before = tree("quickstart", "data=photos"), tree("quickstart")
     assert now["data"]["mean"] == tree("simclr", "data=photos")["data"]["mean"] != before["data"]["mean"]
@@ -78,7 +78,7 @@ def test_no_packaged_configuration_has_anything_to_tell(caplog: pytest.LogCaptur
 
 def test_an_optimizer_is_replaced_like_a_source(caplog: pytest.LogCaptureFixture) -> None:
     assert told(caplog, "quickstart", "optim=lars") == [
-        "optim=lars starts from its own defaults; dropped with sgd: "
+        "optim=lars starts from its defaults; dropped with sgd: "
         "optim.lr=1.0, optim.warmup=5ep, optim.weight_decay=0.0001"
     ]
     assert tree("quickstart", "optim=lars")["optim"] == tree("simclr", "data.path=/x")["optim"]
@@ -90,9 +90,9 @@ def test_a_file_over_its_base_and_the_way_back_start_anew_alike(
     path = tmp_path / "run.yaml"
     path.write_text("base: quickstart\nviews: digits\ndata: {name: photos, size: 32}\n")
     (line,) = told(caplog, str(path))
-    assert line == f"data=photos starts from its own defaults; dropped with digits: {NUMBERS}"
+    assert line == f"data=photos starts from its defaults; dropped with digits: {NUMBERS}"
     assert told(caplog, str(path), "data=digits", "views=digits")[-1] == (
-        "data=digits starts from its own defaults; dropped with photos: data.size=32"
+        "data=digits starts from its defaults; dropped with photos: data.size=32"
     )
     assert tree(str(path), "data=digits")["data"]["mean"] == tree("simclr", "data=digits")["data"]["mean"]
 

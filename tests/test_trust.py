@@ -131,7 +131,7 @@ def test_raysls_own_components_are_known_by_module_too(saved: Path) -> None:
 
 
 def test_damaged_settings_are_told() -> None:
-    with pytest.raises(ConfigError, match=r"run\.yaml holds no settings"):
+    with pytest.raises(ConfigError, match=r"run\.yaml has no settings"):
         load_dumped("[1, 2]")
 
 

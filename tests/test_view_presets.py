@@ -130,7 +130,7 @@ def test_a_preset_that_stays_with_other_images_is_told_of(caplog: pytest.LogCapt
             load_config(words[0], words[1:])
         return [record.getMessage() for record in caplog.records if "views=" in record.getMessage()]
 
-    line = "views=digits stays, which came with data=digits; for other images set views=, or views=null"
+    line = "views=digits from data=digits stays; for other images set views=, or views=null"
     assert told("quickstart", "data=photos") == [line]
     assert told("quickstart", "data=photos", "views=digits") == []
     assert told("quickstart", "data=photos", "views=null") == []
@@ -146,7 +146,7 @@ def test_a_preset_that_stays_with_other_images_is_told_of(caplog: pytest.LogCapt
         ("views=digit", "views: 'digit' is no"),
         (
             "views.min_scale=0.2",
-            r"views: it names a preset, one of imagenet, .*; a value goes to method\.views\.min_scale",
+            r"views: give the name of a preset, one of imagenet, .*, or set values in method\.views\.min_scale",
         ),
     ],
 )

@@ -13,7 +13,7 @@ from raysl.benchmarks.suite.results import weights_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_data
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.components import resolve
-from raysl.config.build import node_of
+from raysl.config.build import build_node
 from raysl.config.layers import parse_overrides
 from raysl.config.ranges import Count, Seed, Width, Within
 from raysl.data.assignments import Assignments
@@ -74,7 +74,7 @@ def cluster_images(
     """
     of_data = [word for word in overrides if word.startswith(("data.", "data="))]
     words = parse_overrides([word for word in overrides if word not in of_data])
-    settings = node_of(Clustering, words, "cluster")
+    settings = build_node(Clustering, words, "cluster")
     loaded = load_checkpoint(checkpoint, trust_code)
     data = load_data(loaded.config, of_data) if of_data else loaded.config.data
     images = resolve("source", data.name)(data).required("train")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raysl.components import ALIASES, resolve
-from raysl.config.files import config_names, packaged_folder, summary_of
+from raysl.config.files import config_names, packaged_folder, read_summary
 from raysl.errors import ConfigError
 
 Row = tuple[str, str, str]
@@ -53,7 +53,7 @@ def _transforms() -> list[Row]:
 
 def _configs() -> list[Row]:
     paths = {name: packaged_folder() / f"{name}.yaml" for name in config_names()}
-    return [(name, str(path), summary_of(path)) for name, path in paths.items()]
+    return [(name, str(path), read_summary(path)) for name, path in paths.items()]
 
 
 KINDS: dict[str, Callable[[], list[Row]]] = {

@@ -1,4 +1,4 @@
-"""What callers of the Python API give: refused in a sentence where it is of another kind than it has to be."""
+"""Checks of arguments of the Python API, with a message that says what to give instead."""
 
 import os
 from typing import Any, TypeVar
@@ -11,48 +11,48 @@ KindT = TypeVar("KindT")
 
 
 def words(value: Any, name: str, example: str) -> list[str]:
-    """A list of texts.
+    """Return a list of texts.
 
     Args:
-        value: what was given for it.
+        value: the argument.
         name: of the argument.
-        example: one of its texts.
+        example: a valid text.
 
     Raises:
-        ConfigError: if it is anything else, such as one text.
+        ConfigError: if it is anything else, such as a single text.
     """
     if isinstance(value, str):
-        raise ConfigError(f"{name}: {value!r} is one text; give a list of them, [{value!r}]")
+        raise ConfigError(f"{name}: {value!r} is a single text; give a list, [{value!r}]")
     if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
-        raise ConfigError(f"{name}: {_shown(value)} is no list of texts; give one such as [{example!r}]")
+        raise ConfigError(f"{name}: {_shorten(value)} is not a list of texts; give one such as [{example!r}]")
     return list(value)
 
 
 def text_or_path(value: Any, name: str, example: str) -> str:
-    """A text, or a `Path` as a text.
+    """Return a text, or a `Path` as a text.
 
     Raises:
         ConfigError: if it is anything else.
     """
     if not isinstance(value, str | os.PathLike):
-        raise ConfigError(f"{name}: {_shown(value)} is no name, path or URI; give one such as {example!r}")
+        raise ConfigError(f"{name}: {_shorten(value)} is not a name, path or URI; give one such as {example!r}")
     return str(os.fspath(value))
 
 
 def instance(value: Any, kind: type[KindT], name: str, way: str) -> KindT:
-    """An instance of a class.
+    """Return an instance of a class.
 
     Args:
-        value: what was given for it.
+        value: the argument.
         kind: the class.
         name: of the argument.
-        way: how to get one.
+        way: how to get an instance, for the message.
 
     Raises:
         ConfigError: if it is anything else.
     """
     if not isinstance(value, kind):
-        raise ConfigError(f"{name}: {_shown(value)} is no {kind.__name__}; give {way}")
+        raise ConfigError(f"{name}: {_shorten(value)} is not a {kind.__name__}; give {way}")
     return value
 
 
@@ -68,6 +68,6 @@ def run_config(value: Any) -> RunConfig:
     return config
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"a {type(value).__name__}"

@@ -1,6 +1,6 @@
-"""A plain tree of settings into the frozen dataclass tree; all that is wrong with it is told at once.
+"""Building the frozen dataclass tree from a plain tree of settings; all errors are reported together.
 
-Rules between settings that every run has stand at the end; what depends on a method or on the images is checked there.
+Rules between the settings of every run are at the end; methods and sources check what depends on them.
 """
 
 import dataclasses
@@ -9,26 +9,26 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from raysl.components import ALIASES
-from raysl.config.course_problems import course_problems
 from raysl.config.dump import show
-from raysl.config.fields import NAMED_BY_KEY, SLOTS, SYNONYMS, component_class, near, settings_in, settings_of
+from raysl.config.fields import NAMED_BY_KEY, SLOTS, SYNONYMS, component_class, list_settings, settings_in, suggest
+from raysl.config.optim_schema import course_problems
 from raysl.config.schema import ComponentConfig, DataConfig, OptimConfig, RunConfig, TrainConfig
-from raysl.config.values import convert, spell
+from raysl.config.values import convert, describe_type
 from raysl.errors import ConfigError
 
 NodeT = TypeVar("NodeT")
 
 
 def from_dict(tree: Mapping[str, Any]) -> RunConfig:
-    """The configuration that a plain tree, such as `to_dict` makes, describes.
+    """Build a configuration from a plain tree, such as `to_dict` makes.
 
     Raises:
         ConfigError: a line for each unknown key, missing value, wrong type and value out of its range.
     """
     config = _Builder(dict(tree)).node(RunConfig, dict(tree), "", None)
     assert isinstance(config, RunConfig)
-    if found := list(_problems(config)):
-        raise ConfigError("\n".join(found))
+    if problems := list(_find_problems(config)):
+        raise ConfigError("\n".join(problems))
     return config
 
 
@@ -39,7 +39,7 @@ def check(config: RunConfig) -> None:
         ConfigError: a line for each wrong type and value out of its range.
     """
     _check_node(RunConfig, config, "", None)
-    if problems := list(_problems(config)):
+    if problems := list(_find_problems(config)):
         raise ConfigError("\n".join(problems))
 
 
@@ -47,14 +47,14 @@ def _check_node(kind: type[Any], node: Any, key: str, default: Any) -> Any:
     """Check the fields of a node, and through `convert` those of the nodes below."""
     if not isinstance(node, kind):
         raise ConfigError(f"{key}: {show(node)} is no {kind.__name__}; give an instance of that class")
-    settings = settings_of(type(node), node)
+    settings = list_settings(type(node), node)
     if kind in SLOTS:
         try:
             chosen = component_class(kind, node.name)
         except ConfigError as error:
             raise ConfigError(f"{key}.name: {error}") from error
         # Names are compared, not classes: a class of a user's file is another one in each process.
-        if settings.keys() != settings_of(chosen).keys():
+        if settings.keys() != list_settings(chosen).keys():
             raise ConfigError(
                 f"{key}.name: {node.name!r} has other settings than {key}; load it with {key}={node.name}"
             )
@@ -69,8 +69,8 @@ def _check_node(kind: type[Any], node: Any, key: str, default: Any) -> Any:
     return node
 
 
-def node_of(kind: type[NodeT], tree: Any, key: str) -> NodeT:
-    """One node of the tree, such as `DataConfig`, with `key` for its place in messages.
+def build_node(kind: type[NodeT], tree: Any, key: str) -> NodeT:
+    """Build one node of the tree, such as `DataConfig`; messages name it by `key`.
 
     Raises:
         ConfigError: as `from_dict`.
@@ -89,12 +89,12 @@ class _Builder:
         return [".".join(keys) for keys, _ in settings_in(RunConfig, self.tree)]
 
     def node(self, kind: type[Any], tree: Any, key: str, default: Any) -> Any:
-        """An instance of the dataclass `kind`, or of the `Config` that its `name` picks where it is a component."""
+        """Build an instance of the dataclass `kind`, or, for a component, of the `Config` that its `name` selects."""
         if kind in SLOTS and isinstance(tree, str):
             tree = {"name": tree}
         if not isinstance(tree, Mapping):
             raise ConfigError(
-                f"{key}: {show(tree)} is no group of settings; set its fields, or write {{}} for defaults"
+                f"{key}: {show(tree)} is not a group of settings; set its fields, or write {{}} for defaults"
             )
         if kind in SLOTS:
             name = self._name(kind, tree, key, default)
@@ -118,18 +118,18 @@ class _Builder:
 
     def _name(self, kind: type[ComponentConfig], tree: Mapping[str, Any], key: str, default: Any) -> str:
         names = ", ".join(sorted(ALIASES[SLOTS[kind]]))
-        own = default.name if default is not None else key.rpartition(".")[2] if kind in NAMED_BY_KEY else None
-        name = tree.get("name", own)
+        usual = default.name if default is not None else key.rpartition(".")[2] if kind in NAMED_BY_KEY else None
+        name = tree.get("name", usual)
         if name is None:
             raise ConfigError(f"{key}: missing; choose one with {key}=NAME ({names})")
         if not isinstance(name, str):
-            raise ConfigError(f"{key}.name: {show(name)} is no text; choose one of {names}")
+            raise ConfigError(f"{key}.name: {show(name)} is not a text; choose one of {names}")
         return name
 
     def _fields(
         self, kind: type[Any], tree: Mapping[str, Any], key: str, default: Any
     ) -> tuple[dict[str, Any], list[str]]:
-        settings = settings_of(kind, default)
+        settings = list_settings(kind, default)
         values: dict[str, Any] = {}
         errors = [
             line
@@ -152,7 +152,7 @@ class _Builder:
     def _missing(self, kind: Any, key: str) -> str:
         if kind in SLOTS:
             return f"{key}: missing; choose one with {key}=NAME ({', '.join(sorted(ALIASES[SLOTS[kind]]))})"
-        return f"{key}: missing; it has no default, set it with {key}=... ({spell(kind)})"
+        return f"{key}: missing; it has no default, set it with {key}=... ({describe_type(kind)})"
 
     def _unknown(self, name: Any, value: Any, key: str, siblings: list[str]) -> Iterator[str]:
         inner = f"{key}.{name}" if key else str(name)
@@ -161,43 +161,45 @@ class _Builder:
                 yield from self._unknown(leaf, item, inner, siblings)
             return
         if others := _with_setting(key, name):
-            own = self.tree[key]["name"] if isinstance(self.tree.get(key), Mapping) else self.tree.get(key)
+            chosen = self.tree[key]["name"] if isinstance(self.tree.get(key), Mapping) else self.tree.get(key)
             have = " has" if len(others) == 1 else " have"
             names = " and ".join(filter(None, (", ".join(others[:-1]), others[-1])))
-            yield f"{inner}: {key}={own} has no such setting, {names}{have}; leave it out, or set {key}={others[-1]}"
-        elif meant := near(inner, self.known):
+            yield f"{inner}: {key}={chosen} has no such setting, {names}{have}; leave it out, or set {key}={others[-1]}"
+        elif meant := suggest(inner, self.known):
             yield f"{inner}: no such setting; did you mean {' or '.join(meant)}?"
         else:
             yield f"{inner}: no such setting; {key or 'the tree'} has {', '.join(siblings)}"
 
 
 def _with_setting(key: str, name: Any) -> list[str]:
-    """Optimizers that have a setting which the chosen one has not, where the word means nothing else; of other
-    components nobody asks."""
+    """Return the optimizers with a setting that the chosen one lacks, unless the word is a synonym of another setting.
+
+    Only optimizers share settings so often that this helps.
+    """
     if key != "optim" or name in SYNONYMS:
         return []
     kinds = {other: component_class(OptimConfig, other) for other in ALIASES[SLOTS[OptimConfig]]}
-    return [other for other, kind in kinds.items() if name in settings_of(kind, None)]
+    return [other for other, kind in kinds.items() if name in list_settings(kind, None)]
 
 
-def _problems(config: RunConfig) -> Iterator[str]:
-    """A line for each value that does not go with another."""
+def _find_problems(config: RunConfig) -> Iterator[str]:
+    """Yield a line for each value that contradicts another."""
     data, optim, batch_size = config.data, config.optim, config.train.batch_size
-    for prefix, source in _sources("data.", data):
+    for prefix, source in _iterate_sources("data.", data):
         if source.balanced and source.limit is None:
-            yield f"{prefix}balanced: it shares out {prefix}limit images over the classes; give {prefix}limit= too"
+            yield f"{prefix}balanced: it divides {prefix}limit images among the classes; give {prefix}limit= too"
         if source.subset_by is not None and source.subset is None:
-            yield f"{prefix}subset_by: it says what {prefix}subset lists; give {prefix}subset= too"
+            yield f"{prefix}subset_by: it explains what {prefix}subset lists; give {prefix}subset= too"
     if not config.name.strip() or config.name in (".", "..") or any(mark in config.name for mark in "/\\"):
-        yield f"name: {config.name!r} is no name of a folder; leave out slashes, and put folders into storage"
+        yield f"name: {config.name!r} is not the name of a folder; leave out slashes, and give folders in storage"
     if not config.storage.strip():
-        yield "storage: '' is no folder; give one, such as ./runs, or a URI"
+        yield "storage: '' is not a folder; give one, such as ./runs, or a URI"
     for group, key in [
         *(("benchmarks", key) for key in config.benchmarks),
         *(("callbacks", key) for key in config.callbacks),
     ]:
         if "." in key:
-            yield f"{group}: {key!r} has a dot, which separates keys; call it {key.replace('.', '_')!r}"
+            yield f"{group}: {key!r} has a dot, which separates keys; name it {key.replace('.', '_')!r}"
     if data.eval_resize is not None and data.eval_resize < data.image_size:
         yield f"data.eval_resize: {data.eval_resize} leaves no room to crop data.image_size {data.image_size}; raise it"
     if data.lanes is not None and data.lanes > batch_size:
@@ -205,22 +207,22 @@ def _problems(config: RunConfig) -> Iterator[str]:
     if optim.warmup.unit == "%" and optim.warmup.value > 100:
         yield f"optim.warmup: {optim.warmup} is longer than the run; give at most 100%"
     yield from course_problems(optim)
-    yield from _of_average(config.train)
+    yield from _find_average_problems(config.train)
 
 
-def _of_average(train: TrainConfig) -> Iterator[str]:
+def _find_average_problems(train: TrainConfig) -> Iterator[str]:
     for field in dataclasses.fields(train):
         value = getattr(train, field.name)
         if train.ema is None and field.name.startswith("ema_") and value != field.default:
             shown = str(value).lower() if isinstance(value, bool) else value
-            yield f"train.{field.name}: {shown} is of the average of the weights; set train.ema=0.999, or leave it out"
+            yield f"train.{field.name}: {shown} needs an average of the weights; set train.ema=0.999, or leave it out"
 
 
-def _sources(prefix: str, data: DataConfig) -> Iterator[tuple[str, DataConfig]]:
-    """The settings of a source, and of those inside it."""
+def _iterate_sources(prefix: str, data: DataConfig) -> Iterator[tuple[str, DataConfig]]:
+    """Yield the settings of a source and of its inner sources, with their keys."""
     yield prefix, data
     for field in dataclasses.fields(data):
         inner = getattr(data, field.name)
         for key, source in inner.items() if isinstance(inner, dict) else ():
             if isinstance(source, DataConfig):
-                yield from _sources(f"{prefix}{field.name}.{key}.", source)
+                yield from _iterate_sources(f"{prefix}{field.name}.{key}.", source)

@@ -1,4 +1,4 @@
-"""The line of text below each field of a settings class, with its range, and a configuration printed with them."""
+"""Documentation of settings: the text below each field with its range, and a configuration printed with them."""
 
 import ast
 import dataclasses
@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from raysl.config.component import type_hints
 from raysl.config.dump import escape, plain, write_inline
-from raysl.config.locations import hints_of
-from raysl.config.ranges import told
+from raysl.config.ranges import describe_rules
 from raysl.config.schema import RunConfig
 from raysl.redact import redact_tree
 from raysl.schedule import Duration
@@ -20,14 +20,14 @@ _WIDEST = 48
 
 
 def describe(config: RunConfig) -> list[tuple[str, Any, str]]:
-    """Every setting as (dotted key, plain value, doc line), in the order of the tree."""
+    """List every setting as (dotted key, plain value, doc line), in the order of the tree."""
     return [(key, value, doc) for key, value, doc in _rows(config, "", "") if value is not _GROUP]
 
 
 def annotate(config: RunConfig) -> str:
-    """The tree as YAML with each field's doc line as a comment; it loads back to an equal configuration.
+    """Write the tree as YAML with each field's doc line as a comment; loading it gives an equal configuration.
 
-    Credentials are `***`.
+    Credentials are replaced by `***`.
     """
     lines = []
     for key, value, doc in _rows(config, "", ""):
@@ -42,7 +42,7 @@ def annotate(config: RunConfig) -> str:
 
 @functools.cache
 def field_docs(kind: type[object]) -> Mapping[str, str]:
-    """The text below each field of a dataclass and of its bases, on one line; none where the source is missing."""
+    """Return the text below each field of a dataclass and its bases, on one line; empty if the source is missing."""
     docs: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         body = _class_body(base)
@@ -62,7 +62,7 @@ _GROUP = object()
 
 
 def _rows(value: Any, key: str, doc: str) -> Iterator[tuple[str, Any, str]]:
-    """Groups, marked so, and settings, depth first."""
+    """Yield groups (with the value _GROUP) and settings, depth first."""
     is_group = dataclasses.is_dataclass(value) and not isinstance(value, Duration)
     holds_groups = isinstance(value, dict) and any(dataclasses.is_dataclass(item) for item in value.values())
     if not is_group and not holds_groups:
@@ -76,10 +76,10 @@ def _rows(value: Any, key: str, doc: str) -> Iterator[tuple[str, Any, str]]:
             yield from _rows(item, prefix + name, "")
         return
     kind: Any = type(value)
-    docs, hints = field_docs(kind), hints_of(kind)
+    docs, hints = field_docs(kind), type_hints(kind)
     for field in dataclasses.fields(value):
         if field.init:
-            rule = told(hints[field.name])
+            rule = describe_rules(hints[field.name])
             lines = (docs.get(field.name, ""), f"{rule[0].upper()}{rule[1:]}." if rule else "")
             yield from _rows(getattr(value, field.name), prefix + field.name, " ".join(filter(None, lines)))
 

@@ -1,4 +1,4 @@
-"""A configuration as plain values and as YAML: for checkpoints, for messages, and to compare two of them."""
+"""Configurations as plain values and YAML, for checkpoints and messages, and their comparison."""
 
 import dataclasses
 import re
@@ -12,12 +12,12 @@ from raysl.redact import bare_tree, each_text, redact_tree
 from raysl.schedule import Duration
 
 Keys = tuple[str, ...]
-"""The place of a setting in a tree."""
+"""The keys that lead to a setting in a tree."""
 _UNSET = object()
 
 
 def plain(value: Any) -> Any:
-    """Settings as dicts, lists and scalars; durations as text."""
+    """Return settings as dicts, lists and scalars; durations as text."""
     if isinstance(value, Duration):
         return str(value)
     if dataclasses.is_dataclass(value):
@@ -30,42 +30,43 @@ def plain(value: Any) -> Any:
 
 
 def to_dict(config: RunConfig) -> dict[str, Any]:
-    """The whole tree, defaults included, in values that YAML and JSON have; `from_dict` turns it back."""
+    """Return the whole tree with defaults, in types of YAML and JSON; `from_dict` is the inverse."""
     tree = plain(config)
     assert isinstance(tree, dict)
     return tree
 
 
 def escape(tree: Any) -> Any:
-    """A plain tree in which a literal `${` is written so that loading it as a file does not interpolate it.
+    """Escape each literal `${` in a plain tree, so that loading it as a file does not interpolate it.
 
-    Backslashes before it are doubled and one more makes it literal, the rule of OmegaConf's grammar.
+    By the grammar of OmegaConf, backslashes before it are doubled and one more is added.
+
+    >>> unescape(escape({"name": "${HOME}"}))
+    {'name': '${HOME}'}
     """
     return each_text(tree, lambda text: re.sub(r"(\\*)\$\{", r"\1\1\\${", text))
 
 
 def unescape(tree: Any) -> Any:
-    """A plain tree as it was before `escape`."""
+    """Undo `escape`."""
     return each_text(tree, lambda text: re.sub(r"(\\+)\$\{", lambda m: m[1][: len(m[1]) // 2] + "${", text))
 
 
 def dump(config: RunConfig) -> str:
-    """The whole tree as a YAML text that loads back to an equal configuration, but for credentials, which are `***`."""
+    """Write the whole tree as YAML; loading it gives an equal configuration, but credentials are `***`."""
     return write(escape(redact_tree(to_dict(config))))
 
 
 def dump_all(configs: Mapping[str, RunConfig], key: str) -> str:
-    """Several of them by name, below one key; likewise."""
+    """Write several configurations by name below one key, as `dump` does."""
     return write({key: {name: escape(redact_tree(to_dict(config))) for name, config in configs.items()}})
 
 
 def differences(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str, Any]) -> list[str]:
-    """Lines such as `optim.lr: 0.3 -> 0.6`, for settings that must not differ when a run is started again.
+    """Return lines such as `optim.lr: 0.3 -> 0.6` for settings that must not change when a run is started again.
 
-    Credentials make no difference, nor does it whether there are any.
-
-    A dict is what `to_dict` made, perhaps by another version. At least one side must be a `RunConfig`, which says what
-    may change.
+    Credentials are ignored. A dict comes from `to_dict`, perhaps of another version. At least one side must be a
+    `RunConfig`, which knows what may change.
 
     Raises:
         TypeError: if both sides are dicts.
@@ -84,7 +85,11 @@ def differences(old: RunConfig | Mapping[str, Any], new: RunConfig | Mapping[str
 
 
 def leaves(tree: Mapping[str, Any], above: Keys = ()) -> Iterator[tuple[Keys, Any]]:
-    """Places and values in a tree, depth first; an empty group is a value."""
+    """Yield the keys and values of a tree, depth first; an empty group is a value.
+
+    >>> list(leaves({"optim": {"lr": 0.3}, "seed": 0}))
+    [(('optim', 'lr'), 0.3), (('seed',), 0)]
+    """
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, (*above, key))
@@ -93,12 +98,16 @@ def leaves(tree: Mapping[str, Any], above: Keys = ()) -> Iterator[tuple[Keys, An
 
 
 def write(tree: Any) -> str:
-    """A plain tree as YAML, in its own order; `raysl.config.files.read` gives it back, any `${` in it escaped."""
+    """Write a plain tree as YAML, in its order; `raysl.config.files.read` is the inverse if any `${` is escaped."""
     return str(yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100))
 
 
 def write_inline(value: Any) -> str:
-    """A plain value as YAML on one line."""
+    """Write a plain value as YAML on one line.
+
+    >>> write_inline({"size": [32, 64]})
+    '{size: [32, 64]}'
+    """
     style = '"' if isinstance(value, str) and not value.isprintable() else None
     options: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 2**31}
     text = yaml.dump(value, Dumper=_Dumper, default_flow_style=True, default_style=style, **options)
@@ -120,12 +129,12 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        is_broken = any(mark in data for mark in "\x85\u2028\u2029")  # breaks of a line that only quotes keep
+        is_broken = any(mark in data for mark in "\x85\u2028\u2029")  # line breaks that survive only in quotes
         return self.represent_scalar("tag:yaml.org,2002:str", data, style='"' if is_broken else None)
 
 
 _Dumper.add_representer(str, _Dumper.represent_str)
-_Dumper.add_implicit_resolver(  # what OmegaConf reads as a number beyond PyYAML's, so that such texts are quoted
+_Dumper.add_implicit_resolver(  # OmegaConf reads these as numbers, PyYAML does not: texts like them need quotes
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d[\d_]*\.?[\d_]*[eE][-+]?\d+$"), list("-+0123456789")
 )
 
@@ -139,5 +148,5 @@ def _may_change(config: Any, path: Keys = ()) -> Iterator[Keys]:
             yield from _may_change(value, (*path, field.name))
 
 
-def _show(found: dict[Keys, Any], path: Keys) -> str:
-    return write_inline(redact_tree(found[path])) if path in found else "unset"
+def _show(settings: dict[Keys, Any], path: Keys) -> str:
+    return write_inline(redact_tree(settings[path])) if path in settings else "unset"

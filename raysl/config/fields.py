@@ -1,4 +1,4 @@
-"""What settings there are: the fields of the schema and of the components that a tree names, and their other names."""
+"""The settings that exist: fields of the schema and of the components in a tree, and synonyms for suggestions."""
 
 import dataclasses
 import difflib
@@ -7,8 +7,8 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from raysl.components import resolve
+from raysl.config.component import type_hints
 from raysl.config.dump import Keys, plain
-from raysl.config.locations import hints_of
 from raysl.config.ranges import bare
 from raysl.config.schema import (
     BackboneConfig,
@@ -31,7 +31,7 @@ SLOTS: dict[type[ComponentConfig], str] = {
     CallbackConfig: "callback",
 }
 NAMED_BY_KEY = (BenchmarkConfig, CallbackConfig)
-"""Nodes of which there may be several, each with its own key, which is their name where they have no other."""
+"""Nodes that occur several times, each with a key, which is also the default of its name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +43,10 @@ class Setting:
     default: Any
 
 
-def settings_of(kind: Any, default: Any = None) -> dict[str, Setting]:
-    """The settings of a dataclass by name; those of the instance `default` are its defaults where one is given."""
-    found = {}
-    hints = hints_of(kind)
+def list_settings(kind: Any, default: Any = None) -> dict[str, Setting]:
+    """Return the settings of a dataclass by name; the instance `default`, if given, provides their defaults."""
+    settings = {}
+    hints = type_hints(kind)
     for field in dataclasses.fields(kind):
         if not field.init:
             continue
@@ -56,15 +56,15 @@ def settings_of(kind: Any, default: Any = None) -> dict[str, Setting]:
             value = field.default_factory()
         else:
             value = field.default
-        found[field.name] = Setting(field.name, hints[field.name], value)
-    return found
+        settings[field.name] = Setting(field.name, hints[field.name], value)
+    return settings
 
 
 def component_class(base: type[ComponentConfig], name: str) -> type[ComponentConfig]:
-    """The `Config` of the component that a name picks for nodes of the class `base`.
+    """Return the `Config` of the component that a name selects for nodes of the class `base`.
 
     Raises:
-        ConfigError: if there is no such component, or it nests no frozen `Config` derived from `base`.
+        ConfigError: if there is no such component, or it has no frozen `Config` derived from `base`.
     """
     slot = SLOTS[base]
     owner = resolve(slot, name)
@@ -76,40 +76,40 @@ def component_class(base: type[ComponentConfig], name: str) -> type[ComponentCon
     return config
 
 
-def group_of(kind: Any) -> type[Any] | None:
-    """The dataclass behind an annotation, also inside `X | None`; None where it is no group of settings."""
+def find_group(kind: Any) -> type[Any] | None:
+    """Return the dataclass in an annotation, also in `X | None`; None if it is not a group of settings."""
     kind = bare(kind)
     if get_origin(kind) in (Union, UnionType):
-        return next((group for member in get_args(kind) if (group := group_of(member)) is not None), None)
+        return next((group for member in get_args(kind) if (group := find_group(member)) is not None), None)
     return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind is not Duration else None
 
 
 def settings_in(kind: type[Any], tree: Any, keys: Keys = (), default: Any = None) -> Iterator[tuple[Keys, Setting]]:
-    """Every setting that a plain tree has or could have, with its place, depth first.
+    """Yield every setting that a plain tree has or could have, with its keys, depth first.
 
     Args:
-        kind: the dataclass that the tree describes; of components, the class that a node's name picks counts.
-        tree: plain settings, right or wrong.
-        keys: place of the tree.
-        default: instance that the defaults are taken from.
+        kind: the dataclass of the tree; for a component, the class that the node's name selects is used.
+        tree: plain settings, valid or not.
+        keys: of the tree itself.
+        default: instance that provides the defaults.
     """
     tree = tree if isinstance(tree, dict) else {}
     kind = _chosen(kind, tree, keys)
     is_default = isinstance(default, kind)
-    for setting in settings_of(type(default) if is_default else kind, default if is_default else None).values():
-        inner, given, group = (*keys, setting.name), tree.get(setting.name), group_of(setting.kind)
+    for setting in list_settings(type(default) if is_default else kind, default if is_default else None).values():
+        inner, given, group = (*keys, setting.name), tree.get(setting.name), find_group(setting.kind)
         if group is not None and (isinstance(given, dict) or setting.default is not None):
             yield from settings_in(group, given, inner, setting.default if isinstance(setting.default, group) else None)
             continue
         yield inner, setting
-        entry = group_of(get_args(bare(setting.kind))[1]) if get_origin(bare(setting.kind)) is dict else None
+        entry = find_group(get_args(bare(setting.kind))[1]) if get_origin(bare(setting.kind)) is dict else None
         if entry is not None and isinstance(given, dict):
             for name, node in given.items():
                 yield from settings_in(entry, node, (*inner, str(name)))
 
 
-def filled(kind: type[Any], tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree with every default written out."""
+def fill_defaults(kind: type[Any], tree: dict[str, Any]) -> dict[str, Any]:
+    """Write every default into the tree."""
     for keys, setting in settings_in(kind, tree):
         above = find(tree, keys[:-1], {})
         if setting.default is not dataclasses.MISSING and isinstance(above, dict) and setting.name not in above:
@@ -118,7 +118,11 @@ def filled(kind: type[Any], tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(tree: Any, keys: Keys, default: Any = None) -> Any:
-    """What a plain tree has at a place."""
+    """Return the value of a plain tree at some keys.
+
+    >>> find({"optim": {"lr": 0.3}}, ("optim", "lr"))
+    0.3
+    """
     for key in keys:
         if not isinstance(tree, dict) or key not in tree:
             return default
@@ -127,7 +131,7 @@ def find(tree: Any, keys: Keys, default: Any = None) -> Any:
 
 
 def put(tree: dict[str, Any], keys: Keys, value: Any) -> dict[str, Any]:
-    """A copy of the tree with a value set, unless something else than a group of settings is in its way."""
+    """Return a copy of the tree with a value set; unchanged if another value than a group is on the way."""
     key, *rest = keys
     below = tree.get(key, {})
     if rest and not isinstance(below, dict):
@@ -136,7 +140,7 @@ def put(tree: dict[str, Any], keys: Keys, value: Any) -> dict[str, Any]:
 
 
 def _chosen(kind: type[Any], tree: dict[str, Any], keys: Keys) -> type[Any]:
-    """The class that reads this node: for a component's node the one that its name picks, as far as that is known."""
+    """Return the class of a node: for a component the one that its name selects, if it is known."""
     if kind not in SLOTS:
         return kind
     name = tree.get("name", keys[-1] if kind in NAMED_BY_KEY and keys else None)
@@ -190,18 +194,21 @@ _WORDS: dict[str, str] = {
     "workers": "num_workers n_workers gpus num_gpus n_gpus ngpus devices num_devices world_size nproc nproc_per_node",
 }
 SYNONYMS: dict[str, list[str]] = {}
-"""Settings, by a word that other libraries and people have for them."""
+"""Settings by the words that other libraries use for them."""
 for _setting, _others in _WORDS.items():
     for _word in _others.split():
         SYNONYMS.setdefault(_word, []).append(_setting)
 
 
-def near(key: str, known: Sequence[str]) -> list[str]:
-    """Up to three settings that the user may have meant: of the same name or meaning elsewhere, or of a similar name.
+def suggest(key: str, known: Sequence[str]) -> list[str]:
+    """Suggest up to three settings that the user may have meant, by the same name or meaning, or a similar name.
 
     Args:
-        key: dotted, of no setting.
+        key: an unknown dotted key.
         known: dotted keys of all settings.
+
+    >>> suggest("optim.learning_rate", ["optim.lr", "train.epochs"])
+    ['optim.lr']
     """
     group, _, name = key.rpartition(".")
     last = {setting: setting.rpartition(".")[2] for setting in known}

@@ -1,5 +1,7 @@
-"""Configuration files: where names are looked up, the chain of files that a file is based on, and YAML, as OmegaConf
-reads it: `1e-3` is a number, a date is text."""
+"""Configuration files: finding them by name, the files that they are based on, and reading YAML.
+
+OmegaConf reads YAML here: `1e-3` is a number, a date is text.
+"""
 
 import copy
 import difflib
@@ -23,37 +25,37 @@ _VARIABLE = re.compile(r"\$([A-Za-z_]\w*)")
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What one YAML file holds, without its `base`."""
+    """The content of a YAML file, without its `base`."""
 
     path: Path
     values: dict[str, Any]
 
 
 def packaged_folder() -> Path:
-    """The folder of the configurations that come with raysl: inside the package, or beside it in a clone."""
+    """Return the folder of raysl's configurations: inside the package, or beside it in a clone."""
     package = Path(raysl.__path__[0])
     inside = package / "configs"
     return inside if inside.is_dir() else package.parent / "configs"
 
 
 def config_names() -> list[str]:
-    """Names of the packaged configurations, sorted: `simclr`, `data/cifar10`."""
+    """Return the names of the packaged configurations, sorted: `simclr`, `data/cifar10`."""
     folder = packaged_folder()
     paths = (path for path in folder.rglob("*.yaml") if path.name != CATALOG_FILE)
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in paths)
 
 
-def summary_of(path: Path) -> str:
-    """First comment line at the head of a file, without its mark; empty where there is none."""
-    match = re.match(r"\s*#+[ \t]*(.*)", _text_of(path))
+def read_summary(path: Path) -> str:
+    """Return the first comment line of a file, without its mark; empty without one."""
+    match = re.match(r"\s*#+[ \t]*(.*)", _read_text(path))
     return match[1].strip() if match else ""
 
 
-def files_of(name_or_path: str) -> list[ConfigFile]:
-    """A configuration's file after all that it is based on, each once, the lowest first.
+def load_files(name_or_path: str) -> list[ConfigFile]:
+    """Load a configuration's file and those that it is based on, each once, the lowest base first.
 
     Raises:
-        ConfigError: if a name or a file does not exist, is no YAML tree, or is based on itself.
+        ConfigError: if a name or a file does not exist, is not a YAML tree, or is based on itself.
     """
     done: dict[Path, ConfigFile] = {}
     _collect(find(name_or_path, Path.cwd()), [], done)
@@ -61,47 +63,47 @@ def files_of(name_or_path: str) -> list[ConfigFile]:
 
 
 def find(name_or_path: str, folder: Path, asking: Path | None = None) -> Path:
-    """The file behind a name or path.
+    """Find the file of a name or path.
 
     Args:
         name_or_path: a path that ends in .yaml, or a name.
-        folder: what a path is relative to.
-        asking: the file that is based on it. A name is then looked up beside it first.
+        folder: folder of relative paths.
+        asking: the file that is based on it. Names are then searched beside it first.
 
     Raises:
-        ConfigError: if there is none.
+        ConfigError: if it does not exist.
     """
     if name_or_path.endswith((".yaml", ".yml")):
-        path = folder / expanded(name_or_path)
+        path = folder / expand(name_or_path)
         if not path.is_file():
             known = Path(name_or_path).with_suffix("").as_posix()
-            hint = f"; the packaged one is called {known!r}" if known in config_names() else ""
-            raise ConfigError(f"no file {name_or_path!r}; it is looked for at {path}{hint}")
+            hint = f"; a packaged one has the name {known!r}" if known in config_names() else ""
+            raise ConfigError(f"no file {name_or_path!r}; it should be {path}{hint}")
         return path.resolve()
-    places = [packaged_folder() / f"{name_or_path}.yaml"]
+    candidates = [packaged_folder() / f"{name_or_path}.yaml"]
     if asking is not None:
-        places.insert(0, folder / f"{name_or_path}.yaml")
-    found = [place.resolve() for place in places if place.is_file()]
-    others = [place for place in found if place != asking]
-    if found:
-        return (others or found)[0]
+        candidates.insert(0, folder / f"{name_or_path}.yaml")
+    paths = [path.resolve() for path in candidates if path.is_file()]
+    others = [path for path in paths if path != asking]  # data/a.yaml may be based on a packaged one of its name
+    if paths:
+        return (others or paths)[0]
     raise ConfigError(_no_such_config(name_or_path, asking))
 
 
 def base_names(bases: Any, origin: str) -> list[str]:
-    """The entries of a `base:` key, which holds one name or a list of them.
+    """Return the entries of a `base:` key, which has one name or a list of them.
 
     Raises:
         ConfigError: if it holds anything else.
     """
     listed = [] if bases is None else [bases] if isinstance(bases, str) else bases
     if not isinstance(listed, list) or not all(isinstance(base, str) for base in listed):
-        raise ConfigError(f"{origin}: base: {bases!r} is no name; write one name or path, or a list of them")
+        raise ConfigError(f"{origin}: base: {bases!r} is not a name; write one name or path, or a list of them")
     return listed
 
 
-def expanded(text: str) -> str:
-    """A path or URI with `~` and `$NAME` replaced; what lies at the path as it is written is taken as it is.
+def expand(text: str) -> str:
+    """Replace `~` and `$NAME` in a path or URI, unless a file with the literal name exists.
 
     Raises:
         ConfigError: if a local path names a variable that is not set.
@@ -111,12 +113,12 @@ def expanded(text: str) -> str:
         return path
     unset = [name for name in _VARIABLE.findall(path) if name not in os.environ]
     if unset and "://" not in path:
-        raise ConfigError(f"{text!r}: the variable ${unset[0]} is not set; export it, or write the path out")
+        raise ConfigError(f"{text!r}: the variable ${unset[0]} is not set; export it, or write the whole path")
     return _VARIABLE.sub(lambda match: os.environ.get(match[1], match[0]), path)
 
 
 def read(text: str, origin: str) -> Any:
-    """The value that a YAML text holds.
+    """Parse a YAML text.
 
     Raises:
         ConfigError: if it is not YAML; the message has `origin`, the line and the cause.
@@ -125,10 +127,13 @@ def read(text: str, origin: str) -> Any:
 
 
 def read_dotlist(word: str, origin: str | None = None) -> dict[str, Any]:
-    """The tree that `key=value` describes: a dotted key and a value in YAML.
+    """Parse `key=value`, a dotted key and a value in YAML, to a tree.
 
     Raises:
-        ConfigError: if that is not YAML; the message has `origin`, which is the word itself by default.
+        ConfigError: if it is not YAML; the message has `origin`, by default the word itself.
+
+    >>> read_dotlist("optim.lr=1e-3")
+    {'optim': {'lr': 0.001}}
     """
     try:
         tree = OmegaConf.to_container(OmegaConf.from_dotlist([word]))
@@ -142,12 +147,12 @@ def read_dotlist(word: str, origin: str | None = None) -> dict[str, Any]:
 
 
 def read_file(path: Path) -> Any:
-    """The value that a YAML file holds.
+    """Read a YAML file.
 
     Raises:
         ConfigError: if it cannot be read, is not UTF-8, or is not YAML.
     """
-    return copy.deepcopy(_parsed(_text_of(path), str(path)))
+    return copy.deepcopy(_parsed(_read_text(path), str(path)))
 
 
 @lru_cache(maxsize=64)  # a sweep loads the same files for each trial, and parsing takes milliseconds
@@ -155,7 +160,7 @@ def _parsed(text: str, origin: str) -> Any:
     return read(text, origin)
 
 
-def _text_of(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -187,7 +192,7 @@ def _collect(path: Path, above: list[Path], done: dict[Path, ConfigFile]) -> Non
     if values is None:
         values = {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: holds no settings; write lines such as `method: simclr`")
+        raise ConfigError(f"{path}: has no settings; write lines such as `method: simclr`")
     bases = values.pop("base", None)
     for base in base_names(bases, str(path)):
         _collect(find(base, path.parent, path), [*above, path], done)

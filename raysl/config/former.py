@@ -1,7 +1,7 @@
-"""Settings that runs of earlier versions did not have, with the values that those runs had in effect.
+"""Settings that runs of earlier versions did not have, with the values that match what those runs did.
 
-A stored `run.yaml` holds every setting that its version had. A key that it lacks is a setting of a later version; where
-the default of that setting changes what a run does, the older run must be read with what it did.
+A stored `run.yaml` has every setting of its version. A missing key is a setting of a later version; if its default
+differs from what older runs did, they are read with the value in `FORMER`.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from raysl.config.fields import find, put
 
 @dataclass(frozen=True)
 class ValueOf:
-    """The value that another setting of the same run has."""
+    """The value of another setting of the same run."""
 
     keys: Keys
-    """Its place in the tree."""
+    """Of that setting."""
 
 
 FORMER: dict[Keys, Any] = {
@@ -32,21 +32,21 @@ FORMER: dict[Keys, Any] = {
     ("method", "byol", "last_bias"): True,
     ("method", "ressl", "teacher_bn"): "plain",
 }
-"""Values by place. The place of a component's setting has the component's alias behind the node's key, as in
-("method", "ressl", "teacher_bn") and ("benchmarks", "knn", "k"); that of a shared setting is its place in the tree, as
-in ("train", "sync_bn"). Add an entry with each new setting whose default is not what runs did before it."""
+"""Values by keys. The keys of a component's setting have the component's alias after the node's key, as in
+("method", "ressl", "teacher_bn") and ("benchmarks", "knn", "k"); those of a shared setting lead to it in the tree, as
+in ("train", "sync_bn"). Add an entry with each new setting whose default is not what earlier runs did."""
 
 _OF_A_RUN = {"name", "storage", "seed", "method", "backbone", "data", "optim", "train", "benchmarks", "callbacks"}
 _SINGLE = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
 _SEVERAL = {"benchmarks": "benchmark", "callbacks": "callback"}
 
 
-def with_former(tree: dict[str, Any], former: Mapping[Keys, Any] | None = None) -> dict[str, Any]:
-    """The settings of a stored `run.yaml` with the former value of each setting that they lack.
+def add_former_values(tree: dict[str, Any], former: Mapping[Keys, Any] | None = None) -> dict[str, Any]:
+    """Add the former value of each missing setting to the settings of a stored `run.yaml`.
 
     Args:
         tree: plain settings as they are stored.
-        former: values by place. Default: `FORMER`.
+        former: values by keys. Default: `FORMER`.
     """
     for keys, value in (FORMER if former is None else former).items():
         for path in _paths(tree, keys):
@@ -58,12 +58,12 @@ def with_former(tree: dict[str, Any], former: Mapping[Keys, Any] | None = None) 
 
 
 def is_stored(tree: Mapping[str, Any]) -> bool:
-    """Whether a file holds all settings of a run, as a stored `run.yaml` does, and not the departures of a recipe."""
+    """Whether a file has all settings of a run, as a stored `run.yaml` does, and not only those of a recipe."""
     return set(tree) >= _OF_A_RUN
 
 
 def _paths(tree: dict[str, Any], keys: Keys) -> list[Keys]:
-    """Keys in this tree of a setting of the table; none if the tree has no such component."""
+    """Return the keys in this tree of an entry of the table; empty if the tree has no such component."""
     node, *rest = keys
     if node in _SINGLE and rest[0] in ALIASES[_SINGLE[node]]:
         return [(node, *rest[1:])] if _is(find(tree, (node, "name")), _SINGLE[node], rest[0]) else []

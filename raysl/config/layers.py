@@ -1,7 +1,7 @@
-"""Settings laid over each other: base files, the file, overrides.
+"""Layers of settings: base files, the file, overrides.
 
-A component that takes the place of another starts from its own defaults: nothing that was set for the other one holds
-for it. A layer that changes the side of views scales the sizes in proportion to it that lie below (`config.sizes`).
+A component that replaces another starts from its defaults: settings of the other one do not apply to it. A layer that
+changes the side of views scales the sizes of lower layers in proportion (`config.sizes`).
 """
 
 import re
@@ -13,26 +13,26 @@ from typing import Any
 from raysl.components import ALIASES
 from raysl.config.dump import Keys, leaves, write_inline
 from raysl.config.fields import find, put
-from raysl.config.files import expanded, read_dotlist
-from raysl.config.sizes import IMAGES, in_proportion, side_of
+from raysl.config.files import expand, read_dotlist
+from raysl.config.sizes import IMAGES, scale_sizes, view_side
 from raysl.errors import ConfigError
 from raysl.redact import redact_tree
 
 COMPONENTS = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
 """Slots of components, by the key of their node."""
 GROUPS = {"benchmarks": "benchmark", "callbacks": "callback"}
-"""Slots of components of which there may be several, by the key of their group."""
+"""Slots of components that occur several times, by the key of their group."""
 _GONE = object()
 
 
 @dataclass
 class Layers:
-    """The sum of the layers so far.
+    """The layers so far, merged.
 
     Args:
-        values: the sum.
-        replaced: place, name and settings of each component that another one took the place of.
-        views_at: how many of those there were when a preset of views was named last.
+        values: the merged settings.
+        replaced: keys, name and settings of each component that was replaced by another.
+        views_at: length of `replaced` when a preset of views was last set.
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -40,33 +40,33 @@ class Layers:
     views_at: int = 0
 
     def lay(self, layer: dict[str, Any], folder: Path) -> None:
-        """Put settings on top; files of components named there are looked for in `folder`, then in the current one."""
+        """Add a layer on top; files of components in it are searched in `folder`, then in the current one."""
         for group in GROUPS:
             if isinstance(only := layer.get(group), list) or only == {}:
-                so_far, kept = self.values.get(group) or {}, [_key_of(name) for name in only]
-                self.values = {**self.values, group: {key: node for key, node in so_far.items() if key in kept}}
-        layer, side = _spelled_out(layer, folder), side_of(self.values)
-        for keys, node in _components(layer):
-            below = find(self.values, keys)
-            if isinstance(below, dict) and _is_another(keys, before := _name_of(below, keys), node.get("name")):
-                self.replaced.append((keys, before, below))
-                self.values = put(self.values, keys, {})
+                nodes, keys = self.values.get(group) or {}, [_key_of(name) for name in only]
+                self.values = {**self.values, group: {key: node for key, node in nodes.items() if key in keys}}
+        layer, side = _write_out(layer, folder), view_side(self.values)
+        for path, node in _components(layer):
+            below = find(self.values, path)
+            if isinstance(below, dict) and _is_another(path, before := _name_of(below, path), node.get("name")):
+                self.replaced.append((path, before, below))
+                self.values = put(self.values, path, {})
         self.views_at = len(self.replaced) if "views" in layer else self.views_at
-        self.values = in_proportion(merged(self.values, layer), self.values, layer, side)
+        self.values = scale_sizes(merge(self.values, layer), self.values, layer, side)
 
     @property
     def size_of_views(self) -> Any:
-        """Side of the views that a method had with a source that was replaced; None where there was none."""
+        """Side of the views with a source that was replaced; None without one or with a new method."""
         sizes = [below.get(IMAGES[1]) for keys, _, below in self.replaced if keys == IMAGES[:1]]
         is_new = any(keys == ("method",) for keys, _, _ in self.replaced)
         return None if is_new else next((size for size in reversed(sizes) if size is not None), None)
 
     def dropped(self, tree: dict[str, Any], first: int = 0) -> Iterator[str]:
-        """A line for each component that was replaced, with those of its settings that the tree has no more.
+        """Yield a line for each component that was replaced, with its settings that the tree lacks.
 
         Args:
-            tree: the settings as they are used.
-            first: how many replacements, from the first on, nobody has to be told of.
+            tree: the final settings.
+            first: number of first replacements that are not mentioned.
         """
         for keys, before, below in self.replaced[first:]:
             node, key = find(tree, keys), ".".join(keys)
@@ -77,12 +77,12 @@ class Layers:
             ]
             if gone and isinstance(node, dict):
                 name = _name_of(node, keys)
-                yield f"{key}={name} starts from its own defaults; dropped with {before}: {', '.join(gone)}"
+                yield f"{key}={name} starts from its defaults; dropped with {before}: {', '.join(gone)}"
         if (preset := tree.get("views")) in (None, "imagenet"):
             return
         for keys, before, _ in self.replaced[max(first, self.views_at) :]:
             if keys == ("data",):
-                yield f"views={preset} stays, which came with data={before}; for other images set views=, or views=null"
+                yield f"views={preset} from data={before} stays; for other images set views=, or views=null"
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     errors: list[str] = []
     for override in overrides:
         try:
-            tree = merged(tree, _parsed(override))
+            tree = merge(tree, _parse(override))
         except ConfigError as error:
             errors.append(str(error))
     if errors:
@@ -103,37 +103,42 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return tree
 
 
-def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """One plain tree over another. A group takes the place of a list too, which OmegaConf refuses to do, so that the
-    message about it is the field's own."""
+def merge(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Merge one plain tree over another.
+
+    A group replaces a list too, which OmegaConf refuses, so that the error message comes from the field.
+
+    >>> merge({"optim": {"lr": 0.3, "name": "sgd"}}, {"optim": {"lr": 0.1}})
+    {'optim': {'lr': 0.1, 'name': 'sgd'}}
+    """
     done = dict(below)
     for key, value in above.items():
         lower = done.get(key)
-        done[key] = merged(lower if isinstance(lower, dict) else {}, value) if isinstance(value, dict) else value
+        done[key] = merge(lower if isinstance(lower, dict) else {}, value) if isinstance(value, dict) else value
     return done
 
 
-def _parsed(override: str) -> dict[str, Any]:
+def _parse(override: str) -> dict[str, Any]:
     key, equals, _ = override.partition("=")
     if not equals or not all(re.fullmatch(r"[^\s.]+", part) for part in key.split(".")):
-        raise ConfigError(f"{override!r} is no setting; write key=value, such as optim.lr=0.1")
+        raise ConfigError(f"{override!r} is not a setting; write key=value, such as optim.lr=0.1")
     tree = read_dotlist(override)
     if key == "train" and not isinstance(tree[key], dict):
         raise ConfigError(f"{override}: {key} is a group of settings; set one of them, such as {key}.epochs=10")
     if key in GROUPS and tree[key] is None:
         raise ConfigError(f"{override}: null changes nothing here; write {key}=[] for none")
-    return _each_component(tree, _named)
+    return _each_component(tree, _to_node)
 
 
-def _spelled_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """`method: simclr` as `method: {name: simclr}`, an empty node as {}, and component files as absolute paths."""
+def _write_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Write out `method: simclr` as `method: {name: simclr}`, empty nodes as {}, and files as absolute paths."""
     nodes = (*COMPONENTS, *GROUPS, "train")
     done = {key: {} if value is None and key in nodes else value for key, value in layer.items()}
     for group in GROUPS:
         if isinstance(names := done.get(group), list) and all(isinstance(name, str) for name in names):
-            done[group] = _by_key(group, names)
-    done = _each_component(done, lambda node: _placed(_named(node), folder))
-    if isinstance(benchmarks := done.get("benchmarks"), dict):  # one that a layer names is required, unless it says no
+            done[group] = _list_to_group(group, names)
+    done = _each_component(done, lambda node: _make_absolute(_to_node(node), folder))
+    if isinstance(benchmarks := done.get("benchmarks"), dict):  # benchmarks in a layer are required by default
         done["benchmarks"] = {
             key: {"required": True, **node} if isinstance(node, dict) else node for key, node in benchmarks.items()
         }
@@ -141,7 +146,7 @@ def _spelled_out(layer: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _each_component(layer: dict[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """A layer with the nodes of its components changed, also of those in a source of several."""
+    """Apply `change` to the nodes of a layer's components, also to inner sources."""
     for key in COMPONENTS:
         if key in layer:
             layer = {**layer, key: change(layer[key])}
@@ -151,52 +156,52 @@ def _each_component(layer: dict[str, Any], change: Callable[[Any], Any]) -> dict
     return layer
 
 
-def _by_key(group: str, names: list[str]) -> dict[str, Any]:
-    """`[knn, path/to/file.py:Mine]` as `{knn: {}, Mine: {name: path/to/file.py:Mine}}`."""
+def _list_to_group(group: str, names: list[str]) -> dict[str, Any]:
+    """Turn `[knn, path/to/file.py:Mine]` into `{knn: {}, Mine: {name: path/to/file.py:Mine}}`."""
     if again := next((name for place, name in enumerate(names) if _key_of(name) in map(_key_of, names[:place])), None):
         raise ConfigError(
-            f"{group}: {_key_of(again)!r} is there twice; give each a key of its own, "
+            f"{group}: {_key_of(again)!r} occurs twice; give each another key, "
             f"{group}={{one: {{name: {again}}}, two: ...}}"
         )
     return {_key_of(name): {} if _key_of(name) == name else {"name": name} for name in names}
 
 
 def _key_of(name: Any) -> Any:
-    """What a component in a list is called: its class where it is given by file or module."""
+    """Return the key of a component in a list: the class if it is given by file or module."""
     return name.rpartition(":")[2] if isinstance(name, str) else name
 
 
-def _named(node: Any) -> Any:
+def _to_node(node: Any) -> Any:
     return node if isinstance(node, dict) or node is None else {"name": node}
 
 
-def _placed(node: Any, folder: Path) -> Any:
-    """A component's node with the file that it names as an absolute path."""
+def _make_absolute(node: Any, folder: Path) -> Any:
+    """Make the file in a component's node an absolute path."""
     name = find(node, ("name",))
     path, colon, attribute = name.rpartition(":") if isinstance(name, str) else ("", "", "")
     if not path.endswith(".py") or "${" in path:
         return node
-    file = Path(expanded(path))
+    file = Path(expand(path))
     beside = folder / file
     return {**node, "name": f"{(beside if beside.is_file() else Path.cwd() / file).resolve()}{colon}{attribute}"}
 
 
 def _components(layer: dict[str, Any]) -> Iterator[tuple[Keys, dict[str, Any]]]:
-    places: list[Keys] = [*((key,) for key in COMPONENTS)]
+    paths: list[Keys] = [*((key,) for key in COMPONENTS)]
     for group in GROUPS:
-        places += [(group, key) for key in nodes] if isinstance(nodes := layer.get(group), dict) else []
-    for keys in places:
+        paths += [(group, key) for key in nodes] if isinstance(nodes := layer.get(group), dict) else []
+    for keys in paths:
         if isinstance(node := find(layer, keys), dict):
             yield keys, node
 
 
 def _name_of(node: dict[str, Any], keys: Keys) -> Any:
-    """The name of the component whose settings lie at these keys; None where it has none yet."""
+    """Return the name of the component at these keys; None if it has none yet."""
     return node.get("name", keys[-1] if keys[0] in GROUPS else None)
 
 
 def _is_another(keys: Keys, before: Any, now: Any) -> bool:
-    """Whether a name is another component's; an alias and its class are the same."""
+    """Whether two names mean different components; an alias and its class are the same."""
     aliases = ALIASES[(COMPONENTS | GROUPS)[keys[0]]]
     known = [aliases.get(name, name) if isinstance(name, str) else name for name in (before, now)]
     return None not in known and known[0] != known[1]

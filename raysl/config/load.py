@@ -1,4 +1,4 @@
-"""From a name and `key=value` arguments to a `RunConfig`, by way of base files, overrides and interpolation."""
+"""Loading a `RunConfig` from a name and `key=value` arguments: base files, overrides and interpolation."""
 
 import dataclasses
 import logging
@@ -13,17 +13,17 @@ from omegaconf.errors import OmegaConfBaseException
 
 from raysl.components import ALIASES, only_own_components
 from raysl.config.arguments import text_or_path, words
-from raysl.config.build import from_dict, node_of
+from raysl.config.build import build_node, from_dict
+from raysl.config.component import map_locations
 from raysl.config.dump import escape, to_dict, unescape
-from raysl.config.fields import filled, find, put, settings_in
-from raysl.config.files import base_names, expanded, files_of, packaged_folder, read
-from raysl.config.former import is_stored, with_former
+from raysl.config.fields import fill_defaults, find, put, settings_in
+from raysl.config.files import base_names, expand, load_files, packaged_folder, read
+from raysl.config.former import add_former_values, is_stored
 from raysl.config.layers import Layers, parse_overrides
-from raysl.config.locations import with_places
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
-from raysl.config.sizes import followed, linked
-from raysl.config.view_presets import with_preset, without_preset
+from raysl.config.sizes import follow_sizes, link_sizes
+from raysl.config.view_presets import apply_preset, remove_preset
 from raysl.errors import ConfigError
 
 NodeT = TypeVar("NodeT")
@@ -31,18 +31,22 @@ log = logging.getLogger("raysl")
 
 
 def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """The configuration of a packaged name (`simclr`, `data/cifar10`) or a YAML file, with settings changed.
+    """Load a packaged configuration (`simclr`, `data/cifar10`) or a YAML file, with settings changed.
 
     Args:
-        name_or_path: a packaged name, or a path that ends in .yaml. Its `base:` files lie below it. The `run.yaml` of
-            an older run has the values that the run had of settings that came later (`raysl.config.former`).
+        name_or_path: a packaged name, or a path that ends in .yaml. Its `base:` files are lower layers. For the
+            `run.yaml` of an older run, settings of later versions get the values that match what it did
+            (`raysl.config.former`).
         overrides: `key=value` with a dotted key and a YAML value: `optim.lr=1e-3`, `train.expect={top1: [0.6, 1]}`.
-            `method=byol` picks a component, `benchmarks=[knn]` keeps only those named, `benchmarks=[]` none, likewise
-            `callbacks`, and `base=data/cifar10` lays another configuration between the file and the other overrides. A
-            component in the place of another starts from its own defaults; what was set for that one is told of.
+            `method=byol` selects a component, `benchmarks=[knn]` keeps only these, `benchmarks=[]` none, likewise
+            `callbacks`, and `base=data/cifar10` adds another configuration between the file and the other overrides. A
+            component that replaces another starts from its defaults; a warning lists the settings that are dropped.
 
     Raises:
-        ConfigError: a line for each thing that is wrong, with the key, the value, the rule and the next step.
+        ConfigError: a line for each error, with the key, the value, the rule and the next step.
+
+    >>> load_config("quickstart", ["optim.lr=0.5"]).optim.lr
+    0.5
     """
     name_or_path = text_or_path(name_or_path, "name_or_path", "quickstart")
     overrides = words(overrides, "overrides", "optim.lr=0.1")
@@ -50,62 +54,61 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
         override for override in overrides if re.match(r"(benchmarks|callbacks)=\s*(\[|\{\s*\}\s*$)", override)
     ]
     changes = parse_overrides([override for override in overrides if override not in selections])
-    files = files_of(name_or_path)
+    files = load_files(name_or_path)
     main = files[-1].path
     for base in base_names(changes.pop("base", None), "overrides"):
-        files += [file for file in files_of(base) if file.path not in {f.path for f in files}]
+        files += [file for file in load_files(base) if file.path not in {f.path for f in files}]
     layers, num_ours = Layers(), 0
     for file in files:  # a run does not inherit another's name
-        values = with_former(file.values) if is_stored(file.values) else file.values
+        values = add_former_values(file.values) if is_stored(file.values) else file.values
         if is_stored(values) and "views" in changes:
-            values = without_preset(values)
+            values = remove_preset(values)
         layers.lay({k: v for k, v in values.items() if k != "name" or file.path == main}, file.path.parent)
-        if file.path.is_relative_to(packaged_folder()):  # what raysl's own files replace is no news to anybody
+        if file.path.is_relative_to(packaged_folder()):  # replacements in raysl's files need no warning
             num_ours = len(layers.replaced)
     layers.lay(parse_overrides(selections), Path.cwd())
     layers.lay(changes, Path.cwd())
-    tree = linked({"name": main.stem, **layers.values}, layers.size_of_views)
+    tree = link_sizes({"name": main.stem, **layers.values}, layers.size_of_views)
     for line in layers.dropped(tree, num_ours):
         log.warning(line)
-    return from_dict(_expanded(RunConfig, _interpolated(with_preset(tree))))
+    return from_dict(_expand_locations(RunConfig, _interpolate(apply_preset(tree))))
 
 
 def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """Settings with some of them changed by `key=value`, as on the command line.
+    """Change settings by `key=value`, as on the command line.
 
     Raises:
         ConfigError: if a key or a value is wrong.
     """
     tree, changes, layers = escape(to_dict(config)), parse_overrides(overrides), Layers()
-    layers.lay(without_preset(tree) if "views" in changes else tree, Path.cwd())
-    layers.lay(followed(tree, changes), Path.cwd())
-    return from_dict(_interpolated(with_preset(linked(layers.values))))
+    layers.lay(remove_preset(tree) if "views" in changes else tree, Path.cwd())
+    layers.lay(follow_sizes(tree, changes), Path.cwd())
+    return from_dict(_interpolate(apply_preset(link_sizes(layers.values))))
 
 
 def node_from_dict(kind: type[NodeT], tree: Any, key: str) -> NodeT:
-    """One node of the tree, for settings that do not stand in a run's configuration.
+    """Build one node of the tree, for settings outside a run's configuration.
 
     Args:
         kind: the class of the node, such as `DataConfig`.
         tree: its plain settings.
-        key: its place, for messages.
+        key: of the node, for messages.
 
     Raises:
         ConfigError: as `from_dict`.
     """
-    return node_of(kind, _expanded(kind, tree, (key,)) if isinstance(tree, dict) else tree, key)
+    return build_node(kind, _expand_locations(kind, tree, (key,)) if isinstance(tree, dict) else tree, key)
 
 
 def load_dumped(
     text: str, where: str = "run.yaml", trust_code: bool = False, trusted: Collection[str] = ()
 ) -> RunConfig:
-    """The settings that `dump` wrote, without callbacks that are not raysl's: nobody needs them any more, and their
-    files may be gone.
+    """Load the settings that `dump` wrote, without users' callbacks: a finished run does not need their files.
 
     Args:
-        text: what it wrote.
-        where: the file that it stands in, for messages.
-        trust_code: whether the components that it names may be code that is not raysl's, which is then imported.
+        text: the YAML text.
+        where: its file, for messages.
+        trust_code: whether components that are not part of raysl may be imported.
         trusted: names of such components that may be imported in any case.
 
     Raises:
@@ -120,13 +123,13 @@ def load_dumped(
 
 
 def stored_settings(text: str, where: str, present: RunConfig) -> RunConfig | Mapping[str, Any]:
-    """The settings that an earlier start wrote, to compare with the present ones.
+    """Load the settings that an earlier start wrote, to compare them with the present ones.
 
-    No code is imported for it but what the present settings name too. Where that does not suffice, and where the text
-    is of a version with other settings, they come as the plain tree that they are.
+    Only code that the present settings name too is imported. If that is not enough, or the text is of a version with
+    other settings, the plain tree is returned.
 
     Raises:
-        ConfigError: if the text holds no settings.
+        ConfigError: if the text has no settings.
     """
     try:
         return load_dumped(text, where, trusted=set(_names(present)))
@@ -135,21 +138,21 @@ def stored_settings(text: str, where: str, present: RunConfig) -> RunConfig | Ma
 
 
 def stored_tree(text: str, where: str) -> dict[str, Any]:
-    """The settings that an earlier start wrote, as the plain tree that they are; no code that they name is imported.
+    """Read the settings that an earlier start wrote as a plain tree, without importing code that they name.
 
-    Settings that its version did not have are there with their former values (`raysl.config.former`).
+    Settings that its version did not have get their former values (`raysl.config.former`).
 
     Raises:
-        ConfigError: if the text holds no settings.
+        ConfigError: if the text has no settings.
     """
     tree = read(text, where)
     if not isinstance(tree, dict):
-        raise ConfigError(f"{where} holds no settings; it was damaged, or is not what raysl wrote")
-    return with_former(unescape(tree))
+        raise ConfigError(f"{where} has no settings; it is damaged, or raysl did not write it")
+    return add_former_values(unescape(tree))
 
 
 def _names(value: Any) -> Iterator[str]:
-    """Names of the components in a configuration."""
+    """Yield the names of the components in a configuration."""
     if isinstance(value, ComponentConfig):
         yield value.name
     if dataclasses.is_dataclass(value):
@@ -160,16 +163,16 @@ def _names(value: Any) -> Iterator[str]:
             yield from _names(item)
 
 
-def _expanded(kind: type[Any], tree: dict[str, Any], place: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The tree with `~` and environment variables expanded in its paths."""
+def _expand_locations(kind: type[Any], tree: dict[str, Any], above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Expand `~` and environment variables in the paths of a tree."""
     done, errors = tree, []
-    for keys, setting in settings_in(kind, tree, place):
-        inner = keys[len(place) :]
+    for keys, setting in settings_in(kind, tree, above):
+        inner = keys[len(above) :]
         given = find(tree, inner)
         if given is None or not is_location(setting.kind):
             continue
         try:
-            done = put(done, inner, with_places(given, expanded))
+            done = put(done, inner, map_locations(given, expand))
         except ConfigError as error:
             errors.append(f"{'.'.join(keys)}: {error}")
     if errors:
@@ -177,12 +180,12 @@ def _expanded(kind: type[Any], tree: dict[str, Any], place: tuple[str, ...] = ()
     return done
 
 
-def _interpolated(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree with `${key}` replaced; keys that nobody set have their defaults there."""
+def _interpolate(tree: dict[str, Any]) -> dict[str, Any]:
+    """Replace each `${key}` in the tree by that setting, or by its default if it is not set."""
     if "${" not in repr(tree):
         return tree
     try:
-        resolved = OmegaConf.to_container(OmegaConf.create(filled(RunConfig, tree)), resolve=True)
+        resolved = OmegaConf.to_container(OmegaConf.create(fill_defaults(RunConfig, tree)), resolve=True)
     except OmegaConfBaseException as error:
         key = getattr(error, "full_key", None) or "interpolation"
         cause = str(error).strip().splitlines()[0]

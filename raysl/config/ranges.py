@@ -1,8 +1,8 @@
-"""What an annotation says of a field besides its type: which of its values are possible, and what it is.
+"""Annotations of settings besides their type: ranges of values, and marks of locations and sizes.
 
     draws: Annotated[int, Within(1, 100_000)] = 200
 
-Reading a value checks its range; a field without one may hold any finite number.
+Ranges are checked when settings are read; a number without a range must be finite.
 """
 
 import math
@@ -14,11 +14,11 @@ from raysl.errors import ConfigError
 from raysl.schedule import Duration
 
 LARGEST = 2**31 - 1
-VAST = 1_000_000  # upper bounds from here on are of no interest until a value is above one
+VAST = 1_000_000  # larger upper bounds are mentioned only if a value exceeds them
 
 
 class OutOfRange(ConfigError):
-    """A value of the right type that its field cannot hold."""
+    """A value of the right type that is not in its field's range."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,12 @@ class Within:
 
     Args:
         low, high: its ends.
-        above: whether `low` itself is out.
-        below: whether `high` itself is out.
-        is_finite: whether infinity is out even where there is no bound.
+        above: whether `low` itself is excluded.
+        below: whether `high` itself is excluded.
+        is_finite: whether infinity is excluded even without a bound.
+
+    >>> Within(0, 1, below=True).describe(), Within(0, 1).problem(2.0)
+    ('in [0, 1)', 'is out of range; give a number in [0, 1]')
     """
 
     low: float = -math.inf
@@ -39,7 +42,7 @@ class Within:
     is_finite: bool = True
 
     def problem(self, value: Any) -> str | None:
-        """What to say of a value that is out; None of others."""
+        """Return the message for a value out of range; None for others."""
         number = value.value if isinstance(value, Duration) else value
         is_low = number <= self.low if self.above else not number >= self.low  # NaN is out
         is_high = number >= self.high if self.below else not number <= self.high
@@ -48,8 +51,8 @@ class Within:
             return None
         return f"is out of range; give {self._advice(number, is_high and not is_low)}"
 
-    def told(self) -> str:
-        """The range in words, such as `in [0, 1)`, `at least 1` or `above 0`; empty where every number will do."""
+    def describe(self) -> str:
+        """Return the range in words, such as `in [0, 1)`, `at least 1` or `above 0`; empty if it has no limits."""
         if self.low == -math.inf:
             return "" if self.high >= VAST else f"{'below' if self.below else 'at most'} {_text(self.high)}"
         if self.high >= VAST:
@@ -59,52 +62,54 @@ class Within:
     def _advice(self, number: float, is_high: bool) -> str:
         if is_high and VAST <= self.high < math.inf and number < math.inf:
             return f"at most {_text(self.high)}"
-        told = self.told()
-        if told.startswith("at "):
-            return f"a finite number of {told}"
-        return f"a {'number' if told.startswith('in ') else 'finite number'} {told}".rstrip()
+        words = self.describe()
+        if words.startswith("at "):
+            return f"a finite number of {words}"
+        return f"a {'number' if words.startswith('in ') else 'finite number'} {words}".rstrip()
 
 
 @dataclass(frozen=True)
 class Rising:
-    """A list of two numbers [low, high] of which the first is not above the second."""
+    """A list of two numbers [low, high] with low <= high."""
 
     def problem(self, value: Any) -> str | None:
-        """What to say of a list that falls; None of others."""
+        """Return the message for low > high; None for others."""
         low, high = value
         return None if low <= high else "holds no number; write [low, high]"
 
-    def told(self) -> str:
-        """The rule in words."""
+    def describe(self) -> str:
+        """Return the rule in words."""
         return "[low, high]"
 
 
 @dataclass(frozen=True)
 class NotEmpty:
-    """A list with something in it."""
+    """A list with at least one value."""
 
     def problem(self, value: Any) -> str | None:
-        """What to say of an empty list; None of others."""
+        """Return the message for an empty list; None for others."""
         return None if len(value) else "is empty; give at least one value"
 
-    def told(self) -> str:
-        """Nothing: nobody expects an empty list."""
+    def describe(self) -> str:
+        """Return an empty text: the rule goes without saying."""
         return ""
 
 
 @dataclass(frozen=True)
 class OfViews:
-    """Marks the side of a method's views, which `data.image_size` follows, and which follows it (`config.sizes`); of a
-    backbone, the side of the images that it is made for, which follows both."""
+    """Marks the side of a method's views; it follows `data.image_size`, and the reverse (`config.sizes`).
+
+    In a backbone's settings it marks the side of the images that the backbone is made for, which follows both.
+    """
 
 
 @dataclass(frozen=True)
 class WithViews:
-    """Marks a size in pixels that follows the side of the views in proportion, unless it is given (`config.sizes`).
+    """Marks a size in pixels that scales with the side of the views unless it is given (`config.sizes`).
 
     Args:
-        num: setting beside it that counts the views of this size; where that is 0, it follows nothing.
-        is_seen: whether the network sees images of this size, which are a whole number of patches then.
+        num: name of the setting that counts the views of this size; if that is 0, the size does not scale.
+        is_seen: whether the network sees images of this size, which must then be a multiple of the patch size.
     """
 
     num: str = ""
@@ -115,7 +120,7 @@ class WithViews:
 class IsLocation:
     """Marks a local path or a URI. `~` and environment variables in it are expanded when a user's settings are loaded.
 
-    Those of a checkpoint are not: they may be somebody else's, who is not to read this process's environment.
+    Those in a checkpoint's settings are not: these may come from others, who must not read this environment.
     """
 
 
@@ -140,47 +145,51 @@ Length = Annotated[Duration, Within(0, 1e9)]
 Every = Annotated[Duration, Within(0, 1e9, above=True)]
 Images = Annotated[int, Within(1, 100_000_000)]
 Interpolation = Literal["bilinear", "bicubic"]
-"""How an image is resized, antialiased in either case."""
+"""How an image is resized; both are antialiased."""
 Area = Annotated[float, Within(0, 1, above=True)]
 Areas = Annotated[tuple[Area, Area], Rising()]
 Factors = Annotated[tuple[Annotated[float, Within(0.01, 100)], Annotated[float, Within(0.01, 100)]], Rising()]
 
 
 def bare(kind: Any) -> Any:
-    """An annotation's type without its rules."""
+    """Return an annotation's type without its rules."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def marks_of(kind: Any) -> tuple[Any, ...]:
-    """All that an annotation says besides its type."""
+    """Return the rules and marks of an annotation."""
     return kind.__metadata__ if get_origin(kind) is Annotated else ()
 
 
 def is_location(kind: Any) -> bool:
-    """Whether a field with this annotation holds a path or URI, several of them, or one among other things."""
+    """Whether a field with this annotation holds paths or URIs, perhaps in a list, a dict or a union."""
     inner = bare(kind)
     return IsLocation() in marks_of(kind) or (_holds_others(inner) and any(map(is_location, get_args(inner))))
 
 
 def rules_of(kind: Any) -> tuple[Rule, ...]:
-    """The rules that stand at an annotation itself; numbers without a range of their own are finite."""
+    """Return the rules of an annotation, without those of its parts; numbers without a range are finite."""
     if get_origin(kind) is not Annotated:
         return (FINITE,) if kind in (float, Duration) else ()
     return tuple(rule for rule in marks_of(kind) if isinstance(rule, Rule))
 
 
-def told(kind: Any) -> str:
-    """What may stand in a field of this type, in words; empty where its type says it all."""
-    parts = [rule.told() for rule in rules_of(kind)]
+def describe_rules(kind: Any) -> str:
+    """Describe the rules of an annotation and its parts in words; empty without rules.
+
+    >>> describe_rules(tuple[Share, ...])
+    'each in [0, 1]'
+    """
+    parts = [rule.describe() for rule in rules_of(kind)]
     kind = bare(kind)
-    inner = [told(member) for member in get_args(kind)] if _holds_others(kind) else []
+    inner = [describe_rules(member) for member in get_args(kind)] if _holds_others(kind) else []
     each = "" if get_origin(kind) in (Union, types.UnionType) else "each "
     parts += dict.fromkeys(f"{each}{text}" for text in inner if text)
     return ", ".join(part for part in parts if part)
 
 
-def undeclared(kind: Any) -> bool:
-    """Whether an annotation has a number without a range, or a pair of them without an order."""
+def lacks_range(kind: Any) -> bool:
+    """Whether an annotation has a number without a range, or a pair of numbers without an order."""
     if get_origin(kind) is Annotated and any(isinstance(rule, Within) for rule in rules_of(kind)):
         return False
     inner = bare(kind)
@@ -188,7 +197,7 @@ def undeclared(kind: Any) -> bool:
     is_pair = get_origin(inner) is tuple and len(members) == 2 and members[0] == members[1]
     if is_pair and bare(members[0]) in (int, float) and Rising() not in rules_of(kind):
         return True
-    return inner in (int, float, Duration) or any(undeclared(member) for member in members)
+    return inner in (int, float, Duration) or any(lacks_range(member) for member in members)
 
 
 def _holds_others(kind: Any) -> bool:

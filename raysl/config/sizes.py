@@ -1,15 +1,15 @@
-"""Sizes that follow each other: `data.image_size` is the one switch.
+"""Sizes that depend on each other, so that `data.image_size` alone changes them all.
 
-A method's settings mark the side of its views (`ViewSide`). Where only that or only `data.image_size` is given, in all
+A method's settings mark the side of its views (`ViewSide`). If only this or only `data.image_size` is given, in all
 layers together, the other takes its value. Other sizes of views in pixels (`WithViews`), such as those of small views,
-follow in proportion unless they are given, and so does the side that a backbone's positions are made for.
+scale in proportion unless they are given, and so does the side that a backbone's positions are made for.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from raysl.config.dump import Keys, plain
-from raysl.config.fields import Setting, find, put, settings_in, settings_of
+from raysl.config.fields import Setting, find, list_settings, put, settings_in
 from raysl.config.ranges import OfViews, ViewSide, WithViews, marks_of, rules_of
 from raysl.config.schema import BackboneConfig, DataConfig, MethodConfig, RunConfig
 
@@ -17,11 +17,11 @@ IMAGES: Keys = ("data", "image_size")
 PATCHES: Keys = ("backbone", "patch_size")
 
 
-def linked(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:
-    """A run's plain settings with the sizes that are not given taken from those that are.
+def link_sizes(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:
+    """Derive the sizes that are missing in a run's plain settings from the given ones.
 
-    Where neither the side of the views nor that of the images is given, both are `size`; without one, the views follow
-    a source whose images have a size of their own, and any other source the views.
+    If neither the side of the views nor that of the images is given, both become `size`; without `size`, the views take
+    the size of a source with an unusual default, and other sources take the size of the views.
     """
     for keys, default in _view_sides(tree):
         views, images = find(tree, keys), find(tree, IMAGES)
@@ -37,7 +37,7 @@ def linked(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:
             tree = put(tree, keys, images)
         elif images is None and _is_size(views):
             tree = put(tree, IMAGES, views)
-    side = side_of(tree)
+    side = view_side(tree)
     usual = next((default for _, default in _view_sides(tree)), _usual_size())
     for keys, setting, mark in _followers(tree) if _is_size(side) and side != usual else ():
         if find(tree, keys) is None:
@@ -45,8 +45,8 @@ def linked(tree: dict[str, Any], size: Any = None) -> dict[str, Any]:
     return tree
 
 
-def followed(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Changes to a run's whole plain settings, with the other size where they change one of two that were equal."""
+def follow_sizes(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Extend changes to a run's complete settings: of two equal sizes, changing one changes the other."""
     method = find(changes, ("method", "name"))
     for keys, _ in _view_sides(tree) if method in (None, tree["method"]["name"]) else ():
         given = [key for key in (keys, IMAGES) if _is_size(find(changes, key))]
@@ -55,40 +55,39 @@ def followed(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def in_proportion(tree: dict[str, Any], kept: dict[str, Any], layer: dict[str, Any], before: Any) -> dict[str, Any]:
-    """Settings after a layer, with the sizes that were given below it scaled where it changes the side of the views.
+def scale_sizes(tree: dict[str, Any], lower: dict[str, Any], layer: dict[str, Any], before: Any) -> dict[str, Any]:
+    """Scale the sizes of lower layers if a layer changes the side of the views.
 
     Args:
         tree: the settings with the layer.
-        kept: those below the layer that it does not replace.
-        layer: its settings; the sizes that it gives stay.
-        before: side of the views below it, see `side_of`.
+        lower: settings of lower layers that the layer does not replace.
+        layer: its settings; sizes in them stay.
+        before: side of the views in lower layers, see `view_side`.
     """
     given = [find(layer, keys) for keys in (*(keys for keys, _ in _view_sides(tree)), IMAGES)]
     side = next((size for size in given if _is_size(size)), before)
     for keys, _, mark in _followers(tree) if _is_size(before) and side != before else ():
-        old = find(kept, keys)
+        old = find(lower, keys)
         if _is_size(old) and find(layer, keys) is None and (isinstance(mark, WithViews) or old == before):
             tree = put(tree, keys, _scaled(tree, old, (before, side), mark))
     return tree
 
 
-def side_of(tree: dict[str, Any]) -> Any:
-    """Side of the views in plain settings, or of the images where the method marks none; the default where neither is
-    given."""
-    places = [*(keys for keys, _ in _view_sides(tree)), IMAGES]
-    return next((size for keys in places if (size := find(tree, keys)) is not None), _source_size(tree))
+def view_side(tree: dict[str, Any]) -> Any:
+    """Return the side of the views in plain settings, else of the images, else the default."""
+    paths = [*(keys for keys, _ in _view_sides(tree)), IMAGES]
+    return next((size for keys in paths if (size := find(tree, keys)) is not None), _source_size(tree))
 
 
-def made_for(config: RunConfig) -> list[str]:
-    """Overrides that keep the size that the backbone is made for, for one whose weights are there already."""
+def backbone_size_overrides(config: RunConfig) -> list[str]:
+    """Return overrides that keep the size for which the backbone is made, because it has weights already."""
     tree = {"backbone": plain(config.backbone)}
     marked = [keys for keys, setting in _backbone(tree) if OfViews() in marks_of(setting.kind)]
     return [f"{'.'.join(keys)}={find(tree, keys)}" for keys in marked]
 
 
-def setting_of(config: RunConfig, side: int) -> str:
-    """The setting to change where images of so many pixels do not fit: `data.image_size` where it is that one."""
+def find_size_setting(config: RunConfig, side: int) -> str:
+    """Return the key of the setting with this size, to be named in messages; `data.image_size` if it fits."""
     if side == config.data.image_size:
         return ".".join(IMAGES)
     tree = {"method": plain(config.method)}
@@ -99,15 +98,14 @@ def setting_of(config: RunConfig, side: int) -> str:
 
 
 def _view_sides(tree: dict[str, Any]) -> Iterator[tuple[Keys, Any]]:
-    """Keys and defaults of the sides of views in the settings of the method that a tree names."""
+    """Yield the keys and defaults of the sides of views in the settings of the tree's method."""
     for keys, setting in settings_in(MethodConfig, tree.get("method"), ("method",)):
         if OfViews() in marks_of(setting.kind):
             yield keys, setting.default
 
 
 def _followers(tree: dict[str, Any]) -> Iterator[tuple[Keys, Setting, WithViews | OfViews]]:
-    """The other sizes that follow the side of the views: those of the method, unless it makes no views of that size,
-    and the backbone's."""
+    """Yield the other sizes that scale with the views: those of views that the method makes, and the backbone's."""
     settings = list(settings_in(MethodConfig, tree.get("method"), ("method",)))
     for keys, setting in settings:
         for mark in marks_of(setting.kind):
@@ -126,9 +124,11 @@ def _backbone(tree: dict[str, Any]) -> Iterator[tuple[Keys, Setting]]:
 
 
 def _scaled(tree: dict[str, Any], size: int, sides: tuple[int, int], mark: WithViews | OfViews) -> int:
-    """A size that was meant for views of the first side, for those of the second. It is a whole number of patches where
-    the network sees it; the side that a backbone is made for is that of the largest grid of patches in a view. Where
-    not even one patch fits in, which is refused when the views are checked, that stays."""
+    """Scale a size from views of the first of two sides to the second.
+
+    Sizes that the network sees become multiples of the patch size; the side that a backbone is made for becomes that of
+    the largest grid of patches in a view. If no patch fits, the size stays, and checking the views refuses it.
+    """
     patch, (before, now) = _patch_size(tree), sides
     if isinstance(mark, OfViews):
         return now - now % patch or size
@@ -137,21 +137,21 @@ def _scaled(tree: dict[str, Any], size: int, sides: tuple[int, int], mark: WithV
 
 
 def _patch_size(tree: dict[str, Any]) -> int:
-    """Side of the backbone's patches, as far as its settings tell; else 1."""
+    """Return the side of the backbone's patches; 1 if its settings have none."""
     default = next((setting.default for keys, setting in _backbone(tree) if keys == PATCHES), 1)
     given = find(tree, PATCHES, default)
     return given if type(given) is int and given > 0 else 1
 
 
 def _source_size(tree: dict[str, Any]) -> Any:
-    """Side of the images where nobody gives it: that of the source."""
+    """Return the default side of the source's images."""
     return dict(settings_in(DataConfig, tree.get("data"), ("data",)))[IMAGES].default
 
 
 def _usual_size() -> Any:
-    return settings_of(DataConfig)[IMAGES[1]].default
+    return list_settings(DataConfig)[IMAGES[1]].default
 
 
 def _is_size(value: Any) -> bool:
-    """Whether a value can stand in both; others are refused where they were given."""
+    """Whether a value is valid for both sizes; invalid ones are refused later, with the key that has them."""
     return type(value) is int and all(rule.problem(value) is None for rule in rules_of(ViewSide))

@@ -1,4 +1,4 @@
-"""Plain values from YAML into the types of settings: strict, with an error that says what would fit."""
+"""Strict conversion of plain YAML values to the types of settings, with errors that say what would fit."""
 
 import dataclasses
 import math
@@ -14,27 +14,27 @@ from raysl.schedule import Duration
 Node = Callable[[type[Any], Any, str, Any], Any]
 """Turns a dict into a dataclass: (class, dict, dotted key, default instance or None)."""
 
-FLOATS_END = 2**1023  # whole numbers from here on may be none of a float's
+FLOATS_END = 2**1023  # larger integers may exceed the range of floats
 _NAMES = {int: "int", float: "float", bool: "bool", str: "text", type(None): "null", Duration: "duration"}
 
 
 def convert(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
-    """`value` as a setting of type `kind`.
+    """Convert `value` to a setting of type `kind`.
 
     Args:
         kind: the annotation: a scalar, `Duration`, `Literal`, a union, tuple, list, dict, a dataclass, or `Any`; also
             one of these with a range (`raysl.config.ranges`).
-        value: what YAML gave.
+        value: a plain value from YAML.
         key: the setting's dotted key, for messages.
-        default: the setting's default, or None; a partly given dataclass takes the rest from it.
+        default: the setting's default, or None; an incomplete dataclass takes the rest from it.
         node: called for dataclasses.
 
     Raises:
         ConfigError: a line for each value that does not fit.
-        OutOfRange: if the value itself is of the right type, and its field cannot hold it.
-        TypeError: if no setting can have this annotation.
+        OutOfRange: if the value has the right type but is not in the range of its field.
+        TypeError: if the annotation is not allowed for settings.
     """
-    done = _typed(bare(kind), value, key, default, node)
+    done = _convert_type(bare(kind), value, key, default, node)
     for rule in rules_of(kind):
         if problem := rule.problem(done):
             shown = done if isinstance(done, Duration) else show(list(done) if isinstance(done, tuple) else done)
@@ -42,30 +42,34 @@ def convert(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
     return done
 
 
-def _typed(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
-    """The value as a type, whatever its range."""
+def _convert_type(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
+    """Convert a value to a type without checking its range."""
     origin = get_origin(kind)
     if kind is Any:
         return value
     if origin in (Union, types.UnionType):
-        return _member(kind, value, key, default, node)
+        return _convert_union(kind, value, key, default, node)
     if origin is Literal:
-        return _choice(kind, value, key)
+        return _convert_choice(kind, value, key)
     if (origin or kind) in (tuple, list):
-        return _sequence(kind, value, key, node)
+        return _convert_sequence(kind, value, key, node)
     if (origin or kind) is dict:
-        return _mapping(kind, value, key, node)
+        return _convert_mapping(kind, value, key, node)
     if dataclasses.is_dataclass(kind) and kind is not Duration:
         assert isinstance(kind, type)
         return node(kind, value, key, default)
-    return _scalar(kind, value, key)
+    return _convert_scalar(kind, value, key)
 
 
-def spell(kind: Any) -> str:
-    """A type in a user's words, as in "is no float or null"."""
+def describe_type(kind: Any) -> str:
+    """Describe a type to users.
+
+    >>> describe_type(float | None)
+    'float or null'
+    """
     kind = bare(kind)
     if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(spell(member) for member in get_args(kind))
+        return " or ".join(describe_type(member) for member in get_args(kind))
     if get_origin(kind) is Literal:
         return " or ".join(repr(choice) if isinstance(choice, str) else show(choice) for choice in get_args(kind))
     if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
@@ -75,7 +79,7 @@ def spell(kind: Any) -> str:
     return _NAMES.get(kind, "group of settings")
 
 
-def _scalar(kind: Any, value: Any, key: str) -> Any:
+def _convert_scalar(kind: Any, value: Any, key: str) -> Any:
     if kind not in _NAMES:
         raise TypeError(f"{key}: no setting can be of type {kind}")
     if kind is float and type(value) is int:
@@ -87,7 +91,7 @@ def _scalar(kind: Any, value: Any, key: str) -> Any:
             raise ConfigError(f"{key}: {error}") from error
     if type(value) is kind:
         return value
-    raise ConfigError(f"{key}: {show(value)} is no {spell(kind)}{_advice(kind, value, key)}")
+    raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}{_advice(kind, value, key)}")
 
 
 def _advice(kind: Any, value: Any, key: str) -> str:
@@ -100,15 +104,15 @@ def _advice(kind: Any, value: Any, key: str) -> str:
     return f"; write {advice[kind]}" if kind in advice else ""
 
 
-def _choice(kind: Any, value: Any, key: str) -> Any:
+def _convert_choice(kind: Any, value: Any, key: str) -> Any:
     choices = get_args(kind)
     if any(type(value) is type(choice) and value == choice for choice in choices):
         return value
     listed = ", ".join(choice if isinstance(choice, str) else show(choice) for choice in choices)
-    raise ConfigError(f"{key}: {show(value)} is none of its choices; write one of {listed}")
+    raise ConfigError(f"{key}: {show(value)} is not one of its choices; write one of {listed}")
 
 
-def _member(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
+def _convert_union(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
     members = get_args(kind)
     if value is None and type(None) in members:
         return None
@@ -120,7 +124,7 @@ def _member(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
         except OutOfRange as error:
             out_of_range = out_of_range or error
         except ConfigError as error:
-            if _holds(bare(member), value):
+            if _is_meant(bare(member), value):
                 errors.append(str(error))
     if out_of_range is not None:
         raise out_of_range
@@ -128,15 +132,15 @@ def _member(kind: Any, value: Any, key: str, default: Any, node: Node) -> Any:
         raise ConfigError(errors[0])
     is_duration = any(bare(member) is Duration for member in members)
     texts = "; write epochs (10ep), steps (500st) or a share of the run (5%)" if is_duration else ""
-    raise ConfigError(f"{key}: {show(value)} is no {spell(kind)}{texts}")
+    raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}{texts}")
 
 
 def _is_of(kind: Any, value: Any) -> bool:
     return isinstance(kind, type) and isinstance(value, kind)
 
 
-def _holds(kind: Any, value: Any) -> bool:
-    """Whether a container of this type is what the user meant, so that its own errors are worth showing."""
+def _is_meant(kind: Any, value: Any) -> bool:
+    """Whether the user meant a container of this type, so that its errors are worth showing."""
     outer = get_origin(kind) or kind
     if isinstance(value, dict):
         return outer is dict or (dataclasses.is_dataclass(kind) and kind is not Duration)
@@ -145,11 +149,11 @@ def _holds(kind: Any, value: Any) -> bool:
     return dataclasses.is_dataclass(value) and _is_of(kind, value)
 
 
-def _sequence(kind: Any, value: Any, key: str, node: Node) -> Any:
+def _convert_sequence(kind: Any, value: Any, key: str, node: Node) -> Any:
     if Ellipsis in get_args(kind) and isinstance(value, int | float | str):
-        value = [value]  # a list of one needs no brackets
+        value = [value]  # a list of one value needs no brackets
     if not isinstance(value, list | tuple):
-        raise ConfigError(f"{key}: {show(value)} is no {spell(kind)}; write [a, b, ...]")
+        raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}; write [a, b, ...]")
     outer, inner = get_origin(kind) or kind, get_args(kind)
     if outer is list or Ellipsis in inner or not inner:
         kinds = [inner[0] if inner else Any] * len(value)
@@ -157,22 +161,26 @@ def _sequence(kind: Any, value: Any, key: str, node: Node) -> Any:
         raise ConfigError(f"{key}: {show(list(value))} has {len(value)} values; it needs {len(inner)}")
     else:
         kinds = list(inner)
-    return outer(_each([(k, v, f"{key}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True))], node))
+    return outer(
+        _convert_each([(k, v, f"{key}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True))], node)
+    )
 
 
-def _mapping(kind: Any, value: Any, key: str, node: Node) -> Any:
-    """A dict; null is an empty one, the way to take out what a base file put in."""
+def _convert_mapping(kind: Any, value: Any, key: str, node: Node) -> Any:
+    """Convert to a dict; null becomes an empty one, which removes the entries of a base file."""
     value = {} if value is None else value
     if not isinstance(value, dict):
-        raise ConfigError(f"{key}: {show(value)} is no group of settings; write {{name: value, ...}}")
+        raise ConfigError(f"{key}: {show(value)} is not a group of settings; write {{name: value, ...}}")
     wrong = [name for name in value if not isinstance(name, str)]
     if wrong:
-        raise ConfigError(f"{key}: the key {show(wrong[0])} is no text; quote it")
+        raise ConfigError(f"{key}: the key {show(wrong[0])} is not a text; quote it")
     inner = get_args(kind)[1] if get_args(kind) else Any
-    return dict(zip(value, _each([(inner, item, f"{key}.{name}") for name, item in value.items()], node), strict=True))
+    return dict(
+        zip(value, _convert_each([(inner, item, f"{key}.{name}") for name, item in value.items()], node), strict=True)
+    )
 
 
-def _each(items: list[tuple[Any, Any, str]], node: Node) -> list[Any]:
+def _convert_each(items: list[tuple[Any, Any, str]], node: Node) -> list[Any]:
     done, errors = [], []
     for kind, value, key in items:
         try:

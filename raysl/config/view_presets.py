@@ -1,8 +1,8 @@
-"""Presets of views: how images of one kind may be cropped, turned and coloured, by whatever method.
+"""Presets of views: how images of one kind may be cropped, turned and coloured, for any method.
 
-A preset holds values for the fields of recipes of views. It lies over the defaults of the method and under all that is
-set in `method.views`, and gives a value to those fields alone that the method's recipe has: numbers of views, small
-views, masks and tiles stay the method's. No preset turns on a change of colours that the method does not make.
+A preset has values for the fields of view recipes. They override the defaults of the method, and settings in
+`method.views` override them. Only fields that the method's recipe has get a value: numbers of views, small views, masks
+and tiles stay the method's. No preset turns on a colour change that the method does not use.
 """
 
 from collections.abc import Iterator
@@ -74,16 +74,16 @@ PRESETS: dict[ViewPreset, dict[str, Any]] = {
         **_NO_COLOURS,
     },
 }
-"""Values by preset and field."""
+"""Values by preset and field of the recipe."""
 
 _UNSET = object()
 
 
-def with_preset(tree: dict[str, Any]) -> dict[str, Any]:
-    """A run's plain settings with the values of their preset where `method.views` has none.
+def apply_preset(tree: dict[str, Any]) -> dict[str, Any]:
+    """Add the values of the preset to a run's plain settings where `method.views` has none.
 
     Raises:
-        ConfigError: if settings stand in the place of a preset's name.
+        ConfigError: if `views` is a group of settings instead of a name.
     """
     values = _values(tree)
     for keys, setting in _views(tree):
@@ -92,9 +92,11 @@ def with_preset(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def without_preset(tree: dict[str, Any]) -> dict[str, Any]:
-    """A run's whole plain settings without those of `method.views` that their preset or the method's defaults gave, as
-    far as there are presets for them, so that another preset may give them."""
+def remove_preset(tree: dict[str, Any]) -> dict[str, Any]:
+    """Remove the values in `method.views` that equal the preset's or the defaults, so that another preset can set them.
+
+    Only fields that some preset has are removed.
+    """
     values, fields = _values(tree), {name for preset in PRESETS.values() for name in preset}
     for keys, setting in _views(tree):
         given = values.get(setting.name, plain(setting.default))
@@ -105,21 +107,21 @@ def without_preset(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _values(tree: dict[str, Any]) -> dict[str, Any]:
-    """What the preset that a tree names holds; a name of none is refused where settings are read."""
+    """Return the values of the tree's preset; empty for unknown names, which are refused when settings are built."""
     name = tree.get("views")
     if isinstance(name, dict):
         first = next(iter(name), "min_scale")
         raise ConfigError(
-            f"views: it names a preset, one of {', '.join(PRESETS)}; a value goes to method.views.{first}"
+            f"views: give the name of a preset, one of {', '.join(PRESETS)}, or set values in method.views.{first}"
         )
     return next((values for preset, values in PRESETS.items() if preset == name), {})
 
 
 def _views(tree: dict[str, Any]) -> Iterator[tuple[Keys, Setting]]:
-    """Settings of the recipe of views of the method that a tree names, which values of presets may be for.
+    """Yield the settings of the method's recipe of views to which presets may apply.
 
-    A field of the same name that holds something else, such as the places of a tile (`jitter` of Jigsaw), is left out,
-    and so are the fields of small views where a recipe makes none.
+    A field with the same name but another meaning, such as the positions of a tile (`jitter` of Jigsaw), is left out,
+    and so are the fields of small views if the recipe makes none.
     """
     settings = list(settings_in(MethodConfig, tree.get("method"), ("method",)))
     num_local = next((find(tree, keys, one.default) for keys, one in settings if one.name == "num_local"), None)

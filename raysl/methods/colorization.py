@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from raysl import distributed as dist
 from raysl.config.ranges import Positive, Share, Within
 from raysl.config.schema import MethodConfig
-from raysl.config.sizes import setting_of
+from raysl.config.sizes import find_size_setting
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32
@@ -98,7 +98,7 @@ class Colorization(Method):
                 "predicted on its last feature map; give it `stage_widths`, or set backbone=resnet or vit"
             )
         if patch_size is not None and size % patch_size:
-            fit = f"{setting_of(setup.config, size)}={(size // patch_size + 1) * patch_size}"
+            fit = f"{find_size_setting(setup.config, size)}={(size // patch_size + 1) * patch_size}"
             raise ConfigError(
                 f"views of {size} pixels are not covered by patches of {patch_size}; set {fit}, or another "
                 "backbone.patch_size"

@@ -17,7 +17,7 @@ from raysl.checkpoint.files import STATE_FILE, local_copy, newest
 from raysl.checkpoint.tensors import load_tensors
 from raysl.config.ranges import Location, Share, Temperature, Width
 from raysl.config.schema import MethodConfig
-from raysl.config.sizes import setting_of
+from raysl.config.sizes import find_size_setting
 from raysl.data.batch import Batch
 from raysl.errors import ConfigError
 from raysl.losses import at_least_fp32, one_hot, soft_cross_entropy
@@ -185,7 +185,7 @@ def _check_teacher(setup: Setup, checkpoint: Checkpoint) -> None:
     if patch_size is not None and size % patch_size:
         raise ConfigError(
             f"views of {size} pixels are not covered by the teacher's patches of {patch_size}; set "
-            f"{setting_of(setup.config, size)}={(size // patch_size + 1) * patch_size}"
+            f"{find_size_setting(setup.config, size)}={(size // patch_size + 1) * patch_size}"
         )
     if method.target == "labels":
         num_classes = _classifier(checkpoint).out_features

@@ -1,6 +1,6 @@
 """Patches and their masks, for methods on ViTs, and the checks of these methods before a process starts."""
 
-from raysl.config.sizes import setting_of
+from raysl.config.sizes import find_size_setting
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 from raysl.nn.backbones.vit import ViT
@@ -38,7 +38,7 @@ def grid_side(setup: Setup, title: str) -> int:
         ways = [str(side) for side in (size - rest, size - rest + patch_size) if side >= patch_size]
         raise ConfigError(
             f"views of {size} pixels are not covered by patches of {patch_size}; "
-            f"set {setting_of(setup.config, size)}={' or '.join(ways)}, or another backbone.patch_size"
+            f"set {find_size_setting(setup.config, size)}={' or '.join(ways)}, or another backbone.patch_size"
         )
     return int(size // patch_size)
 

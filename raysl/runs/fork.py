@@ -31,7 +31,7 @@ from raysl.checkpoint.files import (
 from raysl.checkpoint.tensors import load_tensors, save_tensors
 from raysl.checkpoint.weights import misfits
 from raysl.config.arguments import run_config
-from raysl.config.build import node_of
+from raysl.config.build import build_node
 from raysl.config.dump import dump
 from raysl.config.load import stored_tree
 from raysl.config.schema import OptimConfig, RunConfig
@@ -237,7 +237,7 @@ def _update_options(run: Prepared, origin: _Origin, state: TrainState) -> bool:
     Loading restores a group's options from the checkpoint, because some optimizers keep state there, so a changed
     option has to be changed in the checkpoint.
     """
-    before = node_of(OptimConfig, origin.settings["optim"], "optim")
+    before = build_node(OptimConfig, origin.settings["optim"], "optim")
     theirs, mine = (build_optimizer(state.method, optim, run.classes.optimizer) for optim in (before, run.config.optim))
     is_changed = False
     for saved, there, here in zip(

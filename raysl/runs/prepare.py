@@ -7,7 +7,7 @@ from functools import partial
 
 from raysl.components import Classes, resolve
 from raysl.config.schema import RunConfig
-from raysl.config.sizes import setting_of
+from raysl.config.sizes import find_size_setting
 from raysl.data.ingest.split_parts import warn_of_notes
 from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
@@ -141,7 +141,7 @@ def check_views(setup: Setup, classes: Classes) -> ViewRecipe:
         try:
             classes.backbone.check_side(setup.config.backbone, side)
         except ConfigError as error:
-            raise ConfigError(f"{setting_of(setup.config, side)}={side}: {error}") from error
+            raise ConfigError(f"{find_size_setting(setup.config, side)}={side}: {error}") from error
     return recipe
 
 

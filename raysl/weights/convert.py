@@ -15,7 +15,7 @@ from raysl.config.build import from_dict
 from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
-from raysl.config.sizes import made_for
+from raysl.config.sizes import backbone_size_overrides
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.backbones.vit import SIZES
@@ -173,7 +173,7 @@ def _configure(name: str, where: str, layout: str, seen: dict[str, Any], overrid
     config = apply_overrides(from_dict(tree), [word for word in overrides if word not in data_words])
     backbone: Any = config.backbone
     side = _SMALL if getattr(backbone, "stem", "") == "cifar" else getattr(backbone, "image_size", 224)
-    return apply_overrides(config, [f"data.image_size={side}", *data_words, *made_for(config)])
+    return apply_overrides(config, [f"data.image_size={side}", *data_words, *backbone_size_overrides(config)])
 
 
 def _backbone_settings(overrides: Sequence[str]) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from raysl.benchmarks.suite.run_check import check_benchmarks
 from raysl.components import resolve
 from raysl.config.build import from_dict
 from raysl.config.dump import to_dict
-from raysl.config.former import with_former
+from raysl.config.former import add_former_values
 from raysl.config.load import load_config
 from raysl.config.schema import BenchmarkConfig, RunConfig
 from raysl.errors import ConfigError
@@ -86,7 +86,7 @@ def test_a_stored_run_without_later_settings_of_benchmarks_is_measured_by_the_pr
         for name in names:
             del stored["benchmarks"][key][name]
     del stored["data"]["eval_interpolation"]
-    assert from_dict(with_former(stored)) == config
+    assert from_dict(add_former_values(stored)) == config
 
 
 def test_a_class_without_training_images_is_named_with_what_to_do(tmp_path: Path) -> None:

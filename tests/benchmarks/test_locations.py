@@ -11,8 +11,8 @@ from raysl.benchmarks.robustness import Robustness
 from raysl.benchmarks.semi_supervised import SemiSupervised
 from raysl.benchmarks.suite.locations import content_of
 from raysl.components import ALIASES
+from raysl.config.component import type_hints
 from raysl.config.fields import component_class
-from raysl.config.locations import hints_of
 from raysl.config.ranges import Location, NotEmpty
 from raysl.config.schema import BenchmarkConfig
 
@@ -65,7 +65,7 @@ def test_paths_of_settings_are_absolute_however_they_are_held(tmp_path: Path, mo
 def test_paths_of_every_benchmark_are_absolute(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     kind = component_class(BenchmarkConfig, name)
-    for key, hint in hints_of(kind).items():
+    for key, hint in type_hints(kind).items():
         if hint == Location | None:
             assert getattr(kind(name=name, **{key: "a"}), key) == f"{tmp_path}/a"
         elif hint == dict[str, Location]:

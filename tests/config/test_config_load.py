@@ -63,30 +63,30 @@ def test_partly_given_group_takes_the_rest_from_the_default_of_its_field(tiny: s
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("optim.lr=fast", "optim.lr: 'fast' is no float; write a number"),
-        ("optim.lr=true", "optim.lr: true is no float; write a number"),
-        ("train.epochs=abc", "train.epochs: 'abc' is no int; write a whole number"),
-        ("train.epochs=1e2", "train.epochs: 100.0 is no int; write 100"),
-        ("train.epochs=1.5", "train.epochs: 1.5 is no int; write a whole number"),
-        ("train.epochs=true", "train.epochs: true is no int; write a whole number"),
-        ("train.sync_bn=1", "train.sync_bn: 1 is no bool; write true or false"),
-        ("train.clip_grad=x", "train.clip_grad: 'x' is no float or null"),
-        ("train.device=gpu", "train.device: 'gpu' is none of its choices; write one of auto, cpu, cuda"),
-        ("method.level=true", "method.level: true is none of its choices; write one of 0, 1"),
-        ("optim.warmup=10", f"optim.warmup: 10 is no duration; {DURATIONS}"),
+        ("optim.lr=fast", "optim.lr: 'fast' is not of type float; write a number"),
+        ("optim.lr=true", "optim.lr: true is not of type float; write a number"),
+        ("train.epochs=abc", "train.epochs: 'abc' is not of type int; write a whole number"),
+        ("train.epochs=1e2", "train.epochs: 100.0 is not of type int; write 100"),
+        ("train.epochs=1.5", "train.epochs: 1.5 is not of type int; write a whole number"),
+        ("train.epochs=true", "train.epochs: true is not of type int; write a whole number"),
+        ("train.sync_bn=1", "train.sync_bn: 1 is not of type bool; write true or false"),
+        ("train.clip_grad=x", "train.clip_grad: 'x' is not of type float or null"),
+        ("train.device=gpu", "train.device: 'gpu' is not one of its choices; write one of auto, cpu, cuda"),
+        ("method.level=true", "method.level: true is not one of its choices; write one of 0, 1"),
+        ("optim.warmup=10", f"optim.warmup: 10 is not of type duration; {DURATIONS}"),
         ("optim.warmup=10 epochs", f"optim.warmup: '10 epochs' is no duration; {DURATIONS}"),
         ("data.std=[1, 1]", "data.std: [1, 1] has 2 values; it needs 3"),
-        ("data.std=[1, 1, x]", "data.std[2]: 'x' is no float; write a number"),
-        ("data.std=1", "data.std: 1 is no list of 3; write [a, b, ...]"),
-        ("method.head=3", "method.head: 3 is no group of settings; set its fields, or write {} for defaults"),
-        ("method.local={bias: 3}", "method.local.bias: 3 is no bool; write true or false"),
-        ("method.head.widths=[1, two]", "method.head.widths[1]: 'two' is no int; write a whole number"),
-        ("train.expect={a: {b: 1}}", "train.expect.a: {b: 1} is no list of 2; write [a, b, ...]"),
-        ("name=2026", "name: 2026 is no text; quote it: name='\"2026\"'"),
-        ("method=3", "method.name: 3 is no text; choose one of contrast, teacher"),
+        ("data.std=[1, 1, x]", "data.std[2]: 'x' is not of type float; write a number"),
+        ("data.std=1", "data.std: 1 is not of type list of 3; write [a, b, ...]"),
+        ("method.head=3", "method.head: 3 is not a group of settings; set its fields, or write {} for defaults"),
+        ("method.local={bias: 3}", "method.local.bias: 3 is not of type bool; write true or false"),
+        ("method.head.widths=[1, two]", "method.head.widths[1]: 'two' is not of type int; write a whole number"),
+        ("train.expect={a: {b: 1}}", "train.expect.a: {b: 1} is not of type list of 2; write [a, b, ...]"),
+        ("name=2026", "name: 2026 is not of type text; quote it: name='\"2026\"'"),
+        ("method=3", "method.name: 3 is not a text; choose one of contrast, teacher"),
         ("train=3", "train=3: train is a group of settings; set one of them, such as train.epochs=10"),
         ("train.epochs=[", "train.epochs=[: not YAML: "),
-        ("stray", "'stray' is no setting; write key=value, such as optim.lr=0.1"),
+        ("stray", "'stray' is not a setting; write key=value, such as optim.lr=0.1"),
     ],
 )
 def test_what_does_not_fit_is_told_with_key_value_and_rule(tiny: str, override: str, message: str) -> None:
@@ -188,13 +188,13 @@ def test_packaged_names_are_found_and_near_ones_suggested(
     write("packaged/simclr.yaml", Path(tiny).read_text())
     monkeypatch.setattr(files, "packaged_folder", lambda: folder)
     assert files.config_names() == ["data/cifar10", "simclr"]
-    assert files.summary_of(folder / "data/cifar10.yaml") == "CIFAR."
+    assert files.read_summary(folder / "data/cifar10.yaml") == "CIFAR."
     assert load_config("simclr", ["base=data/cifar10"]).data.image_size == 32
     assert load_config("simclr", ["base=data/cifar10", "data.image_size=64"]).data.image_size == 64
     assert load_config("simclr", ["base=data/cifar10"]).name == "simclr"
     assert "did you mean 'simclr'? Known: data/cifar10, simclr" in error_of("simclrr")
     assert "did you mean 'data/cifar10'?" in error_of("cifar-10")
-    assert "the packaged one is called 'simclr'" in error_of("simclr.yaml")
+    assert "a packaged one has the name 'simclr'" in error_of("simclr.yaml")
     own = write("simclr.yaml", "base: simclr\nseed: 9\n")
     assert load_config(own).seed == 9
 
@@ -256,7 +256,7 @@ def test_benchmarks_have_their_key_as_name_and_can_be_selected(tiny: str, write:
     assert to_dict(only)["benchmarks"] == {"wide": BENCHMARK | {"name": "neighbours", "k": 60}}
     assert load_config(path, ["benchmarks=[]"]).benchmarks == load_config(path, ["benchmarks={}"]).benchmarks == {}
     assert "write benchmarks=[]" in error_of(path, "benchmarks=null")
-    assert error_of(path, "benchmarks.wide=null").startswith("benchmarks.wide: null is no group of settings")
+    assert error_of(path, "benchmarks.wide=null").startswith("benchmarks.wide: null is not a group of settings")
 
 
 def test_component_files_become_absolute(
@@ -276,8 +276,8 @@ def test_yaml_mistakes_name_file_and_line(write: Write) -> None:
     assert error_of(write("d.yaml", "seed: 1\nseed: 2\n")).endswith("d.yaml line 2: not YAML: found duplicate key seed")
     assert error_of(write("k.yaml", "1: a\n")).startswith("1: no such setting; the tree has name, ")
     assert "s.yaml line 2: not YAML" in error_of(write("s.yaml", "a: 1\n b: [\n"))
-    assert error_of(write("l.yaml", "- 1\n")).endswith("holds no settings; write lines such as `method: simclr`")
-    assert "base: 3 is no name" in error_of(write("b.yaml", "base: 3\n"))
+    assert error_of(write("l.yaml", "- 1\n")).endswith("has no settings; write lines such as `method: simclr`")
+    assert "base: 3 is not a name" in error_of(write("b.yaml", "base: 3\n"))
     assert "no file 'gone.yaml'" in error_of("gone.yaml")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from raysl.config.build import from_dict
 from raysl.config.docs import annotate
 from raysl.config.dump import dump, escape, to_dict, unescape, write, write_inline
-from raysl.config.files import expanded, read
+from raysl.config.files import expand, read
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 
@@ -50,7 +50,7 @@ TREE = st.fixed_dictionaries(
     },
     optional={
         "seed": st.integers(0, 2**32 - 1),
-        "storage": TEXT.filter(lambda text: text.strip() and expanded(text) == text),  # as a loaded one is
+        "storage": TEXT.filter(lambda text: text.strip() and expand(text) == text),  # as a loaded one is
         "benchmarks": st.dictionaries(
             KEY, st.fixed_dictionaries({"name": st.just("neighbours"), "k": st.integers()}), max_size=2
         ),

@@ -8,7 +8,7 @@ import pytest
 from raysl.components import ALIASES
 from raysl.config.build import from_dict
 from raysl.config.dump import to_dict
-from raysl.config.files import expanded
+from raysl.config.files import expand
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from tests.config.conftest import Write
@@ -70,13 +70,13 @@ def test_a_variable_that_is_not_set_is_refused_by_the_setting() -> None:
     with pytest.raises(ConfigError) as caught:
         load_config("simclr", ["data.path=$NOWHERE/x", "storage=$NOWHERE"])
     told = sorted(str(caught.value).splitlines())
-    rule = "the variable $NOWHERE is not set; export it, or write the path out"
+    rule = "the variable $NOWHERE is not set; export it, or write the whole path"
     assert told == [f"data.path: '$NOWHERE/x': {rule}", f"storage: '$NOWHERE': {rule}"]
 
 
 def test_a_file_whose_name_has_a_dollar_is_itself(tmp_path: Path) -> None:
     (tmp_path / "$PLACE").mkdir()
-    assert expanded(f"{tmp_path}/$PLACE") == f"{tmp_path}/$PLACE"
+    assert expand(f"{tmp_path}/$PLACE") == f"{tmp_path}/$PLACE"
 
 
 def test_settings_that_were_stored_do_not_read_the_environment() -> None:

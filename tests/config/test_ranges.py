@@ -12,13 +12,13 @@ import torch
 
 from raysl import cli
 from raysl.components import ALIASES, resolve
-from raysl.config.build import from_dict, node_of
+from raysl.config.build import build_node, from_dict
+from raysl.config.component import type_hints
 from raysl.config.dump import to_dict
-from raysl.config.fields import SLOTS, group_of, settings_of
+from raysl.config.fields import SLOTS, find_group, list_settings
 from raysl.config.files import read
 from raysl.config.load import load_config
-from raysl.config.locations import hints_of
-from raysl.config.ranges import LARGEST, Rising, Within, bare, rules_of, told, undeclared
+from raysl.config.ranges import LARGEST, Rising, Within, bare, describe_rules, lacks_range, rules_of
 from raysl.config.schema import RunConfig, TrainConfig
 from raysl.config.values import convert
 from raysl.errors import ConfigError
@@ -73,12 +73,12 @@ def components() -> Iterator[tuple[tuple[str, ...], str, type[Any]]]:
 
 def numbers(kind: type[Any], key: str) -> Iterator[tuple[str, Any]]:
     """Dotted keys and annotations of the numbers in a group of settings."""
-    for setting in settings_of(kind).values():
+    for setting in list_settings(kind).values():
         inner = f"{key}.{setting.name}" if key else setting.name
-        group = group_of(setting.kind)
+        group = find_group(setting.kind)
         if group is not None and group not in SLOTS:
             yield from numbers(group, inner)
-        elif told(setting.kind) or undeclared(setting.kind):
+        elif describe_rules(setting.kind) or lacks_range(setting.kind):
             yield inner, setting.kind
 
 
@@ -88,7 +88,7 @@ def fields() -> list[Field]:
     for choice, node, group in components():
         for key, kind in numbers(group, node):
             found.setdefault((key, kind), (choice, key, kind))
-    return [((), "seed", hints_of(RunConfig)["seed"]), *found.values()]
+    return [((), "seed", type_hints(RunConfig)["seed"]), *found.values()]
 
 
 FIELDS = fields()
@@ -113,7 +113,7 @@ def refusal(choice: tuple[str, ...], *overrides: str) -> str:
 def field_refusal(key: str, kind: Any, value: Any) -> str:
     """Empty where a field of this annotation takes the value; no configuration is loaded."""
     try:
-        convert(kind, value, key, None, lambda group, inner, inner_key, _: node_of(group, inner, inner_key))
+        convert(kind, value, key, None, lambda group, inner, inner_key, _: build_node(group, inner, inner_key))
     except ConfigError as error:
         return str(error)
     return ""
@@ -121,25 +121,25 @@ def field_refusal(key: str, kind: Any, value: Any) -> str:
 
 @pytest.mark.parametrize("kind", [RunConfig, TrainConfig, SweepConfig, *(group for _, _, group in components())])
 def test_every_number_has_a_range(kind: type[Any]) -> None:
-    bare_ones = [setting.name for setting in settings_of(kind).values() if undeclared(setting.kind)]
-    groups = [group for s in settings_of(kind).values() if (group := group_of(s.kind)) and group not in SLOTS]
+    bare_ones = [setting.name for setting in list_settings(kind).values() if lacks_range(setting.kind)]
+    groups = [group for s in list_settings(kind).values() if (group := find_group(s.kind)) and group not in SLOTS]
     assert bare_ones == []
-    assert [(group, name) for group in groups for name, hint in hints_of(group).items() if undeclared(hint)] == []
+    assert [(group, name) for group in groups for name, hint in type_hints(group).items() if lacks_range(hint)] == []
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_number_of_a_recipe_has_a_range(name: str) -> None:
     hints = get_type_hints(RECIPES[name], include_extras=True)
-    assert [key for key, kind in hints.items() if key != "return" and undeclared(kind)] == []
+    assert [key for key, kind in hints.items() if key != "return" and lacks_range(kind)] == []
 
 
 def test_a_number_without_a_range_is_found() -> None:
-    assert undeclared(int)
-    assert undeclared(float | None)
-    assert undeclared(Duration)
-    assert undeclared(dict[str, tuple[float, ...]])
-    assert undeclared(tuple[float, float])
-    assert not undeclared(str | bool | None)
+    assert lacks_range(int)
+    assert lacks_range(float | None)
+    assert lacks_range(Duration)
+    assert lacks_range(dict[str, tuple[float, ...]])
+    assert lacks_range(tuple[float, float])
+    assert not lacks_range(str | bool | None)
 
 
 def test_there_are_many_numbers() -> None:
@@ -291,16 +291,16 @@ def test_numbers_of_ones_own_components_are_finite_at_least(tiny: str) -> None:
 
 def test_defaults_are_in_their_ranges() -> None:
     for choice, _, group in components():
-        for setting in settings_of(group).values():
+        for setting in list_settings(group).values():
             if setting.default is not dataclasses.MISSING and setting.default is not None and setting.name != "name":
                 for rule in rules_of(setting.kind):
                     assert rule.problem(setting.default) is None, (choice, setting.name)
 
 
 def test_ranges_are_told_in_words() -> None:
-    assert Within(0, 1, below=True).told() == "in [0, 1)"
-    assert Within(1, LARGEST).told() == "at least 1"
-    assert Within(0, above=True).told() == "above 0"
+    assert Within(0, 1, below=True).describe() == "in [0, 1)"
+    assert Within(1, LARGEST).describe() == "at least 1"
+    assert Within(0, above=True).describe() == "above 0"
     assert Within(1, LARGEST).problem(LARGEST + 1) == f"is out of range; give at most {LARGEST}"
     assert Within(0, 1).problem(math.nan) == "is out of range; give a number in [0, 1]"
     assert Within().problem(math.inf) == "is out of range; give a finite number"

@@ -95,7 +95,7 @@ def test_a_trial_that_changes_one_size_changes_both() -> None:
 
 
 def test_a_size_that_is_no_number_is_refused_where_it_was_given() -> None:
-    with pytest.raises(ValueError, match=r"^data\.image_size: 'large' is no int; write a whole number$"):
+    with pytest.raises(ValueError, match=r"^data\.image_size: 'large' is not of type int; write a whole number$"):
         load_config("simclr", ["data.image_size=large"])
 
 

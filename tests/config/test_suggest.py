@@ -5,7 +5,7 @@ import pytest
 from raysl.components import ALIASES
 from raysl.config.build import from_dict
 from raysl.config.dump import to_dict
-from raysl.config.fields import SYNONYMS, near
+from raysl.config.fields import SYNONYMS, suggest
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 
@@ -66,4 +66,4 @@ def test_every_setting_with_other_names_is_one() -> None:
 
 
 def test_a_setting_of_the_same_name_comes_before_one_of_the_same_meaning() -> None:
-    assert near("method.k", ["benchmarks.knn.k", "train.neighbours"]) == ["benchmarks.knn.k"]
+    assert suggest("method.k", ["benchmarks.knn.k", "train.neighbours"]) == ["benchmarks.knn.k"]

@@ -155,19 +155,22 @@ RESTARTS = "optim.schedule=restarts optim.restart_every=25%"
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("optim.power=2", "optim.power: schedule=cosine is no polynomial; set optim.schedule=polynomial, or optim.po"),
+        ("optim.power=2", "optim.power: schedule=cosine is not a polynomial; set optim.schedule=polynomial"),
         ("optim.values=[1,2]", r"optim.values\[1\]: 2.0 is out of range"),
         ("optim.values=[1,0.5]", "optim.values: schedule=cosine has no steps; set optim.schedule=steps, or leave it"),
         ("optim.num_decays=2", "optim.num_decays: schedule=cosine has no steps; set optim.schedule=steps"),
         ("optim.restart_factor=0.5", "optim.restart_factor: schedule=cosine has no restarts; set optim.schedule=rest"),
-        (f"{STEPS} optim.values=[1,0.5] optim.decay_at=[60%,80%]", "optim.values: 2 of them, and 2 points .* into 3"),
-        (f"{STEPS} optim.num_decays=2 optim.decay_at=[60%]", "optim.num_decays: 2 even steps, and optim.decay_at has"),
-        (f"{STEPS} optim.num_decays=2 optim.values=[1,0]", "optim.num_decays: 2 even steps, and optim.values has"),
-        (f"{RESTARTS} optim.restart_wave=full optim.restart_growth=2", "optim.restart_growth: 2, and the periods of"),
-        (f"{RESTARTS} optim.restart_peak=cosine optim.restart_factor=0.5", "optim.restart_factor: 0.5, and optim.res"),
-        ("optim.schedule=inverse_sqrt optim.warmup=0ep", "optim.schedule: inverse_sqrt falls from the end of the warm"),
+        (
+            f"{STEPS} optim.values=[1,0.5] optim.decay_at=[60%,80%]",
+            "optim.values: 2 values, but 2 points .* make 3",
+        ),
+        (f"{STEPS} optim.num_decays=2 optim.decay_at=[60%]", "optim.num_decays: 2 even steps, but optim.decay_at def"),
+        (f"{STEPS} optim.num_decays=2 optim.values=[1,0]", "optim.num_decays: 2 even steps, but optim.values def"),
+        (f"{RESTARTS} optim.restart_wave=full optim.restart_growth=2", "optim.restart_growth: 2, but full waves have"),
+        (f"{RESTARTS} optim.restart_peak=cosine optim.restart_factor=0.5", "optim.restart_factor: 0.5, but optim.res"),
+        ("optim.schedule=inverse_sqrt optim.warmup=0ep", "optim.schedule: inverse_sqrt begins at the end of a warm"),
         ("optim.weight_decay_schedule=linear", "optim.weight_decay_schedule: linear leads to optim.weight_decay_end"),
-        ("optim.update_every=2ep", "optim.update_every: '2ep' is none of its"),
+        ("optim.update_every=2ep", "optim.update_every: '2ep' is not one of its"),
     ],
 )
 def test_settings_of_a_schedule_that_do_not_go_together_are_refused(words: str, told: str) -> None:
@@ -178,8 +181,8 @@ def test_settings_of_a_schedule_that_do_not_go_together_are_refused(words: str, 
 @pytest.mark.parametrize(
     ("phases", "told"),
     [
-        ("[{shape: inverse_sqrt, length: 100%, start: 1}]", r"optim.phases\[0\].shape: inverse_sqrt counts from the"),
-        ("[{shape: inverse_sqrt, length: 100%, start: 1, end: 0}]", r"optim.phases\[0\]: an inverse_sqrt phase ends"),
+        ("[{shape: inverse_sqrt, length: 100%, start: 1}]", r"optim.phases\[0\].shape: inverse_sqrt is infinite at"),
+        ("[{shape: inverse_sqrt, length: 100%, start: 1, end: 0}]", r"optim.phases\[0\]: the curve of an inv"),
         ("[{shape: cosine, length: 100%, start: 1, power: 2}]", r"optim.phases\[0\]: power=2 is for a polynomial"),
     ],
 )

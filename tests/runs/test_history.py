@@ -36,6 +36,6 @@ def test_a_line_that_is_being_written_is_left_out_and_no_number_stays_none(tmp_p
 def test_a_folder_in_which_nothing_was_logged_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing has been logged in .*none'; give the folder of a run"):
         raysl.load_history(tmp_path / "none")
-    with pytest.raises(ConfigError, match="run: 3 is no name, path or URI"):
+    with pytest.raises(ConfigError, match="run: 3 is not a name, path or URI"):
         raysl.load_history(3)  # type: ignore[arg-type]
     assert frame([]).columns.tolist() == ["step"]

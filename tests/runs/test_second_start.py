@@ -21,7 +21,7 @@ from raysl.checkpoint.backbone import load_checkpoint
 from raysl.checkpoint.files import NewestCheckpoint, checkpoint_name, seal
 from raysl.cluster.resources import Resources, worker_shape
 from raysl.components import ALIASES, resolve
-from raysl.config.fields import group_of, settings_of
+from raysl.config.fields import find_group, list_settings
 from raysl.config.load import load_config, load_dumped
 from raysl.config.schema import RunConfig, is_may_change
 from raysl.config.view_presets import PRESETS
@@ -138,9 +138,9 @@ def measured(run: Second) -> dict[str, Any]:
 
 def marked(kind: Any, prefix: str = "") -> Iterator[str]:
     """Dotted names of the fields of a class of settings that may change, with those of the groups in it."""
-    hints = settings_of(kind)
+    hints = list_settings(kind)
     for field in dataclasses.fields(kind):
-        group = group_of(hints[field.name].kind) if field.name in hints else None
+        group = find_group(hints[field.name].kind) if field.name in hints else None
         if is_may_change(field.metadata):
             yield prefix + field.name
         elif group is not None:

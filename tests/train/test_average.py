@@ -164,10 +164,10 @@ def test_a_checkpoint_without_an_average_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("train.ema_export=true", "train.ema_export: true is of the average of the weights; set train.ema=0.999"),
-        ("train.ema_every=2", "train.ema_every: 2 is of the average"),
-        ("train.ema_warmup=10%", "train.ema_warmup: 10% is of the average"),
-        ("train.ema_buffers=copy", "train.ema_buffers: copy is of the average"),
+        ("train.ema_export=true", "train.ema_export: true needs an average of the weights; set train.ema=0.999"),
+        ("train.ema_every=2", "train.ema_every: 2 needs an average"),
+        ("train.ema_warmup=10%", "train.ema_warmup: 10% needs an average"),
+        ("train.ema_buffers=copy", "train.ema_buffers: copy needs an average"),
         ("train.ema=1", "train.ema: 1.0 is out of range; give a number in [0, 1)"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from raysl.config.locations import location_fields, places_in
+from raysl.config.component import list_locations, location_fields
 from raysl.data.sources.versions import version_at
 from raysl.storage.addresses import stat_uri, storage_errors
 
@@ -24,7 +24,7 @@ def digests_of(places: Mapping[str, Any]) -> dict[str, str]:
     """The same for settings that hold places, by their names."""
     found: dict[str, str] = {}
     for name, value in places.items():
-        digests = [_digest(place) for place in places_in(value)]
+        digests = [_digest(place) for place in list_locations(value)]
         found |= {name: " ".join(digests)} if any(digests) else {}
     return found
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from raysl.components import ALIASES
-from raysl.config.build import from_dict, node_of
+from raysl.config.build import build_node, from_dict
 from raysl.config.dump import plain, to_dict
 from raysl.config.files import read
 from raysl.config.layers import Layers, parse_overrides
@@ -87,7 +87,7 @@ def other_data(own: DataConfig, given: str | Mapping[str, Any]) -> DataConfig:
     if isinstance(given, str):
         given = {"name": given} if given in ALIASES["source"] else {"name": "catalog", "dataset": given}
     tree = plain(own)
-    return node_of(DataConfig, {**{key: tree[key] for key in _OF_THE_NETWORK}, **given}, "data")
+    return build_node(DataConfig, {**{key: tree[key] for key in _OF_THE_NETWORK}, **given}, "data")
 
 
 def dataset_tag(data: DataConfig, own: DataConfig) -> str:

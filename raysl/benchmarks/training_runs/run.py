@@ -24,7 +24,7 @@ from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.ranges import Amount, Area, Every, Length, Momentum, Share, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, TrainConfig, is_may_change
-from raysl.config.sizes import made_for
+from raysl.config.sizes import backbone_size_overrides
 from raysl.data.split import Split
 from raysl.errors import ConfigError
 from raysl.optim.sgd import SGD
@@ -192,7 +192,7 @@ def training_run(
         ),
         callbacks={"held_out": callback},
     )
-    run = apply_overrides(run, [*made_for(run), *config.settings])
+    run = apply_overrides(run, [*backbone_size_overrides(run), *config.settings])
     if layer_decay is not None and run.optim.layer_decay is None:  # the settings name another optimizer
         run = replace(run, optim=replace(run.optim, layer_decay=layer_decay))
     return named_run(context, run, config, context.images)

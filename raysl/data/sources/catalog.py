@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from raysl.components import ALIASES
 from raysl.config.dump import show
-from raysl.config.fields import component_class, settings_of
+from raysl.config.fields import component_class, list_settings
 from raysl.config.files import CATALOG_FILE, packaged_folder, read_file
 from raysl.config.load import node_from_dict
 from raysl.config.schema import DataConfig
@@ -152,7 +152,7 @@ def _check_keys(settings: Any, where: str) -> None:
         names = ", ".join(sorted(ALIASES["source"]))
         raise ConfigError(f"{where}: the name of a source is missing; write {{name: NAME, ...}} with one of {names}")
     try:
-        known = list(settings_of(component_class(DataConfig, settings["name"])))
+        known = list(list_settings(component_class(DataConfig, settings["name"])))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
     for key, value in settings.items():

@@ -212,7 +212,7 @@ def test_sources_are_settings_like_any_other(tmp_path: Path, name: str) -> None:
         ("data.sources.a={name: digits, limit: 0}", "data.sources.a.limit: 0 is out of range; give a finite number"),
         ("data.sources.a={name: digits, window: 8}", "data: sources.a: window has no effect there; set data.window in"),
         ("data.sources.a={name: digits, label_type: zero}", "data: sources.a: label_type has no effect there; set da"),
-        ("data.sources.a={name: digits, balanced: true}", "data.sources.a.balanced: it shares out data.sources.a.limi"),
+        ("data.sources.a={name: digits, balanced: true}", "data.sources.a.balanced: it divides data.sources.a.limi"),
     ],
 )
 def test_settings_of_inner_sources_are_checked(words: str, message: str) -> None:

@@ -207,7 +207,7 @@ def test_labels_can_be_the_index_or_nothing() -> None:
     ("override", "message"),
     [
         ("data.skip=-1", "data.skip: -1 is out of range"),
-        ("data.balanced=true", "data.balanced: it shares out data.limit images over the classes"),
+        ("data.balanced=true", "data.balanced: it divides data.limit images among the classes"),
     ],
 )
 def test_the_choice_of_images_is_checked_before_any_is_read(override: str, message: str) -> None:
@@ -255,5 +255,5 @@ def test_numbers_that_are_names_too_are_read_as_the_setting_says(tmp_path: Path)
 
 
 def test_how_a_list_is_read_needs_a_list() -> None:
-    with pytest.raises(ConfigError, match=r"^data.subset_by: it says what data.subset lists; give data.subset= too$"):
+    with pytest.raises(ConfigError, match=r"^data.subset_by: it explains .* lists; give data.subset= too$"):
         load_config("quickstart", ["data.subset_by=index"])

@@ -111,7 +111,7 @@ def test_a_list_takes_the_place_of_those_below_it(tmp_path: Path, mine: str) -> 
         (["callbacks.profiler.begin=3"], "callbacks.profiler.begin: no such setting"),
         (["callbacks.profiler.start=-1"], "callbacks.profiler.start: -1"),
         (["callbacks=null"], "write callbacks=[] for none"),
-        (["callbacks=[profiler, profiler]"], "callbacks: 'profiler' is there twice; give each a key of its own"),
+        (["callbacks=[profiler, profiler]"], "callbacks: 'profiler' occurs twice; give each another key"),
         (["callbacks=[no.py:Mine]"], "no file"),
         (["callbacks=[{mine}:Odd]"], "callbacks.Odd: Odd.__init__ takes other arguments than its settings"),
         (["callbacks=[{mine}:Other]"], "callbacks.Other: Other is not a raysl.train.Callback; derive it"),
