@@ -36,12 +36,12 @@ def fit(
 ) -> dict[str, float]:
     """Train from `state.step` to the end of the plan. Every rank calls it.
 
-    >>> import raysl
+    >>> from raysl import load_config, views
     >>> from raysl.train import LocalReporter, Setup
-    >>> config = raysl.load_config("quickstart", ["train.batch_size=2", "train.epochs=1", "backbone.width=4"])
+    >>> config = load_config("quickstart", ["train.batch_size=2", "train.epochs=1", "backbone.width=4"])
     >>> images = [torch.randint(256, (3, 16, 16), dtype=torch.uint8) for _ in range(4)]
     >>> state = TrainState.create(Setup.of(config, num_samples=4))
-    >>> metrics = fit(state, state.method, state.setup.plan, raysl.views(config, images), reporter=LocalReporter())
+    >>> metrics = fit(state, state.method, state.setup.plan, views(config, images), reporter=LocalReporter())
     >>> state.step
     2
 

@@ -9,7 +9,7 @@ from safetensors.torch import save as to_safetensors
 from torch import Tensor
 from torch.optim import Optimizer
 
-import raysl
+from raysl import __version__
 from raysl import distributed as dist
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.checkpoint.files import BACKBONE_FILE, SETTINGS_FILE, STATE_FILE, seal, verify
@@ -184,7 +184,7 @@ class TrainState:
         (folder / BACKBONE_FILE).write_bytes(content)
         (folder / SETTINGS_FILE).write_text(dump(self.setup.as_written))
         meta = {
-            "raysl": raysl.__version__,
+            "raysl": __version__,
             "method": self.config.method.name,
             "step": self.step,
             "epochs": self.config.train.epochs,
