@@ -1,4 +1,4 @@
-"""Average precision of a class's scores, as PASCAL VOC measures it, with labels that may be left out.
+"""Average precision of a class's scores by the rules of PASCAL VOC, with labels to ignore.
 
 Everingham et al. 2010, The PASCAL Visual Object Classes (VOC) Challenge, section 4.2: of 2007, the mean of the
 precision at eleven recalls; since 2010, the area under the curve of precision over recall. Both make the curve fall:
@@ -23,12 +23,15 @@ RESAMPLES_AT_ONCE = 50
 
 
 def average_precision(scores: Numbers, labels: Labels, kind: Kind = "all") -> float:
-    """Of one class, in [0, 1]; NaN where no image has it.
+    """Compute the average precision of a class, in [0, 1]; NaN if no image has it.
 
     Args:
-        scores: [N], larger for what is likelier.
+        scores: [N], larger is likelier.
         labels: [N] of 1 present, 0 absent, and -1 for images that do not count.
         kind: how the curve is summed up.
+
+    >>> average_precision(np.array([0.9, 0.8, 0.1]), np.array([1, 1, 0]), "all")
+    1.0
     """
     counted = labels >= 0
     order, ends = _ranked(scores[counted])
@@ -37,13 +40,14 @@ def average_precision(scores: Numbers, labels: Labels, kind: Kind = "all") -> fl
 
 
 def average_precisions(scores: Numbers, labels: Labels, kind: Kind = "all") -> Numbers:
-    """Of each class [K], of scores and labels [N, K]; see `average_precision`."""
+    """Compute the average precision of each class [K] from scores and labels [N, K]; see `average_precision`."""
     columns = range(labels.shape[1])
     return np.array([average_precision(scores[:, column], labels[:, column], kind) for column in columns])
 
 
 def map_interval(scores: Numbers, labels: Labels, kind: Kind = "all", seed: int = 0) -> tuple[float, float] | None:
-    """The 2.5th and 97.5th percentile of the mean average precision over 1,000 samples of the images with replacement.
+    """Return the 2.5th and 97.5th percentile of the mean average precision over 1,000 samples of the images with
+    replacement.
 
     Classes that no image of a sample has are left out of its mean, and samples without any class are left out, too.
     See `raysl.benchmarks.metric.bootstrap`.
@@ -72,44 +76,45 @@ def map_interval(scores: Numbers, labels: Labels, kind: Kind = "all", seed: int 
 
 
 def mean_average_precision(areas: Numbers) -> float:
-    """Mean over the classes that images have, those that are not NaN; NaN where there is none."""
+    """Average over the classes with images, which are not NaN; NaN if there are none."""
     return float(_mean_of_known(areas[:, None])[0])
 
 
 def _mean_of_known(areas: Numbers) -> Numbers:
-    """Means over classes [R] of [K, R]."""
+    """Return means over classes [R] of [K, R], without NaNs."""
     is_known = ~np.isnan(areas)
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(is_known, areas, 0).sum(axis=0) / is_known.sum(axis=0))
 
 
 def _resampled(scores: Numbers, labels: Labels, times: NDArray[np.int64], kind: Kind) -> Numbers:
-    """Average precision [R] of one class where each image is there so many times [R, N]."""
+    """Compute the average precision of a class [R] in samples with so many copies of each image [R, N]."""
     counted = labels >= 0
     order, ends = _ranked(scores[counted])
     drawn = times[:, counted][:, order]
-    found = np.cumsum(drawn * (labels[counted][order] == 1), axis=1)[:, ends]
-    return _area(found, np.cumsum(drawn, axis=1)[:, ends], kind)
+    num_right = np.cumsum(drawn * (labels[counted][order] == 1), axis=1)[:, ends]
+    return _area(num_right, np.cumsum(drawn, axis=1)[:, ends], kind)
 
 
 def _ranked(scores: Numbers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Places by falling score, and the ranks [T] at which a run of equal scores ends."""
+    """Return the order of falling scores, and the ranks [T] at which runs of equal scores end."""
     order = np.argsort(-scores, kind="stable")
     is_last = np.append(np.diff(scores[order]) != 0, True) if len(order) else np.zeros(0, dtype=bool)
     return order, np.flatnonzero(is_last)
 
 
-def _area(found: NDArray[np.int64], taken: NDArray[np.int64], kind: Kind) -> Numbers:
-    """From how many images are taken at each threshold [..., T], and how many of them have the class, to [...]."""
-    if not found.shape[-1]:
-        return np.full(found.shape[:-1], np.nan)
-    total = found[..., -1:]
-    precision = found / np.maximum(taken, 1)
+def _area(num_right: NDArray[np.int64], taken: NDArray[np.int64], kind: Kind) -> Numbers:
+    """Compute the average precision [...] from the number of images at each threshold [..., T], and of those with the
+    class."""
+    if not num_right.shape[-1]:
+        return np.full(num_right.shape[:-1], np.nan)
+    total = num_right[..., -1:]
+    precision = num_right / np.maximum(taken, 1)
     falling = np.maximum.accumulate(precision[..., ::-1], axis=-1)[..., ::-1]
     if kind == "all":
-        gained = np.diff(found, axis=-1, prepend=0)
+        gained = np.diff(num_right, axis=-1, prepend=0)
         area = (gained * falling).sum(axis=-1) / np.maximum(total[..., 0], 1)
     else:
-        at = [np.where(10 * found >= tenth * total, precision, 0).max(axis=-1) for tenth in range(11)]
+        at = [np.where(10 * num_right >= tenth * total, precision, 0).max(axis=-1) for tenth in range(11)]
         area = np.mean(at, axis=0)
     return np.where(total[..., 0] > 0, area, np.nan)

@@ -1,4 +1,4 @@
-"""The shape of a benchmark: what it needs, what it measures, and what it is handed for that."""
+"""The base class of benchmarks, and the inputs that they get."""
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from raysl.storage.folder import Folder
 
 FEATURES = ""
-"""Name of what a network's `forward` gives, among its stages."""
+"""Name of the output of a network's `forward` among its stages."""
 PIXELS = "pixels"
 
 Side = Literal["trained", "untrained", "pixels"]
@@ -31,12 +31,15 @@ Side = Literal["trained", "untrained", "pixels"]
 
 @dataclass(frozen=True)
 class Needs:
-    """What a benchmark needs of images.
+    """Images and labels that a benchmark needs.
 
     Args:
         labels: one of each image; one, or several (`any`); or `none`.
         test: held-out images.
         own_images: it has images of its own, which its settings name, and none of the run's.
+
+    >>> Needs(labels="none", test=False).labels
+    'none'
     """
 
     labels: Literal["one", "any", "none"] = "one"
@@ -46,13 +49,16 @@ class Needs:
 
 @dataclass(frozen=True)
 class Labelled:
-    """What is known of labelled images before a feature is extracted.
+    """Facts on labelled images that are known before features are extracted.
 
     Args:
         num_train, num_test: images.
         classes: their names; labels lie in [0, number of classes). Empty where there are none.
         counts: training images of each class, int64 [K]; None where counting them would take long.
         is_multilabel: whether an image has a label of each class.
+
+    >>> Labelled(num_train=100, num_test=20, classes=("cat", "dog"), counts=None).num_train
+    100
     """
 
     num_train: int
@@ -64,10 +70,13 @@ class Labelled:
 
 @dataclass
 class FeatureSet:
-    """Features of a split, by a frozen backbone.
+    """Features and labels of a split.
 
     Raises:
         ValueError: if the shapes are not these.
+
+    >>> FeatureSet(torch.randn(4, 8), torch.tensor([0, 1, 0, 1])).features.shape
+    torch.Size([4, 8])
     """
 
     features: Tensor
@@ -75,7 +84,7 @@ class FeatureSet:
     labels: Tensor
     """int64 [N], -1 where unlabelled; [N, K] of 1 present, 0 absent and -1 ignore, of a multi-label dataset."""
     stages: Mapping[str, Tensor] = field(default_factory=dict)
-    """float [N, D] of further stages by the names that `Benchmark.stages` asked for; empty of what has none."""
+    """float [N, D] of further stages by the names that `Benchmark.stages` returned; empty for raw pixels."""
 
     def __post_init__(self) -> None:
         are_rows = self.labels.ndim in (1, 2) and len(self.labels) == len(self.features) > 0
@@ -86,11 +95,11 @@ class FeatureSet:
             )
 
     def at(self, stage: str) -> "FeatureSet":
-        """The same images by the features of a stage."""
+        """Return the same images with the features of a stage."""
         return self if stage == FEATURES else FeatureSet(self.stages[stage], self.labels)
 
     def check(self, split: str, num_classes: int) -> None:
-        """Refuse what would give a number that means nothing.
+        """Refuse features or labels that make every number meaningless.
 
         Raises:
             ConfigError: if there are several labels a row, a feature is not finite, or a label is outside
@@ -122,7 +131,7 @@ CHUNK_ROWS = 4096
 
 @dataclass(frozen=True)
 class Context:
-    """What a benchmark may use beside features.
+    """Inputs of a benchmark beside features.
 
     Args:
         side: which network it is now.
@@ -133,7 +142,7 @@ class Context:
         train, test: features, of a benchmark that asked for some (`Benchmark.stages`).
         num_classes: labels lie in [0, num_classes).
         seed: of all that is random.
-        folder: of this benchmark and this side alone, for what lasts from one start to the next.
+        folder: of this benchmark and this side, for files that outlast a start.
     """
 
     side: Side
@@ -149,7 +158,7 @@ class Context:
 
 
 class Benchmark(ABC):
-    """A measure of what a backbone learned, with nothing kept between calls.
+    """A measurement of a backbone; keeps no state between calls.
 
     A subclass nests a frozen `Config` and takes it as its only argument. One on features overrides `run`; one that
     needs the network itself, because it trains or looks at images in its own way, overrides `measure`.
@@ -157,9 +166,9 @@ class Benchmark(ABC):
 
     Config: ClassVar[type[BenchmarkConfig]]
     protocol: ClassVar[str] = ""
-    """What is done, in a line, and the paper that it is from."""
+    """The protocol in a line, and its paper."""
     cost: ClassVar[str] = ""
-    """What it takes, in a line, such as `seconds on features` or `a training of 100 epochs`."""
+    """The cost in a line, such as `seconds on features` or `a training of 100 epochs`."""
     trains: ClassVar[bool] = False
     """Whether it starts workers of its own (Ray Train, actors): it then runs on the driver, not inside a task."""
 
@@ -168,23 +177,23 @@ class Benchmark(ABC):
 
     @classmethod
     def needs(cls, config: Any) -> Needs:
-        """What it needs of images. Default: training and test images with one label each."""
+        """Return the images and labels that it needs. Default: training and test images with one label each."""
         return Needs()
 
     @classmethod
     def stages(cls, config: Any) -> tuple[str, ...]:
-        """The features that `run` is to be given: `FEATURES` for what the network's `forward` gives, and names of
+        """Return the features that `run` gets: `FEATURES` for the output of the network's `forward`, and names of
         stages, each of which is pooled to its mean over all places. Default: `FEATURES` alone; none of one that trains
         or has images of its own, for `measure` then looks at images anew."""
         return () if cls.trains or cls.needs(config).own_images else (FEATURES,)
 
     @classmethod
     def fit_to(cls, config: Any, images: Labelled) -> tuple[Any, list[str]]:
-        """What can be measured on these images, asked on the driver before anything is trained.
+        """Fit the settings to the images, on the driver before anything is trained.
 
         Args:
             config: settings as they were given.
-            images: what they would be measured on.
+            images: to measure on.
 
         Returns:
             The settings without the parts that are impossible, and a line on each of those with the number that is in
@@ -201,12 +210,12 @@ class Benchmark(ABC):
         apart from `stages` that are not there, which are refused for every benchmark.
 
         Raises:
-            ConfigError: with what the checkpoint allows.
+            ConfigError: with the allowed values.
         """
 
     @classmethod
     def metrics(cls, config: Any, num_classes: int) -> list[str]:
-        """Names of the numbers that it gives with these settings."""
+        """Return the names of the metrics for these settings."""
         raise NotImplementedError(f"{cls.__name__} does not tell the names of its metrics; override metrics()")
 
     def measure(self, context: Context) -> Findings | Sequence[Metric]:
@@ -223,8 +232,8 @@ class Benchmark(ABC):
         """Measure features.
 
         Args:
-            train: what may be learned from.
-            test: what is counted, every row once.
+            train: to learn from.
+            test: to measure on, every row once.
             num_classes: labels lie in [0, num_classes).
             seed: of all that is random.
 

@@ -1,4 +1,4 @@
-"""Search among labelled images: what a query finds is right when it shares a class with it."""
+"""Retrieval of images of the same class: a result is right if it shares a class with the query."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SCORES_AT_ONCE = 2**26
 
 @dataclass(frozen=True)
 class Searched:
-    """What queries found, of those that have something to find.
+    """Results of the queries that have a right result.
 
     Args:
         queries: int64 [Q], their rows.
@@ -35,7 +35,7 @@ class Searched:
 
 @torch.no_grad()
 def search_classes(searched: FeatureSet, queries: FeatureSet, rows: Tensor, k: int) -> Searched:
-    """Search all images of one set for those that share a class with images of another, by cosine.
+    """Search a set by cosine for images that share a class with the queries.
 
     Queries that no searched image shares a class with are left out. The searched features are read once for every
     SCORES_AT_ONCE / N queries.
@@ -44,7 +44,7 @@ def search_classes(searched: FeatureSet, queries: FeatureSet, rows: Tensor, k: i
         searched: N features with labels [N] or, several an image, [N, K].
         queries: features with labels of the same kind.
         rows: int64 [Q] of those queries that are made.
-        k: nearest images that are told, fewer where there are fewer.
+        k: nearest images that are returned, or as many as there are.
     """
     parts: list[tuple[Tensor, ...]] = []
     for part in torch.split(rows, max(1, SCORES_AT_ONCE // len(searched.labels))):
@@ -53,14 +53,15 @@ def search_classes(searched: FeatureSet, queries: FeatureSet, rows: Tensor, k: i
         num_right = is_right.sum(dim=1)
         nearest = cosines.topk(min(k, cosines.shape[1]), dim=1).indices
         precision = [average_precision(*row) for row in zip(cosines, is_right, strict=True)]
-        kept = num_right > 0
-        own = part.to(kept.device), torch.stack(precision), nearest, is_right.gather(1, nearest), num_right
-        parts.append(tuple(column[kept].cpu() for column in own))
+        has_right = num_right > 0
+        columns = part.to(has_right.device), torch.stack(precision), nearest, is_right.gather(1, nearest), num_right
+        parts.append(tuple(column[has_right].cpu() for column in columns))
     return Searched(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
 def average_precision(scores: Tensor, is_right: Tensor) -> Tensor:
-    """Mean, over what is right, of the share of right ones among all that score as much: scikit-learn's definition.
+    """Return the mean over right results of the share of right ones among all that score at least as high, as
+    scikit-learn defines it.
 
     Equal scores have one place, so that no order among them counts.
 
@@ -79,39 +80,40 @@ def average_precision(scores: Tensor, is_right: Tensor) -> Tensor:
     return (right_as_much.double() / all_as_much).mean()
 
 
-def precision_at(found: Searched, k: int) -> Tensor:
-    """Share of right ones among the first k that a query found, float64 [Q]."""
-    return found.is_right[:, :k].double().mean(dim=1)
+def precision_at(results: Searched, k: int) -> Tensor:
+    """Return the share of right results among the first k, float64 [Q]."""
+    return results.is_right[:, :k].double().mean(dim=1)
 
 
-def recall_at(found: Searched, k: int) -> Tensor:
-    """Whether one of the first k that a query found is right, bool [Q]: the recall of metric learning (Jegou et al.
-    2011; Oh Song et al. 2016), not the share of all right ones, which k bounds."""
-    return found.is_right[:, :k].any(dim=1)
+def recall_at(results: Searched, k: int) -> Tensor:
+    """Return whether one of the first k results is right, bool [Q]: the recall of metric learning (Jegou et al. 2011;
+    Oh Song et al. 2016), not the share of all right ones, which k bounds."""
+    return results.is_right[:, :k].any(dim=1)
 
 
-def pictured(found: Searched, num: int, k: int) -> dict[str, Sequence[object]]:
-    """`num` queries, evenly spread, with the first k that they found; see `Findings.figures`, `retrieved`."""
-    kept = min(num, len(found.queries))
-    places = torch.arange(kept) * len(found.queries) // max(kept, 1)
+def pictured(results: Searched, num: int, k: int) -> dict[str, Sequence[object]]:
+    """Return `num` evenly spread queries with their first k results; see `Findings.figures`, `retrieved`."""
+    num_shown = min(num, len(results.queries))
+    rows = torch.arange(num_shown) * len(results.queries) // max(num_shown, 1)
     return {
-        "queries": found.queries[places].tolist(),
-        "found": found.found[places, :k].tolist(),
-        "right": found.is_right[places, :k].tolist(),
+        "queries": results.queries[rows].tolist(),
+        "found": results.found[rows, :k].tolist(),
+        "right": results.is_right[rows, :k].tolist(),
     }
 
 
 def _cosines(queries: Tensor, searched: Tensor) -> Tensor:
-    """[B, N] of features [B, D] and [N, D], float32, a chunk of the latter at a time; on a GPU where there is one."""
-    own = F.normalize(queries.to("cuda" if torch.cuda.is_available() else queries.device).float(), dim=1)
-    out = own.new_empty(len(own), len(searched))
+    """Compute [B, N] of features [B, D] and [N, D] in float32, a chunk of the latter at a time, on a GPU if there is
+    one."""
+    directions = F.normalize(queries.to("cuda" if torch.cuda.is_available() else queries.device).float(), dim=1)
+    out = directions.new_empty(len(directions), len(searched))
     for first, part in _chunks(searched):
-        out[:, first : first + len(part)] = own @ F.normalize(part.to(own.device).float(), dim=1).T
+        out[:, first : first + len(part)] = directions @ F.normalize(part.to(directions.device).float(), dim=1).T
     return out
 
 
 def _sorted(values: Tensor) -> Tensor:
-    """Rising; numpy sorts numbers without their places several times as fast as torch does on a CPU."""
+    """Sort in rising order; without indices, numpy is several times as fast as torch on a CPU."""
     return values.sort().values if values.is_cuda else torch.from_numpy(np.sort(values.numpy()))
 
 
@@ -121,7 +123,7 @@ def _chunks(rows: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def _shares_a_class(queries: Tensor, searched: Tensor) -> Tensor:
-    """bool [B, N], of labels [B] and [N], or [B, K] and [N, K] of which 1 alone says that a class is present."""
+    """Return bool [B, N] from labels [B] and [N], or [B, K] and [N, K], of which 1 alone means present."""
     if queries.ndim == 1:
         return queries[:, None] == searched
     return (queries == 1).float() @ (searched == 1).float().T > 0

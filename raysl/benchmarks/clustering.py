@@ -1,4 +1,4 @@
-"""Classes found without labels: k-means of the features, held against the labels afterwards (Lloyd 1982)."""
+"""K-means clusters of features, compared with the labels (Lloyd 1982)."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
@@ -10,6 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import CHUNK_ROWS, Benchmark, Context, FeatureSet, Findings, Labelled, Metric, Needs
 from raysl.benchmarks.metric import mean_of
@@ -22,7 +23,7 @@ from raysl.nn.kmeans import kmeans
 
 
 class Clustering(Benchmark):
-    """How well clusters of features agree with classes.
+    """Agreement of clusters of features with classes.
 
     Of all restarts the one whose clusters are tightest counts, which no label has a part in. `accuracy` gives each
     cluster a class of its own so that most images are right (Kuhn 1955); its interval is over images, with the clusters
@@ -54,13 +55,15 @@ class Clustering(Benchmark):
         """Images that are clustered."""
 
     @classmethod
+    @override
     def needs(cls, config: Config) -> Needs:
-        """See `Benchmark.needs`; test images only where those are clustered."""
+        """Test images are needed only if they are clustered."""
         return Needs(test=config.split == "test")
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; there are at least as many images as clusters."""
+        """There must be at least as many images as clusters."""
         num = images.num_test if config.split == "test" else images.num_train
         k = config.k or len(images.classes)
         if k > num:
@@ -68,18 +71,19 @@ class Clustering(Benchmark):
         return config, []
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         return ["accuracy", "nmi", "ari"]
 
+    @override
     def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`."""
         images = context.test if self.config.split == "test" else context.train
         assert images is not None
         return self._cluster(images, context.num_classes, context.seed)
 
+    @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
-        """See `Benchmark.run`; one of the splits is not looked at."""
+        """One of the splits is ignored."""
         return self._cluster(test if self.config.split == "test" else train, num_classes, seed)
 
     def _cluster(self, images: FeatureSet, num_classes: int, seed: int) -> Findings:
@@ -91,10 +95,10 @@ class Clustering(Benchmark):
         accuracies = []
         for restart in range(config.restarts):
             start = hash_words(seed, restart) >> 1
-            centroids, found = kmeans(images.features, k, config.iters, start, config.spherical, empty="split")
-            clusters = found.cpu().numpy()
+            centroids, assigned = kmeans(images.features, k, config.iters, start, config.spherical, empty="split")
+            clusters = assigned.cpu().numpy()
             accuracies.append(float((match(clusters, labels, k, num_classes)[clusters] == labels).mean()))
-            spread = mean_distance(images.features, centroids, found, config.spherical)
+            spread = mean_distance(images.features, centroids, assigned, config.spherical)
             if best is None or spread < best[0]:
                 best = spread, clusters
         assert best is not None
@@ -107,7 +111,7 @@ class Clustering(Benchmark):
 
 
 def match(clusters: Int64s, labels: Int64s, k: int, num_classes: int) -> Int64s:
-    """The class of each cluster for which most images are right, each class once; -1 of clusters that get none.
+    """Assign a class to each cluster so that most images are right, each class once; -1 for clusters without one.
 
     Args:
         clusters, labels: int64 [N].
@@ -125,17 +129,18 @@ def match(clusters: Int64s, labels: Int64s, k: int, num_classes: int) -> Int64s:
 
 
 def mean_distance(features: Tensor, centroids: Tensor, clusters: Tensor, spherical: bool) -> float:
-    """Mean squared distance of features [N, D] from the centroids [k, D] of their clusters, int64 [N], in float64.
+    """Return the mean squared distance of features [N, D] to the centroids [k, D] of their clusters, int64 [N], in
+    float64.
 
     Args:
         features, centroids, clusters: as `kmeans` takes and gives them.
         spherical: of features and centroids of length 1.
     """
     total = torch.zeros((), dtype=torch.float64, device=features.device)
-    for part, own in zip(torch.split(features, CHUNK_ROWS), torch.split(clusters, CHUNK_ROWS), strict=True):
+    for part, numbers in zip(torch.split(features, CHUNK_ROWS), torch.split(clusters, CHUNK_ROWS), strict=True):
         rows = at_least_fp32(part)
         rows = F.normalize(rows, dim=1) if spherical else rows
-        total += (rows - centroids[own]).square().sum(dtype=torch.float64)
+        total += (rows - centroids[numbers]).square().sum(dtype=torch.float64)
     return total.item() / len(features)
 
 

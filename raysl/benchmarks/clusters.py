@@ -1,4 +1,4 @@
-"""Clusters of a dataset by a checkpoint's features, to disk: the first half of ClusterFit (arXiv 1912.03330)."""
+"""Clusters of a dataset by a checkpoint's features, on disk: the first half of ClusterFit (arXiv 1912.03330)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Clustering:
 
 @dataclass(frozen=True)
 class Clustered:
-    """What came of it.
+    """The result of a clustering.
 
     Args:
         assignments: each training image's cluster.
@@ -55,9 +55,9 @@ class Clustered:
 def cluster_images(
     checkpoint: str, overrides: Sequence[str] = (), out: str | None = None, trust_code: bool = False
 ) -> Clustered:
-    """Cluster the training images of a dataset by the features that a checkpoint's backbone has of them.
+    """Cluster the training images of a dataset by the features of a checkpoint's backbone.
 
-    The features go to disk, and what a call that was cut off has left of them is gone on with. Brought to length 1 they
+    The features go to disk, and an interrupted call is resumed there. Brought to length 1 they
     are clustered by k-means in this process, on a GPU where there is one.
 
     Args:
@@ -90,7 +90,7 @@ def cluster_images(
     clusters = feature_clusters(rows, settings.k, settings.iters, settings.seed, settings.pca_dim).cpu()
     path = out or join(loaded.uri, f"clusters_{f'{tag}_' if tag else ''}{settings.k}.parquet")
     names = tuple(features.names)
-    found = Assignments(clusters, settings.k, images.fingerprint, redact_uri(loaded.uri), names)
-    found.write(path)
+    assignments = Assignments(clusters, settings.k, images.fingerprint, redact_uri(loaded.uri), names)
+    assignments.write(path)
     store.remove()
-    return Clustered(found, path)
+    return Clustered(assignments, path)

@@ -1,9 +1,11 @@
-"""Copy detection: edited copies of images, found among distractors (Caron et al. 2021, arXiv 2104.14294, table 4)."""
+"""Copy detection: edited copies of images are searched among distractors (Caron et al. 2021, arXiv 2104.14294, table
+4)."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
 from torch import nn
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, Context, Findings, Labelled, Needs
 from raysl.benchmarks.instance_retrieval.descriptors import Pooling, Recipe
@@ -20,7 +22,7 @@ class CopyDetection(Benchmark):
     A descriptor is the class token beside the generalised mean of the patches, of networks without tokens that of the
     last map, whitened where `whiten_on` is given, and brought to length 1. `map_strong` is the mean average precision
     of the strongly attacked images within the first 20 places, and so for each of `query_splits`; its interval is over
-    queries. What is searched are the originals, and distractors: those in folders of Copydays whose names hold
+    queries. The database has the originals, and distractors: those in folders of Copydays whose names hold
     `distractor`, and `distractors`.
     """
 
@@ -36,7 +38,7 @@ class CopyDetection(Benchmark):
 
         name: str = "copy_detection"
         path: Location | None = None
-        """Folder or URI of Copydays, with original/ and strong/ in it. There is no default."""
+        """Folder or URI of Copydays, with original/ and strong/ in it. Required."""
         query_splits: Annotated[tuple[str, ...], NotEmpty()] = ("strong",)
         """Folders of it whose images are queries, such as strong, crops/50 or jpegqual; each gives its own number."""
         distractors: Location | None = None
@@ -51,7 +53,7 @@ class CopyDetection(Benchmark):
         stage: str | None = None
         """Stage of the network. Default: the last that has places, as norm or res5."""
         pooling: Pooling | None = None
-        """What is made of it, as for `retrieval`. Default: class_gem, and gem of networks without tokens."""
+        """Pooling of it, as for `retrieval`. Default: class_gem, and gem of networks without tokens."""
         gem_p: Positive = 4.0
         """Power of the generalised mean."""
         size: Side = 320
@@ -66,32 +68,33 @@ class CopyDetection(Benchmark):
         """Bring vectors to length 1 before they are whitened, too, which DINO's code does not."""
 
     @classmethod
+    @override
     def needs(cls, config: Config) -> Needs:
-        """See `Benchmark.needs`."""
         return Needs(labels="none", test=False, own_images=True)
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; Copydays is whole, and whitening is learned on other images."""
+        """Copydays must be complete, and the whitening is learned on other images."""
         _search(config).check()
         return config, []
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         return [f"map_{task}" for task in _search(config).names()]
 
+    @override
     def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`."""
         metrics = []
-        for task, found in _search(self.config, context.network).run(context).items():
+        for task, scored in _search(self.config, context.network).run(context).items():
             title = f"Copy detection, {task}, mean average precision"
-            metrics.append(mean_of(f"map_{task}", found.average_precision, title=title))
+            metrics.append(mean_of(f"map_{task}", scored.average_precision, title=title))
         return Findings(metrics)
 
 
 def _search(config: CopyDetection.Config, network: nn.Module | None = None) -> Search:
-    """The search by a network; without one, for what depends on none."""
+    """Return the search by a network, or without one for what is known before."""
     pooling: Pooling = "class_gem" if isinstance(network, TokenBackbone) else "gem"
     recipe = Recipe(
         stage=config.stage,

@@ -24,12 +24,12 @@ ALEXNET_ERRORS = {
     "jpeg_compression": 60.6500,
 }
 """Top-1 error of AlexNet in percent on each corruption, the mean over its severities, as the authors' code has them
-(hendrycks/robustness); four further corruptions of the dataset are for validation and are no part of the mean."""
+(hendrycks/robustness); four further corruptions of the dataset are for validation and not part of the mean."""
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
 def corrupted_folders(uri: str) -> dict[str, list[str]]:
-    """Folders of the five severities of each corruption, which lie in `uri` or in folders of kinds such as `blur/`.
+    """Return the folders of the five severities of each corruption, in `uri` or in folders of kinds such as `blur/`.
 
     Raises:
         ConfigError: if a corruption or a severity is missing: the mean would be of something else.
@@ -53,10 +53,10 @@ def corrupted_folders(uri: str) -> dict[str, list[str]]:
 
 
 def mean_corruption_error(errors: Mapping[str, Sequence[float]]) -> float:
-    """mCE in percent: the mean over corruptions of the errors' sum over severities, over that of AlexNet.
+    """Compute mCE in percent: errors summed over severities, divided by AlexNet's sum, averaged over corruptions.
 
     Args:
         errors: top-1 errors in percent at each severity, by corruption.
     """
-    shares = [sum(own) / len(own) / ALEXNET_ERRORS[name] for name, own in errors.items()]
+    shares = [sum(rates) / len(rates) / ALEXNET_ERRORS[name] for name, rates in errors.items()]
     return 100 * sum(shares) / len(shares)

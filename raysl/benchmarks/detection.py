@@ -1,4 +1,4 @@
-"""Object detection by Faster R-CNN or Mask R-CNN that is fine-tuned from the backbone (MoCo, arXiv 1911.05722, 4.2)."""
+"""Object detection by Faster R-CNN or Mask R-CNN, fine-tuned from the backbone (MoCo, arXiv 1911.05722, 4.2)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Detection(TargetBenchmark):
-    """Average precision of a detector that is trained from the backbone, all of it.
+    """Average precision of a detector that is fine-tuned with its whole backbone.
 
     Metrics `ap`, the mean over overlaps from 0.5 to 0.95, `ap50` and `ap75`, in percent; with masks also `mask_ap`,
     `mask_ap50` and `mask_ap75`. Of VOC they are by its rules, of COCO by pycocotools. The figure `per_class` has each
@@ -45,14 +45,14 @@ class Detection(TargetBenchmark):
 
         name: str = "detection"
         rivals: tuple[Literal["untrained"], ...] = ()
-        """What is trained beside the pre-trained backbone: the same one from its initial weights, for as long again."""
+        """Rivals of the pre-trained backbone: the same one from its initial weights, for as long again."""
         path: Location | None = None
         """Folder or URI of the dataset: `VOCdevkit/VOC2007`, or the one with COCO's `annotations`."""
         more: Location | None = None
         """Folder or URI of another year of VOC whose trainval images are trained on too: `VOCdevkit/VOC2012`, with
         iterations=24000 decay_at=[75%,91.7%] as in MoCo."""
         layout: Literal["voc", "coco"] = "voc"
-        """Layout of its folders, and with it the classes, the schedule and the rules of what is right."""
+        """Layout of its folders, and with it the classes, the schedule and the rules of scoring."""
         train_set: str | None = None
         """Training images. Default: trainval of VOC, train2017 of COCO."""
         test_set: str | None = None
@@ -126,7 +126,7 @@ class Detection(TargetBenchmark):
         return self.course_on(is_vit=isinstance(context.network, TokenBackbone))
 
     def course_on(self, is_vit: bool) -> Course:
-        """The same on a ViT or another network."""
+        """Return the training on a ViT or on another network."""
         config, usual = self.config, SCHEDULES[self.config.layout]
         names = ("norm", "freeze", "masks", "short_sides", "long_side")
         is_adamw = config.optimizer == "adamw" or (config.optimizer == "auto" and is_vit)

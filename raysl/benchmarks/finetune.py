@@ -1,7 +1,9 @@
-"""All of a backbone and a classifier on it, trained by labels (Chen et al. 2020, arXiv 2002.05709, B.5)."""
+"""Fine-tuning of a backbone and a classifier by labels (Chen et al. 2020, arXiv 2002.05709, B.5)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
+
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Context, Findings
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, TrainingConfig, training_run
@@ -10,12 +12,12 @@ from raysl.config.ranges import Amount, Within
 from raysl.nn.classifiers import ClassifierKind
 
 TITLE = "Fine-tuned"
-FEATURES_ALONE = [""]  # what the names of the metrics end in
+FEATURES_ALONE = [""]  # suffixes of the metrics
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig(TrainingConfig):
-    """Settings of a training of the whole network."""
+    """Settings of fine-tuning."""
 
     lr: Annotated[float, Within(0, 1e6)] = 0.05
     """Peak learning rate for 256 images; it grows with the batch."""
@@ -25,16 +27,16 @@ class FinetuneConfig(TrainingConfig):
     head_lr_scale: Amount = 1.0
     """Factor of the learning rate of the classifier."""
     classifier: ClassifierKind = "linear"
-    """What names the classes: linear, norm_linear, mlp, vit or mobilenet, as `method.classifier`."""
+    """The classifier: linear, norm_linear, mlp, vit or mobilenet, as `method.classifier`."""
 
     @property
     def of_method(self) -> dict[str, Any]:
-        """Those of the method, by their names there."""
+        """Settings of the method, by their names there."""
         return {"classifier": self.classifier, "head_lr_scale": self.head_lr_scale}
 
 
 class Finetune(TrainingBenchmark):
-    """Accuracy of the whole network when it is trained by all labels, from its pre-trained weights on.
+    """Accuracy of the whole network after fine-tuning it by all labels from its pre-trained weights.
 
     Metrics `top1` and, with more than five classes, `top5`, of the last epoch on the centre crops of all test images;
     `top1_best` of the best epoch.
@@ -57,12 +59,12 @@ class Finetune(TrainingBenchmark):
     config: Config
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         return metric_names(num_classes, FEATURES_ALONE)
 
+    @override
     def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`."""
         config = self.config
         run = training_run(context, config, layer_decay=config.layer_decay, **config.of_method)
         return findings(trained(run, config.keep_checkpoints), TITLE, FEATURES_ALONE, context)

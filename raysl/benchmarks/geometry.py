@@ -1,4 +1,4 @@
-"""The shape of the cloud of features, without labels: how many directions it uses, and how views of an image lie."""
+"""The geometry of features, without labels: how many directions they use, and how close views of an image are."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import CHUNK_ROWS, Benchmark, Context, Findings, Labelled, Metric, Needs
 from raysl.benchmarks.metric import mean_of
@@ -29,7 +30,7 @@ Order = Annotated[int, Within(1, 1_000_000)]
 
 
 class Geometry(Benchmark):
-    """Rank, spectrum and spread of features, and how far views of an image agree.
+    """Rank, spectrum and spread of features, and the agreement of views of an image.
 
     Of the features themselves: `rankme`, the headline; `effective_rank`, the same of centred features, where a common
     mean counts for nothing; `alpha_req`, by which power of its order the variance of a principal direction falls;
@@ -47,7 +48,7 @@ class Geometry(Benchmark):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(BenchmarkConfig):
-        """Settings of what is looked at."""
+        """Settings of the measures."""
 
         name: str = "geometry"
         split: Literal["train", "test"] = "train"
@@ -74,13 +75,15 @@ class Geometry(Benchmark):
         """Probability of a view's blur. Default: 0.5, and for images below 64 pixels a side 0."""
 
     @classmethod
+    @override
     def needs(cls, config: Config) -> Needs:
-        """See `Benchmark.needs`; no labels, and test images only where those are measured."""
+        """Labels are not needed, and test images only if they are measured."""
         return Needs(labels="none", test=config.split == "test")
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; two images at least."""
+        """There must be at least two images."""
         num = images.num_test if config.split == "test" else images.num_train
         least = min(num, config.rows, config.pairs_of, config.images if config.augmented else num)
         if least < 2:
@@ -91,14 +94,14 @@ class Geometry(Benchmark):
         return config, []
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         names = ["rankme", "effective_rank", "alpha_req", "uniformity"]
         return [*names, *(("alignment", "lidar") if config.augmented else ())]
 
     @torch.no_grad()
+    @override
     def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`."""
         config = self.config
         images = context.test if config.split == "test" else context.train
         assert images is not None
@@ -117,7 +120,7 @@ class Geometry(Benchmark):
         return Findings(metrics, figures={"curves": {"Variance by principal direction": _curve(variances)}})
 
     def _of_views(self, context: Context, images: Split, width: int) -> list[Metric]:
-        """Alignment and LiDAR of as many images as there are, up to the setting."""
+        """Measure alignment and LiDAR on the images that there are, up to the setting."""
         lidar = Lidar(width)
         distances = []
         recipe = self._recipe(context.data.image_size)
@@ -147,7 +150,7 @@ class Geometry(Benchmark):
 def embedded_views(
     network: nn.Module, images: Split, recipe: ViewRecipe, data: DataConfig, most: int, seed: int
 ) -> Iterator[Tensor]:
-    """Features of augmented views of an even share of images, [B, V, D] for a few of these at a time.
+    """Yield features of augmented views of an even share of images, [B, V, D] for some of these at a time.
 
     Args:
         network: from normalised images [B, C, H, W] to [B, D], in evaluation mode.
@@ -172,13 +175,13 @@ def embedded_views(
 
 
 def even_index(num: int, most: int) -> np.ndarray:
-    """Up to `most` of `num` places, evenly spread, rising: int64."""
-    kept = min(num, most)
-    return np.arange(kept, dtype=np.int64) * num // kept
+    """Return up to `most` evenly spread numbers below `num`, rising, int64."""
+    num_kept = min(num, most)
+    return np.arange(num_kept, dtype=np.int64) * num // num_kept
 
 
 def _even_rows(features: Tensor, most: int) -> Iterator[Tensor]:
-    """Up to `most` rows of [N, D], evenly spread, a chunk at a time."""
+    """Yield up to `most` evenly spread rows of [N, D], in chunks."""
     for part in torch.split(torch.from_numpy(even_index(len(features), most)), CHUNK_ROWS):
         yield features[part.to(features.device)]
 
@@ -192,7 +195,7 @@ def _metric(
 
 
 def _curve(variances: Tensor) -> dict[str, object]:
-    """The spectrum for the page, at up to 200 orders that are even in their logarithm."""
+    """Return the spectrum for the page, at up to 200 orders that are evenly spaced on a logarithmic axis."""
     num = num_real(variances)
     orders = np.unique(np.geomspace(1, max(num, 1), 200).round().astype(np.int64))[:num]
     shares = (variances / variances.sum()).cpu().numpy()

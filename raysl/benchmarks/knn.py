@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled
 from raysl.benchmarks.classifiers.by_class import NAMES, class_means, unseen, with_note
@@ -49,12 +50,12 @@ class KNN(Benchmark):
         """Test rows that are compared at once with four times as many training rows, with faiss four times as many of
         both; bounds memory, changes no result."""
         similarity: Similarity = "cosine"
-        """What is near: the cosine, the dot product of features as they are, or minus their Euclidean distance."""
+        """The similarity: the cosine, the dot product of features as they are, or minus their Euclidean distance."""
         weights: Weights = "exp"
         """A neighbour of similarity s votes with exp(s / temperature); with 1 (uniform); or with 1 / distance
         (inverse), of the Euclidean one."""
         backend: Backend = "auto"
-        """What searches: torch, or faiss, whose exact search is faster on CPUs (auto). Both give the same neighbours,
+        """The search: torch, or faiss, whose exact search is faster on CPUs (auto). Both give the same neighbours,
         but for the order of those that are equally near."""
         labels: tuple[Count, ...] = ()
         """Measured besides: the vote, by the first k, of so many labelled images of each class alone, as low-label
@@ -76,8 +77,9 @@ class KNN(Benchmark):
             )
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; more neighbours than there are training images cannot vote."""
+        """More neighbours than training images cannot vote."""
         labels, lines = fitting_labels(config.labels, images)
         config = replace(config, labels=labels)
         fitting = tuple(k for k in config.k if k <= images.num_train)
@@ -92,23 +94,24 @@ class KNN(Benchmark):
         return replace(config, k=fitting), [*lines, line]
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         tops = ("top1", "top5") if num_classes > 5 else ("top1",)
         names = [f"{name}{suffix}" for suffix, name in product(_suffixes(config.k).values(), (*tops, *NAMES))]
         return [*names, *(f"top1_{num}_labels" for num in dict.fromkeys(config.labels))]
 
+    @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
-        """See `Benchmark.run`; nothing is random here but the intervals."""
+        """Only the intervals are random."""
         train.check("train", num_classes)
         test.check("test", num_classes)
-        own = self.config
-        for k in own.k:
+        config = self.config
+        for k in config.k:
             if k > len(train.labels):
                 log.warning("knn: k=%d is more than the %d training images; all of them vote", k, len(train.labels))
-        ranked = self._ranked(train, test.features, num_classes, own.k)
+        ranked = self._ranked(train, test.features, num_classes, config.k)
         metrics = []
-        for k, suffix in _suffixes(own.k).items():
+        for k, suffix in _suffixes(config.k).items():
             is_hit = ranked[k] == test.labels[:, None]  # [N, min(5, K)]
             title = f"kNN, top-1, k = {k}"
             metrics.append(mean_of(f"top1{suffix}", is_hit[:, 0], title=title, is_headline=not suffix, seed=seed))
@@ -119,30 +122,30 @@ class KNN(Benchmark):
         metrics = with_note(metrics, unseen(train.labels, test.labels, num_classes))
 
         def classify(rows: FeatureSet, queries: Tensor) -> Tensor:
-            return self._ranked(rows, queries, num_classes, own.k[:1])[own.k[0]][:, 0]
+            return self._ranked(rows, queries, num_classes, config.k[:1])[config.k[0]][:, 0]
 
-        title = f"kNN, k = {own.k[0]}"
-        metrics += few_label_metrics(train, test, num_classes, own.labels, own.draws, seed, title, classify)
-        return Findings(metrics, predicted=ranked[own.k[0]][:, 0])
+        title = f"kNN, k = {config.k[0]}"
+        metrics += few_label_metrics(train, test, num_classes, config.labels, config.draws, seed, title, classify)
+        return Findings(metrics, predicted=ranked[config.k[0]][:, 0])
 
     def _ranked(self, train: FeatureSet, queries: Tensor, num_classes: int, ks: Sequence[int]) -> dict[int, Tensor]:
-        """See `knn_predict`, with the settings."""
-        own = self.config
+        """Call `knn_predict` with the settings."""
+        config = self.config
         return knn_predict(
             train,
             queries,
             num_classes,
             ks,
-            own.temperature,
-            own.chunk_rows,
-            backend=own.backend,
-            similarity=own.similarity,
-            weights=own.weights,
+            config.temperature,
+            config.chunk_rows,
+            backend=config.backend,
+            similarity=config.similarity,
+            weights=config.weights,
         )
 
 
 def _suffixes(ks: Sequence[int]) -> dict[int, str]:
-    """What the names of the metrics of each k end in, each k once."""
+    """Return the suffix of the metrics of each k, each k once."""
     return {k: "" if k == ks[0] else f"_k{k}" for k in ks}
 
 
@@ -159,7 +162,7 @@ def knn_predict(
     similarity: Similarity = "cosine",
     weights: Weights = "exp",
 ) -> dict[int, Tensor]:
-    """The likeliest classes of each query, best first.
+    """Predict the likeliest classes of each query, best first.
 
     Args:
         train: labelled features; for cosines they are normalised here, as are the queries.
@@ -172,10 +175,14 @@ def knn_predict(
 
     Returns:
         int64 [N, min(5, num_classes)] for each of `ks`; -1 in places that are left when fewer classes got a vote.
+
+    >>> train = FeatureSet(torch.eye(3), torch.arange(3))
+    >>> knn_predict(train, torch.eye(3), num_classes=3, ks=(1,))[1][:, 0]
+    tensor([0, 1, 2])
     """
     ranked: dict[int, list[Tensor]] = {k: [] for k in ks}
-    for found, nearest in nearest_rows(train.features, queries, max(ks), chunk_rows, backend, similarity):
-        shares = _weights(found, weights, temperature)  # [B, k]
+    for similarities, nearest in nearest_rows(train.features, queries, max(ks), chunk_rows, backend, similarity):
+        shares = _weights(similarities, weights, temperature)  # [B, k]
         labels = train.labels[nearest]  # [B, k]
         for k in ranked:
             ranked[k].append(_vote(labels[:, :k], shares[:, :k], num_classes))
@@ -191,7 +198,8 @@ def knn_probabilities(
     temperature: float = 0.07,
     chunk_rows: int = 4096,
 ) -> Tensor:
-    """Share of each class in the vote of the k nearest training rows, float32 [N, num_classes]; see `knn_predict`."""
+    """Return the share of each class in the vote of the k nearest training rows, float32 [N, num_classes]; see
+    `knn_predict`."""
     shares = []
     for cosines, rows in nearest_rows(train.features, queries, k, chunk_rows):
         weights = _weights(cosines, "exp", temperature)
@@ -200,15 +208,17 @@ def knn_probabilities(
     return torch.cat(shares)
 
 
-def _weights(found: Tensor, weights: Weights, temperature: float) -> Tensor:
-    """Of votes of similarities [B, k], best first; the nearest gets 1 where they are exponential: no overflow."""
+def _weights(similarities: Tensor, weights: Weights, temperature: float) -> Tensor:
+    """Return weights of votes from similarities [B, k], best first; exponential weights are 1 for the nearest, which
+    avoids overflow."""
     if weights == "exp":
-        return ((found - found[:, :1]) / temperature).exp()
-    return torch.ones_like(found) if weights == "uniform" else 1 / found.neg().clamp_min(1e-8)
+        return ((similarities - similarities[:, :1]) / temperature).exp()
+    return torch.ones_like(similarities) if weights == "uniform" else 1 / similarities.neg().clamp_min(1e-8)
 
 
 def _vote(labels: Tensor, weights: Tensor, num_classes: int) -> Tensor:
-    """Classes by the sum of their neighbours' weights, int64 [B, min(5, K)]; -1 for those that no neighbour is of."""
+    """Return classes by the sum of their neighbours' weights, int64 [B, min(5, K)]; -1 for classes without a
+    neighbour."""
     scores = weights.new_zeros(len(labels), num_classes).scatter_add_(1, labels, weights)
     has_vote = torch.zeros_like(scores, dtype=torch.bool).scatter_(1, labels, True)
     best, classes = scores.masked_fill(~has_vote, -1.0).topk(min(5, num_classes), dim=1)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled
 from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
@@ -54,7 +55,7 @@ class Linear(Benchmark):
         epochs: Count = 10
         """Passes over the training images: the 12,500 updates of 1,024 images in DINOv2 are as many of ImageNet."""
         min_updates: Place = 1000
-        """Passes are added until there are as many updates; what a few thousand images need."""
+        """Passes are added until there are as many updates, which a few thousand images need."""
         batch_size: Count = 256
         """Images of an update."""
         momentum: Momentum = 0.9
@@ -64,24 +65,27 @@ class Linear(Benchmark):
         learning rate and one weight decay are given."""
 
     @classmethod
+    @override
     def stages(cls, config: Config) -> tuple[str, ...]:
-        """See `Benchmark.stages`."""
         return (FEATURES, *dict.fromkeys(config.stages))
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; a setting cannot be chosen where no class has an image to spare."""
+        """A setting cannot be chosen if no class has an image to hold out."""
         if len(_settings(config)) > 1:
             check_hold_out(images, config.holdout, "linear", "learning_rates")
         return config, []
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`; raw pixels have those of the features alone."""
+        """Raw pixels have the metrics of the features only."""
         return names_of_tops(cls.stages(config), num_classes)
 
+    @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
-        """See `Benchmark.run`; the order of the rows is random."""
+        """The order of the rows is random."""
 
         def classify(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
             probe, tried = self.fit(rows, num_classes, seed, name)
@@ -93,7 +97,8 @@ class Linear(Benchmark):
     def fit(
         self, train: FeatureSet, num_classes: int, seed: int, name: str = "features", owner: str = "linear"
     ) -> tuple[Probes, Lines]:
-        """The classifier of features, with the setting that is best on held-out rows, and what each one gave there.
+        """Return the classifier with the setting that is best on held-out rows, and the accuracy of every setting
+        there.
 
         Args:
             train: labelled features.
@@ -113,12 +118,13 @@ class Linear(Benchmark):
     def _choose(
         self, train: FeatureSet, scaling: Scaling, num_classes: int, seed: int, name: str, owner: str
     ) -> tuple[Setting, Lines]:
-        """The setting that is best on held-out rows, and what each learning rate gave there, a line a decay."""
+        """Return the setting that is best on held-out rows, and the accuracy of each learning rate, a line for each
+        weight decay."""
         settings = _settings(self.config)
         if len(settings) == 1:
             return settings[0], {}
-        kept, held = hold_out(train.labels, num_classes, self.config.holdout, seed)
-        probes = self._train(train, kept, settings, scaling, num_classes, seed)
+        rest, held = hold_out(train.labels, num_classes, self.config.holdout, seed)
+        probes = self._train(train, rest, settings, scaling, num_classes, seed)
         shares, losses = probes.measure(train.features, train.labels, held)
         best = best_of(shares, losses)
         if best is None:
@@ -138,12 +144,12 @@ class Linear(Benchmark):
     def _train(
         self, train: FeatureSet, index: Tensor, settings: list[Setting], scaling: Scaling, num_classes: int, seed: int
     ) -> Probes:
-        """A classifier with each of the settings, of the rows in some places."""
+        """Train a classifier with each of the settings on some of the rows."""
         config = self.config
         length = Length(config.epochs, config.batch_size, config.min_updates, config.momentum)
         return train_probes(train.features, train.labels, index, num_classes, settings, scaling, length, seed)
 
 
 def _settings(config: Linear.Config) -> list[Setting]:
-    """The grid, each setting once."""
+    """Return the settings of the grid, each once."""
     return [Setting(*pair) for pair in dict.fromkeys(product(config.learning_rates, config.weight_decays))]

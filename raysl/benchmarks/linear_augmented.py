@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from typing_extensions import override
+
 from raysl.benchmarks.benchmark import Context, Findings
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, TrainingConfig, training_run
 from raysl.benchmarks.training_runs.trained import findings, metric_names, suffixes, trained
@@ -43,21 +45,22 @@ class LinearAugmented(TrainingBenchmark):
     config: Config
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         return metric_names(num_classes, suffixes(config.stages))
 
     @classmethod
+    @override
     def check(cls, config: Config, checkpoint: "Checkpoint") -> None:
-        """See `Benchmark.check`; the stages have to be there."""
+        """The stages must exist."""
         info = checkpoint.backbone.info(checkpoint.config.backbone)
         if unknown := [head.stage for head in config.stages if head.stage not in info.stages]:
             there = f"its stages: {', '.join(info.stages)}" if info.stages else "it names none"
             backbone = checkpoint.config.backbone.name
             raise ConfigError(f"{config.name}.stages: no stage {unknown[0]!r} in {backbone}; {there}")
 
+    @override
     def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`."""
         config = self.config
         kind = "norm_linear" if config.batch_norm else "linear"
         run = training_run(context, config, freeze=True, classifier=kind, heads=config.stages)

@@ -1,4 +1,4 @@
-"""Multinomial logistic regression on cached features by L-BFGS (DINOv2, arXiv 2304.07193; VISSL's low-shot one)."""
+"""Multinomial logistic regression on cached features by L-BFGS (DINOv2, arXiv 2304.07193; low-shot of VISSL)."""
 
 import logging
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import FEATURES, Benchmark, FeatureSet, Findings, Labelled
 from raysl.benchmarks.classifiers.classification import Lines, check_hold_out, hold_out, measure_stages, names_of_tops
@@ -69,26 +70,29 @@ class Logistic(Benchmark):
         """C of those, since so few images leave none to choose it on: MSN's penalty is 0.0025 (its README)."""
 
     @classmethod
+    @override
     def stages(cls, config: Config) -> tuple[str, ...]:
-        """See `Benchmark.stages`."""
         return (FEATURES, *dict.fromkeys(config.stages))
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; C cannot be chosen where no class has an image to spare."""
+        """C cannot be chosen if no class has an image to hold out."""
         if len(set(config.costs)) > 1:
             check_hold_out(images, config.holdout, "logistic", "costs")
         labels, lines = fitting_labels(config.labels, images)
         return replace(config, labels=labels), lines
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`; raw pixels have those of the features alone."""
+        """Raw pixels have the metrics of the features only."""
         few = [f"top1_{num}_labels" for num in dict.fromkeys(config.labels)]
         return names_of_tops(cls.stages(config), num_classes) + few
 
+    @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
-        """See `Benchmark.run`; which images are held out is random."""
+        """The held-out images are drawn at random."""
 
         def classify(rows: FeatureSet, queries: Tensor, name: str) -> tuple[Tensor, Lines]:
             scaling = Scaling.of(self.config.normalize, rows.features, device_for(rows.features))
@@ -109,13 +113,13 @@ class Logistic(Benchmark):
     def _choose(
         self, train: FeatureSet, scaling: Scaling, num_classes: int, seed: int, name: str
     ) -> tuple[float, Lines]:
-        """The C that is best on held-out rows, and the points [C, percent] of all."""
+        """Return the C that is best on held-out rows, and the points [C, percent] of all."""
         costs = tuple(dict.fromkeys(self.config.costs))
         if len(costs) == 1:
             return costs[0], {}
-        kept, held = hold_out(train.labels, num_classes, self.config.holdout, seed)
-        found = self._fit(train, kept, costs, scaling, num_classes)
-        shares, losses = found.measure(train.features, train.labels, held)
+        rest, held = hold_out(train.labels, num_classes, self.config.holdout, seed)
+        fitted = self._fit(train, rest, costs, scaling, num_classes)
+        shares, losses = fitted.measure(train.features, train.labels, held)
         best = best_of(shares, losses)
         assert best is not None
         log.info("logistic: C=%g of %s, %.2f %% of %d held-out", costs[best], name, 100 * shares[best], len(held))
@@ -125,7 +129,7 @@ class Logistic(Benchmark):
     def _fit(
         self, train: FeatureSet, index: Tensor, costs: tuple[float, ...], scaling: Scaling, num_classes: int
     ) -> Probes:
-        found, is_done = fit_logistic(
+        fitted, is_done = fit_logistic(
             train.features,
             train.labels,
             index,
@@ -136,9 +140,9 @@ class Logistic(Benchmark):
             self.config.max_iter,
         )
         if early := [cost for cost, is_there in zip(costs, is_done.tolist(), strict=True) if not is_there]:
-            told = ", ".join(f"{cost:g}" for cost in early)
-            log.info("logistic: L-BFGS was stopped after %d steps at C=%s", self.config.max_iter, told)
-        return found
+            costs_text = ", ".join(f"{cost:g}" for cost in early)
+            log.info("logistic: L-BFGS was stopped after %d steps at C=%s", self.config.max_iter, costs_text)
+        return fitted
 
 
 def fit_logistic(
@@ -151,7 +155,7 @@ def fit_logistic(
     tolerance: float = 1e-4,
     max_iter: int = 100,
 ) -> tuple[Probes, Tensor]:
-    """Logistic regressions of the same rows, one for each C, all in the same passes over the features.
+    """Fit a logistic regression of the same rows for each C, all in the same passes over the features.
 
     The mean of the cross entropies plus |W|^2 / (2 C N) is minimised, from zero weights. The gradient of a class's
     biases sums to zero over classes, so that of all equally good ones those that sum to zero are found.
@@ -176,9 +180,9 @@ def fit_logistic(
 
     def evaluate(points: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
         loss, grad = _loss_and_gradient(rows, points.view(-1, shape[1]), num_classes)
-        own, free = grad.view(-1, *shape), points.view(-1, *shape)[..., :-1]  # [A, K, D + 1]
-        own[..., :-1] += penalty[which, None, None] * free
-        return loss + 0.5 * penalty[which] * free.flatten(1).double().square().sum(dim=1), own.flatten(1)
+        gradient, free = grad.view(-1, *shape), points.view(-1, *shape)[..., :-1]  # [A, K, D + 1]
+        gradient[..., :-1] += penalty[which, None, None] * free
+        return loss + 0.5 * penalty[which] * free.flatten(1).double().square().sum(dim=1), gradient.flatten(1)
 
     start = torch.zeros(len(costs), shape[0] * shape[1], dtype=dtype, device=device)
     points, is_done = minimise(evaluate, start, tolerance, max_iter)
@@ -187,7 +191,7 @@ def fit_logistic(
 
 
 class _Rows:
-    """Scaled rows and their labels, a chunk at a time, as often as they are asked for; kept where they are few.
+    """Scaled rows and labels in chunks, for repeated passes; kept in memory if they fit.
 
     Args:
         features: [N, D].
@@ -217,16 +221,17 @@ class _Rows:
 
 
 def _loss_and_gradient(rows: _Rows, weight: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Mean cross entropy float64 [A] of classifiers [A K, D + 1] over rows, and its gradient of their shape."""
+    """Return the mean cross entropy float64 [A] of classifiers [A K, D + 1] over rows, and its gradient of their
+    shape."""
     loss = torch.zeros(len(weight) // num_classes, dtype=torch.float64, device=weight.device)
     grad = torch.zeros_like(weight)
     for x, target in rows:
         logits = torch.addmm(weight[:, -1:], weight[:, :-1], x.T).view(-1, num_classes, len(x))  # [A, K, B]
-        places = torch.arange(len(x), device=x.device)
-        named = logits[:, target, places]  # [A, B]
+        columns = torch.arange(len(x), device=x.device)
+        named = logits[:, target, columns]  # [A, B]
         error, norm = softmax(logits)
         loss += (norm - named).double().sum(dim=1)
-        error[:, target, places] -= 1
+        error[:, target, columns] -= 1
         flat = error.flatten(0, 1)  # [A K, B]
         grad[:, :-1].addmm_(flat, x)
         grad[:, -1] += flat.sum(dim=1)

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Labelled, Metric
 from raysl.benchmarks.metric import mean_of
@@ -59,19 +60,20 @@ class LowShot(Benchmark):
             )
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; a class with fewer images than shots leaves no draw of them."""
+        """A class needs as many images as shots."""
         shots, lines = fitting_shots(config.shots, images)
         return replace(config, shots=shots), lines
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         return list(dict.fromkeys(f"{shots}_shot" for shots in config.shots))
 
     @torch.no_grad()
+    @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> list[Metric]:
-        """See `Benchmark.run`."""
         train.check("train", num_classes)
         test.check("test", num_classes)
         picks = draw_shots(train.labels, num_classes, max(self.config.shots), self.config.draws, seed)
@@ -83,13 +85,14 @@ class LowShot(Benchmark):
                 hits_of_draws, hits_of_images = self._hits(train.features, test, mean, part)
                 by_draw.append(hits_of_draws)
                 by_image += hits_of_images
-            found = mean_of(f"{shots}_shot", by_image / len(picks), title=f"Low-shot, {shots} per class", seed=seed)
+            metric = mean_of(f"{shots}_shot", by_image / len(picks), title=f"Low-shot, {shots} per class", seed=seed)
             accuracy = 100 * torch.cat(by_draw).double() / len(test.labels)  # [draws]
-            metrics.append(replace(found, deviation=accuracy.std(correction=0).item()))
+            metrics.append(replace(metric, deviation=accuracy.std(correction=0).item()))
         return metrics
 
     def _hits(self, keys: Tensor, test: FeatureSet, mean: Tensor, picks: Tensor) -> tuple[Tensor, Tensor]:
-        """Test rows that each draw [draws, K, shots] of the keys gets right, and draws that get each row right.
+        """Count the test rows that each draw [draws, K, shots] of the keys gets right, and the draws that get each row
+        right.
 
         Both are int64: [draws], [N].
         """
@@ -113,12 +116,13 @@ class LowShot(Benchmark):
 def fitting_shots(
     shots: tuple[int, ...], images: Labelled, setting: str = "shots"
 ) -> tuple[tuple[int, ...], list[str]]:
-    """The numbers of shots that every class has images for, and a line on the others; see `Benchmark.fit_to`.
+    """Return the numbers of shots that every class has enough images for, and a line on the others; see
+    `Benchmark.fit_to`.
 
     Args:
         shots: the numbers.
-        images: what is known of them.
-        setting: what they are called.
+        images: facts on them.
+        setting: its name.
 
     Raises:
         ConfigError: if a class has too few images for any.
@@ -142,7 +146,7 @@ def fitting_shots(
 
 
 def draw_shots(labels: Tensor, num_classes: int, shots: int, draws: int, seed: int) -> Tensor:
-    """Rows of `shots` random images of each class, int64 [draws, K, shots].
+    """Draw `shots` rows of each class at random, int64 [draws, K, shots].
 
     Draw number d depends on (seed, d) alone, and its first images are the same for any number of shots.
 
@@ -156,25 +160,25 @@ def draw_shots(labels: Tensor, num_classes: int, shots: int, draws: int, seed: i
             f"class {short[0]} has {counts[short[0]]} training images, {shots} shots need {shots} "
             f"({short.size} of {num_classes} classes are short); take fewer shots or more images"
         )
-    places = (np.cumsum(counts) - counts)[:, None] + np.arange(shots)  # [K, shots], in rows sorted by class
-    picks = np.stack([np.lexsort((_keys(len(classes), seed, draw), classes))[places] for draw in range(draws)])
+    positions = (np.cumsum(counts) - counts)[:, None] + np.arange(shots)  # [K, shots], in rows sorted by class
+    picks = np.stack([np.lexsort((_keys(len(classes), seed, draw), classes))[positions] for draw in range(draws)])
     return torch.from_numpy(picks).to(labels.device)
 
 
 def _keys(num: int, seed: int, draw: int) -> NDArray[np.uint64]:
-    """Random words from the counter-based generator alone, whose stream no numpy release changes."""
+    """Return random words of the counter-based generator, whose stream does not change with numpy's release."""
     words = np.random.Philox(key=np.array([seed, draw], dtype=np.uint64)).random_raw(num)
     return np.asarray(words, dtype=np.uint64)
 
 
 def _parts(picks: Tensor, width: int) -> Iterator[Tensor]:
-    """The draws in parts that fit in memory."""
+    """Yield the draws in parts that fit in memory."""
     _, num_classes, shots = picks.shape
     yield from torch.split(picks, max(1, MEMORY // (num_classes * (shots * width + CHUNK_ROWS))))
 
 
 def _mean(features: Tensor) -> Tensor:
-    """Of all rows, which may be more than memory holds, float32 [D]."""
+    """Average all rows, which may exceed memory, float32 [D]."""
     total = torch.zeros(features.shape[1], dtype=torch.float64, device=features.device)
     for chunk in torch.split(features, CHUNK_ROWS):
         total += chunk.sum(dim=0, dtype=torch.float64)

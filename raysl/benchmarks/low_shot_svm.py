@@ -1,4 +1,4 @@
-"""Linear support vector machines from a few images a class (Goyal et al. 2019, arXiv 1905.01235, section 5.1)."""
+"""Linear support vector machines on a few images a class (Goyal et al. 2019, arXiv 1905.01235, section 5.1)."""
 
 import logging
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from raysl.benchmarks.average_precision import Kind, Labels, Numbers, average_precisions, mean_average_precision
 from raysl.benchmarks.benchmark import Benchmark, FeatureSet, Findings, Labelled, Metric, Needs
@@ -28,11 +29,11 @@ from raysl.hashing import Int64s, hash_words, permutation
 
 log = logging.getLogger("raysl")
 
-_POSITIVES, _NEGATIVES = 103, 104  # what a key is for
+_POSITIVES, _NEGATIVES = 103, 104  # part of random keys
 
 
 class LowShotSVM(Benchmark):
-    """Mean average precision of linear support vector machines of a few images a class, over several draws of them.
+    """Mean average precision of linear support vector machines on a few images a class, over several draws of them.
 
     Where images have several labels, each class is learned from k that have it and 19 k that do not; where they have
     one, from k images of each class, of which those of the others are the negatives. Every cost is measured on all test
@@ -54,7 +55,7 @@ class LowShotSVM(Benchmark):
         interpolation: Interpolation = "bilinear"
         """How images that are measured are resized; VISSL has bilinear."""
         rivals: tuple[Rival, ...] = ("untrained",)
-        """What is measured beside the pre-trained backbone. Raw pixels, 3,072 values an image, take longer than all
+        """Rivals of the pre-trained backbone. Raw pixels, 3,072 values an image, take longer than all
         else."""
         shots: Annotated[tuple[Count, ...], NotEmpty()] = (1, 2, 4, 8, 16, 32, 64, 96)
         """Images that have a class; several values are all measured, each once, on nested draws."""
@@ -74,23 +75,25 @@ class LowShotSVM(Benchmark):
         """Steps of liblinear at most."""
 
     @classmethod
+    @override
     def needs(cls, config: Config) -> Needs:
-        """See `Benchmark.needs`."""
         return Needs(labels="any")
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; a class with fewer images than shots leaves no draw of them."""
+        """A class needs as many images as shots."""
         shots, lines = fitting_shots(config.shots, images)
         return replace(config, shots=shots), lines
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         return [f"{shots}_shot{end}" for shots in dict.fromkeys(config.shots) for end in ("", "_min", "_max")]
 
+    @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
-        """See `Benchmark.run`; the draws are a function of the seed and the order of the training rows."""
+        """The draws are a function of the seed and the order of the training rows."""
         labels = one_against_rest(train, "train", num_classes)
         test_labels = one_against_rest(test, "test", num_classes)
         if not (test_labels == 1).any():
@@ -110,13 +113,13 @@ class LowShotSVM(Benchmark):
             seed,
         )
         jobs = [(sample, column) for sample in range(self.config.samples) for column in range(num_classes)]
-        found = np.stack(run_jobs(_measure_class, shared, jobs))  # [S * K, shots, costs]
-        areas = found.reshape(self.config.samples, num_classes, len(shots), len(costs))
+        precisions = np.stack(run_jobs(_measure_class, shared, jobs))  # [S * K, shots, costs]
+        areas = precisions.reshape(self.config.samples, num_classes, len(shots), len(costs))
         maps = 100 * np.apply_along_axis(mean_average_precision, 1, areas)  # [S, shots, costs]
         return _findings(maps, shots, costs)
 
     def _check(self, labels: Labels, shots: tuple[int, ...]) -> None:
-        """Refuse classes with fewer images than shots, or with nothing but them.
+        """Refuse classes with fewer images than shots, and classes that all images have.
 
         Raises:
             ConfigError: with the class and the number.
@@ -134,7 +137,7 @@ class LowShotSVM(Benchmark):
 
 @dataclass(frozen=True)
 class _Shared:
-    """What the jobs of all draws and classes read.
+    """Inputs of the jobs of all draws and classes.
 
     Args:
         train, test: all rows.
@@ -151,12 +154,12 @@ class _Shared:
 
 
 def _measure_class(shared: _Shared, sample: int, column: int) -> Numbers:
-    """Average precision of a class by one draw, [shots, costs]."""
+    """Measure the average precision of a class with one draw, [shots, costs]."""
     config, machines = shared.config, []
     shots, costs = dict.fromkeys(config.shots), dict.fromkeys(config.costs)
     for num in shots:
-        places, is_positive = _drawn(shared, sample, column, num)
-        rows: Floats = shared.train.features[places]
+        index, is_positive = _drawn(shared, sample, column, num)
+        rows: Floats = shared.train.features[index]
         machines += [shared.machine.fit(rows, is_positive, cost)[0] for cost in costs]
     scores = decisions(np.stack(machines), shared.test.features)  # [N, shots * costs]
     labels = np.repeat(shared.test.labels[:, column, None], scores.shape[1], axis=1)
@@ -164,27 +167,27 @@ def _measure_class(shared: _Shared, sample: int, column: int) -> Numbers:
 
 
 def _drawn(shared: _Shared, sample: int, column: int, num: int) -> tuple[Int64s, NDArray[np.bool_]]:
-    """Places of the images that a class is learned from, and which of them have it; those of fewer shots come first."""
+    """Return the training rows of a class, and which of them have it; the rows of fewer shots come first."""
     if shared.picks is not None:
         drawn = shared.picks[sample, :, :num]  # [K, shots]
         is_own = np.arange(len(drawn)) == column
         return drawn.flatten(), np.repeat(is_own, drawn.shape[1])
     labels, keys = shared.train.labels[:, column], (shared.seed, sample, column)
-    own = _some(np.flatnonzero(labels == 1), num, hash_words(_POSITIVES, *keys))
-    others = _some(np.flatnonzero(labels == 0), num * shared.config.negatives, hash_words(_NEGATIVES, *keys))
-    return np.concatenate([own, others]), np.arange(len(own) + len(others)) < len(own)
+    positives = _some(np.flatnonzero(labels == 1), num, hash_words(_POSITIVES, *keys))
+    negatives = _some(np.flatnonzero(labels == 0), num * shared.config.negatives, hash_words(_NEGATIVES, *keys))
+    return np.concatenate([positives, negatives]), np.arange(len(positives) + len(negatives)) < len(positives)
 
 
-def _some(places: Int64s, num: int, key: int) -> Int64s:
-    """The first of the places in a random order."""
-    return places[permutation(len(places), key)[:num]]
+def _some(index: Int64s, num: int, key: int) -> Int64s:
+    """Take the first numbers in a random order."""
+    return index[permutation(len(index), key)[:num]]
 
 
 def _findings(maps: Numbers, shots: tuple[int, ...], costs: tuple[float, ...]) -> Findings:
-    """Numbers of [samples, shots, costs] in percent, each number of shots with the cost of the best mean."""
+    """Make metrics of [samples, shots, costs] in percent, for each number of shots with the cost of the best mean."""
     best = maps.mean(axis=0).argmax(axis=1)  # [shots]
     of_best = np.take_along_axis(maps, best[None, :, None], axis=2)[:, :, 0]  # [samples, shots]
-    log.info("low_shot_svm: the costs of %s shots are %s", list(shots), [costs[place] for place in best])
+    log.info("low_shot_svm: the costs of %s shots are %s", list(shots), [costs[number] for number in best])
     metrics: list[Metric] = []
     ends: dict[str, Callable[[Numbers], Any]] = {"": np.mean, "_min": np.min, "_max": np.max}
     lines: dict[str, list[list[float]]] = {"mean": [], "worst draw": [], "best draw": []}

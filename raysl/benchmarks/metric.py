@@ -1,4 +1,4 @@
-"""What a benchmark finds: numbers, with all that a table or a page needs to show them, and what they were made of."""
+"""Metrics of benchmarks, with everything that a table or a page shows of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,17 +23,20 @@ class Metric:
     """One number of a benchmark.
 
     Args:
-        name: what programs call it, such as `5_shot`; in the results of a run it is `<benchmark>/<name>`.
+        name: for programs, such as `5_shot`; in the results of a run it is `<benchmark>/<name>`.
         value: in `unit`.
         deviation: standard deviation of `value` over repeated draws, where there are any.
         unit: such as `%` or `s`; may be empty.
-        title: what people call it, such as `Low-shot, 5 per class`; default: made of both names.
+        title: for people, such as `Low-shot, 5 per class`; default: made of both names.
         is_headline: whether it is among the numbers that open the page; others follow as far as there is room.
         is_lower_better: whether a smaller value is the better one.
         interval: bounds that hold the value of other such images in 95 of 100 cases, see `mean_of`.
-        note: what a reader should know about the number, such as how many images can never be right.
-        per_image: float [N], what each test image or query got, in the unit of `value`, which is their mean. Where two
+        note: a caveat for readers, such as how many images can never be right.
+        per_image: float [N], of each test image or query, in the unit of `value`, which is their mean. Where two
             networks have it, their difference is measured image by image, see `interval_of_difference`.
+
+    >>> Metric("top1", 62.5).name
+    'top1'
     """
 
     name: str
@@ -50,16 +53,16 @@ class Metric:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a benchmark gives.
+    """All results of a benchmark.
 
     Args:
         metrics: the numbers, each name once.
-        scores: float [N, K], what each class got on each test image, the largest of which is predicted; shares that
+        scores: float [N, K] of each class on each test image, the largest of which is predicted; shares that
             add up to 1 where `are_probabilities`. The page draws confusion and reliability from them, and the
             predictions are kept as a Parquet file.
         are_probabilities: see `scores`.
         predicted: int64 [N], in place of `scores` where only the best class is known; -1 for none.
-        figures: what else the page draws, in the types of JSON, by the names that `raysl.report` knows:
+        figures: data of further charts, in the types of JSON, by the names that `raysl.report` knows:
             `curves`: {title: {"x": name, "y": name, "lines": {name: [[x, y], ...]}}};
             `retrieved`: {"queries": [index, ...], "found": [[index, ...], ...], "right": [[bool, ...], ...]}, places in
             the test and in the searched split; `per_class`: {title: {class name: number}}.
@@ -72,29 +75,32 @@ class Findings:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
-def metrics_of(found: "Findings | Sequence[Metric]") -> Sequence[Metric]:
-    """The numbers alone."""
-    return found.metrics if isinstance(found, Findings) else found
+def metrics_of(measured: "Findings | Sequence[Metric]") -> Sequence[Metric]:
+    """Return the metrics."""
+    return measured.metrics if isinstance(measured, Findings) else measured
 
 
 def by_name(metrics: Sequence[Metric]) -> dict[str, Metric]:
-    """The metrics that a benchmark gave, by their names.
+    """Return metrics by their names.
 
     Raises:
         ValueError: if they are something else, or two of one name.
+
+    >>> list(by_name([Metric("top1", 62.5), Metric("top5", 90.0)]))
+    ['top1', 'top5']
     """
     if not isinstance(metrics, Sequence) or not all(isinstance(metric, Metric) for metric in metrics):
         raise ValueError(f"run() gave {metrics!r}; return a list of Metric (raysl.benchmarks.benchmark)")
-    found = {metric.name: metric for metric in metrics}
-    if len(found) < len(metrics):
+    named = {metric.name: metric for metric in metrics}
+    if len(named) < len(metrics):
         names = [metric.name for metric in metrics]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"run() gave the metric {twice!r} more than once; give each a name of its own")
-    return found
+    return named
 
 
 def wilson(num_right: int, num: int) -> Interval:
-    """Wilson's score interval of a share, at 95 %, in [0, 1].
+    """Return Wilson's 95 % score interval of a share, in [0, 1].
 
     Wilson 1927, Probable inference, the law of succession, and statistical inference; recommended by Brown, Cai and
     DasGupta 2001. It has a width at 0 and 1 too, where a bootstrap draws the same value again and again.
@@ -114,7 +120,7 @@ def wilson(num_right: int, num: int) -> Interval:
 
 
 def bootstrap(values: Tensor, seed: int = 0) -> Interval | None:
-    """The 2.5th and 97.5th percentile of the mean of values, over 1,000 samples of them with replacement.
+    """Return the 2.5th and 97.5th percentile of the mean over 1,000 samples of the values with replacement.
 
     Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3. The values are those of the test images,
     or of the queries: what is stated is how far the mean would move on other such images, not with another training.
@@ -125,22 +131,26 @@ def bootstrap(values: Tensor, seed: int = 0) -> Interval | None:
 
     Returns:
         The bounds; None of fewer than two values, of values that are all the same, or where one is not finite.
+
+    >>> low, high = bootstrap(torch.arange(100.0))
+    >>> low < 49.5 < high
+    True
     """
-    own = values.detach().cpu().double().numpy()
-    if len(own) < 2 or not np.isfinite(own).all():
+    sample = values.detach().cpu().double().numpy()
+    if len(sample) < 2 or not np.isfinite(sample).all():
         return None
     random = np.random.default_rng(seed)
-    found, counts = np.unique(own, return_counts=True)
-    if len(found) <= 64:  # few values: how often each is drawn is multinomial, whatever the number of rows
-        means = random.multinomial(len(own), counts / len(own), RESAMPLES) @ found / len(own)
+    distinct, counts = np.unique(sample, return_counts=True)
+    if len(distinct) <= 64:  # few values: how often each is drawn is multinomial, whatever the number of rows
+        means = random.multinomial(len(sample), counts / len(sample), RESAMPLES) @ distinct / len(sample)
     else:
-        means = np.array([own[random.integers(0, len(own), len(own))].mean() for _ in range(RESAMPLES)])
-    return percentiles(means) if len(found) > 1 else None
+        means = np.array([sample[random.integers(0, len(sample), len(sample))].mean() for _ in range(RESAMPLES)])
+    return percentiles(means) if len(distinct) > 1 else None
 
 
 def percentiles(samples: NDArray[np.float64]) -> Interval | None:
-    """The 2.5th and 97.5th percentile of what bootstrap samples gave; None where they are the same, which says nothing
-    about other images."""
+    """Return the 2.5th and 97.5th percentile of bootstrap samples; None if they are equal, which says nothing about
+    other images."""
     low, high = np.percentile(samples, (2.5, 97.5))
     return (float(low), float(high)) if low < high else None
 
@@ -148,7 +158,7 @@ def percentiles(samples: NDArray[np.float64]) -> Interval | None:
 def mean_of(
     name: str, values: Tensor, *, unit: str = "%", title: str = "", is_headline: bool = True, seed: int = 0
 ) -> Metric:
-    """The mean of what each test image, or each query, got, with its interval.
+    """Return the mean over test images or queries, with its interval.
 
     A share of images that are right or wrong has Wilson's interval, any other mean that of a bootstrap.
 
@@ -156,20 +166,23 @@ def mean_of(
         name, unit, title, is_headline: of the metric.
         values: [N], bool or number; in percent they are shares in [0, 1], else in the unit.
         seed: of the bootstrap.
+
+    >>> mean_of("top1", torch.tensor([1.0, 0.0, 1.0, 1.0])).value
+    75.0
     """
-    own = values.detach().cpu().double() * (100 if unit == "%" else 1)
-    value = own.mean().item() if len(own) else math.nan
+    per_image = values.detach().cpu().double() * (100 if unit == "%" else 1)
+    value = per_image.mean().item() if len(per_image) else math.nan
     interval: Interval | None
-    if unit == "%" and len(own) and _are_hits(own):
-        low, high = wilson(int(own.count_nonzero()), len(own))
+    if unit == "%" and len(per_image) and _are_hits(per_image):
+        low, high = wilson(int(per_image.count_nonzero()), len(per_image))
         interval = (100 * low, 100 * high)
     else:
-        interval = bootstrap(own, seed)
-    return Metric(name, value, unit=unit, title=title, is_headline=is_headline, interval=interval, per_image=own)
+        interval = bootstrap(per_image, seed)
+    return Metric(name, value, unit=unit, title=title, is_headline=is_headline, interval=interval, per_image=per_image)
 
 
-def interval_of_difference(one: Metric, other: Metric) -> Interval | None:
-    """The 95 % interval of one network's number minus that of another, measured on the same images.
+def interval_of_difference(first: Metric, second: Metric) -> Interval | None:
+    """Return the 95 % interval of the first metric minus the second, of two networks on the same images.
 
     Newcombe 1998, Improved confidence intervals for the difference between binomial proportions based on paired data,
     method 10: the distances of both numbers to the ends of their own intervals, added as squares less what the
@@ -181,39 +194,42 @@ def interval_of_difference(one: Metric, other: Metric) -> Interval | None:
 
     Returns:
         The bounds; None where neither is known of both.
+
+    >>> interval_of_difference(Metric("top1", 60.0, interval=(57.0, 63.0)), Metric("top1", 50.0, interval=(46.0, 54.0)))
+    (5.0, 15.0)
     """
-    change = one.value - other.value
-    if one.interval is not None and other.interval is not None:
-        below, above = one.value - one.interval[0], one.interval[1] - one.value
-        other_below, other_above = other.value - other.interval[0], other.interval[1] - other.value
-        shared = _correlation(one, other)
+    change = first.value - second.value
+    if first.interval is not None and second.interval is not None:
+        below, above = first.value - first.interval[0], first.interval[1] - first.value
+        other_below, other_above = second.value - second.interval[0], second.interval[1] - second.value
+        shared = _correlation(first, second)
         low = below**2 + other_above**2 - 2 * shared * below * other_above
         high = above**2 + other_below**2 - 2 * shared * above * other_below
-    elif one.deviation is not None and other.deviation is not None:
-        low = high = QUANTILE**2 * (one.deviation**2 + other.deviation**2)
+    elif first.deviation is not None and second.deviation is not None:
+        low = high = QUANTILE**2 * (first.deviation**2 + second.deviation**2)
     else:
         return None
-    found = change - math.sqrt(max(low, 0.0)), change + math.sqrt(max(high, 0.0))
-    return found if math.isfinite(sum(found)) else None
+    interval = change - math.sqrt(max(low, 0.0)), change + math.sqrt(max(high, 0.0))
+    return interval if math.isfinite(sum(interval)) else None
 
 
 def _are_hits(values: Tensor) -> bool:
-    """Whether images got all or nothing, in percent."""
+    """Return whether all values are 0 or 100."""
     return bool(((values == 0) | (values == 100)).all())
 
 
-def _correlation(one: Metric, other: Metric) -> float:
-    """Of what two networks got on each image, in [-1, 1]; 0 where it is not known or one of them got the same on all.
+def _correlation(first: Metric, second: Metric) -> float:
+    """Return the correlation of two metrics over images, in [-1, 1]; 0 if it is unknown or one of them is constant.
 
     That of hits has Newcombe's correction for continuity.
     """
-    if one.per_image is None or other.per_image is None or len(one.per_image) != len(other.per_image):
+    if first.per_image is None or second.per_image is None or len(first.per_image) != len(second.per_image):
         return 0.0
-    pair = torch.stack([one.per_image, other.per_image])  # [2, N]
+    pair = torch.stack([first.per_image, second.per_image])  # [2, N]
     deviations = pair.std(dim=1, correction=0)
     if not (deviations > 0).all():
         return 0.0
     shared = (pair - pair.mean(dim=1, keepdim=True)).prod(dim=0).mean().item()
-    if shared > 0 and one.unit == other.unit == "%" and _are_hits(pair):
+    if shared > 0 and first.unit == second.unit == "%" and _are_hits(pair):
         shared = max(shared - 100**2 / (2 * pair.shape[1]), 0.0)
     return float(min(max(shared / deviations.prod().item(), -1.0), 1.0))

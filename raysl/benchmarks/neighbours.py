@@ -1,4 +1,4 @@
-"""The nearest rows: exact, in chunks, by torch or faiss."""
+"""Exact nearest neighbours in chunks, by torch or faiss."""
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ def nearest_rows(
     backend: Backend = "torch",
     similarity: Similarity = "cosine",
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Similarities and places of the k keys that are nearest to queries, nearest first, for some of these at a time.
+    """Yield similarities and numbers of the k nearest keys of the queries, nearest first, for some queries at a time.
 
     Neither keys nor queries are copied whole, so memory is that of a chunk whatever their number.
 
@@ -36,7 +36,7 @@ def nearest_rows(
         k: neighbours; all keys where there are fewer.
         chunk_rows: queries that torch compares at once, with `KEYS_A_QUERY` times as many keys; faiss, which holds no
             table of both, compares as many queries as keys.
-        backend: what searches. faiss is faster on CPUs and is what `auto` takes there, where it is installed. Rows that
+        backend: torch, faiss or auto, which takes faiss on CPUs, where it is faster, if it is installed. Rows that
             are equally near may come in another order.
         similarity: the cosine; the dot product; or minus the Euclidean distance.
 
@@ -45,22 +45,22 @@ def nearest_rows(
     """
     is_faiss = backend == "faiss" or (backend == "auto" and not keys.is_cuda and find_spec("faiss") is not None)
     search = _by_faiss(similarity) if is_faiss else _by_torch(similarity)
-    own = _unit if similarity == "cosine" else _floats
+    prepare = _unit if similarity == "cosine" else _floats
     at_once = KEYS_A_QUERY * chunk_rows if is_faiss else chunk_rows
     for chunk in torch.split(queries, at_once):
-        yield _nearest(own(chunk), keys, k, KEYS_A_QUERY * chunk_rows, search, own)
+        yield _nearest(prepare(chunk), keys, k, KEYS_A_QUERY * chunk_rows, search, prepare)
 
 
 def _nearest(
-    queries: Tensor, keys: Tensor, k: int, chunk_rows: int, search: Search, own: Callable[[Tensor], Tensor]
+    queries: Tensor, keys: Tensor, k: int, chunk_rows: int, search: Search, prepare: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Of some queries, the best of all chunks of keys."""
+    """Return the best keys of all chunks for some queries."""
     best = queries.new_empty(len(queries), 0)
     rows = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
     for first in range(0, len(keys), chunk_rows):
-        chunk = own(keys[first : first + chunk_rows])
-        found, places = search(queries, chunk, min(k, len(chunk)))
-        best, rows = torch.cat([best, found], dim=1), torch.cat([rows, places + first], dim=1)
+        chunk = prepare(keys[first : first + chunk_rows])
+        values, index = search(queries, chunk, min(k, len(chunk)))
+        best, rows = torch.cat([best, values], dim=1), torch.cat([rows, index + first], dim=1)
         if best.shape[1] > k:
             best, order = best.topk(k, dim=1)
             rows = rows.gather(1, order)
@@ -77,8 +77,8 @@ def _floats(rows: Tensor) -> Tensor:
 
 def _by_torch(similarity: Similarity) -> Search:
     def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        found = torch.cdist(queries, keys).neg() if similarity == "euclidean" else queries @ keys.T  # [B, N]
-        best = found.topk(k, dim=1)
+        similarities = torch.cdist(queries, keys).neg() if similarity == "euclidean" else queries @ keys.T  # [B, N]
+        best = similarities.topk(k, dim=1)
         return best.values, best.indices
 
     return search
@@ -91,8 +91,8 @@ def _by_faiss(similarity: Similarity) -> Search:
 
     def search(queries: Tensor, keys: Tensor, k: int) -> tuple[Tensor, Tensor]:
         faiss.omp_set_num_threads(torch.get_num_threads())  # it has an OpenMP of its own
-        found, places = faiss.knn(queries.cpu().numpy(), keys.cpu().numpy(), k, metric=metric)
-        best = torch.from_numpy(found)
-        return (best.clamp_min(0).sqrt().neg() if similarity == "euclidean" else best), torch.from_numpy(places)
+        values, index = faiss.knn(queries.cpu().numpy(), keys.cpu().numpy(), k, metric=metric)
+        best = torch.from_numpy(values)
+        return (best.clamp_min(0).sqrt().neg() if similarity == "euclidean" else best), torch.from_numpy(index)
 
     return search

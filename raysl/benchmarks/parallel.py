@@ -1,4 +1,4 @@
-"""Independent pieces of a benchmark, side by side on the cluster."""
+"""Independent jobs of a benchmark, side by side on the cluster."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ WORTH_S = 30.0
 
 
 def run_jobs(function: Callable[..., Result], shared: Any, jobs: Sequence[tuple[Any, ...]]) -> list[Result]:
-    """What `function(shared, *job)` gives for each of the jobs, in their order.
+    """Return `function(shared, *job)` for each job, in order.
 
     The first runs here. Where Ray runs, and as many more of its length would take long, each of the others is a task of
     one CPU, and what they share is put into the object store once, from where arrays are read without a copy and must
@@ -22,14 +22,14 @@ def run_jobs(function: Callable[..., Result], shared: Any, jobs: Sequence[tuple[
 
     Args:
         function: of the top level of a module.
-        shared: what all of them read.
-        jobs: what each of them is given beside it; those that take longest first.
+        shared: input of all of them.
+        jobs: further arguments of each; those that take longest first.
     """
     began = time.process_time()
-    found = [function(shared, *job) for job in jobs[:1]]
+    results = [function(shared, *job) for job in jobs[:1]]
     rest, seconds = jobs[1:], time.process_time() - began
     ray = sys.modules.get("ray")  # which a process that has not loaded it does not use
     if ray is None or not ray.is_initialized() or len(rest) < 2 or seconds * len(rest) < WORTH_S:
-        return [*found, *(function(shared, *job) for job in rest)]
+        return [*results, *(function(shared, *job) for job in rest)]
     reference, task = ray.put(shared), ray.remote(num_cpus=1, scheduling_strategy=ANYWHERE)(function)
-    return [*found, *ray.get([task.remote(reference, *job) for job in rest])]
+    return [*results, *ray.get([task.remote(reference, *job) for job in rest])]

@@ -1,4 +1,4 @@
-"""Image retrieval: of the same class among labelled images, or of the same object in the datasets made for it."""
+"""Image retrieval: images of the same class among labelled images, or of the same object in datasets for that."""
 
 import logging
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings, Labelled, Metric, Needs
 from raysl.benchmarks.class_retrieval import pictured, precision_at, recall_at, search_classes
@@ -22,7 +23,7 @@ log = logging.getLogger("raysl")
 NUM_PICTURED = 8
 """Queries that the page shows."""
 MOST_FOUND = 10
-"""Images that it shows of what each found."""
+"""Results that are shown for each query."""
 HEADLINES = ("map", "map_medium", "map_hard", "map_strong")
 
 Scale = Annotated[float, Within(0.01, 16)]
@@ -59,9 +60,9 @@ class Retrieval(Benchmark):
 
         name: str = "retrieval"
         k: Annotated[tuple[Count, ...], NotEmpty()] = (1, 5, 10)
-        """Places in the list of what was found at which precision and recall are measured."""
+        """Ranks at which precision and recall are measured."""
         queries: Count | None = None
-        """Test images that are queries, an even share, where there is no dataset. Default: all."""
+        """Test images that are queries, an even share, without a dataset. Default: all."""
         dataset: Dataset | None = None
         """Images made for instance retrieval. Default: the labelled images of the run."""
         path: Location | None = None
@@ -103,15 +104,17 @@ class Retrieval(Benchmark):
         not."""
 
     @classmethod
+    @override
     def needs(cls, config: Config) -> Needs:
-        """See `Benchmark.needs`; one label an image or several, and none where there is a dataset."""
+        """Each image needs one label or several; none with a dataset."""
         if config.dataset is not None:
             return Needs(labels="none", test=False, own_images=True)
         return Needs(labels="any")
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; a list is no longer than there are training images, and a dataset is whole."""
+        """A list has at most as many results as training images, and a dataset must be complete."""
         if config.dataset is not None:
             _search(config).check()
             return config, []
@@ -125,8 +128,8 @@ class Retrieval(Benchmark):
         return replace(config, k=fitting), [f"{why}k={list(fitting)} is measured"]
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         ks = tuple(dict.fromkeys(config.k))
         if config.dataset is None:
             return ["map", *(f"{name}_at_{k}" for k in ks for name in ("precision", "recall"))]
@@ -134,45 +137,46 @@ class Retrieval(Benchmark):
         kinds = ("map", *(f"precision_at_{k}" for k in at))
         return [_named(kind, task) for task in _search(config).names() for kind in kinds]
 
+    @override
     def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`."""
         if self.config.dataset is None:
             assert context.train is not None
             assert context.test is not None
             return self.run(context.train, context.test, context.num_classes, context.seed)
         at = tuple(dict.fromkeys(self.config.k)) if self.config.dataset in REVISITED else ()
         metrics = []
-        for task, found in _search(self.config).run(context, at).items():
+        for task, scored in _search(self.config).run(context, at).items():
             title = f"{self.config.dataset}{f', {task}' if task else ''}"
             name = _named("map", task)
             shown = f"Retrieval, {title}, mean average precision"
-            metrics.append(mean_of(name, found.average_precision, title=shown, is_headline=name in HEADLINES))
-            for k, values in found.precision.items():
+            metrics.append(mean_of(name, scored.average_precision, title=shown, is_headline=name in HEADLINES))
+            for k, values in scored.precision.items():
                 metrics.append(_of_query(_named(f"precision_at_{k}", task), values, f"{title}, precision at {k}"))
         return Findings(metrics)
 
+    @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
-        """See `Benchmark.run`; nothing is random here."""
+        """Nothing is random here."""
         for name, images in (("train", train), ("test", test)):
             if images.labels.ndim == 1:
                 images.check(name, num_classes)
             images.check_finite(name)
         num = min(self.config.queries or len(test.labels), len(test.labels))
         rows = torch.arange(num) * len(test.labels) // num
-        found = search_classes(train, test, rows, max(MOST_FOUND, *self.config.k))
-        if not len(found.queries):
+        results = search_classes(train, test, rows, max(MOST_FOUND, *self.config.k))
+        if not len(results.queries):
             raise ValueError(
                 f"none of {num:,} test images shares a class with a training image; give training images of the classes"
             )
-        if len(found.queries) < num:
-            log.warning("retrieval: %d of %d queries have nothing to find, left out", num - len(found.queries), num)
-        metrics = [mean_of("map", found.average_precision, title="Retrieval, mean average precision")]
+        if len(results.queries) < num:
+            log.warning("retrieval: %d of %d queries have nothing to find, left out", num - len(results.queries), num)
+        metrics = [mean_of("map", results.average_precision, title="Retrieval, mean average precision")]
         for k in dict.fromkeys(self.config.k):
             metrics += [
-                _of_query(f"precision_at_{k}", precision_at(found, k), f"precision at {k}"),
-                _of_query(f"recall_at_{k}", recall_at(found, k), f"a right one among {k}"),
+                _of_query(f"precision_at_{k}", precision_at(results, k), f"precision at {k}"),
+                _of_query(f"recall_at_{k}", recall_at(results, k), f"a right one among {k}"),
             ]
-        return Findings(metrics, figures={"retrieved": pictured(found, NUM_PICTURED, MOST_FOUND)})
+        return Findings(metrics, figures={"retrieved": pictured(results, NUM_PICTURED, MOST_FOUND)})
 
 
 def _of_query(name: str, values: Tensor, title: str) -> Metric:

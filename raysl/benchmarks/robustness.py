@@ -1,4 +1,4 @@
-"""Accuracy on images that have drifted away from ImageNet's: ImageNet-A, -R, -Sketch, -V2, -C, ReaL, ObjectNet."""
+"""Accuracy under distribution shift from ImageNet: ImageNet-A, -R, -Sketch, -V2, -C, ReaL, ObjectNet."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import FEATURES, PIXELS, Benchmark, Context, Findings, Labelled, Metric
 from raysl.benchmarks.classifiers.classification import check_hold_out, check_sets
@@ -89,19 +90,21 @@ class Robustness(Benchmark):
         """Share of the training images of each class on which the learning rate is chosen."""
 
     @classmethod
+    @override
     def stages(cls, config: Config) -> tuple[str, ...]:
-        """See `Benchmark.stages`; the classifier is trained on features, of the run's images."""
+        """The classifier is trained on features of the run's images."""
         return (FEATURES,)
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; the sets are there, and have the training images' classes."""
-        given = _given(config)
-        if not given:
+        """The sets must exist and have the training images' classes."""
+        names = _given(config)
+        if not names:
             raise ConfigError(f"robustness has no set to be measured on; give one of {', '.join(SETS)}")
         if len(set(config.learning_rates)) > 1:
             check_hold_out(images, config.holdout, "robustness", "learning_rates")
-        for name in given:
+        for name in names:
             uri = getattr(config, name)
             if name == "imagenet_real":
                 real_labels(uri, len(images.classes))
@@ -112,15 +115,16 @@ class Robustness(Benchmark):
         return config, []
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         tops = (1, 5) if num_classes > 5 else (1,)
         sets = [name for name in ("test", *_given(config)) if name != "imagenet_c"]
         of_c = ["imagenet_c_mce", "imagenet_c_top1"] if config.imagenet_c is not None else []
         return [f"{name}_top{k}" for name in sets for k in tops] + of_c
 
+    @override
     def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`; features of the sets are made by tasks on the cluster."""
+        """Features of the sets are extracted by tasks on the cluster."""
         assert context.train is not None
         assert context.test is not None
         check_sets(context.train, context.test, context.num_classes)
@@ -135,16 +139,16 @@ class Robustness(Benchmark):
             if name == "imagenet_real":
                 labels = real_labels(self.config.imagenet_real, context.num_classes)
                 images = reassessed(context.images["test"], labels)
-                own = logits[torch.from_numpy(images.rows)]
+                set_logits = logits[torch.from_numpy(images.rows)]
             else:
                 images = _read(name, getattr(self.config, name), context.images["train"].classes)
-                own = logits_of(probe, features_of(context, name, images))
-            metrics += _metrics(name, own, images.right, images.allowed)
+                set_logits = logits_of(probe, features_of(context, name, images))
+            metrics += _metrics(name, set_logits, images.right, images.allowed)
         context.folder.remove_folder(FOLDER)
         return Findings(metrics, scores=logits.softmax(dim=1), are_probabilities=True)
 
     def _corrupted(self, context: Context, probe: Probes) -> list[Metric]:
-        """Numbers of ImageNet-C, one severity of one corruption at a time."""
+        """Measure ImageNet-C, one severity of one corruption at a time."""
         cropped = replace(context, data=replace(context.data, eval_resize=context.data.image_size))
         assert self.config.imagenet_c is not None
         errors: dict[str, list[float]] = {}
@@ -155,7 +159,7 @@ class Robustness(Benchmark):
                 hits = top_hits(logits, images.right, images.allowed, 1)
                 errors.setdefault(corruption, []).append(100 - 100 * hits.double().mean().item())
                 context.folder.child(FOLDER).remove_folder(f"{corruption}-{severity}")
-        every = [error for own in errors.values() for error in own]
+        every = [error for rates in errors.values() for error in rates]
         return [
             Metric(
                 "imagenet_c_mce",
@@ -169,14 +173,14 @@ class Robustness(Benchmark):
 
 @torch.no_grad()
 def logits_of(probe: Probes, features: Tensor) -> Tensor:
-    """Scores [N, K] on the CPU of features [N, D], a chunk at a time. Shares of classes that a mask leaves over may all
-    be 0 in float32; their logits are not."""
+    """Compute scores [N, K] on the CPU of features [N, D], in chunks. Probabilities of the classes that a mask leaves
+    may all be 0 in float32; their logits are not."""
     chunks = chunks_of(features, torch.arange(len(features)), probe.weight.device)
     return torch.cat([probe.logits(rows)[:, 0].float().cpu() for _, rows in chunks])
 
 
 def top_hits(logits: Tensor, right: Int64s, allowed: Int64s | None, k: int) -> Tensor:
-    """Whether one of the k likeliest classes is right, bool [M].
+    """Return whether one of the k likeliest classes is right, bool [M].
 
     Args:
         logits: float [M, K].
@@ -185,15 +189,15 @@ def top_hits(logits: Tensor, right: Int64s, allowed: Int64s | None, k: int) -> T
         k: fewer where there are fewer classes.
     """
     if allowed is not None:
-        kept = torch.from_numpy(allowed)
-        found = kept[logits[:, kept].topk(min(k, len(kept)), dim=1).indices]  # [M, k]
+        columns = torch.from_numpy(allowed)
+        ranked = columns[logits[:, columns].topk(min(k, len(columns)), dim=1).indices]  # [M, k]
     else:
-        found = logits.topk(min(k, logits.shape[1]), dim=1).indices
-    return (found[:, :, None] == torch.from_numpy(right)[:, None]).flatten(1).any(dim=1)
+        ranked = logits.topk(min(k, logits.shape[1]), dim=1).indices
+    return (ranked[:, :, None] == torch.from_numpy(right)[:, None]).flatten(1).any(dim=1)
 
 
 def features_of(context: Context, name: str, images: ShiftedSet) -> Tensor:
-    """Features [M, D] of a set's images by the network that is measured."""
+    """Extract features [M, D] of a set's images by the measured network."""
     weights = PIXELS if context.side == PIXELS else f"{context.side} {weights_of(context.checkpoint)}"
     wanted = Wanted({context.side: context.network}, {context.side: weights})
     folder = context.folder.child(FOLDER).child(name)
@@ -202,7 +206,7 @@ def features_of(context: Context, name: str, images: ShiftedSet) -> Tensor:
 
 
 def _read(name: str, uri: str, classes: Sequence[str]) -> ShiftedSet:
-    """A set by the setting that names its folder."""
+    """Read a set by the setting that names its folder."""
     return objectnet(uri, classes) if name == "objectnet" else by_folder(uri, classes, name in MASKED)
 
 
@@ -211,7 +215,7 @@ def _given(config: Robustness.Config) -> tuple[str, ...]:
 
 
 def _linear(config: Robustness.Config) -> Linear.Config:
-    """Settings of the classifier."""
+    """Return the settings of the classifier."""
     return Linear.Config(
         normalize=config.normalize,
         learning_rates=config.learning_rates,

@@ -42,7 +42,7 @@ class Segmentation(TargetBenchmark):
 
         name: str = "segmentation"
         rivals: tuple[Literal["untrained"], ...] = ("untrained",)
-        """What is measured beside the pre-trained backbone: the same one with initial weights."""
+        """Rivals of the pre-trained backbone: the same one with initial weights."""
         path: Location | None = None
         """Folder or URI of the dataset: `VOCdevkit/VOC2012`, or `ADEChallengeData2016`."""
         layout: Literal["voc", "ade20k"] = "voc"
@@ -153,6 +153,6 @@ def crop_side(config: Segmentation.Config, backbone: Backbone) -> int:
     if config.crop is None:
         side = fitting
     if side % patch:
-        raise ConfigError(f"crop={side} is no multiple of the backbone's patch_size={patch}; try crop={fitting}")
+        raise ConfigError(f"crop={side} is not a multiple of the backbone's patch_size={patch}; try crop={fitting}")
     type(backbone).check_side(backbone.config, side)
     return side

@@ -1,4 +1,4 @@
-"""All of a backbone trained by the labels of a few images (Goyal et al. 2021, VISSL; Chen et al. 2020, table 7)."""
+"""Fine-tuning of a backbone by the labels of a few images (Goyal et al. 2021, VISSL; Chen et al. 2020, table 7)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Context, Findings, Labelled
 from raysl.benchmarks.finetune import FinetuneConfig
@@ -23,7 +24,7 @@ Percent = Annotated[float, Within(0, 100, above=True)]
 
 
 class SemiSupervised(TrainingBenchmark):
-    """Accuracy of the whole network when it is trained by the labels of 1 % and of 10 % of the images.
+    """Accuracy of the whole network after fine-tuning it by the labels of 1 % and of 10 % of the images.
 
     The images are drawn with as many of each class, always the same ones, or are those that files list. Metrics
     `top1_1pct` and, with more than five classes, `top5_1pct` of the last epoch on the centre crops of all test images,
@@ -42,7 +43,7 @@ class SemiSupervised(TrainingBenchmark):
 
         name: str = "semi_supervised"
         rivals: tuple[Literal["untrained"], ...] = ("untrained",)
-        """What is trained beside the pre-trained backbone: the same one from its initial weights, which is what few
+        """Rivals of the pre-trained backbone: the same one from its initial weights, which is what few
         labels alone give."""
         fractions: Annotated[tuple[Percent, ...], NotEmpty()] = (1.0, 10.0)
         """Shares of the training images whose labels are used, in percent, rounded down to whole images."""
@@ -51,7 +52,7 @@ class SemiSupervised(TrainingBenchmark):
         draws: Annotated[int, Within(1, 1000)] = 1
         """Random choices of the images, of which no two have an image in common. Each is trained on alone."""
         lists: dict[str, Location] = field(default_factory=dict)
-        """Files or URIs (.txt, .npy) that list the images, as `data.subset`, by what ends the names of the metrics, in
+        """Files or URIs (.txt, .npy) that list the images, as `data.subset`, by the suffix of the metrics, in
         place of `fractions`: {1pct: lists/1percent.txt, 10pct: lists/10percent.txt}."""
         epochs: Annotated[int, Within(1, 1_000_000)] = 70
         """Passes over the labelled images."""
@@ -64,38 +65,40 @@ class SemiSupervised(TrainingBenchmark):
     config: Config
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; a share has two images at least and, where it is balanced, one of each class."""
+        """A share needs two images or, if it is balanced, one of each class."""
         if config.lists:
             return config, []
         reasons = {share: _obstacle(config, share, images) for share in config.fractions}
         fitting = tuple(share for share in config.fractions if not reasons[share])
-        told = "; ".join(reason for reason in reasons.values() if reason)
+        reason = "; ".join(reason for reason in reasons.values() if reason)
         if not fitting:
-            raise ConfigError(told)
-        lines = [f"{told}; fractions=[{', '.join(map(_plain, fitting))}] is measured"] if told else []
+            raise ConfigError(reason)
+        lines = [f"{reason}; fractions=[{', '.join(map(_plain, fitting))}] is measured"] if reason else []
         return replace(config, fractions=fitting), lines
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`."""
         tops = ("top1", "top5") if num_classes > 5 else ("top1",)
         return [f"{top}_{ending}" for ending in _endings(config) for top in tops]
 
+    @override
     def measure(self, context: Context) -> Findings:
-        """See `Benchmark.measure`.
+        """Train on each draw of each share.
 
         Raises:
-            ConfigError: if a list names images that are not there.
+            ConfigError: if a list names images that do not exist.
         """
         config = self.config
         metrics: list[Metric] = []
-        found: Sequence[Trained] = []
+        runs: Sequence[Trained] = []
         for ending, draws in _draws(config, context):
-            found = [self._trained(context, data, draw) for draw, data in enumerate(draws)]
-            metrics += _metrics(found, ending, context.seed)
-        shares = found[0].scores.softmax(dim=1)  # of the last, usually the largest, share of the images
-        return Findings(metrics, scores=shares, are_probabilities=True, figures=class_figures(found[0], context))
+            runs = [self._trained(context, data, draw) for draw, data in enumerate(draws)]
+            metrics += _metrics(runs, ending, context.seed)
+        shares = runs[0].scores.softmax(dim=1)  # of the last, usually the largest, share of the images
+        return Findings(metrics, scores=shares, are_probabilities=True, figures=class_figures(runs[0], context))
 
     def _trained(self, context: Context, data: DataConfig, draw: int) -> Trained:
         config = self.config
@@ -117,19 +120,23 @@ def _plain(share: float) -> str:
 
 
 def _endings(config: SemiSupervised.Config) -> list[str]:
-    """What the names of the metrics end in, each once."""
+    """Return the suffixes of the metrics, each once."""
     if config.lists:
         return list(config.lists)
     return list(dict.fromkeys(f"{_plain(share)}pct".replace(".", "_") for share in config.fractions))
 
 
 def num_drawn(num_train: int, share: float) -> int:
-    """Images in a share in percent; 12,811 of the 1,281,167 of ImageNet are 1 %."""
+    """Return the images in a share in percent; 12,811 of the 1,281,167 of ImageNet are 1 %.
+
+    >>> num_drawn(1_281_167, 1.0)
+    12811
+    """
     return int(num_train * share / 100)
 
 
 def _obstacle(config: SemiSupervised.Config, share: float, images: Labelled) -> str:
-    """Why a share cannot be drawn so often; empty where it can."""
+    """Return why a share cannot be drawn so often; empty if it can."""
     num, num_classes = num_drawn(images.num_train, share), len(images.classes)
     least = num_classes if config.balanced else 2
     what = f"{_plain(share)} % of the {images.num_train:,} training images is {num:,}"
@@ -150,7 +157,7 @@ def _obstacle(config: SemiSupervised.Config, share: float, images: Labelled) -> 
 
 
 def _draws(config: SemiSupervised.Config, context: Context) -> Iterator[tuple[str, list[DataConfig]]]:
-    """Settings of the labelled images, of each draw, with what ends the names of its metrics."""
+    """Yield the suffix of the metrics with the settings of the labelled images of each draw."""
     whole = replace(context.data, limit=None, balanced=False, skip=None)
     if config.lists:
         for ending, uri in config.lists.items():
@@ -163,15 +170,15 @@ def _draws(config: SemiSupervised.Config, context: Context) -> Iterator[tuple[st
         yield ending, parts
 
 
-def _metrics(found: Sequence[Trained], ending: str, seed: int) -> Iterator[Metric]:
-    """Means over the draws, with the deviation of these, and the intervals of the test images."""
+def _metrics(runs: Sequence[Trained], ending: str, seed: int) -> Iterator[Metric]:
+    """Yield means over the draws with their deviation and the intervals over test images."""
     number = ending.removesuffix("pct").replace("_", ".")
     share = f"{number} % of the labels" if number != ending else ending
-    hits = {"top1": torch.stack([one.top1[0] for one in found]).double()}  # [draws, N]
-    if found[0].scores.shape[1] > 5:
-        hits["top5"] = torch.stack([one.top5[0] for one in found]).double()
+    hits = {"top1": torch.stack([run.top1[0] for run in runs]).double()}  # [draws, N]
+    if runs[0].scores.shape[1] > 5:
+        hits["top5"] = torch.stack([run.top5[0] for run in runs]).double()
     for top, values in hits.items():
         title = f"{TITLE}, {share}, top-{top[3:]}"
         metric = mean_of(f"{top}_{ending}", values.mean(dim=0), title=title, is_headline=top == "top1", seed=seed)
         spread = 100 * values.mean(dim=1).std(correction=0).item()
-        yield replace(metric, deviation=spread if len(found) > 1 else None)
+        yield replace(metric, deviation=spread if len(runs) > 1 else None)

@@ -1,4 +1,4 @@
-"""Test sets that have drifted away from ImageNet's, in their authors' layouts, with what is right there."""
+"""Test sets with a distribution shift from ImageNet, in their authors' layouts, with their right classes."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ BORDER = 2
 
 @dataclass(frozen=True)
 class ShiftedSet:
-    """Images that a classifier is put to.
+    """A test set of a classifier.
 
     Args:
         images: where they are.
@@ -41,7 +41,7 @@ class ShiftedSet:
 
 
 def by_folder(uri: str, classes: Sequence[str], is_masked: bool) -> ShiftedSet:
-    """Images in folders that are called as classes are, or are their numbers as in ImageNet-V2.
+    """Read images from folders named by class, or by number as in ImageNet-V2.
 
     Args:
         uri: folder or URI with those folders in it, at any depth.
@@ -49,15 +49,15 @@ def by_folder(uri: str, classes: Sequence[str], is_masked: bool) -> ShiftedSet:
         is_masked: whether only classes may be predicted that have a folder (ImageNet-A and -R, Hendrycks et al.).
 
     Raises:
-        ConfigError: if a folder is of no class, or there are no images.
+        ConfigError: if a folder is not named as a class, or there are no images.
     """
-    found = list_files(uri).files
-    files = sorted((file for file in found if is_image(file.path)), key=lambda file: file.path)
+    listed = list_files(uri).files
+    files = sorted((file for file in listed if is_image(file.path)), key=lambda file: file.path)
     if not files:
         raise ConfigError(f"no images below {uri!r}; give the folder of the set, with a folder for each class")
     folders = [posixpath.basename(posixpath.dirname(file.path)) for file in files]
-    place = _places(sorted(set(folders)), classes, uri)
-    labels = np.array([place[folder] for folder in folders], np.int64)
+    label_of = _places(sorted(set(folders)), classes, uri)
+    labels = np.array([label_of[folder] for folder in folders], np.int64)
     sizes = np.array([-1 if file.size is None else file.size for file in files], np.int64)
     split = FilesSplit(uri, [file.path for file in files], labels, tuple(classes), sizes)
     return ShiftedSet(split, np.arange(len(files)), labels[:, None], np.unique(labels) if is_masked else None)
@@ -89,43 +89,44 @@ def objectnet(uri: str, classes: Sequence[str]) -> ShiftedSet:
 
 
 def real_labels(uri: str, num_classes: int) -> list[list[int]]:
-    """ReaL (Beyer et al. 2020, arXiv 2006.07159): `real.json`, a list of classes for each validation image, in order.
+    """Read ReaL (Beyer et al. 2020, arXiv 2006.07159): `real.json`, a list of classes for each validation image, in
+    order.
 
     Raises:
         ConfigError: if it is not that.
     """
     labels = _json(uri)
-    if not isinstance(labels, list) or not all(isinstance(own, list) for own in labels):
-        raise ConfigError(f"{uri!r} is no list of lists of classes; give real.json as its authors publish it")
-    for number, own in enumerate(labels):
-        if bad := [label for label in own if not isinstance(label, int) or not 0 <= label < num_classes]:
+    if not isinstance(labels, list) or not all(isinstance(answers, list) for answers in labels):
+        raise ConfigError(f"{uri!r} is not a list of lists of classes; give real.json as its authors publish it")
+    for number, answers in enumerate(labels):
+        if bad := [label for label in answers if not isinstance(label, int) or not 0 <= label < num_classes]:
             raise ConfigError(
-                f"{uri!r}, image {number + 1}: {bad[0]!r} is no class of the {num_classes:,} that are trained on; ReaL "
-                "goes with all of ImageNet-1k"
+                f"{uri!r}, image {number + 1}: {bad[0]!r} is not one of the {num_classes:,} training classes; "
+                "ReaL goes with all of ImageNet-1k"
             )
     return labels
 
 
 def reassessed(test: Split, labels: Sequence[Sequence[int]]) -> ShiftedSet:
-    """ImageNet's validation images with ReaL's labels, without those that have none.
+    """Return ImageNet's validation images with ReaL's labels, without images that have none.
 
     Args:
         test: images called `ILSVRC2012_val_00000001.JPEG` and so on.
         labels: of each number, from 1.
 
     Raises:
-        ConfigError: if an image has no number, or there is no label for it.
+        ConfigError: if an image has no number, or none of the labels is for it.
     """
     names = test.names_of(np.arange(test.num_samples))
-    own = [labels[_number(name, len(labels)) - 1] for name in names]
-    rows = np.array([row for row, answer in enumerate(own) if answer], np.int64)
+    answers = [labels[_number(name, len(labels)) - 1] for name in names]
+    rows = np.array([row for row, answer in enumerate(answers) if answer], np.int64)
     if not len(rows):
         raise ConfigError(f"none of {len(names):,} test images has a label in ReaL; measure without imagenet_real")
-    return ShiftedSet(test, rows, filled([own[row] for row in rows]))
+    return ShiftedSet(test, rows, filled([answers[row] for row in rows]))
 
 
 def filled(answers: Sequence[Sequence[int]]) -> Int64s:
-    """Lists of classes as rows of one array, int64 [M, R], with -1 behind the shorter ones."""
+    """Pad lists of classes to one array, int64 [M, R], with -1."""
     out = np.full((len(answers), max(map(len, answers))), -1, np.int64)
     for row, answer in enumerate(answers):
         out[row, : len(answer)] = answer
@@ -133,21 +134,21 @@ def filled(answers: Sequence[Sequence[int]]) -> Int64s:
 
 
 def _places(folders: Sequence[str], classes: Sequence[str], uri: str) -> Mapping[str, int]:
-    """The class of each folder, by its name or else by its number."""
-    place = {name: label for label, name in enumerate(classes)}
-    if all(folder in place for folder in folders):
-        return place
+    """Return the class of each folder, by its name or else by its number."""
+    label_of = {name: label for label, name in enumerate(classes)}
+    if all(folder in label_of for folder in folders):
+        return label_of
     if all(folder.isascii() and folder.isdigit() and int(folder) < len(classes) for folder in folders):
         return {folder: int(folder) for folder in folders}
-    unknown = [folder for folder in folders if folder not in place]
+    unknown = [folder for folder in folders if folder not in label_of]
     raise ConfigError(
-        f"{len(unknown):,} of {len(folders):,} folders below {uri!r} are no class of the training images, first "
-        f"{unknown[0]!r}; those are called such as {classes[0]!r}"
+        f"{len(unknown):,} of {len(folders):,} folders below {uri!r} are not named as a class of the training images, "
+        f"first {unknown[0]!r}; those are called such as {classes[0]!r}"
     )
 
 
 def _object_classes(folder: Folder, num_classes: int) -> dict[str, list[int]]:
-    """Classes of ImageNet by folders of ObjectNet, by the four files of its `mappings/`."""
+    """Return classes of ImageNet by folder of ObjectNet, from the four files of its `mappings/`."""
     objects, names_of, numbers = (
         _json(folder.uri_of(f"mappings/{name}.json"))
         for name in ("folder_to_objectnet_label", "objectnet_to_imagenet_1k", "pytorch_to_imagenet_2012_id")
@@ -157,23 +158,23 @@ def _object_classes(folder: Folder, num_classes: int) -> dict[str, list[int]]:
     try:
         label_of_line = {int(line): int(label) for label, line in numbers.items()}
         label_of_name = {line.strip(): label_of_line[number] for number, line in enumerate(lines)}
-        folder_of = {name: own for own, name in objects.items()}
-        found = {
-            folder_of[name]: [label_of_name[own.strip()] for own in names.split(";")]
+        folder_of = {name: folder for folder, name in objects.items()}
+        labels_of_folder = {
+            folder_of[name]: [label_of_name[alias.strip()] for alias in names.split(";")]
             for name, names in names_of.items()
         }
     except (KeyError, ValueError, AttributeError, TypeError) as error:
         raise ConfigError(f"the files in {where!r} do not fit each other ({error!r}); fetch ObjectNet anew") from error
-    most = max((label for labels in found.values() for label in labels), default=-1)
+    most = max((label for labels in labels_of_folder.values() for label in labels), default=-1)
     if most >= num_classes:
         raise ConfigError(
             f"{where!r} names class {most} and {num_classes:,} are trained on; ObjectNet goes with all of ImageNet-1k"
         )
-    return found
+    return labels_of_folder
 
 
 def _number(name: str, num: int) -> int:
-    """The number at the end of an image's name."""
+    """Return the number at the end of an image's name."""
     stem = posixpath.basename(name.replace("\\", "/")).partition(".")[0]
     match = re.fullmatch(r"ILSVRC2012_val_(\d{8})", stem)
     if match is None or not 1 <= int(match[1]) <= num:
@@ -192,7 +193,7 @@ def _json(uri: str) -> Any:
     try:
         return json.loads(_read(uri))
     except ValueError as error:
-        raise ConfigError(f"{uri!r} is no JSON ({error}); fetch it anew") from error
+        raise ConfigError(f"{uri!r} is not JSON ({error}); fetch it anew") from error
 
 
 def _read(uri: str) -> bytes:
@@ -201,7 +202,7 @@ def _read(uri: str) -> bytes:
 
 
 class _Bordered(Split):
-    """Images without the pixels at their edges."""
+    """A split whose images lose the pixels at their edges."""
 
     def __init__(self, split: FilesSplit, border: int) -> None:
         self.split = split

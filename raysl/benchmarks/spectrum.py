@@ -1,4 +1,4 @@
-"""Measures of a cloud of features: pure functions and sums that are gathered chunk by chunk, in float64."""
+"""Measures of the spectrum and spread of features: functions, and sums that are added up chunk by chunk in float64."""
 
 from collections.abc import Iterable
 
@@ -15,9 +15,9 @@ REAL = 1e-12
 
 
 class Spectrum:
-    """Singular values of features and their variances, from one pass over the rows.
+    """Singular values and variances of features, from one pass over the rows.
 
-    Where there are no more rows than dimensions they are kept, and their products with each other are worked on; else
+    With at most as many rows as dimensions the rows are kept, and their products with each other are used; else
     the sums of x and x x^T are. Both give the singular values of the whole [N, D]: they are the roots of the
     eigenvalues. In float64 roots below 1e-8 of the largest are rounding, which is less than float32 features tell.
 
@@ -39,18 +39,18 @@ class Spectrum:
             raise ValueError("no rows to take a spectrum of")
 
     def singular_values(self) -> Tensor:
-        """Those of the rows as they are, falling, float64 [min(N, D)]."""
+        """Singular values of the rows, falling, float64 [min(N, D)]."""
         if self._products is None:
-            kept = torch.cat(self._kept).double()
-            return _roots(kept @ kept.T)
+            rows = torch.cat(self._kept).double()
+            return _roots(rows @ rows.T)
         return _roots(self._products)
 
     def variances(self) -> Tensor:
         """Variance (over N) along each principal direction, falling, float64 [min(N, D)]."""
         if self._products is None:
-            kept = torch.cat(self._kept).double()
-            kept = kept - kept.mean(dim=0)
-            return _roots(kept @ kept.T).square() / self.num
+            rows = torch.cat(self._kept).double()
+            rows = rows - rows.mean(dim=0)
+            return _roots(rows @ rows.T).square() / self.num
         assert self._sum is not None
         mean = self._sum / self.num
         return _roots(self._products - self.num * torch.outer(mean, mean)).square() / self.num
@@ -69,13 +69,16 @@ class Spectrum:
 
 
 def rank_of(values: Tensor) -> float:
-    """How many directions count: exp of the entropy of the shares that singular values have of their sum.
+    """Return the effective number of directions: exp of the entropy of normalised singular values.
 
     RankMe of the singular values of features (Garrido et al. 2023, equation 1); without the 1e-7 it is the effective
     rank of Roy and Vetterli 2007. 0 where all values are 0.
 
     Args:
         values: at least 0, float64 [K].
+
+    >>> round(rank_of(torch.ones(8)), 3)
+    8.0
     """
     total = values.sum()
     if total <= 0:
@@ -85,8 +88,8 @@ def rank_of(values: Tensor) -> float:
 
 
 def power_law(variances: Tensor, orders: tuple[int, int] = (11, 100)) -> float:
-    """The alpha of variances that fall as order ** -alpha (alpha-ReQ, Agrawal et al. 2022; the fit is that of Stringer
-    et al. 2019: least squares of the logarithms, each order weighted by its reciprocal).
+    """Fit the alpha of variances that fall as order ** -alpha (alpha-ReQ, Agrawal et al. 2022; the fit is that of
+    Stringer et al. 2019: least squares of the logarithms, each order weighted by its reciprocal).
 
     Args:
         variances: falling, float64 [K].
@@ -110,12 +113,13 @@ def power_law(variances: Tensor, orders: tuple[int, int] = (11, 100)) -> float:
 
 
 def num_real(variances: Tensor) -> int:
-    """How many of falling variances [K] are more than rounding: above 1e-12 of the largest."""
+    """Count the falling variances [K] above rounding: more than 1e-12 of the largest."""
     return int((variances > REAL * variances[0]).sum())
 
 
 def uniformity(features: Tensor, t: float = 2.0) -> float:
-    """log of the mean of exp(-t |x - y|^2) over all pairs of features of length 1 (Wang and Isola 2020, equation 5).
+    """Return the log of the mean of exp(-t |x - y|^2) over all pairs of features of length 1 (Wang and Isola 2020,
+    equation 5).
 
     Args:
         features: float [N, D], N at least 2; brought to length 1 here. No row is paired with itself.
@@ -134,7 +138,8 @@ def uniformity(features: Tensor, t: float = 2.0) -> float:
 
 
 def alignments(views: Tensor) -> Tensor:
-    """Mean squared distance of all pairs of views of each image, brought to length 1 (Wang and Isola 2020, equation 4).
+    """Return the mean squared distance of all pairs of normalised views of each image (Wang and Isola 2020, equation
+    4).
 
     Args:
         views: features [B, V, D], V at least 2.
@@ -149,7 +154,7 @@ def alignments(views: Tensor) -> Tensor:
 
 
 class Lidar:
-    """The rank of the linear discriminant analysis that tells images apart by their views (Thilak et al. 2023).
+    """The rank of the linear discriminant analysis that separates images by their views (Thilak et al. 2023).
 
     Each image is a class of its own. With S_b the covariance of the images' means and S_w the mean covariance of views
     around them plus delta on the diagonal, it is the effective rank of S_w^-1/2 S_b S_w^-1/2 (equations 1 to 4).
@@ -164,7 +169,7 @@ class Lidar:
         self._num = 0
 
     def add(self, views: Tensor) -> None:
-        """Views of further images [B, V, D]."""
+        """Add views of further images [B, V, D]."""
         rows = views.double()
         means = rows.mean(dim=1)  # [B, D]
         apart = (rows - means[:, None]).flatten(0, 1)  # [B*V, D]
@@ -185,6 +190,6 @@ class Lidar:
 
 
 def _roots(products: Tensor) -> Tensor:
-    """Roots of the eigenvalues of a symmetric matrix, falling."""
+    """Return the roots of the eigenvalues of a symmetric matrix, falling."""
     values: Tensor = torch.linalg.eigvalsh(products)
     return values.clamp_min(0).sqrt().flip(0)

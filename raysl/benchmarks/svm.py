@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
+from typing_extensions import override
 
 from raysl.benchmarks.average_precision import (
     Kind,
@@ -35,7 +36,7 @@ log = logging.getLogger("raysl")
 
 
 class SVM(Benchmark):
-    """Mean average precision of a linear support vector machine for each class, of several labels an image or of one.
+    """Mean average precision of a linear support vector machine for each class, with several labels an image or one.
 
     Features are brought to length 1. Each class has the cost that is best on held-out parts of the training images, and
     is then learned from all of them. Metric `map`; of a stage `map_<stage>`. The cross-validations, one for each class
@@ -56,7 +57,7 @@ class SVM(Benchmark):
         interpolation: Interpolation = "bilinear"
         """How images that are measured are resized; VISSL has bilinear."""
         rivals: tuple[Rival, ...] = ("untrained",)
-        """What is measured beside the pre-trained backbone. Raw pixels, 3,072 values an image, take longer than all
+        """Rivals of the pre-trained backbone. Raw pixels, 3,072 values an image, take longer than all
         else."""
         stages: tuple[str, ...] = ()
         """Stages of the backbone that are measured beside its features, each by its mean over all places."""
@@ -78,30 +79,33 @@ class SVM(Benchmark):
         has the same solution and is mostly faster."""
 
     @classmethod
+    @override
     def needs(cls, config: Config) -> Needs:
-        """See `Benchmark.needs`."""
         return Needs(labels="any")
 
     @classmethod
+    @override
     def stages(cls, config: Config) -> tuple[str, ...]:
-        """See `Benchmark.stages`."""
         return (FEATURES, *dict.fromkeys(config.stages))
 
     @classmethod
+    @override
     def fit_to(cls, config: Config, images: Labelled) -> tuple[Config, list[str]]:
-        """See `Benchmark.fit_to`; each part needs an image of each class."""
+        """Each fold needs an image of each class."""
         if images.counts is not None:
             label = int(images.counts.argmin())
             _check_positives(config, int(images.counts[label]), images.num_train, repr(images.classes[label]))
         return config, []
 
     @classmethod
+    @override
     def metrics(cls, config: Config, num_classes: int) -> list[str]:
-        """See `Benchmark.metrics`; raw pixels have that of the features alone."""
+        """Raw pixels have the metric of the features only."""
         return [f"map{suffix_of(stage)}" for stage in cls.stages(config)]
 
+    @override
     def run(self, train: FeatureSet, test: FeatureSet, num_classes: int, seed: int) -> Findings:
-        """See `Benchmark.run`; the order in which liblinear goes through the rows is random."""
+        """The order in which liblinear visits the rows is random."""
         labels = one_against_rest(train, "train", num_classes)
         test_labels = one_against_rest(test, "test", num_classes)
         positives = (labels == 1).sum(axis=0)
@@ -124,16 +128,16 @@ class SVM(Benchmark):
         return Findings(metrics, scores=torch.from_numpy(of_features).float() if is_single else None, figures=figures)
 
     def _train(self, rows: LabelledRows, seed: int, stage: str) -> Numbers:
-        """Weights and biases [K, D + 1], each class with its own cost."""
+        """Train weights and biases [K, D + 1], each class with its best cost."""
         machine = Machine(self.config.positive_weight, self.config.max_iter, self.config.dual, seed)
         classes, costs = range(rows.labels.shape[1]), tuple(dict.fromkeys(self.config.costs))
         chosen = dict.fromkeys(classes, costs[0])
         if len(costs) > 1:
             jobs = [(column, cost) for cost in sorted(costs, reverse=True) for column in classes]  # slow ones first
             settings = (self.config.folds, machine)
-            found = dict(zip(jobs, run_jobs(cross_validated, rows, [(*job, *settings) for job in jobs]), strict=True))
-            chosen = {column: max(costs, key=lambda cost: found[column, cost][0]) for column in classes}
-            name, num_stopped = stage or "features", sum(stopped for _, stopped in found.values())
+            results = dict(zip(jobs, run_jobs(cross_validated, rows, [(*job, *settings) for job in jobs]), strict=True))
+            chosen = {column: max(costs, key=lambda cost: results[column, cost][0]) for column in classes}
+            name, num_stopped = stage or "features", sum(stopped for _, stopped in results.values())
             log.info("svm: the costs of %s are %s", name, ", ".join(f"{cost:g}" for cost in chosen.values()))
             if num_stopped:
                 what = "svm: %d of %d fits of %s were stopped after %d steps, as are those of the papers"
@@ -158,7 +162,7 @@ class SVM(Benchmark):
 
 
 def _check_positives(config: SVM.Config, num_positive: int, num_rows: int, label: str) -> None:
-    """Refuse a class that some part would have no image of, or nothing else.
+    """Refuse a class that all images of a fold have, or none.
 
     Raises:
         ConfigError: with the class and the number.

@@ -87,5 +87,5 @@ def test_the_query_of_a_uri_stays_at_the_end_of_each_folder(monkeypatch: pytest.
         assert query == "?region=eu-west-1"
         return list("12345") if base.rpartition("/")[2] in ALEXNET_ERRORS else list(ALEXNET_ERRORS)
 
-    monkeypatch.setattr(corruptions, "folders_in", inside)
+    monkeypatch.setattr(corruptions, "list_folders", inside)
     assert corrupted_folders("s3://bucket/c?region=eu-west-1")["snow"][4] == "s3://bucket/c/snow/5?region=eu-west-1"

@@ -88,7 +88,7 @@ def test_an_unknown_split_is_refused(saved: Path, split: str) -> None:
     (saved.parents[1] / "flat" / "0.png").write_bytes(png(0))
     with pytest.raises(ConfigError, match="the dataset 'image_folder' has no test images"):
         extract(str(saved), overrides=["data=image_folder", f"data.path={saved.parents[1]}/flat"])
-    with pytest.raises(ConfigError, match=r"'optim\.lr=1' is no setting of the images"):
+    with pytest.raises(ConfigError, match=r"'optim\.lr=1' is not a setting of the images"):
         extract(str(saved), overrides=["optim.lr=1"])
 
 

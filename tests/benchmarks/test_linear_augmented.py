@@ -262,8 +262,8 @@ def test_settings_come_from_files_and_words(digits: str) -> None:
     ("word", "said"),
     [
         ("rivals=[pixels]", "'pixels' is not one of its choices"),
-        ("settings=[method.name=byol]", "'method.name=byol' is no setting of a part of the training run"),
-        ("settings=[storage=/tmp]", "'storage=/tmp' is no setting"),
+        ("settings=[method.name=byol]", "'method.name=byol' is not a setting of a part of the training run"),
+        ("settings=[storage=/tmp]", "'storage=/tmp' is not a setting"),
         ("settings=[epochs]", "'epochs' is not a setting; write key=value"),
         ("batch_size=1", "batch_size: 1 is out of range"),
     ],

@@ -108,5 +108,5 @@ def test_impossible_meters_are_refused() -> None:
     for ks in ((), (1, 0)):
         with pytest.raises(ValueError, match="every k at least 1"):
             TopK(ks)
-    with pytest.raises(ValueError, match=r"counts for k=\[1\] are no counts for k=\[1, 5\]"):
+    with pytest.raises(ValueError, match=r"counts for k=\[1\] do not fit k=\[1, 5\]"):
         TopK((1, 5)).load_state_dict(TopK((1,)).state_dict())

@@ -250,7 +250,7 @@ def test_a_parquet_file_of_something_else_is_refused(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"features": [1.0]}), tmp_path / "x.parquet")
-    with pytest.raises(ConfigError, match="has no column 'label'; give what raysl extract has written"):
+    with pytest.raises(ConfigError, match="has no column 'label'; give a file that raysl extract has written"):
         read_features(str(tmp_path / "x.parquet"))
 
 

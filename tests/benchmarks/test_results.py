@@ -46,9 +46,7 @@ def test_a_damaged_result_counts_as_not_measured_and_is_named(
     results.keep(Result("mine", BASIS, [SCORE]), "digits")
     (tmp_path / "knn.json").write_bytes(content)
     assert list(results.load()) == ["mine"]
-    assert caplog.messages == [
-        f"{tmp_path}/knn.json is damaged, or of another raysl: what it held counts as not measured"
-    ]
+    assert caplog.messages == [f"{tmp_path}/knn.json is damaged, or of another raysl: it counts as not measured"]
 
 
 def test_special_settings_are_named_as_they_are_written() -> None:

@@ -161,7 +161,7 @@ def test_without_a_set_or_with_one_that_does_not_fit_it_is_refused(tmp_path: Pat
     with pytest.raises(ConfigError, match=r"holdout=0.1 of 24 training images of 6 classes .* robustness.holdout"):
         Robustness.fit_to(Robustness.Config(imagenet_a="/a"), images)
     save(tmp_path / "a" / "cat" / "a.png")
-    with pytest.raises(ConfigError, match=r"1 of 1 folders below .* are no class .* first 'cat'"):
+    with pytest.raises(ConfigError, match=r"1 of 1 folders below .* are not named as a class .*first 'cat'"):
         Robustness.fit_to(Robustness.Config(imagenet_a=str(tmp_path / "a"), holdout=0.5), images)
     with pytest.raises(ConfigError, match="none"):
         Robustness.fit_to(Robustness.Config(imagenet_real=str(tmp_path / "none"), holdout=0.5), images)

@@ -122,7 +122,7 @@ def test_mappings_that_do_not_fit_are_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"names class 3 and 2 are trained on; ObjectNet goes with all"):
         objectnet(str(object_net(tmp_path)), WORDS[:2])
     (tmp_path / "mappings" / "objectnet_to_imagenet_1k.json").write_text("{")
-    with pytest.raises(ConfigError, match="is no JSON"):
+    with pytest.raises(ConfigError, match="is not JSON"):
         objectnet(str(tmp_path), WORDS)
     (tmp_path / "mappings" / "objectnet_to_imagenet_1k.json").unlink()
     with pytest.raises(ConfigError, match="objectnet_to_imagenet_1k"):
@@ -156,8 +156,9 @@ def test_reassessed_labels_of_other_images_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [("{}", "is no list of lists"), ("[1]", "is no list of lists"), ("[[0], [6]]", "image 2: 6 is no class of the 6"),
-     ('[["a"]]', "image 1: 'a' is no class"), ("[", "is no JSON")],
+    [("{}", "is not a list of lists"), ("[1]", "is not a list of lists"),
+     ("[[0], [6]]", "image 2: 6 is not one of the 6"),
+     ('[["a"]]', "image 1: 'a' is not one of"), ("[", "is not JSON")],
 )  # fmt: skip
 def test_files_that_are_no_reassessed_labels_are_told(tmp_path: Path, content: str, told: str) -> None:
     (tmp_path / "real.json").write_text(content)

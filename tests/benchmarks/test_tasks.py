@@ -27,9 +27,6 @@ class _Loaded:
     def __init__(self, config: RunConfig) -> None:
         self.config = config
 
-    def untrained(self) -> nn.Module:
-        return nn.Identity()
-
 
 Folders = Callable[[dict[str, Any]], list[str]]
 
@@ -45,6 +42,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
         return {}
 
     monkeypatch.setattr(tasks, "feature_sets", sets)
+    monkeypatch.setattr(tasks, "untrained_backbone", lambda _: nn.Identity())
 
     def of(wanted: dict[str, Any]) -> list[str]:
         asked.clear()

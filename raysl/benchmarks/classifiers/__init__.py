@@ -1,1 +1,1 @@
-"""What linear classifiers of frozen features share: scaling, solvers, held-out images."""
+"""The parts of linear classifiers on frozen features: scaling, solvers, held-out images."""

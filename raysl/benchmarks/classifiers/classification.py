@@ -1,4 +1,4 @@
-"""What classifiers on frozen features share: which images are held out, and what is told of the others."""
+"""The split into training and held-out images, and the metrics, of classifiers on frozen features."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from raysl.benchmarks.metric import Findings, Metric, mean_of
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows, hash_words
 
-_HOLD_OUT = 101  # what a key is for
+_HOLD_OUT = 101  # part of random keys
 
 Lines = dict[str, list[list[float]]]
-"""Points [x, y] of the lines of a drawing, by what is said of them."""
+"""Points [x, y] of the lines of a chart, by title."""
 
 
 def num_held_out(counts: Int64s, share: float) -> Int64s:
-    """Images of each class that are held out [K], of its number of images [K]; at least one of each stays."""
+    """Return the number of held-out images of each class [K] from its number of images [K]; at least one stays."""
     wanted = np.floor(counts * share + 0.5).astype(np.int64)
     return np.asarray(np.clip(wanted, 0, np.maximum(counts - 1, 0)), dtype=np.int64)
 
@@ -44,9 +44,9 @@ def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple
     counts = np.bincount(classes, minlength=num_classes)
     keys = hash_rows(hash_words(_HOLD_OUT, seed), np.arange(len(classes)))
     order = np.lexsort((keys, classes))
-    place = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)  # inside the class
+    rank = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)  # inside the class
     is_held = np.zeros(len(classes), dtype=bool)
-    is_held[order] = place < np.repeat(num_held_out(counts, share), counts)
+    is_held[order] = rank < np.repeat(num_held_out(counts, share), counts)
     if not is_held.any():
         raise ConfigError(
             f"holdout={share:g} of {len(classes)} training rows is not one row of any class; set a larger one"
@@ -55,10 +55,10 @@ def hold_out(labels: Tensor, num_classes: int, share: float, seed: int) -> tuple
 
 
 def check_hold_out(images: Labelled, share: float, name: str, settings: str) -> None:
-    """Refuse images of which no class has so many that one is held out, as far as that is known.
+    """Refuse images where no class has enough to hold one out, as far as the counts are known.
 
     Args:
-        images: what is known of them.
+        images: facts on them.
         share: of each class.
         name: of the benchmark.
         settings: its field of which a single one needs no choice.
@@ -74,7 +74,7 @@ def check_hold_out(images: Labelled, share: float, name: str, settings: str) -> 
 
 
 def check_sets(train: FeatureSet, test: FeatureSet, num_classes: int) -> None:
-    """Refuse sets that have no meaning for a classifier, see `FeatureSet.check`; further stages are looked at, too.
+    """Refuse sets that a classifier cannot use, see `FeatureSet.check`; further stages are checked too.
 
     Raises:
         ConfigError: see there.
@@ -85,24 +85,24 @@ def check_sets(train: FeatureSet, test: FeatureSet, num_classes: int) -> None:
 
 
 def stages_in(train: FeatureSet, stages: Iterable[str]) -> list[str]:
-    """Those of the stages that these features have; raw pixels have none."""
+    """Return the stages that the features have; raw pixels have none."""
     return [stage for stage in dict.fromkeys(stages) if stage == FEATURES or stage in train.stages]
 
 
 def suffix_of(stage: str) -> str:
-    """What the names of metrics of a stage end in."""
+    """Return the suffix of a stage's metrics."""
     return "" if stage == FEATURES else f"_{stage}"
 
 
 def names_of_tops(stages: Sequence[str], num_classes: int) -> list[str]:
-    """Names of the metrics that `top_metrics` makes of each stage."""
+    """Return the names of the metrics that `top_metrics` makes for each stage."""
     tops = ("top1", "top5") if num_classes > 5 else ("top1",)
     return [f"{name}{suffix_of(stage)}" for stage in dict.fromkeys(stages) for name in (*tops, *NAMES)]
 
 
 def top_metrics(scores: Tensor, labels: Tensor, what: str, stage: str = FEATURES) -> list[Metric]:
-    """Share of the test images whose class is the first, and of more than five classes among the first five; and the
-    means over classes, see `class_means`.
+    """Return top-1 accuracy, top-5 accuracy where there are more than five classes, and the means over classes, see
+    `class_means`.
 
     Args:
         scores: [N, K].
@@ -120,7 +120,7 @@ def top_metrics(scores: Tensor, labels: Tensor, what: str, stage: str = FEATURES
 
 
 def accuracy_by_class(scores: Tensor, labels: Tensor) -> dict[str, float]:
-    """Percent of the test images of each class that get it, by the class's number; classes without images are out."""
+    """Return the accuracy of each class in percent, by the class's number; classes without test images are left out."""
     labels, num_classes = labels.to(scores.device), scores.shape[1]
     hits = top_k_hits(scores, labels, 1)
     total = torch.bincount(labels, minlength=num_classes).tolist()
@@ -137,14 +137,14 @@ def measure_stages(
     tried: str,
     classify: Callable[[FeatureSet, Tensor, str], tuple[Tensor, Lines]],
 ) -> Findings:
-    """Accuracies of a classifier on the features and on further stages, as far as these images have them.
+    """Measure a classifier on the features and on further stages, as far as the images have them.
 
     Args:
         train, test: the images.
         num_classes: labels lie in [0, num_classes).
         stages: their names.
         what: begins the titles, such as `Linear probe`.
-        tried: what was chosen on held-out images, such as `learning rate`.
+        tried: the setting that is chosen on held-out images, such as `learning rate`.
         classify: from training rows, features [N, D] of test rows and the name of the stage to shares of the classes
             [N, K], and what each of the things that were tried gave.
 
@@ -158,11 +158,11 @@ def measure_stages(
     shares: list[Tensor] = []
     for stage in stages_in(train, stages):
         name = stage or "features"
-        found, its_lines = classify(train.at(stage), test.at(stage).features, name)
-        shares.append(found)
+        class_shares, its_lines = classify(train.at(stage), test.at(stage).features, name)
+        shares.append(class_shares)
         lines |= its_lines
-        metrics += top_metrics(found, test.labels, what, stage)
-        by_class[f"{what} of {name}: accuracy (%)"] = accuracy_by_class(found, test.labels)
+        metrics += top_metrics(class_shares, test.labels, what, stage)
+        by_class[f"{what} of {name}: accuracy (%)"] = accuracy_by_class(class_shares, test.labels)
     figures: dict[str, Any] = {"per_class": by_class}
     if lines:
         figures["curves"] = curves(f"{what}: held-out training images", tried, "top-1 (%)", lines)
@@ -171,5 +171,5 @@ def measure_stages(
 
 
 def curves(title: str, x: str, y: str, lines: Lines) -> dict[str, Any]:
-    """A drawing of `Findings.figures["curves"]`."""
+    """Return a chart for `Findings.figures["curves"]`."""
     return {title: {"x": x, "y": y, "lines": lines}}

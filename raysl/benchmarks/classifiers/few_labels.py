@@ -1,4 +1,4 @@
-"""Classifiers of a few labelled images of each class, over several random choices of them."""
+"""Classifiers trained on a few labelled images of each class, over several random draws."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,8 @@ Classify = Callable[[FeatureSet, Tensor], Tensor]
 
 
 def fitting_labels(labels: tuple[int, ...], images: Labelled) -> tuple[tuple[int, ...], list[str]]:
-    """The numbers of labels that every class has images for, and a line on the others; see `Benchmark.fit_to`.
+    """Return the numbers of labels that every class has enough images for, and a line on the others; see
+    `Benchmark.fit_to`.
 
     Raises:
         ConfigError: if a class has too few images for any.
@@ -34,7 +35,7 @@ def few_label_metrics(
     what: str,
     classify: Classify,
 ) -> list[Metric]:
-    """`top1_5_labels` and so on: the mean accuracy over draws of five labelled images of each class, with its
+    """Return `top1_5_labels` and so on: the mean accuracy over draws of five labelled images of each class, with its
     deviation.
 
     The draws are those of `low_shot`, nested: the same images for any number of labels, and more.

@@ -22,7 +22,7 @@ SUFFICIENT = 1e-4
 def minimise(
     evaluate: Evaluate, start: Tensor, tolerance: float, max_iter: int, memory: int = 10
 ) -> tuple[Tensor, Tensor]:
-    """The points where the gradients vanish, and which problems got there.
+    """Return the minima of the problems, and which problems converged.
 
     Args:
         evaluate: the problems, each convex.
@@ -34,33 +34,34 @@ def minimise(
     Returns:
         Points [G, P], and bool [G]: whether the gradient is within the tolerance, or rounding leaves no step down.
     """
-    found, is_done = start.clone(), torch.zeros(len(start), dtype=torch.bool, device=start.device)
+    solution, is_done = start.clone(), torch.zeros(len(start), dtype=torch.bool, device=start.device)
     is_stuck = is_done.clone()
     which, x, curvature = torch.arange(len(start), device=start.device), start, _Curvature(memory)
     loss, grad = evaluate(x, which)
     for _ in range(max_iter):
         is_done[which] = grad.abs().amax(dim=1) <= tolerance
-        kept = ~is_done[which] & ~is_stuck[which]
-        if not kept.all():
-            which, x, loss, grad = which[kept], x[kept], loss[kept], grad[kept]
-            curvature.keep(kept)
+        is_active = ~is_done[which] & ~is_stuck[which]
+        if not is_active.all():
+            which, x, loss, grad = which[is_active], x[is_active], loss[is_active], grad[is_active]
+            curvature.keep(is_active)
             if not len(which):
                 break
         step, new_loss, new_grad = _step(evaluate, which, x, loss, grad, curvature.direction(grad))
         is_stuck[which] = (step == 0).all(dim=1)
         curvature.learn(step, new_grad - grad)
         x, loss, grad = x + step, new_loss, new_grad
-        found[which] = x
+        solution[which] = x
     is_done[which] = grad.abs().amax(dim=1) <= tolerance
-    return found, is_done | is_stuck
+    return solution, is_done | is_stuck
 
 
 def _step(
     evaluate: Evaluate, which: Tensor, x: Tensor, loss: Tensor, grad: Tensor, direction: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A step down for each problem [A, P], with the loss and the gradient behind it; zero where there is none."""
+    """Take a line-search step in each problem [A, P]; return it with the loss and the gradient after it, 0 where no
+    step lowers the loss."""
     slope = (direction * grad).sum(dim=1).double()
-    slack = 4 * torch.finfo(x.dtype).eps * loss.abs()  # what rounding makes of the loss
+    slack = 4 * torch.finfo(x.dtype).eps * loss.abs()  # rounding error of the loss
     size = torch.ones_like(slope)
     new_loss, new_grad = loss.clone(), grad.clone()
     open_ = torch.arange(len(x), device=x.device)
@@ -79,7 +80,8 @@ def _step(
 
 @dataclass
 class _Pair:
-    """A step of each problem [A, P], what the gradient did on it, and 1 / of their product [A, 1]; 0: to be ignored."""
+    """A step of each problem [A, P], the change of the gradient along it, and the inverse of their product [A, 1]; 0
+    marks a pair to ignore."""
 
     step: Tensor
     change: Tensor
@@ -87,7 +89,7 @@ class _Pair:
 
 
 class _Curvature:
-    """What the last steps tell of the second derivatives."""
+    """An estimate of the inverse Hessian from the last steps."""
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
@@ -95,22 +97,24 @@ class _Curvature:
         self.scale: Tensor | None = None  # [A, 1]
 
     def learn(self, step: Tensor, change: Tensor) -> None:
-        """A step, and what the gradient did on it."""
+        """Add a step and the change of the gradient along it."""
         product = (step * change).sum(dim=1, keepdim=True)
         square = (change * change).sum(dim=1, keepdim=True)
-        is_told = product > torch.finfo(step.dtype).eps * square
-        weight = torch.where(is_told, 1 / product.masked_fill(~is_told, 1.0), 0.0)
-        scale = product / square.masked_fill(~is_told, 1.0)
-        self.scale = torch.where(is_told, scale, torch.ones_like(scale) if self.scale is None else self.scale)
+        is_curved = product > torch.finfo(step.dtype).eps * square
+        weight = torch.where(is_curved, 1 / product.masked_fill(~is_curved, 1.0), 0.0)
+        scale = product / square.masked_fill(~is_curved, 1.0)
+        self.scale = torch.where(is_curved, scale, torch.ones_like(scale) if self.scale is None else self.scale)
         self.pairs = [*self.pairs, _Pair(step, change, weight)][-self.memory :]
 
-    def keep(self, kept: Tensor) -> None:
-        """Forget the problems that are done."""
-        self.pairs = [_Pair(pair.step[kept], pair.change[kept], pair.weight[kept]) for pair in self.pairs]
-        self.scale = None if self.scale is None else self.scale[kept]
+    def keep(self, is_active: Tensor) -> None:
+        """Keep the pairs of active problems only."""
+        self.pairs = [
+            _Pair(pair.step[is_active], pair.change[is_active], pair.weight[is_active]) for pair in self.pairs
+        ]
+        self.scale = None if self.scale is None else self.scale[is_active]
 
     def direction(self, grad: Tensor) -> Tensor:
-        """Minus the inverse of the second derivatives times the gradient [A, P], as far as they are known."""
+        """Return the descent direction [A, P]: minus the estimated inverse Hessian times the gradient."""
         if self.scale is None:
             steepness = grad.square().sum(dim=1, keepdim=True).sqrt()
             return -grad / steepness.clamp(min=1.0)

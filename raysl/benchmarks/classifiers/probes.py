@@ -16,12 +16,12 @@ from raysl.benchmarks.classifiers.scaling import Scaling, chunks_of, device_for,
 from raysl.hashing import hash_words, permutation
 from raysl.schedule import cosine
 
-_ORDER = 102  # what a key is for
+_ORDER = 102  # part of random keys
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What one classifier is trained with.
+    """Learning rate and weight decay of one classifier.
 
     Args:
         lr: learning rate at a batch of 256 images; that of other batches is in proportion.
@@ -34,7 +34,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Length:
-    """How long classifiers are trained.
+    """Number of updates of a training, and their batch and momentum.
 
     Args:
         epochs: passes over the images.
@@ -49,14 +49,14 @@ class Length:
     momentum: float = 0.9
 
     def batches(self, num_rows: int, seed: int) -> Iterator[Tensor]:
-        """Places of the rows of each update, of which each epoch has all once, in an order of its own."""
+        """Yield the rows of each update; each epoch has all rows once, in a new order."""
         per_epoch = -(-num_rows // self.batch_size)
         for epoch in range(self.num_updates(num_rows) // per_epoch):
             order = torch.from_numpy(permutation(num_rows, hash_words(_ORDER, seed, epoch)))
             yield from torch.tensor_split(order, per_epoch)
 
     def num_updates(self, num_rows: int) -> int:
-        """Updates of all epochs."""
+        """Number of updates over all epochs."""
         per_epoch = -(-num_rows // self.batch_size)
         return per_epoch * max(self.epochs, -(-self.min_updates // per_epoch))
 
@@ -78,20 +78,22 @@ class Probes:
     scaling: Scaling
 
     def logits(self, rows: Tensor) -> Tensor:
-        """Scores [B, G, K] of features [B, D] as they were extracted."""
-        found = torch.addmm(self.bias[:, None], self.weight, self.scaling(rows).T)  # [G K, B]
-        return found.view(-1, self.num_classes, len(rows)).permute(2, 0, 1)
+        """Return scores [B, G, K] of unscaled features [B, D]."""
+        scores = torch.addmm(self.bias[:, None], self.weight, self.scaling(rows).T)  # [G K, B]
+        return scores.view(-1, self.num_classes, len(rows)).permute(2, 0, 1)
 
     @torch.no_grad()
     def probabilities(self, features: Tensor) -> Tensor:
-        """Of the first classifier, float32 [N, K] on the CPU, of features [N, D], a chunk at a time."""
+        """Return the probabilities of the first classifier, float32 [N, K] on the CPU, for features [N, D] in
+        chunks."""
         every = torch.arange(len(features))
         chunks = chunks_of(features, every, self.weight.device)
         return torch.cat([self.logits(rows)[:, 0].softmax(dim=1).float().cpu() for _, rows in chunks])
 
     @torch.no_grad()
     def measure(self, features: Tensor, labels: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Share of hits and mean cross entropy of each classifier, float64 [G], over some rows of [N, D]."""
+        """Return share of hits and mean cross entropy of each classifier, both float64 [G], on some rows of features
+        [N, D]."""
         device = self.weight.device
         hits = losses = torch.zeros(len(self.weight) // self.num_classes, dtype=torch.float64, device=device)
         for part, rows in chunks_of(features, index, device):
@@ -139,8 +141,8 @@ def train_probes(
     velocity, bias_velocity = torch.zeros_like(weight), torch.zeros_like(bias)
     rate, decay = rows_for([setting.lr for setting in settings]), rows_for([s.weight_decay for s in settings])
     has_decay, num_updates = bool(decay.any()), length.num_updates(len(index))
-    for update, places in enumerate(length.batches(len(index), seed)):
-        rows = index[places]
+    for update, batch in enumerate(length.batches(len(index), seed)):
+        rows = index[batch]
         x = scaling.in_training(rows_of(features, rows, device))
         error = _errors(x, labels[rows.to(labels.device)].to(device), weight, bias, num_classes)  # [G K, B]
         torch.addmm(velocity, error, x, beta=length.momentum, out=velocity)
@@ -155,7 +157,7 @@ def train_probes(
 
 
 def _errors(x: Tensor, labels: Tensor, weight: Tensor, bias: Tensor, num_classes: int) -> Tensor:
-    """Gradient of the mean cross entropy by the logits, [G K, B]: what is predicted minus what is so."""
+    """Return the gradient of the mean cross entropy by the logits, predictions minus targets [G K, B]."""
     logits = torch.addmm(bias, weight, x.T).view(-1, num_classes, len(x))  # [G, K, B]
     share, _ = softmax(logits)
     share[:, labels, torch.arange(len(x), device=x.device)] -= 1
@@ -163,14 +165,15 @@ def _errors(x: Tensor, labels: Tensor, weight: Tensor, bias: Tensor, num_classes
 
 
 def best_of(shares: Tensor, losses: Tensor) -> int | None:
-    """The place of the classifier with the most hits, of equals that with the least loss; None where none is finite.
+    """Return the number of the classifier with the most hits, and among equals with the least loss; None if no loss is
+    finite.
 
     Args:
         shares, losses: float64 [G]; a loss that is not finite is that of weights that grew without bound.
     """
     order = [
-        (share, -loss, -place)
-        for place, (share, loss) in enumerate(zip(shares.tolist(), losses.tolist(), strict=True))
+        (share, -loss, -number)
+        for number, (share, loss) in enumerate(zip(shares.tolist(), losses.tolist(), strict=True))
         if math.isfinite(loss)
     ]
     return -max(order)[2] if order else None

@@ -1,4 +1,4 @@
-"""How classifiers get to see features: a chunk at a time, in single precision, scaled."""
+"""Scaling of features for classifiers, chunk by chunk in single precision."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ and a shift in it, too, which the classifier behind it can stand for."""
 
 @dataclass(frozen=True)
 class Scaling:
-    """How a classifier gets to see features; see `Normalize`.
+    """A scaling of features, see `Normalize`.
 
     Args:
         kind: the rule.
@@ -36,7 +36,7 @@ class Scaling:
 
     @classmethod
     def of(cls, kind: Normalize, features: Tensor, device: torch.device) -> "Scaling":
-        """The rule with its statistics of features [N, D], which are read in chunks."""
+        """Fit a scaling to features [N, D], which are read in chunks."""
         if kind in ("none", "l2"):
             return cls(kind)
         mean, deviation = moments(features)
@@ -46,7 +46,7 @@ class Scaling:
         return cls(kind, mean.to(device, dtype), factor.to(device, dtype))
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Rows [B, D] as they are classified."""
+        """Scale rows [B, D] for prediction."""
         if self.kind == "none":
             return rows
         if self.kind == "l2":
@@ -56,7 +56,7 @@ class Scaling:
         return (rows - self.shift) * self.factor
 
     def in_training(self, rows: Tensor) -> Tensor:
-        """Rows [B, D] as a classifier is trained on them, a batch at a time."""
+        """Scale rows [B, D] of a training batch."""
         if self.kind != "batch_norm":
             return self(rows)
         variance, mean = torch.var_mean(rows, dim=0, correction=0)
@@ -64,7 +64,7 @@ class Scaling:
 
 
 def moments(features: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and deviation [D] of the rows of [N, D] in float64, a chunk at a time.
+    """Return mean and deviation [D] of the rows of [N, D] in float64, computed in chunks.
 
     Chan, Golub and LeVeque 1983 (Algorithms for computing the sample variance), equation 2.1: without cancellation.
     """
@@ -72,16 +72,16 @@ def moments(features: Tensor) -> tuple[Tensor, Tensor]:
     count = 0
     for chunk in torch.split(features, CHUNK_ROWS):
         rows = chunk.double()
-        own = rows.mean(dim=0)
-        total, moved = count + len(rows), own - mean
-        squares = squares + (rows - own).square_().sum(dim=0) + moved**2 * (count * len(rows) / total)
+        chunk_mean = rows.mean(dim=0)
+        total, moved = count + len(rows), chunk_mean - mean
+        squares = squares + (rows - chunk_mean).square_().sum(dim=0) + moved**2 * (count * len(rows) / total)
         mean = mean + moved * (len(rows) / total)
         count = total
     return mean, (squares / count).sqrt()
 
 
 def rows_of(features: Tensor, index: Tensor, device: torch.device) -> Tensor:
-    """Rows [B, D] by their places, float32 or, of float64 features, that, on the device that calculates."""
+    """Return rows [B, D] by index on the computing device, as float32, or float64 where the features are."""
     return features.index_select(0, index.to(features.device)).to(device, _working(features))
 
 
@@ -90,7 +90,7 @@ def _working(features: Tensor) -> torch.dtype:
 
 
 def softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Shares [G, K, B] that add up to 1 over K, and the logarithms [G, B] of what the exponentials were divided by.
+    """Return probabilities [G, K, B] that add up to 1 over K, and the logarithms of their denominators [G, B].
 
     `torch.softmax` of ten classes, each image's side by side, takes ten times as long on a CPU.
     """
@@ -101,11 +101,11 @@ def softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def chunks_of(features: Tensor, index: Tensor, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Places and rows of features, a chunk at a time."""
+    """Yield indices and rows of features in chunks."""
     for part in torch.split(index, CHUNK_ROWS * (GPU_CHUNKS if device.type == "cuda" else 1)):
         yield part, rows_of(features, part, device)
 
 
 def device_for(features: Tensor) -> torch.device:
-    """Where to calculate: on a GPU where this process has one, else where the features lie."""
+    """Return the computing device: a GPU if this process has one, else the device of the features."""
     return torch.device("cuda") if torch.cuda.is_available() else features.device

@@ -26,13 +26,13 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Machine:
-    """What a machine is trained with: squared hinge loss, half the squared weights as penalty, the bias among them.
+    """Settings of a machine: squared hinge loss, half the squared weights as penalty, the bias included.
 
     Args:
         positive_weight: of the images that have the class; others weigh 1.
         max_iter: steps of liblinear at most.
         is_dual: whether the dual problem is solved, in a random order, as VISSL does; else the primal one, which has
-            the same solution and is there sooner where the cost is high.
+            the same solution, sooner if the cost is high.
         seed: of that order.
     """
 
@@ -42,7 +42,8 @@ class Machine:
     seed: int = 0
 
     def fit(self, rows: Floats, is_positive: NDArray[np.bool_], cost: float) -> tuple[Numbers, bool]:
-        """Weights and bias [D + 1] of rows [N, D], and whether they are within liblinear's tolerance of 1e-4.
+        """Fit weights and bias [D + 1] to rows [N, D]; return also whether they are within liblinear's tolerance of
+        1e-4.
 
         Args:
             rows: features.
@@ -56,10 +57,10 @@ class Machine:
             max_iter=self.max_iter,
             random_state=self.seed,
         )
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", ConvergenceWarning)
             machine.fit(rows, np.where(is_positive, 1, -1))
-        is_done = not any(issubclass(warning.category, ConvergenceWarning) for warning in told)
+        is_done = not any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
         return np.append(machine.coef_[0], machine.intercept_[0]), is_done
 
 
@@ -72,45 +73,45 @@ class LabelledRows:
 
 
 def decisions(weights: Numbers, features: Floats) -> Numbers:
-    """Scores [N, M] of machines [M, D + 1] on features [N, D]."""
+    """Return scores [N, M] of machines [M, D + 1] for features [N, D]."""
     scores = features @ weights[:, :-1].T.astype(np.float32)
     return np.asarray(scores + weights[:, -1], dtype=np.float64)
 
 
 def cross_validated(rows: LabelledRows, column: int, cost: float, folds: int, machine: Machine) -> tuple[float, int]:
-    """Mean average precision of a class over held-out parts, and how many fits were stopped before they were done.
+    """Return the mean average precision of a class over held-out folds, and the number of fits that hit the iteration
+    limit.
 
     The parts are consecutive rows of each class; images to ignore count as absent, and the precision is scikit-learn's,
     not interpolated: VISSL's way to choose a cost.
     """
     is_positive = rows.labels[:, column] == 1
-    found, num_stopped = [], 0
-    for kept, held in StratifiedKFold(folds).split(rows.features, is_positive):
-        weights, is_done = machine.fit(rows.features[kept], is_positive[kept], cost)
+    precisions, num_stopped = [], 0
+    for rest, held in StratifiedKFold(folds).split(rows.features, is_positive):
+        weights, is_done = machine.fit(rows.features[rest], is_positive[rest], cost)
         scores = decisions(weights[None], rows.features[held])[:, 0]
-        found.append(average_precision_score(is_positive[held], scores))
+        precisions.append(average_precision_score(is_positive[held], scores))
         num_stopped += not is_done
-    return float(np.mean(found)), num_stopped
+    return float(np.mean(precisions)), num_stopped
 
 
 def fit_class(rows: LabelledRows, column: int, cost: float, machine: Machine) -> Numbers:
-    """Weights and bias [D + 1] of a class against all other rows, also those to ignore."""
+    """Fit weights and bias [D + 1] of a class against all other rows, ignored ones included."""
     return machine.fit(rows.features, rows.labels[:, column] == 1, cost)[0]
 
 
 def normalised(features: Tensor) -> Floats:
-    """Rows [N, D] over their lengths plus 1e-5, as VISSL has them, in memory: liblinear needs them there."""
-    found = np.empty(tuple(features.shape), dtype=np.float32)
+    """Return rows [N, D] divided by their lengths plus 1e-5, as in VISSL, in memory, which liblinear needs."""
+    scaled = np.empty(tuple(features.shape), dtype=np.float32)
     for first in range(0, len(features), CHUNK_ROWS):
         chunk = features[first : first + CHUNK_ROWS].float()
         chunk = chunk / (torch.linalg.vector_norm(chunk, dim=1, keepdim=True) + 1e-5)
-        found[first : first + CHUNK_ROWS] = chunk.cpu().numpy()
-    return found
+        scaled[first : first + CHUNK_ROWS] = chunk.cpu().numpy()
+    return scaled
 
 
 def one_against_rest(rows: FeatureSet, split: str, num_classes: int) -> Labels:
-    """Labels int8 [N, K] of 1 present, 0 absent and -1 ignore; the class of each image against the others, where they
-    have one each.
+    """Return labels int8 [N, K]: 1 present, 0 absent, -1 ignore; single labels become one class against the others.
 
     Raises:
         ConfigError: if a label is outside of these, or features are not finite.

@@ -18,7 +18,7 @@ THRESHOLDS = tuple(0.5 + 0.05 * step for step in range(10))
 
 @dataclass(frozen=True)
 class Detected:
-    """What was found in one image, best first or in any order.
+    """Detections in one image, in any order.
 
     Args:
         boxes: float32 [D, 4], edges in pixels as `Objects.boxes`.
@@ -45,7 +45,7 @@ class Detected:
             "boxes": torch.from_numpy(self.boxes),
             "scores": torch.from_numpy(self.scores),
             "labels": torch.from_numpy(self.labels),
-            "mask_lengths": torch.tensor([len(one) for one in counts], dtype=torch.int64),
+            "mask_lengths": torch.tensor([len(run) for run in counts], dtype=torch.int64),
             "masks": torch.from_numpy(np.frombuffer(b"".join(counts), np.uint8).copy()),
         }
 
@@ -60,27 +60,27 @@ def parse_detections(tensors: Mapping[str, Tensor]) -> tuple[list[Detected], lis
     detections, first = [], 0
     for size, num, boxes, scores, labels in zip(sizes, nums, *rows, strict=True):
         counts = runs[first : first + num] if has_masks else []
-        masks = tuple({"size": list(size), "counts": one} for one in counts)
+        masks = tuple({"size": list(size), "counts": run} for run in counts)
         detections.append(Detected(boxes.numpy(), scores.numpy(), labels.numpy(), masks))
         first += num
     return detections, sizes
 
 
 def precisions_by_class(
-    found: Sequence[Detected],
-    there: Sequence[Objects],
+    detections: Sequence[Detected],
+    objects_by_image: Sequence[Objects],
     num_classes: int,
     thresholds: Sequence[float] = THRESHOLDS,
     eleven_points: bool = True,
 ) -> np.ndarray:
-    """Average precision of each class.
+    """Compute the average precision of each class.
 
     A detection is of the object of its class and image that it overlaps most. It is right where the overlap (of areas,
     intersection over union) reaches the threshold and no better scored one has the object; it does not count where the
     object stands apart, and is wrong else.
 
     Args:
-        found, there: of each image, in the same order.
+        detections, objects_by_image: of each image, in the same order.
         num_classes: K.
         thresholds: T overlaps.
         eleven_points: the mean of the best precision at recalls 0, 0.1, ..., 1 or more, as VOC has it up to 2009; else
@@ -89,51 +89,52 @@ def precisions_by_class(
     Returns:
         Shares float64 [T, K]; NaN of a class without objects.
     """
-    matches = [_matched(*pair) for pair in zip(found, there, strict=True)]
-    scores = _joined([one.scores for one in found], np.float32)
-    labels = _joined([one.labels for one in found], np.int64)
-    images = np.repeat(np.arange(len(found)), [len(one.scores) for one in found])
+    matches = [_matched(*pair) for pair in zip(detections, objects_by_image, strict=True)]
+    scores = _joined([image.scores for image in detections], np.float32)
+    labels = _joined([image.labels for image in detections], np.int64)
+    images = np.repeat(np.arange(len(detections)), [len(image.scores) for image in detections])
     overlaps = _joined([overlap for overlap, _ in matches], np.float64)
-    objects = _joined([place for _, place in matches], np.int64)
-    firsts = np.cumsum([0, *(len(one) for one in there)])[:-1]
-    apart = _joined([one.is_apart for one in there], bool)
-    owners = _joined([one.labels for one in there], np.int64)
-    objects = objects + firsts[images]  # among the objects of all images
+    object_numbers = _joined([number for _, number in matches], np.int64)
+    firsts = np.cumsum([0, *(len(image) for image in objects_by_image)])[:-1]
+    apart = _joined([image.is_apart for image in objects_by_image], bool)
+    owners = _joined([image.labels for image in objects_by_image], np.int64)
+    object_numbers = object_numbers + firsts[images]  # among the objects of all images
     precisions = np.full((len(thresholds), num_classes), math.nan)
     for label in range(num_classes):
         num_there = int((~apart[owners == label]).sum())
         if not num_there:
             continue
-        own = np.flatnonzero(labels == label)
-        own = own[np.argsort(-scores[own], kind="stable")]
+        rows = np.flatnonzero(labels == label)
+        rows = rows[np.argsort(-scores[rows], kind="stable")]
         for number, threshold in enumerate(thresholds):
-            reaches = overlaps[own] >= threshold
-            counts = ~(reaches & _of(apart, objects[own]))
-            is_right = _first_of_each(objects[own], reaches)[counts]
+            reaches = overlaps[rows] >= threshold
+            counts = ~(reaches & _of(apart, object_numbers[rows]))
+            is_right = _first_of_each(object_numbers[rows], reaches)[counts]
             precisions[number, label] = _average(is_right, num_there, eleven_points)
     return precisions
 
 
-def _matched(found: Detected, there: Objects) -> tuple[np.ndarray, np.ndarray]:
-    """The largest overlap of each detection with an object of its class, and that object [D]; 0 and 0 of none."""
-    if not len(there) or not len(found.scores):
-        return np.zeros(len(found.scores)), np.zeros(len(found.scores), np.int64)
-    overlaps = box_iou(torch.from_numpy(found.boxes).double(), torch.from_numpy(there.boxes).double()).numpy()
-    overlaps = np.where(found.labels[:, None] == there.labels, overlaps, 0.0)  # [D, M]
+def _matched(detected: Detected, objects: Objects) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest overlap of each detection with an object of its class, and that object's number [D]; 0 and 0
+    without one."""
+    if not len(objects) or not len(detected.scores):
+        return np.zeros(len(detected.scores)), np.zeros(len(detected.scores), np.int64)
+    overlaps = box_iou(torch.from_numpy(detected.boxes).double(), torch.from_numpy(objects.boxes).double()).numpy()
+    overlaps = np.where(detected.labels[:, None] == objects.labels, overlaps, 0.0)  # [D, M]
     best = overlaps.argmax(axis=1)
     return overlaps[np.arange(len(best)), best], best
 
 
 def _first_of_each(objects: np.ndarray, reaches: np.ndarray) -> np.ndarray:
-    """Which detections, in the order of their scores, are the first that reach their object."""
+    """Return a mask of the detections, which are sorted by score, that are the first to reach their object."""
     is_first = np.zeros(len(objects), bool)
-    places = np.flatnonzero(reaches)
-    is_first[places[np.unique(objects[places], return_index=True)[1]]] = True
+    rows = np.flatnonzero(reaches)
+    is_first[rows[np.unique(objects[rows], return_index=True)[1]]] = True
     return is_first
 
 
 def _average(is_right: np.ndarray, num_there: int, eleven_points: bool) -> float:
-    """Of detections in the order of their scores."""
+    """Compute the average precision from hits, sorted by score."""
     right = np.cumsum(is_right)
     recall = right / num_there
     precision = right / np.arange(1, len(right) + 1)
@@ -144,9 +145,9 @@ def _average(is_right: np.ndarray, num_there: int, eleven_points: bool) -> float
     return float((np.diff(recall, prepend=0.0) * best).sum())
 
 
-def _of(values: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Values at places; false where there are no values."""
-    return values[np.minimum(places, len(values) - 1)] if len(values) else np.zeros(len(places), bool)
+def _of(values: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Return values at an index; false where there are no values."""
+    return values[np.minimum(index, len(values) - 1)] if len(values) else np.zeros(len(index), bool)
 
 
 def _joined(parts: Sequence[np.ndarray], dtype: type) -> np.ndarray:

@@ -27,7 +27,7 @@ SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 @dataclass(frozen=True)
 class Objects:
-    """What is in one image.
+    """The objects in one image.
 
     Args:
         boxes: float32 [M, 4], left, top, right and bottom edge in pixels: a box of one pixel is one wide.
@@ -47,7 +47,7 @@ class Objects:
         return len(self.labels)
 
     def take(self, keep: np.ndarray) -> "Objects":
-        """Some of them, by a bool [M]."""
+        """Select objects by a bool [M]."""
         segments = tuple(segment for segment, is_kept in zip(self.segments, keep, strict=False) if is_kept)
         return Objects(self.boxes[keep], self.labels[keep], self.is_apart[keep], self.areas[keep], segments)
 
@@ -82,7 +82,7 @@ class BoxSplit(TargetSplit):
         return digest.hexdigest()[:16]
 
     def trainable(self, with_apart: bool) -> "BoxSplit":
-        """The images with an object whose box is not empty, with those objects alone.
+        """Return the images with at least one object with a non-empty box, with those objects only.
 
         Args:
             with_apart: whether those that stand apart are among them: VOC's difficult objects are trained on, as in
@@ -91,62 +91,62 @@ class BoxSplit(TargetSplit):
         Raises:
             ConfigError: if none is left.
         """
-        kept: list[Objects] = []
-        places: list[int] = []
-        for place, found in enumerate(self.objects):
-            sides = found.boxes[:, 2:] - found.boxes[:, :2]
-            objects = found.take((sides > 0).all(axis=1) & (with_apart | ~found.is_apart))
-            if len(objects):
-                kept.append(objects)
-                places.append(place)
-        if not kept:
+        trainable: list[Objects] = []
+        numbers: list[int] = []
+        for number, objects in enumerate(self.objects):
+            sides = objects.boxes[:, 2:] - objects.boxes[:, :2]
+            usable = objects.take((sides > 0).all(axis=1) & (with_apart | ~objects.is_apart))
+            if len(usable):
+                trainable.append(usable)
+                numbers.append(number)
+        if not trainable:
             raise ConfigError("no training image has an object; is the dataset whole?")
-        return BoxSplit(tuple(self._files(np.array(places))), tuple(kept), self.classes)
+        return BoxSplit(tuple(self._files(np.array(numbers))), tuple(trainable), self.classes)
 
     def part(self, limit: int | None) -> "BoxSplit":
-        """An even share of at most so many images."""
-        places = even_part(len(self), limit)
-        return BoxSplit(tuple(self._files(places)), tuple(self.objects[place] for place in places), self.classes)
+        """Return an even share of at most `limit` images."""
+        numbers = even_part(len(self), limit)
+        return BoxSplit(tuple(self._files(numbers)), tuple(self.objects[number] for number in numbers), self.classes)
 
     def with_more(self, other: "BoxSplit") -> "BoxSplit":
-        """These images, and those of another year of the same classes."""
+        """Return these images and those of another year with the same classes."""
         return BoxSplit(self.images + other.images, self.objects + other.objects, self.classes)
 
-    def _files(self, places: np.ndarray) -> Iterator[Files]:
+    def _files(self, numbers: np.ndarray) -> Iterator[Files]:
         first = 0
         for files in self.images:
-            yield files.take(places[(places >= first) & (places < first + len(files))] - first)
+            yield files.take(numbers[(numbers >= first) & (numbers < first + len(files))] - first)
             first += len(files)
 
 
 def voc_boxes(folder: Folder, chosen: str) -> BoxSplit:
-    """A set of one year of Pascal VOC.
+    """Read a set of one year of Pascal VOC.
 
     Args:
         folder: of the year, with `JPEGImages`, `Annotations` and `ImageSets/Main` in it.
         chosen: name of the set.
 
     Raises:
-        ConfigError: if a file that it needs is not there or is no annotation.
+        ConfigError: if a file is missing or is not an annotation.
     """
     listed = f"ImageSets/Main/{chosen}.txt"
     names = lines_of(folder, listed)
     images = Files.of(folder.uri_of("JPEGImages"), [f"{name}.jpg" for name in names], listed)
     notes = Files.of(folder.uri_of("Annotations"), [f"{name}.xml" for name in names], listed)
     with ThreadPoolExecutor(REMOTE_READS) as pool:
-        objects = list(pool.map(lambda place: _voc_objects(notes, place), range(len(notes))))
+        objects = list(pool.map(lambda number: _voc_objects(notes, number), range(len(notes))))
     return BoxSplit((images,), tuple(objects), CLASSES)
 
 
-def _voc_objects(notes: Files, place: int) -> Objects:
-    """Of one xml file, whose pixels count from 1 and belong to the box on both sides."""
+def _voc_objects(notes: Files, number: int) -> Objects:
+    """Read an xml file, where pixels are counted from 1 and boxes include their last pixel."""
     try:
-        found = ElementTree.fromstring(notes.read(place)).findall("object")
-        sides = [[float(_text(one, f"bndbox/{side}")) for side in SIDES] for one in found]
-        labels = [_class_of(_text(one, "name")) for one in found]
-        difficult = [one.findtext("difficult", "0").strip() == "1" for one in found]
+        elements = ElementTree.fromstring(notes.read(number)).findall("object")
+        sides = [[float(_text(element, f"bndbox/{side}")) for side in SIDES] for element in elements]
+        labels = [_class_of(_text(element, "name")) for element in elements]
+        difficult = [element.findtext("difficult", "0").strip() == "1" for element in elements]
     except (ElementTree.ParseError, ValueError) as error:
-        raise ConfigError(f"{notes.told(place)} is no annotation of VOC: {error}; fetch the dataset anew") from error
+        raise ConfigError(f"{notes.uri_of(number)} is not an annotation of VOC: {error}; fetch it anew") from error
     boxes = np.array(sides, np.float32).reshape(-1, 4) - np.array([1, 1, 0, 0], np.float32)
     return Objects(boxes, np.array(labels, np.int64), np.array(difficult, bool), _areas(boxes))
 
@@ -165,7 +165,7 @@ def _text(element: ElementTree.Element, path: str) -> str:
 
 
 def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
-    """A set of COCO, images in the order of their ids and classes in that of theirs.
+    """Read a set of COCO, with images and classes in the order of their ids.
 
     Args:
         folder: with `annotations` and the folders of the images, as `train2017`, or those in `images`.
@@ -173,7 +173,7 @@ def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
         with_segments: whether masks are wanted.
 
     Raises:
-        ConfigError: if a file that it needs is not there or is no annotation file.
+        ConfigError: if a file is missing or is not an annotation file.
     """
     name = f"annotations/instances_{chosen}.json"
     if not folder.exists(name):
@@ -186,7 +186,7 @@ def coco_boxes(folder: Folder, chosen: str, with_segments: bool) -> BoxSplit:
         names = [str(image["file_name"]) for image in entries]
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{folder.uri_of(name)} is no COCO annotation file: {type(error).__name__} {error}; fetch it anew"
+            f"{folder.uri_of(name)} is not a COCO annotation file: {type(error).__name__} {error}; fetch it anew"
         ) from error
     if not names:
         raise ConfigError(f"{folder.uri_of(name)} lists no images")
@@ -199,10 +199,10 @@ def _coco_objects(
 ) -> tuple[Objects, ...]:
     row = {image["id"]: number for number, image in enumerate(images)}
     label = {identity: number for number, identity in enumerate(ids)}
-    found: list[list[dict[str, Any]]] = [[] for _ in images]
+    by_image: list[list[dict[str, Any]]] = [[] for _ in images]
     for note in notes:
-        found[row[note["image_id"]]].append(note)
-    return tuple(_of_notes(own, label, with_segments) for own in found)
+        by_image[row[note["image_id"]]].append(note)
+    return tuple(_of_notes(image_notes, label, with_segments) for image_notes in by_image)
 
 
 def _of_notes(notes: Sequence[dict[str, Any]], label: dict[int, int], with_segments: bool) -> Objects:

@@ -1,4 +1,4 @@
-"""Average precision of COCO, of boxes and masks, by its own code (pycocotools)."""
+"""Average precision of boxes and masks on COCO, by pycocotools."""
 
 import io
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from raysl.errors import ConfigError
 
 
 def tools() -> Any:
-    """The modules of pycocotools.
+    """Import pycocotools.
 
     Raises:
         ConfigError: if it is not installed.
@@ -31,16 +31,16 @@ def tools() -> Any:
 
 
 def coco_precisions(
-    found: Sequence[Detected],
-    there: Sequence[Objects],
+    detections: Sequence[Detected],
+    objects: Sequence[Objects],
     sizes: Sequence[tuple[int, int]],
     num_classes: int,
     kind: Literal["bbox", "segm"],
 ) -> np.ndarray:
-    """Precision at 10 overlaps from 0.5 to 0.95, 101 recalls, for each class.
+    """Compute precision at 10 overlaps from 0.5 to 0.95 and 101 recalls for each class.
 
     Args:
-        found, there: of each image, in the same order.
+        detections, objects: of each image, in the same order.
         sizes: heights and widths of the images.
         num_classes: K.
         kind: of overlaps, those of boxes or masks.
@@ -52,11 +52,11 @@ def coco_precisions(
     coco = tools()
     with redirect_stdout(io.StringIO()):  # it prints as it goes
         truth = coco.coco.COCO()
-        truth.dataset = _dataset(there, sizes, num_classes, kind)
+        truth.dataset = _dataset(objects, sizes, num_classes, kind)
         truth.createIndex()
-        results = _results(found, kind)
+        results = _results(detections, kind)
         evaluation = coco.cocoeval.COCOeval(truth, truth.loadRes(results) if results else coco.coco.COCO(), kind)
-        evaluation.params.imgIds = list(range(len(there)))
+        evaluation.params.imgIds = list(range(len(objects)))
         evaluation.params.catIds = list(range(num_classes))
         evaluation.evaluate()
         evaluation.accumulate()
@@ -64,20 +64,22 @@ def coco_precisions(
     return np.where(precision < 0, np.nan, precision)
 
 
-def _dataset(there: Sequence[Objects], sizes: Sequence[tuple[int, int]], num_classes: int, kind: str) -> dict[str, Any]:
+def _dataset(
+    objects_by_image: Sequence[Objects], sizes: Sequence[tuple[int, int]], num_classes: int, kind: str
+) -> dict[str, Any]:
     notes: list[dict[str, Any]] = []
-    for image, objects in enumerate(there):
-        for place in range(len(objects)):
-            left, top, right, bottom = objects.boxes[place].tolist()
+    for image, objects in enumerate(objects_by_image):
+        for number in range(len(objects)):
+            left, top, right, bottom = objects.boxes[number].tolist()
             note = {
                 "id": len(notes) + 1,  # 0 stands for no object there
                 "image_id": image,
-                "category_id": int(objects.labels[place]),
+                "category_id": int(objects.labels[number]),
                 "bbox": [left, top, right - left, bottom - top],
-                "area": float(objects.areas[place]),
-                "iscrowd": int(objects.is_apart[place]),
+                "area": float(objects.areas[number]),
+                "iscrowd": int(objects.is_apart[number]),
             }
-            notes.append(note | ({"segmentation": objects.segments[place]} if kind == "segm" else {}))
+            notes.append(note | ({"segmentation": objects.segments[number]} if kind == "segm" else {}))
     images = [{"id": image, "height": height, "width": width} for image, (height, width) in enumerate(sizes)]
     return {
         "images": images,
@@ -86,18 +88,18 @@ def _dataset(there: Sequence[Objects], sizes: Sequence[tuple[int, int]], num_cla
     }
 
 
-def _results(found: Sequence[Detected], kind: str) -> list[dict[str, Any]]:
+def _results(detections: Sequence[Detected], kind: str) -> list[dict[str, Any]]:
     results = []
-    for image, one in enumerate(found):
-        for place in range(len(one.scores)):
-            left, top, right, bottom = one.boxes[place].tolist()
+    for image, detected in enumerate(detections):
+        for number in range(len(detected.scores)):
+            left, top, right, bottom = detected.boxes[number].tolist()
             result: dict[str, Any] = {
                 "image_id": image,
-                "category_id": int(one.labels[place]),
-                "score": float(one.scores[place]),
+                "category_id": int(detected.labels[number]),
+                "score": float(detected.scores[number]),
             }
             if kind == "segm":
-                result["segmentation"] = one.masks[place]
+                result["segmentation"] = detected.masks[number]
             else:
                 result["bbox"] = [left, top, right - left, bottom - top]
             results.append(result)
@@ -105,7 +107,7 @@ def _results(found: Sequence[Detected], kind: str) -> list[dict[str, Any]]:
 
 
 def run_lengths(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> tuple[dict[str, object], ...]:
-    """Masks of objects in an image, as pycocotools has them.
+    """Encode the masks of an image's objects for pycocotools.
 
     Args:
         masks: shares in [0, 1] inside the boxes [D, 1, m, m].
@@ -113,15 +115,15 @@ def run_lengths(masks: Tensor, boxes: Tensor, size: tuple[int, int]) -> tuple[di
         size: height and width of the image.
     """
     encode = tools().mask.encode
-    found = []
+    encoded = []
     for mask, box in zip(masks, boxes, strict=True):  # one after another: all of them are large
         whole = pasted(mask[0], box, size) > 0.5
-        found.append(encode(np.asfortranarray(whole.to(torch.uint8).numpy())))
-    return tuple(found)
+        encoded.append(encode(np.asfortranarray(whole.to(torch.uint8).numpy())))
+    return tuple(encoded)
 
 
 def pasted(mask: Tensor, box: Tensor, size: tuple[int, int]) -> Tensor:
-    """A mask in its place: what it has, bilinearly, at the centres of the pixels, and 0 outside of the box.
+    """Resize a mask bilinearly into its box at the centres of the pixels; 0 outside of the box.
 
     torchvision's own cuts the edges of boxes to whole pixels, which small objects lose much by.
 
@@ -133,6 +135,6 @@ def pasted(mask: Tensor, box: Tensor, size: tuple[int, int]) -> Tensor:
     left, top, right, bottom = box
     x = (torch.arange(size[1]) + 0.5 - left) / (right - left).clamp(min=1e-6) * 2 - 1  # -1 and 1 at the edges
     y = (torch.arange(size[0]) + 0.5 - top) / (bottom - top).clamp(min=1e-6) * 2 - 1
-    places = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).to(mask.dtype)  # [H, W, 2]
-    found: Tensor = F.grid_sample(mask[None, None], places[None], mode="bilinear", align_corners=False)
-    return found[0, 0]
+    points = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).to(mask.dtype)  # [H, W, 2]
+    values: Tensor = F.grid_sample(mask[None, None], points[None], mode="bilinear", align_corners=False)
+    return values[0, 0]

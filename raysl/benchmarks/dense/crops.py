@@ -1,4 +1,4 @@
-"""Images and masks to training crops and to windows that cover an image."""
+"""Training crops of images and masks, and windows that cover a test image."""
 
 from collections.abc import Callable, Iterator
 
@@ -19,7 +19,11 @@ BRIGHTNESS, FACTORS, HUE = 32.0, (0.5, 1.5), 36
 
 
 def resized_short(height: int, width: int, side: int) -> tuple[int, int]:
-    """Sides of an image whose short one is to have so many pixels; both at least 1."""
+    """Return height and width of an image with a given short side; both at least 1.
+
+    >>> resized_short(100, 200, 50)
+    (50, 100)
+    """
     scale = side / min(height, width)
     return max(1, round(height * scale)), max(1, round(width * scale))
 
@@ -33,7 +37,7 @@ def training_crop(
     max_class_share: float = 1.0,
     distort: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A random square of an image at a random scale, mirrored by half; as MMSegmentation's training pipeline.
+    """Crop a random square of an image at a random scale and mirror half of them, as in MMSegmentation.
 
     Args:
         image: uint8 [3, H, W].
@@ -46,7 +50,7 @@ def training_crop(
         distort: whether brightness, contrast, saturation and hue change, see `photometric_distortion`.
 
     Returns:
-        The crop uint8 [3, crop, crop]; its mask, IGNORE beyond the image; and what of it is image, bool, both
+        The crop uint8 [3, crop, crop]; its mask, IGNORE beyond the image; and where it is image, bool, both
         [crop, crop].
     """
     scale = float(random.uniform(*SCALES)[0])
@@ -65,7 +69,7 @@ def training_crop(
 
 
 def _corner(mask: Tensor, crop: int, random: SampleRandom, max_class_share: float) -> tuple[int, int]:
-    """Top and left of the square, see `training_crop`."""
+    """Draw top and left of the square, see `training_crop`."""
     height, width = mask.shape
     top = left = 0
     for _ in range(ATTEMPTS + 1 if max_class_share < 1 else 1):
@@ -78,7 +82,7 @@ def _corner(mask: Tensor, crop: int, random: SampleRandom, max_class_share: floa
 
 
 def photometric_distortion(image: Tensor, random: SampleRandom) -> Tensor:
-    """Change brightness, contrast, saturation and hue of an image uint8 [3, H, W], each by half.
+    """Change brightness, contrast, saturation and hue of an image uint8 [3, H, W], each with probability 0.5.
 
     The distortion of SSD (Liu et al. 2016, arXiv 1512.02325) with the ranges of MMSegmentation's
     `PhotoMetricDistortion`: up to 32 of 255 are added; values are multiplied by 0.5 to 1.5, before or behind the two
@@ -109,15 +113,18 @@ def photometric_distortion(image: Tensor, random: SampleRandom) -> Tensor:
 
 
 def _saturated(image: Tensor, factor: float) -> Tensor:
-    """The saturation of HSV times a factor, at most 1, of colours in [0, 1] [3, H, W]; the value stays."""
+    """Multiply the HSV saturation, up to 1, of colours in [0, 1] [3, H, W]; the value of HSV stays."""
     value, least = image.amax(dim=0, keepdim=True), image.amin(dim=0, keepdim=True)
     most = value / (value - least).clamp_min(1e-12)  # the factor that makes the least channel 0
     return value - (value - image) * most.clamp_max(factor)
 
 
 def windows(side: int, crop: int, stride: int) -> Iterator[int]:
-    """Where windows of `crop` pixels begin along a side of at least as many, so that they cover it; the last one ends
-    with it."""
+    """Yield the first pixels of windows that cover a side, the last of which ends with it.
+
+    >>> list(windows(10, crop=4, stride=3))
+    [0, 3, 6]
+    """
     first = 0
     while first + crop < side:
         yield first
@@ -127,7 +134,7 @@ def windows(side: int, crop: int, stride: int) -> Iterator[int]:
 
 @torch.no_grad()
 def slid(score: Callable[[Tensor], Tensor], image: Tensor, crop: int, stride: int) -> Tensor:
-    """Scores of all pixels: the mean over the windows that a pixel is in.
+    """Return the scores of all pixels, each the mean over the windows that contain it.
 
     Args:
         score: from normalised images [B, 3, crop, crop] to scores [B, K, crop, crop].

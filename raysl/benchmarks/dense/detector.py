@@ -84,8 +84,8 @@ class Detector(TargetMethod):
         return (*names, "loss_mask") if config.masks else names
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """The sum of torchvision's losses; proposals and boxes are drawn by the step's random numbers. It reads numbers
-        from tensors, as torchvision's parts do."""
+        """Return the sum of torchvision's losses, whose parts draw proposals from the step's random numbers. It reads
+        numbers from tensors, as torchvision does."""
         images = self._images(batch)
         targets = [self._target(batch, row) for row in range(len(batch))]
         maps = self._maps(images)
@@ -106,7 +106,7 @@ class Detector(TargetMethod):
         recipe, size = self.targets(self.setup), (image.shape[1], image.shape[2])
         picture = recipe.for_measuring(image)
         batch = recipe.collate([picture], torch.zeros(1, dtype=torch.int64)).map(lambda values: values.to(self.device))
-        (objects,) = self.found(batch)
+        (objects,) = self.detect_batch(batch)
         boxes = objects["boxes"].float() / objects["boxes"].new_tensor([*picture.scale, *picture.scale])
         boxes[:, 0::2] = boxes[:, 0::2].clamp(0, size[1])
         boxes[:, 1::2] = boxes[:, 1::2].clamp(0, size[0])
@@ -121,18 +121,18 @@ class Detector(TargetMethod):
         return next(self.parameters()).device
 
     @torch.no_grad()
-    def found(self, batch: Batch) -> list[dict[str, Tensor]]:
-        """What is in each image, best first, in evaluation mode: `boxes` [D, 4] in pixels of the batch, `scores` [D],
-        `labels` [D] in [0, K) and, with masks, `masks` [D, 1, 28, 28], shares in [0, 1] inside the box."""
+    def detect_batch(self, batch: Batch) -> list[dict[str, Tensor]]:
+        """Detect the objects in each image in evaluation mode, best first: `boxes` [D, 4] in pixels of the batch,
+        `scores` [D], `labels` [D] in [0, K) and, with masks, `masks` [D, 1, 28, 28], probabilities inside the box."""
         images = self._images(batch)
         maps = self._maps(images)
         proposals, _ = self.rpn(images, maps)
-        found, _ = self.heads(maps, proposals, images.image_sizes)
-        return [{**one, "labels": one["labels"] - 1} for one in found]
+        results, _ = self.heads(maps, proposals, images.image_sizes)
+        return [{**result, "labels": result["labels"] - 1} for result in results]
 
     def _maps(self, images: ImageList) -> dict[str, Tensor]:
-        """Of the pyramid, in fp32: the heads' boxes have the type of their maps, and bf16 tells no pixel from the next
-        beyond 256."""
+        """Return the pyramid's maps in fp32: boxes take the type of the maps, and bf16 cannot tell adjacent pixels
+        apart beyond 256."""
         return {name: values.float() for name, values in self.pyramid(self.backbone, images.tensors).items()}
 
     def _images(self, batch: Batch) -> ImageList:
@@ -148,7 +148,7 @@ class Detector(TargetMethod):
         return target
 
     def _parts(self, num_classes: int) -> nn.Module:
-        """torchvision's detector around no backbone: only its heads are kept."""
+        """Build torchvision's detector around an empty backbone; only its heads are used."""
         names, strides = self.pyramid.names, self.pyramid.strides
         none = nn.Identity()
         none.out_channels = WIDTH  # type: ignore[assignment]
@@ -171,7 +171,7 @@ class Detector(TargetMethod):
 
 
 def freeze_norms(backbone: Backbone) -> None:
-    """Keep batch normalisation as it is, in place: neither its scales and shifts nor its statistics move."""
+    """Freeze batch normalisation in place: scales, shifts and running statistics."""
     norms = {name: module for name, module in backbone.named_modules() if isinstance(module, _BatchNorm)}
     for module in norms.values():
         module.requires_grad_(False)

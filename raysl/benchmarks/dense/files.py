@@ -1,4 +1,4 @@
-"""Files of a dataset with masks or boxes: found on the driver, read and decoded one by one."""
+"""Files of a dataset with masks or boxes: listed on the driver, then read and decoded one by one."""
 
 import hashlib
 from abc import abstractmethod
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Files:
-    """Files of one folder, by their places in a list.
+    """Files of one folder in a fixed order.
 
     Args:
         uri: of the folder, local or remote.
@@ -39,12 +39,12 @@ class Files:
 
     @classmethod
     def of(cls, uri: str, names: Sequence[str], listed_in: str) -> "Files":
-        """Files that a list names.
+        """Find the files that a list names.
 
         Args:
             uri: of their folder.
             names: of the files.
-            listed_in: what lists them, for messages.
+            listed_in: name of the list, for messages.
 
         Raises:
             ConfigError: if one of them is not there.
@@ -61,49 +61,49 @@ class Files:
     def __len__(self) -> int:
         return len(self.names)
 
-    def take(self, places: Int64s) -> "Files":
-        """The files at some places."""
-        return replace(self, names=tuple(self.names[place] for place in places.tolist()), sizes=self.sizes[places])
+    def take(self, numbers: Int64s) -> "Files":
+        """Return the files with some numbers."""
+        return replace(self, names=tuple(self.names[number] for number in numbers.tolist()), sizes=self.sizes[numbers])
 
     def digest(self) -> bytes:
-        """Changes when names or sizes of files do."""
+        """Return a digest of the names and sizes."""
         return hashlib.sha256("\n".join(self.names).encode() + self.sizes.tobytes()).digest()
 
-    def read(self, place: int) -> bytes:
-        """Content of a file.
+    def read(self, number: int) -> bytes:
+        """Read a file.
 
         Raises:
             ConfigError: if it is gone.
         """
         system, root = open_uri(self.uri)
-        data = read_if_there(system, f"{root}/{self.names[place]}")
+        data = read_if_there(system, f"{root}/{self.names[number]}")
         if isinstance(data, Missing):
-            raise ConfigError(f"{self.told(place)}: {data.reason}; fetch the dataset anew")
+            raise ConfigError(f"{self.uri_of(number)}: {data.reason}; fetch the dataset anew")
         assert isinstance(data, bytes)
         return data
 
-    def image(self, place: int) -> Tensor:
-        """An image, uint8 [3, H, W].
+    def image(self, number: int) -> Tensor:
+        """Read an image, uint8 [3, H, W].
 
         Raises:
             ConfigError: if it is gone or broken: in a set that scores are compared on, none may be replaced.
         """
-        return self.decoded(place, decode)
+        return self.decoded(number, decode)
 
-    def decoded(self, place: int, decoder: Callable[[bytes], T]) -> T:
-        """What a decoder makes of a file.
+    def decoded(self, number: int, decoder: Callable[[bytes], T]) -> T:
+        """Read and decode a file.
 
         Raises:
             ConfigError: if the file is gone, or the decoder says that it is broken.
         """
         try:
-            return decoder(self.read(place))
+            return decoder(self.read(number))
         except CorruptImage as error:
-            raise ConfigError(f"{self.told(place)}: {error}; fetch the dataset anew") from error
+            raise ConfigError(f"{self.uri_of(number)}: {error}; fetch the dataset anew") from error
 
-    def told(self, place: int) -> str:
-        """Address of a file, for messages."""
-        return Folder(self.uri).uri_of(self.names[place])
+    def uri_of(self, number: int) -> str:
+        """Return the address of a file."""
+        return Folder(self.uri).uri_of(self.names[number])
 
 
 class TargetSplit(Split):
@@ -135,9 +135,9 @@ class TargetSplit(Split):
 
     @override
     def read(self, index: Int64s) -> Rows:
-        places = [self._file(number) for number in index.tolist()]
-        names = [files.names[number] for files, number in places]
-        return Rows([files.read(number) for files, number in places], np.full(len(index), -1), names)
+        files_and_numbers = [self._file(number) for number in index.tolist()]
+        names = [files.names[number] for files, number in files_and_numbers]
+        return Rows([files.read(number) for files, number in files_and_numbers], np.full(len(index), -1), names)
 
     def _file(self, number: int) -> tuple[Files, int]:
         """The folder of an image, and its number there."""
@@ -149,17 +149,17 @@ class TargetSplit(Split):
 
 
 def lines_of(folder: Folder, name: str) -> list[str]:
-    """The first word of each line of a list that is not empty: names of images.
+    """Read the first word of each non-empty line of a list: names of images.
 
     Raises:
-        ConfigError: if there is no such list, it is no text, or it names nothing.
+        ConfigError: if the list is missing, not text, or empty.
     """
     if not folder.exists(name):
         raise ConfigError(f"no {folder.uri_of(name)}; is the download whole, and the path that of this layout?")
     try:
         lines = folder.read(name).decode().splitlines()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{folder.uri_of(name)} is no UTF-8 text; fetch it anew") from error
+        raise ConfigError(f"{folder.uri_of(name)} is not UTF-8 text; fetch it anew") from error
     words = [line.split()[0] for line in lines if line.strip()]
     if not words:
         raise ConfigError(f"{folder.uri_of(name)} lists no images")
@@ -167,5 +167,5 @@ def lines_of(folder: Folder, name: str) -> list[str]:
 
 
 def even_part(num: int, limit: int | None) -> Int64s:
-    """Places of an even share of a list of `num`; all of them without a limit."""
+    """Return the indices of an even share of `num` items; all of them without a limit."""
     return np.arange(num) if limit is None or limit >= num else np.arange(limit) * num // limit

@@ -1,4 +1,4 @@
-"""Maps of features: the stages of a backbone that have a place for each part of the image."""
+"""Feature maps: the stages of a backbone that have a position for each part of the image."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from raysl.nn.backbones.backbone import Backbone, TokenBackbone
 
 @dataclass(frozen=True)
 class MapStage:
-    """A stage of a backbone that is a map.
+    """A stage of a backbone that is a feature map.
 
     Args:
         name: of the stage.
@@ -26,7 +26,7 @@ class MapStage:
 
 
 def as_map(backbone: nn.Module, stage: Tensor, images: Tensor) -> Tensor | None:
-    """A stage as a map [B, C, h, w]: itself, or a ViT's patch tokens at their places; None where it is neither.
+    """Return a stage as a map [B, C, h, w], a ViT's patch tokens at their positions; None if it is neither.
 
     Args:
         backbone: that gave the stage.
@@ -43,12 +43,12 @@ def as_map(backbone: nn.Module, stage: Tensor, images: Tensor) -> Tensor | None:
 
 @torch.no_grad()
 def map_stages(backbone: nn.Module) -> list[MapStage]:
-    """The stages that are maps, from the first to the last, found in a pass over an empty image.
+    """Find the stages that are maps, in order, by a pass over an empty image.
 
     Raises:
         ConfigError: if there is none.
     """
-    found = []
+    stages = []
     if isinstance(backbone, Backbone) and backbone.stage_widths:
         was_training = backbone.training
         side = backbone.native_size
@@ -56,32 +56,32 @@ def map_stages(backbone: nn.Module) -> list[MapStage]:
         for name, stage in backbone.eval().stages(images, list(backbone.stage_widths)).items():
             values = as_map(backbone, stage, images)
             if values is not None:
-                found.append(MapStage(name, values.shape[1], round(side / values.shape[2])))
+                stages.append(MapStage(name, values.shape[1], round(side / values.shape[2])))
         backbone.train(was_training)
-    if not found:
+    if not stages:
         raise ConfigError(
             f"{type(backbone).__name__} has no stage with a place for each part of the image, which masks and boxes "
             "need; take a backbone such as resnet or vit"
         )
-    return found
+    return stages
 
 
 def chosen_stages(backbone: nn.Module, names: Sequence[str]) -> list[MapStage]:
-    """The stages of these names; without any, the last one that is a map.
+    """Return the stages with these names; by default the last one that is a map.
 
     Raises:
-        ConfigError: if a name is no map of this backbone.
+        ConfigError: if a name is not a map of this backbone.
     """
     stages = {stage.name: stage for stage in map_stages(backbone)}
     if not names:
         return [list(stages.values())[-1]]
     if unknown := [name for name in names if name not in stages]:
-        raise ConfigError(f"stages: {unknown[0]!r} is no map of this backbone; choose from {', '.join(stages)}")
+        raise ConfigError(f"stages: {unknown[0]!r} is not a map of this backbone; choose from {', '.join(stages)}")
     return [stages[name] for name in names]
 
 
 def maps_of(backbone: Backbone, images: Tensor, stages: Sequence[MapStage]) -> list[Tensor]:
-    """Maps [B, C, h, w] of images [B, 3, H, W], in the order of the stages; the network is passed through once."""
-    found = backbone.stages(images, [stage.name for stage in stages])
-    maps = [as_map(backbone, found[stage.name], images) for stage in stages]
+    """Compute maps [B, C, h, w] of images [B, 3, H, W] in one pass, in the order of the stages."""
+    values = backbone.stages(images, [stage.name for stage in stages])
+    maps = [as_map(backbone, values[stage.name], images) for stage in stages]
     return [values for values in maps if values is not None]

@@ -21,7 +21,7 @@ from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 
 IGNORE = 255
-"""What a pixel that does not count has, in memory and in VOC's files."""
+"""The number of an ignored pixel, in memory and in VOC's files."""
 UNKNOWN = 254
 LISTS = "ImageSets/Segmentation"
 AUGMENTED, MASKS_OF_AUGMENTED = "trainaug", "SegmentationClassAug"
@@ -62,26 +62,26 @@ class MaskSplit(TargetSplit):
         return hashlib.sha256(self.images.digest() + self.masks.digest()).hexdigest()[:16]
 
     def part(self, limit: int | None) -> "MaskSplit":
-        """An even share of at most so many images."""
-        places = even_part(len(self), limit)
-        return replace(self, images=self.images.take(places), masks=self.masks.take(places))
+        """Return an even share of at most `limit` images."""
+        numbers = even_part(len(self), limit)
+        return replace(self, images=self.images.take(numbers), masks=self.masks.take(numbers))
 
-    def sample(self, place: int) -> tuple[Tensor, Tensor]:
-        """An image uint8 [3, H, W] and the classes of its pixels uint8 [H, W], IGNORE where they do not count.
+    def sample(self, number: int) -> tuple[Tensor, Tensor]:
+        """Read an image uint8 [3, H, W] and the classes of its pixels uint8 [H, W], IGNORE where they are not counted.
 
         Raises:
             ConfigError: if a file cannot be read, the two differ in size, or a pixel has a number of no class.
         """
-        image, mask = self.images.image(place), self.mask(place)
+        image, mask = self.images.image(number), self.mask(number)
         if image.shape[1:] != mask.shape:
             raise ConfigError(
-                f"{self.masks.told(place)} has {list(mask.shape)} pixels, and its image {list(image.shape[1:])}; fetch "
-                "the dataset anew"
+                f"{self.masks.uri_of(number)} has {list(mask.shape)} pixels, and its image {list(image.shape[1:])}; "
+                "fetch the dataset anew"
             )
         return image, mask
 
-    def mask(self, place: int) -> Tensor:
-        """The classes of an image's pixels, uint8 [H, W], IGNORE where they do not count.
+    def mask(self, number: int) -> Tensor:
+        """Read the classes of an image's pixels, uint8 [H, W], IGNORE where they are not counted.
 
         Raises:
             ConfigError: if the file cannot be read, or a pixel has a number of no class.
@@ -89,21 +89,21 @@ class MaskSplit(TargetSplit):
         table = np.full(256, UNKNOWN, np.uint8)
         table[: self.first] = table[IGNORE] = IGNORE
         table[self.first : self.first + len(self.classes)] = np.arange(len(self.classes))
-        numbers = self.masks.decoded(place, indices)
-        found = table[numbers]
-        if (found == UNKNOWN).any():
+        stored = self.masks.decoded(number, indices)
+        classes = table[stored]
+        if (classes == UNKNOWN).any():
             raise ConfigError(
-                f"{self.masks.told(place)} has a pixel of the number {numbers[found == UNKNOWN][0]}; the classes are "
+                f"{self.masks.uri_of(number)} has a pixel of number {stored[classes == UNKNOWN][0]}; the classes are "
                 f"{self.first} to {self.first + len(self.classes) - 1}, and 255 is ignored: is it of another layout?"
             )
-        return torch.from_numpy(found)
+        return torch.from_numpy(classes)
 
 
 def indices(data: bytes) -> np.ndarray:
-    """What the pixels of a file have, uint8 [H, W], colours of a palette by their places in it.
+    """Read the number of each pixel, uint8 [H, W]; for palettes, the index of the colour.
 
     Raises:
-        CorruptImage: if it is no image of one number a pixel.
+        CorruptImage: if it is not an image with one number a pixel.
     """
     with open_image(data) as file:
         if file.mode not in ("P", "L"):
@@ -114,7 +114,7 @@ def indices(data: bytes) -> np.ndarray:
 def mask_split(
     layout: Layout, folder: Folder, is_train: bool, chosen: str | None = None, masks: str | None = None
 ) -> MaskSplit:
-    """The training or the test images of a dataset.
+    """List the training or the test images of a dataset.
 
     Args:
         layout: of its folders.
@@ -164,7 +164,7 @@ def _ade(folder: Folder, chosen: str, masks: str | None) -> MaskSplit:
 
 
 def _ade_classes(folder: Folder) -> tuple[str, ...]:
-    """Names of the file `objectInfo150.txt` where it is there, the first of each line's synonyms; else numbers."""
+    """Read the names in `objectInfo150.txt`, the first of each line's synonyms; numbers where the file is missing."""
     rows = [
         line.split("\t") for line in folder.read_if_there("objectInfo150.txt").decode("utf-8", "replace").splitlines()
     ]

@@ -1,4 +1,4 @@
-"""Methods that learn targets (boxes, masks), and what they predict for held-out images when they are trained."""
+"""Methods that learn targets (boxes, masks), and the callback that measures them on held-out images."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 
 class TargetMethod(Method):
-    """A method that is trained on the targets of images, and measured by what it predicts for others."""
+    """A method that is trained on the targets of images and measured on those of other images."""
 
     @classmethod
     @override
@@ -36,7 +36,7 @@ class TargetMethod(Method):
     @abstractmethod
     @override
     def targets(cls, setup: Setup) -> TargetRecipe:
-        """Make training batches of images with their targets."""
+        """Return how images with their targets become training batches."""
 
     @abstractmethod
     def measure(self, split: Any, number: int) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""How well pixels are named: intersection over union (Everingham et al., IJCV 2010, section 4.3)."""
+"""Scores of segmentation by intersection over union (Everingham et al., IJCV 2010, section 4.3)."""
 
 import math
 
@@ -16,6 +16,9 @@ def pixel_counts(predicted: Tensor, label: Tensor, num_classes: int) -> Tensor:
         predicted: class of each pixel, an integer in [0, K) [H, W].
         label: of each pixel, of any integer type [H, W]; pixels of one outside [0, K) are ignored.
         num_classes: K.
+
+    >>> pixel_counts(torch.tensor([[0, 1]]), torch.tensor([[0, 0]]), num_classes=2).tolist()
+    [[1, 0], [2, 0], [1, 1]]
     """
     label = label.long()
     is_counted = (label >= 0) & (label < num_classes)
@@ -25,7 +28,8 @@ def pixel_counts(predicted: Tensor, label: Tensor, num_classes: int) -> Tensor:
 
 
 def class_ious(counts: np.ndarray) -> np.ndarray:
-    """Intersection over union of each class over all images, in percent [K]; NaN for a class without pixels.
+    """Compute the intersection over union of each class over all images, in percent [K]; NaN for a class without
+    pixels.
 
     Args:
         counts: of each image, see `pixel_counts` [N, 3, K].
@@ -59,7 +63,7 @@ def overlap_metrics(counts: np.ndarray, seed: int = 0) -> list[Metric]:
 
 
 def _scores(counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Of counts [R, 3, K], each [R] in percent; NaN where no pixel counts."""
+    """Compute the scores of counts [R, 3, K], each [R] in percent; NaN where no pixel is counted."""
     hits, wanted = counts[:, 0], counts[:, 1]
     return {
         "miou": 100 * _mean(_ious(counts)),
@@ -79,6 +83,6 @@ def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> np.ndarray:
-    """Over the last dimension, of those that are numbers."""
+    """Average over the last dimension, without NaNs."""
     are_there = ~np.isnan(values)
     return _share(np.where(are_there, values, 0).sum(axis=-1), are_there.sum(axis=-1).astype(float))

@@ -1,4 +1,4 @@
-"""Images and boxes to batches of a detector: resized, mirrored, filled up to one size."""
+"""Batches of a detector from images and boxes: resized, mirrored and padded to one size."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ IMAGES, SIZES, BOXES, LABELS, MASKS = "image", "image.size", "image.boxes", "ima
 
 @dataclass(frozen=True)
 class Picture:
-    """An image as a detector sees it, and what is in it.
+    """An input of a detector, with its objects.
 
     Args:
         image: normalised [3, h, w].
@@ -78,7 +78,7 @@ class DetectorInput(TargetRecipe):
         )
 
     def for_measuring(self, image: Tensor) -> Picture:
-        """An image uint8 [3, H, W] at the largest size, with nothing in it that is told."""
+        """Resize an image uint8 [3, H, W] to the largest size, without objects."""
         none = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, np.float32))
         return self._seen(image, none, max(self.short_sides), False, self.data.eval_interpolation)
 
@@ -116,7 +116,7 @@ class DetectorInput(TargetRecipe):
 
 
 def drawn_mask(segment: Any, height: int, width: int, size: tuple[int, int]) -> Tensor:
-    """A mask of COCO's at another size, uint8 of the size.
+    """Draw a mask of COCO at another size, uint8 of that size.
 
     Args:
         segment: polygons [[x, y, x, y, ...], ...] or run lengths, in pixels of the file.
@@ -134,10 +134,10 @@ def drawn_mask(segment: Any, height: int, width: int, size: tuple[int, int]) -> 
 
 
 def _filled(values: Tensor, height: int, width: int) -> Tensor:
-    """Planes [C, h, w] with zeros on the right and below [C, height, width]."""
+    """Pad planes [C, h, w] with zeros on the right and at the bottom to [C, height, width]."""
     return F.pad(values, (0, width - values.shape[2], 0, height - values.shape[1]))
 
 
 def _rows(values: Tensor, num: int, fill: int) -> Tensor:
-    """Rows [M, ...] filled up to [num, ...]."""
+    """Pad rows [M, ...] to [num, ...]."""
     return torch.cat([values, values.new_full((num - len(values), *values.shape[1:]), fill)])

@@ -20,10 +20,10 @@ MOST_LEVELS = 4
 
 
 class Pyramid(nn.Module):
-    """From images to maps of `WIDTH` channels, the finest first, and one of twice the last one's stride.
+    """Maps of `WIDTH` channels from images, the finest first, and one with twice the last one's stride.
 
     Args:
-        backbone: whose stages they are made of; it is no part of this module.
+        backbone: whose stages they are made of; not a submodule.
         norm: normalisation of so many channels behind the convolutions, of a convolutional network; None for none.
     """
 
@@ -43,16 +43,16 @@ class Pyramid(nn.Module):
 
     @property
     def names(self) -> list[str]:
-        """Of the maps, the finest first; the last one is for proposals alone."""
+        """Names of the maps, the finest first; the last one is for proposals only."""
         return [str(level) for level in range(len(self.strides))]
 
     def forward(self, backbone: Backbone, images: Tensor) -> "OrderedDict[str, Tensor]":
-        """Maps [B, WIDTH, h, w] of images [B, 3, H, W], by `names`."""
+        """Compute maps [B, WIDTH, h, w] of images [B, 3, H, W], by `names`."""
         maps = maps_of(backbone, images, self.stages)
         inputs = OrderedDict(zip(self.names, maps, strict=False))
-        found = list(self.neck(inputs).values())
-        found.append(F.max_pool2d(found[-1], 1, 2))  # as torchvision's LastLevelMaxPool
-        return OrderedDict(zip(self.names, found, strict=True))
+        levels = list(self.neck(inputs).values())
+        levels.append(F.max_pool2d(levels[-1], 1, 2))  # as torchvision's LastLevelMaxPool
+        return OrderedDict(zip(self.names, levels, strict=True))
 
 
 class SimplePyramid(nn.Module):
@@ -76,9 +76,9 @@ class SimplePyramid(nn.Module):
         self.levels = nn.ModuleList(nn.Sequential(scale, *_out(channels)) for scale, channels in scales)
 
     def forward(self, maps: "OrderedDict[str, Tensor]") -> "OrderedDict[str, Tensor]":
-        """From one map [B, C, h, w] to four of WIDTH channels, by their places."""
-        (one,) = maps.values()
-        return OrderedDict((str(place), level(one)) for place, level in enumerate(self.levels))
+        """Compute four maps of WIDTH channels from one [B, C, h, w], by their numbers."""
+        (values,) = maps.values()
+        return OrderedDict((str(number), level(values)) for number, level in enumerate(self.levels))
 
 
 def _out(channels: int) -> list[nn.Module]:
@@ -91,11 +91,15 @@ def _out(channels: int) -> list[nn.Module]:
 
 
 def levels_of(stages: Sequence[MapStage]) -> list[MapStage]:
-    """The last stage of each stride, the four coarsest at most: res2 to res5 of a ResNet."""
+    """Return the last stage of each stride, at most the four coarsest: res2 to res5 of a ResNet."""
     last = {stage.stride: stage for stage in stages}
     return [last[stride] for stride in sorted(last)][-MOST_LEVELS:]
 
 
 def padded_sides(height: int, width: int, multiple: int) -> tuple[int, int]:
-    """The next multiples of a number, which maps of all strides fit."""
+    """Round sides up to multiples of a number, so that maps of all strides fit.
+
+    >>> padded_sides(33, 64, 32)
+    (64, 64)
+    """
     return -(-height // multiple) * multiple, -(-width // multiple) * multiple

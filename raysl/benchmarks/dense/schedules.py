@@ -1,4 +1,4 @@
-"""How a detector is trained: the schedules of the papers, and an optimizer's settings."""
+"""Schedules of the papers for detectors, and their optimizers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ USUAL = {"sgd": (0.02, 1e-4), "adamw": (1e-4, 0.1)}
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long a detector is trained where the settings do not say: the papers' on this dataset.
+    """The default schedule for a dataset, from the papers.
 
     VOC's is that of VISSL and MoCo for 2007 alone, COCO's the "1x" schedule of Detectron2.
 
@@ -55,7 +55,7 @@ def optim_of(
     decay_at: Sequence[Duration],
     warmup: Duration,
 ) -> OptimConfig:
-    """Settings of an optimizer whose learning rate rises, stays and falls in steps.
+    """Return settings of an optimizer whose learning rate warms up, stays, and falls in steps.
 
     Args:
         kind: of optimizer.

@@ -32,7 +32,7 @@ Crop = tuple[Tensor, Tensor, Tensor]
 
 
 class Segmenter(TargetMethod):
-    """One convolution of 1x1 from the backbone's maps to scores of classes, behind batch normalisation.
+    """A 1x1 convolution from the backbone's maps to scores of classes, behind batch normalisation.
 
     Batches have images as the view "image" [B, 1, 3, S, S] and classes of pixels as the extra "image.mask" uint8
     [B, S, S], IGNORE where they do not count.
@@ -70,7 +70,8 @@ class Segmenter(TargetMethod):
         return CropRecipe(setup.method, setup.config.data)
 
     def scores(self, images: Tensor) -> Tensor:
-        """Scores of the classes at each pixel, never below fp32 [B, K, H, W], of normalised images [B, 3, H, W]."""
+        """Compute scores of the classes at each pixel, at least fp32 [B, K, H, W], of normalised images [B, 3, H,
+        W]."""
         with torch.no_grad():
             maps = maps_of(self.backbone, images, self.stages)
         largest = max((values.shape[-2:] for values in maps), key=lambda size: size[0] * size[1])
@@ -78,7 +79,7 @@ class Segmenter(TargetMethod):
         return _resized(at_least_fp32(self.classifier(self.norm(seen))), images.shape[-2:])
 
     def training_step(self, batch: Batch, step: Step) -> StepOutput:
-        """Cross entropy, the mean over all pixels of the crops; those that do not count add nothing to it."""
+        """Return the mean cross entropy over all pixels of the crops, to which ignored ones add 0."""
         mask = batch.extras[MASK].long()
         scores = self.scores(batch.views[IMAGES][:, 0])
         loss = F.cross_entropy(scores, mask, ignore_index=IGNORE, reduction="none").mean()

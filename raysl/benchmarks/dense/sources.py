@@ -76,10 +76,10 @@ class BoxImages(TargetSource):
         return _BoxesOfSource(split.images, split.objects, split.classes, config, name)
 
     def _boxes(self, chosen: str) -> BoxSplit:
-        """A whole set of images.
+        """Read a whole set of images.
 
         Raises:
-            ConfigError: if a file is missing or is no annotation.
+            ConfigError: if a file is missing or is not an annotation.
         """
         folder = Folder(self.config.path)
         if self.config.layout == "voc":
@@ -89,7 +89,7 @@ class BoxImages(TargetSource):
 
 @dataclass(frozen=True)
 class _BoxesOfSource(BoxSplit):
-    """A split that other processes read again: it travels as its settings, for COCO's polygons take gigabytes."""
+    """A split that is pickled as its settings and read again by other processes: COCO's polygons take gigabytes."""
 
     config: BoxImages.Config
     name: str

@@ -1,1 +1,1 @@
-"""Features of images: made by frozen networks on the cluster, kept on disk in parts, read back in order."""
+"""Features of images: computed by frozen networks on the cluster, stored on disk in parts, read back in order."""

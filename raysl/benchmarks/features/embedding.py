@@ -1,4 +1,4 @@
-"""Images to features, as they are measured: one crop of each, normalised, by networks in evaluation mode."""
+"""Features of images in evaluation: one normalised crop of each, by networks in evaluation mode."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ BATCH_PIXELS = 64 * 224 * 224
 
 @dataclass(frozen=True)
 class Embedded:
-    """Features of some rows.
+    """Features and labels of some rows.
 
     Args:
         features: float32 [B, D] on the CPU, by the names of the networks.
@@ -36,7 +36,7 @@ class Embedded:
 
 
 class StagedNetwork(nn.Module):
-    """A network that gives its features, and those of stages, in one pass.
+    """A network that returns its features and those of stages in one pass.
 
     Args:
         network: from normalised images [B, C, H, W] to [B, D].
@@ -56,21 +56,23 @@ class StagedNetwork(nn.Module):
             raise ValueError(f"{type(network).__name__} has no stages, so no {', '.join(self.inner)}")
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
-        """Features float [B, D] by stage, of normalised images [B, C, H, W]."""
+        """Compute features float [B, D] of normalised images [B, C, H, W], by stage."""
         if not self.inner:
             return {FEATURES: self.network(images)}
         assert isinstance(self.network, Backbone)
-        own = self.network.feature_stages if FEATURES in self.names else ()
-        asked = [*((name, Pool(kind="none")) for name in own), *((name, Pool()) for name in self.inner)]
-        vectors = pooled_stages(self.network, images, asked)
-        found = dict(zip(self.inner, vectors[len(own) :], strict=True))
+        feature_stages = self.network.feature_stages if FEATURES in self.names else ()
+        pools = [*((name, Pool(kind="none")) for name in feature_stages), *((name, Pool()) for name in self.inner)]
+        vectors = pooled_stages(self.network, images, pools)
+        features = dict(zip(self.inner, vectors[len(feature_stages) :], strict=True))
         if FEATURES in self.names:
-            found[FEATURES] = torch.cat(vectors[: len(own)], dim=1) if own else self.network(images)
-        return found
+            features[FEATURES] = (
+                torch.cat(vectors[: len(feature_stages)], dim=1) if feature_stages else self.network(images)
+            )
+        return features
 
 
 def read_rows(split: Split, index: Int64s, data: DataConfig) -> Cut:
-    """Images of rows of a split as they are measured, uint8 [B, 3, H, W] as the view `image`.
+    """Read rows of a split as they are evaluated, uint8 [B, 3, H, W] as the view `image`.
 
     Raises:
         CorruptImage: if an image and all that could replace it are broken.
@@ -84,20 +86,20 @@ def read_rows(split: Split, index: Int64s, data: DataConfig) -> Cut:
 def features_of(
     networks: Mapping[str, StagedNetwork], images: Tensor, data: DataConfig, device: torch.device
 ) -> dict[tuple[str, str], Tensor]:
-    """Features of images uint8 [B, 3, H, W], float32 [B, D] on the CPU, by the names of network and stage."""
+    """Compute features of images uint8 [B, 3, H, W], float32 [B, D] on the CPU, by names of network and stage."""
     parts: dict[tuple[str, str], list[Tensor]] = {}
     for batch in torch.split(images, max(16, BATCH_PIXELS // (images.shape[-1] * images.shape[-2]))):
         normal = network_input(batch.to(device), data.mean, data.std, data.channels)
         for name, network in networks.items():
-            for stage, found in network(normal).items():
-                parts.setdefault((name, stage), []).append(found.float().cpu())
-    return {key: torch.cat(found) for key, found in parts.items()}
+            for stage, parts_of_stage in network(normal).items():
+                parts.setdefault((name, stage), []).append(parts_of_stage.float().cpu())
+    return {key: torch.cat(parts_of_stage) for key, parts_of_stage in parts.items()}
 
 
 def embed(
     models: Mapping[str, nn.Module], split: Split, index: Int64s, data: DataConfig, device: torch.device
 ) -> Embedded:
-    """Features of rows of a split.
+    """Compute features of rows of a split.
 
     Args:
         models: networks from normalised images [B, C, H, W] to [B, D] by name, on the device.
@@ -111,5 +113,5 @@ def embed(
     """
     read = read_rows(split, index, data)
     networks = {name: StagedNetwork(model, (FEATURES,)) for name, model in models.items()}
-    found = features_of(networks, read.views["image"], data, device)
-    return Embedded({name: value for (name, _), value in found.items()}, read.labels, read.corrupt)
+    features = features_of(networks, read.views["image"], data, device)
+    return Embedded({name: value for (name, _), value in features.items()}, read.labels, read.corrupt)

@@ -1,4 +1,4 @@
-"""Features of a dataset by frozen networks: every sample once, in order, to disk."""
+"""Extraction of a dataset's features by frozen networks to disk: every sample once, in order."""
 
 import logging
 import re
@@ -44,9 +44,9 @@ def extract(
     stage: str = FEATURES,
     dtype: Dtype = "fp32",
 ) -> Features:
-    """Features of a dataset by a checkpoint's backbone, to a folder of Parquet files that is read as one.
+    """Extract features of a dataset by a checkpoint's backbone to a folder of Parquet files.
 
-    What an earlier call left there of the same features is kept, so that one that was cut off is gone on with.
+    Parts of the same features that an earlier call has written stay, so an interrupted call is resumed.
 
     Args:
         checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
@@ -60,8 +60,8 @@ def extract(
         dtype: of the numbers on disk, fp32 or fp16.
 
     Raises:
-        ConfigError: if there is no such split or stage, the checkpoint or the images cannot be read, or it names code
-            that is not trusted.
+        ConfigError: if the split or a stage does not exist, the checkpoint or the images cannot be read, or it names
+            code that is not trusted.
     """
     overrides = words(overrides, "overrides", "data.path=/b")
     if source is not None:
@@ -73,7 +73,7 @@ def extract(
     if dtype not in ("fp32", "fp16"):
         raise ConfigError(f"dtype {dtype!r} is none of fp32 and fp16; write one of them")
     if others := [word for word in overrides if not re.match(r"data[.=]", word)]:
-        raise ConfigError(f"{others[0]!r} is no setting of the images; those begin with data= or data.")
+        raise ConfigError(f"{others[0]!r} is not a setting of the images, which begin with data= or data.")
     loaded = load_checkpoint(checkpoint, trust_code)
     check_stages(loaded.backbone, (stage,), loaded.uri)
     data = source or (load_data(loaded.config, overrides) if overrides else loaded.config.data)
@@ -88,7 +88,7 @@ def extract(
 
 
 def check_stages(backbone: nn.Module, stages: Sequence[str], where: str) -> None:
-    """Refuse stages that a backbone has not.
+    """Refuse stages that a backbone does not have.
 
     Raises:
         ConfigError: with those that it has.
@@ -103,12 +103,12 @@ def check_stages(backbone: nn.Module, stages: Sequence[str], where: str) -> None
 
 @dataclass(frozen=True)
 class Wanted:
-    """Features that are wanted of some images.
+    """The features to extract.
 
     Args:
         networks: from normalised images [B, C, H, W] to [B, D] by name, on the CPU.
-        weights: what tells the weights of each from others, such as a SHA-256.
-        stages: `FEATURES` and names of stages; networks that are no `Backbone` give the former alone.
+        weights: identifies the weights of each, such as a SHA-256.
+        stages: `FEATURES` and names of stages; networks other than a `Backbone` have the former only.
         dtype: of the numbers on disk.
     """
 
@@ -118,13 +118,13 @@ class Wanted:
     dtype: Dtype = "fp32"
 
     def stages_of(self, name: str) -> tuple[str, ...]:
-        """The stages that a network can give."""
+        """Return the stages that a network has."""
         is_backbone = isinstance(self.networks[name], Backbone)
         return self.stages if is_backbone else tuple(stage for stage in self.stages if stage == FEATURES)
 
 
 def feature_sets(wanted: Wanted, split: Split, data: DataConfig, folder: Folder) -> dict[str, StoredSet]:
-    """Features of every sample of a split by several networks, in one pass over the images, to disk.
+    """Extract features of every sample of a split by several networks in one pass over the images.
 
     Args:
         wanted: which.
@@ -142,7 +142,7 @@ def feature_sets(wanted: Wanted, split: Split, data: DataConfig, folder: Folder)
     }
     stores = extract_to(wanted, split, data, folders)
     return {
-        name: StoredSet({stage: store for (own, stage), store in stores.items() if own == name})
+        name: StoredSet({stage: store for (network, stage), store in stores.items() if network == name})
         for name in wanted.networks
         if wanted.stages_of(name)
     }
@@ -151,7 +151,7 @@ def feature_sets(wanted: Wanted, split: Split, data: DataConfig, folder: Folder)
 def extract_to(
     wanted: Wanted, split: Split, data: DataConfig, folders: Mapping[tuple[str, str], Folder]
 ) -> dict[tuple[str, str], Store]:
-    """Features by the names of network and stage, each to its folder; what lies there of the same ones is kept."""
+    """Extract features to a folder for each network and stage; parts of the same features that are there stay."""
     from raysl.benchmarks.features.pool import over_chunks  # Ray, without which benchmarks can still be named
     from raysl.cluster.connection import cluster_resources, connect
 
@@ -164,12 +164,12 @@ def extract_to(
         about = About(basis, split.num_samples, part_rows, wanted.dtype)
         stores[name, stage] = Store.begin(folder, about)
     for rows in {store.about.part_rows for store in stores.values()}:  # a store that was begun has parts of its own
-        own = {key: store for key, store in stores.items() if store.about.part_rows == rows}
-        missing = {key: store.missing() for key, store in own.items()}
-        needed = {key: store for key, store in own.items() if missing[key]}
+        same_parts = {key: store for key, store in stores.items() if store.about.part_rows == rows}
+        missing = {key: store.missing() for key, store in same_parts.items()}
+        needed = {key: store for key, store in same_parts.items() if missing[key]}
         if not needed:
             continue
-        numbers = sorted({number for found in missing.values() for number in found})
+        numbers = sorted({number for numbers_of_store in missing.values() for number in numbers_of_store})
         names = list(dict.fromkeys(name for name, _ in needed))
         networks = nn.ModuleDict(
             {
@@ -185,7 +185,7 @@ def extract_to(
 
 
 def _basis(weights: str, stage: str, split: Split, data: DataConfig, code: str) -> dict[str, Any]:
-    """All that features are a function of; another release of raysl may make others."""
+    """Return everything that the features depend on, and the release of raysl."""
     return {
         "raysl": raysl.__version__,
         "weights": weights,
@@ -202,7 +202,7 @@ def _basis(weights: str, stage: str, split: Split, data: DataConfig, code: str) 
 
 @dataclass(frozen=True)
 class _Extraction:
-    """What is done with a part of the rows: see `Work`."""
+    """The work on a part of the rows, see `Work`."""
 
     split: Split
     data: DataConfig
@@ -232,7 +232,7 @@ class _Extraction:
 
 
 def tell_of_corrupt(images: list[str]) -> None:
-    """Say which images were replaced."""
+    """Log which images were replaced."""
     if images:
         rule = "%d images are broken, their neighbours were measured instead; the first: %s"
         log.warning(rule, len(images), images[0])

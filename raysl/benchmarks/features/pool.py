@@ -1,4 +1,4 @@
-"""Work on chunks of images, spread over the cluster by Ray Data: nothing comes back but what the work returns.
+"""Work on chunks of images, spread over the cluster by Ray Data; the driver gets only what the work returns.
 
 On CPUs a task decodes a chunk and passes it through the networks, which a process fetches once. With GPUs tasks on CPUs
 decode, and feed a pool of actors that hold the networks: a GPU task would be a fresh process each time.
@@ -23,22 +23,22 @@ Numpy = dict[str, np.ndarray]
 
 
 class Work(Protocol):
-    """What is done with a chunk, in two steps; it is sent to the processes that do it."""
+    """The work on a chunk, in two steps; it is sent to other processes."""
 
     def read(self, number: int) -> Numpy:
-        """The images of a chunk; arrays of one length each."""
+        """Read the images of a chunk; arrays of equal length."""
 
     def embed(self, chunk: Numpy, networks: nn.ModuleDict, device: torch.device) -> Numpy:
-        """What the networks make of a chunk that was read: arrays of one length each, which the driver gets."""
+        """Pass a chunk through the networks: arrays of equal length, which the driver gets."""
 
 
 def over_chunks(
     work: Work, networks: nn.ModuleDict, numbers: Sequence[int], with_pool: bool | None = None
 ) -> Iterator[Numpy]:
-    """What the work returns for each chunk, in any order.
+    """Yield the result of the work on each chunk, in any order.
 
     Args:
-        work: what is done.
+        work: on each chunk.
         networks: on the CPU; they are put into evaluation mode.
         numbers: of the chunks.
         with_pool: whether actors hold the networks; default: where the cluster has GPUs.
@@ -109,7 +109,7 @@ _HERE: dict[str, nn.ModuleDict] = {}
 
 
 def _networks_here(token: str, reference: Any) -> nn.ModuleDict:
-    """The networks of a piece of work, fetched once by each process."""
+    """Return the networks of some work, which each process fetches once."""
     if token not in _HERE:
         _HERE.clear()
         _HERE[token] = ray.get(reference)

@@ -1,10 +1,10 @@
 """Features of one split on disk as they are made: a folder of Parquet files, one a part of the rows.
 
     features_test.parquet/
-        _about.json             what they are features of
+        _about.json             the basis of the features
         part-000000.parquet     index, name, label, features
 
-A part is written whole or not at all, so what is there counts, and what is missing is made by the next start.
+A part is written whole or not at all: existing parts are valid, and the next start makes the missing ones.
 """
 
 import io
@@ -34,10 +34,11 @@ LEAST_PART, MOST_PART = 256, 1024
 
 @dataclass(frozen=True)
 class About:
-    """What a store holds.
+    """The content of a store.
 
     Args:
-        basis: what the features are a function of, in the types of JSON: weights, stage, images, their size and so on.
+        basis: everything that the features depend on, in the types of JSON: weights, stage, images, their size and
+            so on.
         num_rows: of the split.
         part_rows: rows of each part, of the last one fewer.
         dtype: of the numbers.
@@ -50,16 +51,16 @@ class About:
 
     @property
     def num_parts(self) -> int:
-        """Parts of a store that is whole."""
+        """Number of parts of a complete store."""
         return -(-self.num_rows // self.part_rows)
 
     def rows_of(self, number: int) -> range:
-        """Rows of a part."""
+        """Return the rows of a part."""
         return range(number * self.part_rows, min((number + 1) * self.part_rows, self.num_rows))
 
 
 def part_rows_for(num_rows: int, cpus: float) -> int:
-    """Rows of a part, such that every CPU gets a few parts."""
+    """Return the rows of a part, so that every CPU gets a few parts."""
     return int(min(MOST_PART, max(LEAST_PART, num_rows // max(1.0, 4 * cpus))))
 
 
@@ -81,11 +82,11 @@ class Rows:
 
 
 class Store:
-    """The features of a split, as far as they are there.
+    """The stored features of a split, which may be incomplete.
 
     Args:
         folder: where they lie.
-        about: what they are.
+        about: their description.
     """
 
     def __init__(self, folder: Folder, about: About) -> None:
@@ -94,7 +95,7 @@ class Store:
 
     @classmethod
     def begin(cls, folder: Folder, about: About) -> "Store":
-        """A store to write into: one of the same basis is gone on with, another one is removed first."""
+        """Open a store for writing; an existing one is continued if its basis is the same, else removed."""
         before = _parsed(outlast(lambda: folder.read_if_there(ABOUT_FILE)))
         if before is not None and (before.basis, before.num_rows, before.dtype) == (
             about.basis,
@@ -110,7 +111,7 @@ class Store:
 
     @classmethod
     def open(cls, folder: Folder) -> "Store":
-        """A store to read.
+        """Open a store for reading.
 
         Raises:
             ConfigError: if there is none, it is of another raysl, or parts are missing.
@@ -133,9 +134,9 @@ class Store:
         return store
 
     def missing(self) -> list[int]:
-        """Numbers of the parts that are not there."""
-        found = {int(match.group(1)) for name in self.folder.names() if (match := _PART.fullmatch(name))}
-        return [number for number in range(self.about.num_parts) if number not in found]
+        """Return the numbers of missing parts."""
+        present = {int(match.group(1)) for name in self.folder.names() if (match := _PART.fullmatch(name))}
+        return [number for number in range(self.about.num_parts) if number not in present]
 
     def keep(self, number: int, rows: Rows) -> None:
         """Write a part."""
@@ -154,7 +155,7 @@ class Store:
         outlast(lambda: self.folder.write(_name(number), buffer.getvalue()))
 
     def parts(self, with_features: bool = True) -> Iterator[Rows]:
-        """The parts in order; without features these are [B, 0]."""
+        """Yield the parts in order; without features these are [B, 0]."""
         names = ["index", "name", "label"] + ["features"] * with_features
         for number in range(self.about.num_parts):
             buffer = pa.BufferReader(self.folder.read(_name(number)))
@@ -164,12 +165,12 @@ class Store:
             yield Rows(index, table["name"].to_pylist(), array_of(table["label"]), features)
 
     def remove(self) -> None:
-        """Delete it."""
+        """Delete the store."""
         outlast(lambda: self.folder.remove_folder(""))
 
 
 def array_of(column: pa.ChunkedArray) -> np.ndarray:
-    """A column of numbers [N], or of lists of one length [N, D]."""
+    """Return a column of numbers [N], or of lists of equal length [N, D]."""
     whole = column.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):  # of no rows
         whole = pa.concat_arrays(whole.chunks)

@@ -1,4 +1,4 @@
-"""Features read back: in memory, or on this machine's disk where they are many."""
+"""Stored features, read into memory or, if they are large, mapped from this machine's disk."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ MOST_IN_MEMORY = 1 << 30
 
 
 class Features:
-    """Features of a split, in dataset order. What lies on disk is read when it is first asked for.
+    """Features of a split in dataset order, read from disk at first use.
 
     Args:
         features: float32 [N, D].
@@ -34,8 +34,8 @@ class Features:
         self, features: Tensor | None = None, labels: Tensor | None = None, index: Tensor | None = None, path: str = ""
     ) -> None:
         self.path = path
-        given = {"features": features, "labels": labels, "index": index}
-        self.__dict__.update({name: value for name, value in given.items() if value is not None})
+        columns = {"features": features, "labels": labels, "index": index}
+        self.__dict__.update({name: value for name, value in columns.items() if value is not None})
 
     @cached_property
     def features(self) -> Tensor:
@@ -54,21 +54,21 @@ class Features:
 
     @cached_property
     def names(self) -> list[str]:
-        """Where each image came from; empty of files that do not tell."""
+        """Where each image came from; empty if the files do not say."""
         return [name for rows in self._parts(with_features=False) for name in rows.names]
 
     @property
     def num_rows(self) -> int:
-        """N."""
+        """Number of rows."""
         return len(self.__dict__["features"]) if "features" in self.__dict__ else self._shape[0]
 
     @property
     def width(self) -> int:
-        """D."""
+        """Number of features."""
         return self.__dict__["features"].shape[1] if "features" in self.__dict__ else self._shape[1]
 
     def batches(self) -> Iterator[Rows]:
-        """The rows from disk, some hundreds at a time: for more of them than memory holds."""
+        """Yield the rows from disk, some hundreds at a time."""
         return self._parts()
 
     @cached_property
@@ -80,7 +80,7 @@ class Features:
 
     @cached_property
     def _store(self) -> Store | None:
-        """Where they lie, unless that is a single file."""
+        """The folder of the features, unless they are a single file."""
         folder = Folder(self.path)
         return Store.open(folder) if folder.exists(ABOUT_FILE) else None
 
@@ -89,14 +89,14 @@ class Features:
 
 
 def read_features(path: str) -> Features:
-    """Features that `raysl extract` wrote, or a Parquet file with the columns index, label and features.
+    """Read what `raysl extract` wrote, or a Parquet file with the columns index, label and features.
 
     Raises:
         ConfigError: if there are none, they are of another raysl, or parts are missing.
     """
-    found = Features(path=path)
-    _ = found._shape
-    return found
+    features = Features(path=path)
+    _ = features._shape
+    return features
 
 
 def _read_file(path: str) -> Rows:
@@ -104,15 +104,15 @@ def _read_file(path: str) -> Rows:
     with storage_errors("read", path), system.open_input_file(inside) as file:
         table = pq.ParquetFile(file).read()
     if missing := [name for name in ("features", "label", "index") if name not in table.column_names]:
-        raise ConfigError(f"{path} has no column {missing[0]!r}; give what raysl extract has written")
+        raise ConfigError(f"{path} has no column {missing[0]!r}; give a file that raysl extract has written")
     names = table["name"].to_pylist() if "name" in table.column_names else []
     return Rows(array_of(table["index"]), names, array_of(table["label"]), array_of(table["features"]))
 
 
 def matrix(parts: Iterator[Rows], num_rows: int, width: int) -> Tensor:
-    """The features of parts as one tensor float32 [N, D].
+    """Concatenate the features of parts, float32 [N, D].
 
-    Beyond MOST_IN_MEMORY it is mapped from a file that goes away with it, and what is written there is not held.
+    Beyond MOST_IN_MEMORY it is mapped from a file that is deleted with it; changes to the tensor are not saved.
     """
     if num_rows * width * 4 <= MOST_IN_MEMORY:
         out = torch.empty(num_rows, width)
@@ -140,10 +140,10 @@ class StoredSet:
         self.stores = stores
 
     def load(self, stages: Sequence[str]) -> FeatureSet:
-        """Those of some stages; the first takes the place of what `forward` gives where that is not asked for."""
-        found = {stage: Features(path=self.stores[stage].folder.uri) for stage in stages if stage in self.stores}
-        first = found[FEATURES] if FEATURES in found else next(iter(found.values()))
-        inner = {stage: features.features for stage, features in found.items() if stage != FEATURES}
+        """Read the features of some stages; the first one becomes `features` if `FEATURES` is not among them."""
+        stored = {stage: Features(path=self.stores[stage].folder.uri) for stage in stages if stage in self.stores}
+        first = stored[FEATURES] if FEATURES in stored else next(iter(stored.values()))
+        inner = {stage: features.features for stage, features in stored.items() if stage != FEATURES}
         return FeatureSet(first.features, first.labels, inner)
 
     @property

@@ -1,1 +1,1 @@
-"""Retrieval of the same object, building or copied image: datasets, protocols, and descriptors of whole images."""
+"""Retrieval of the same object, building or copied image: datasets, protocols and descriptors."""

@@ -1,4 +1,4 @@
-"""Datasets of instance retrieval in the layouts that their authors publish."""
+"""Datasets of instance retrieval, in their authors' layouts."""
 
 import io
 import posixpath
@@ -23,7 +23,7 @@ LEVELS = {
     "medium": (("easy", "hard"), ("junk",)),
     "hard": (("hard",), ("junk", "easy")),
 }
-"""What is right and what is ignored at each level of the revisited benchmark."""
+"""Right and ignored images at each level of the revisited benchmark."""
 ORIGINAL = "original"
 DISTRACTOR = "distractor"
 VALIDATION_SHARE = 0.1
@@ -31,7 +31,7 @@ VALIDATION_SEED = 123
 
 
 def task_names(dataset: Dataset, query_splits: Sequence[str]) -> tuple[str, ...]:
-    """Names of a dataset's tasks, known without it."""
+    """Return the names of a dataset's tasks without reading it."""
     if dataset in REVISITED:
         return tuple(LEVELS)
     if dataset == "copydays":
@@ -40,7 +40,7 @@ def task_names(dataset: Dataset, query_splits: Sequence[str]) -> tuple[str, ...]
 
 
 def load(dataset: Dataset, path: str | None, query_splits: Sequence[str] = ("strong",)) -> InstanceSet:
-    """A dataset by its name.
+    """Read a dataset.
 
     Args:
         dataset: which one.
@@ -48,7 +48,7 @@ def load(dataset: Dataset, path: str | None, query_splits: Sequence[str] = ("str
         query_splits: folders of Copydays whose images are the queries.
 
     Raises:
-        ConfigError: if a file is missing or says what makes no sense.
+        ConfigError: if a file is missing or has impossible content.
     """
     folder = folder_of(path, dataset)
     if dataset in REVISITED:
@@ -126,7 +126,7 @@ def buildings(folder: Folder) -> InstanceSet:
     if lists is None:
         raise ConfigError(f"no *{marks} in {folder.uri!r} or a folder inside; give path= the images and ground truth")
     files = ImageFiles(folder.uri)
-    place = {path: number for number, path in enumerate(files.paths)}
+    number_of = {path: number for number, path in enumerate(files.paths)}
     names = [name.removesuffix(marks) for name in lists.names() if name.endswith(marks)]
     paths: list[str] = []
     boxes, right, ignored = [], [], []
@@ -134,15 +134,16 @@ def buildings(folder: Folder) -> InstanceSet:
         where = lists.uri_of(f"{name}{marks}")
         words = lists.read(f"{name}{marks}").decode().split()
         if len(words) != 5:
-            raise ConfigError(f"{where}: {' '.join(words)[:60]!r} is no image and a box of four numbers; fetch it anew")
+            raise
+            ConfigError(f"{where}: {' '.join(words)[:60]!r} is not an image and a box of 4 numbers; fetch it anew")
         paths += files.find([words[0].removeprefix("oxc1_")], where)
         boxes.append(box_of(words[1:], where))
         good, ok, junk = (
             files.find(lists.read(f"{name}_{kind}.txt").decode().split(), lists.uri_of(f"{name}_{kind}.txt"))
             for kind in ("good", "ok", "junk")
         )
-        right.append(np.array([place[path] for path in (*good, *ok)], np.int64))
-        ignored.append(np.array([place[path] for path in junk], np.int64))
+        right.append(np.array([number_of[path] for path in (*good, *ok)], np.int64))
+        ignored.append(np.array([number_of[path] for path in junk], np.int64))
     task = Task("", np.arange(len(names)), tuple(right), tuple(ignored))
     return InstanceSet(Images(files.uri, tuple(files.paths)), Images(files.uri, tuple(paths), tuple(boxes)), (task,))
 
@@ -150,7 +151,7 @@ def buildings(folder: Folder) -> InstanceSet:
 def copydays(folder: Folder, query_splits: Sequence[str]) -> InstanceSet:
     """Copydays (Douze et al. 2009): `original/`, folders of copies such as `strong/`, and any with distractors.
 
-    What is searched are the originals and the images of folders whose names hold `distractor`. A copy is of the
+    The database has the originals and the images of folders whose names hold `distractor`. A copy is of the
     original whose number, over 100 and rounded down, is the same; a distractor is of none.
     """
     files = ImageFiles(folder.uri)
@@ -162,12 +163,12 @@ def copydays(folder: Folder, query_splits: Sequence[str]) -> InstanceSet:
     queries: list[str] = []
     tasks = []
     for split, name in zip(query_splits, task_names("copydays", query_splits), strict=True):
-        own = [path for path in files.paths if path.startswith(f"{split.strip('/')}/")]
-        if not own:
+        split_paths = [path for path in files.paths if path.startswith(f"{split.strip('/')}/")]
+        if not split_paths:
             raise ConfigError(f"no images in {folder.uri_of(split)!r}; set query_splits= to folders that there are")
-        right = tuple(np.flatnonzero(blocks == _block(path, files.uri)) for path in own)
-        tasks.append(_task(name, np.arange(len(queries), len(queries) + len(own)), right))
-        queries += own
+        right = tuple(np.flatnonzero(blocks == _block(path, files.uri)) for path in split_paths)
+        tasks.append(_task(name, np.arange(len(queries), len(queries) + len(split_paths)), right))
+        queries += split_paths
     return InstanceSet(Images(files.uri, (*originals, *distractors)), Images(files.uri, tuple(queries)), tuple(tasks))
 
 
@@ -175,7 +176,7 @@ _KEYS = ("imlist", "qimlist", "gnd")
 
 
 def _checked(truth: Any, where: str, kinds: Sequence[str] = ("easy", "hard", "junk")) -> Mapping[str, Any]:
-    """Ground truth that has what it needs."""
+    """Check ground truth for the parts that it needs."""
     if not isinstance(truth, Mapping) or any(key not in truth for key in _KEYS):
         raise ConfigError(f"{where}: no ground truth; it needs {', '.join(_KEYS)}")
     answers, names = truth["gnd"], truth["qimlist"]
@@ -198,7 +199,7 @@ def _joined(part: Mapping[str, Int64s], kinds: Sequence[str]) -> Int64s:
 
 
 def _task(name: str, queries: Int64s, right: tuple[Int64s, ...]) -> Task:
-    """A task that ignores nothing."""
+    """Return a task without images to ignore."""
     return Task(name, queries, right, tuple(np.empty(0, np.int64) for _ in right))
 
 
@@ -207,8 +208,8 @@ def _tenth(num: int) -> int:
 
 
 def _block(path: str, uri: str) -> int:
-    """The original that an image of Copydays is a copy of, by its number."""
+    """Return the number of the original that an image of Copydays is a copy of."""
     stem = posixpath.basename(path).rpartition(".")[0]
     if not stem.isascii() or not stem.isdigit():
-        raise ConfigError(f"{path!r} in {uri!r} is no number; images of Copydays are called such as 200001.jpg")
+        raise ConfigError(f"{path!r} in {uri!r} is not a number; images of Copydays have names like 200001.jpg")
     return int(stem) // 100

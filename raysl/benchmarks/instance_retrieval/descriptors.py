@@ -1,4 +1,4 @@
-"""One vector for an image of any size, out of a stage of a network."""
+"""One descriptor for an image of any size, from a stage of a network."""
 
 import logging
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ MOST_BROKEN = 0.01
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a descriptor is made; fields as in `Retrieval.Config`. `normalize`: bring parts to length 1 before they are
+    """Settings of a descriptor, as in `Retrieval.Config`. `normalize`: scale parts to length 1 before they are
     whitened."""
 
     stage: str | None
@@ -46,9 +46,9 @@ class Recipe:
 
 
 class Describer:
-    """A network and the way from its maps to descriptors.
+    """Computes descriptors of images by a network.
 
-    A backbone's stage gives maps, of tokens those of their patches; what is no backbone, as raw pixels, gives a vector.
+    Stages of a backbone are maps, for tokens those of their patches; other networks, such as raw pixels, have a vector.
 
     Args:
         network: in evaluation mode.
@@ -56,7 +56,7 @@ class Describer:
         recipe: the way.
 
     Raises:
-        ValueError: if there is no such stage, or no class token where one is asked for.
+        ValueError: if the stage, or the class token that the pooling needs, does not exist.
     """
 
     def __init__(self, network: nn.Module, data: DataConfig, recipe: Recipe) -> None:
@@ -67,27 +67,27 @@ class Describer:
 
     @torch.inference_mode()
     def parts(self, image: Tensor, box: Box | None = None) -> Tensor:
-        """What is whitened and added up, each of length 1 unless `normalize` is off: [R, D], of R-MAC all regions of
-        all scales, else one row.
+        """Return the parts that are whitened and summed, scaled to length 1 unless `normalize` is off: [R, D] with one
+        row for each region of R-MAC, else one row.
 
         Args:
             image: uint8 [3, H, W].
-            box: what counts of it; default: all.
+            box: part of it that is described; default: all.
         """
         recipe = self.recipe
-        found = []
+        pooled = []
         for scale in recipe.scales:
             filtered = self.data.eval_interpolation
             pixels = sized(image, recipe.size, scale, box, self.patch, recipe.is_square, filtered)
             inputs = network_input(pixels[None].to(self.device), self.data.mean, self.data.std, self.data.channels)
-            found.append(self._pooled(inputs))
-        parts = torch.cat(found) if recipe.pooling == "rmac" else torch.stack(found).mean(dim=0)  # [R, D]
+            pooled.append(self._pooled(inputs))
+        parts = torch.cat(pooled) if recipe.pooling == "rmac" else torch.stack(pooled).mean(dim=0)  # [R, D]
         if recipe.pooling == "gem" and recipe.gem_bias:
             parts = F.pad(parts, (0, 1), value=1.0)
         return F.normalize(parts, dim=1) if recipe.normalize else parts
 
     def descriptor(self, parts: Tensor, whitening: Whitening | None = None) -> Tensor:
-        """One vector [D'] of parts [R, D]: each whitened and of length 1, added up, of length 1."""
+        """Combine parts [R, D] to a descriptor [D']: whiten and scale each to length 1, sum, scale to length 1."""
         if whitening is not None:
             parts = whitening(parts)
             if self.recipe.pooling != "rmac" and not self.recipe.whiten_norm:
@@ -96,7 +96,7 @@ class Describer:
         return F.normalize(parts.sum(dim=0), dim=0)
 
     def _pooled(self, inputs: Tensor) -> Tensor:
-        """[R, D] of one image [1, 3, H, W]."""
+        """Pool one image [1, 3, H, W] to [R, D]."""
         recipe, network = self.recipe, self.network
         if not isinstance(network, Backbone):
             return network(inputs).float()  # type: ignore[no-any-return]
@@ -119,19 +119,19 @@ class Describer:
         return (maps.mean(dim=(1, 2)) if recipe.pooling == "mean" else maps.amax(dim=(1, 2)))[None]
 
     def _maps(self, network: Backbone, stage: Tensor, inputs: Tensor) -> Tensor:
-        """The map [C, H', W'] of a stage of one image."""
+        """Compute the map [C, H', W'] of a stage of one image."""
         if stage.ndim == 4:
             return stage[0]
         if stage.ndim != 3 or not isinstance(network, TokenBackbone):
             raise ValueError(
-                f"the stage {self._stage!r} is no map of places, but {list(stage.shape)}; set stage= to one of: "
+                f"the stage {self._stage!r} is not a map, but {list(stage.shape)}; set stage= to one of: "
                 f"{', '.join(network.stage_widths)}"
             )
         patches = stage[0, network.num_prefix_tokens :]  # [h*w, C]
         return patches.T.reshape(-1, *network.grid(inputs))
 
     def _stage_of(self, network: Backbone, inputs: Tensor) -> str:
-        """The stage that was asked for, or the last one with places."""
+        """Return the stage of the settings, or the last one that is a map."""
         if self._stage is None:
             every = network.stages(inputs, list(network.stage_widths))
             self._stage = next((name for name in reversed(every) if every[name].ndim in (3, 4)), None)
@@ -160,14 +160,14 @@ def describe(
     most_broken: float = MOST_BROKEN,
     only: Sequence[int] | None = None,
 ) -> Described:
-    """Descriptors of images, read one after another.
+    """Compute descriptors of images, which are read one by one.
 
     Args:
         describer: the network.
         images: where they lie.
         whitening: of parts.
         most_broken: share of them that may be broken.
-        only: places of those that are described; default: all. What comes of each does not depend on the others.
+        only: numbers of those to describe; default: all. Descriptors do not depend on other images.
 
     Raises:
         ConfigError: if more are broken, with the first of them.
@@ -176,12 +176,12 @@ def describe(
     chosen = range(len(images.paths)) if only is None else only
     rows: list[Tensor | None] = []
     broken: list[str] = []
-    for place in chosen:
-        box = images.boxes[place] if images.boxes else None
+    for number in chosen:
+        box = images.boxes[number] if images.boxes else None
         try:
-            parts = describer.parts(read_image(folder, images.paths[place]), box)
+            parts = describer.parts(read_image(folder, images.paths[number]), box)
         except CorruptImage as error:
-            broken.append(f"{images.paths[place]}: {error}")
+            broken.append(f"{images.paths[number]}: {error}")
             rows.append(None)
         else:
             rows.append(describer.descriptor(parts, whitening).cpu())
@@ -194,12 +194,12 @@ def describe(
 
 
 def joined(first: Described, second: Described) -> Described:
-    """One behind the other."""
+    """Concatenate descriptors."""
     return Described(torch.cat([first.rows, second.rows]), torch.cat([first.is_read, second.is_read]))
 
 
 def gather_moments(describer: Describer, images: Images, most_broken: float = MOST_BROKEN) -> Moments:
-    """Moments of the parts of images, which a whitening is learned of.
+    """Sum the moments of the parts of images, for a whitening.
 
     Raises:
         ConfigError: if too many are broken, with the first of them.

@@ -1,4 +1,4 @@
-"""Ground truth in pickle files, read without running what they name."""
+"""Ground truth in pickle files, read without running code that they name."""
 
 import io
 import pickle
@@ -10,7 +10,7 @@ from raysl.errors import ConfigError
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """What protocol 2 calls to make bytes."""
+    """Stand in for the function that protocol 2 calls to make bytes."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"an encoding {encoding!r}")
     return text.encode("latin1")
@@ -31,21 +31,21 @@ _KNOWN: dict[tuple[str, str], Any] = {
 
 class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Classes of arrays alone."""
+        """Allow classes of arrays only."""
         if (module, name) not in _KNOWN:
-            raise pickle.UnpicklingError(f"it names {module}.{name}, which is no array, dict, list, text or number")
+            raise pickle.UnpicklingError(f"it names {module}.{name}, which is not an array, dict, list, text or number")
         return _KNOWN[module, name]
 
 
 def read_plain(content: bytes, where: str) -> Any:
-    """What a pickle file of dicts, lists, texts, numbers and numpy arrays holds; of Python 2 or 3.
+    """Read a pickle file of dicts, lists, texts, numbers and numpy arrays, written by Python 2 or 3.
 
     Args:
         content: of the file.
-        where: what it is called, for the message.
+        where: its name, for the message.
 
     Raises:
-        ConfigError: if it names anything else, which is then not run, or is no pickle file.
+        ConfigError: if it names anything else, which is then not run, or is not a pickle file.
     """
     try:
         return _Plain(io.BytesIO(content), encoding="latin1").load()

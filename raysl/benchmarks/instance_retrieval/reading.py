@@ -9,11 +9,11 @@ from raysl.transforms.functional import Interpolation, resize
 
 
 def read_image(folder: Folder, path: str) -> Tensor:
-    """Pixels of an image, uint8 [3, H, W].
+    """Read the pixels of an image, uint8 [3, H, W].
 
     Raises:
         CorruptImage: if it cannot be decoded.
-        ConfigError: if there is no such file.
+        ConfigError: if the file does not exist.
     """
     return decode(folder.read(path))
 
@@ -27,17 +27,17 @@ def sized(
     is_square: bool = False,
     interpolation: Interpolation = "bilinear",
 ) -> Tensor:
-    """An image, or a box of it, at the scale at which the whole has a longer side of `size * scale` pixels.
+    """Scale an image, or a box of it, so that the whole has a longer side of `size * scale` pixels.
 
-    A box keeps the scale of its image: what is searched for is as large as where it is found (Radenovic et al. 2018).
+    A box keeps the scale of its image, so a query is as large as in the images of the database (Radenovic et al. 2018).
 
     Args:
         image: uint8 [3, H, W].
         size: longer side of the whole image in pixels; smaller ones are enlarged.
         scale: times that.
-        box: what is cut out first; what lies outside of the image is left out, and all of it is where nothing is in.
+        box: cut out first, without the part outside of the image; ignored if all of it is outside.
         patch: sides are rounded to multiples of it, at least one.
-        is_square: bring both sides to `size * scale`, whatever the shape of what is cut.
+        is_square: bring both sides to `size * scale`, whatever its shape.
         interpolation: how it is resized.
     """
     factor = size * scale / max(image.shape[1:])

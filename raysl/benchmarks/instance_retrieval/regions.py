@@ -1,4 +1,4 @@
-"""From a map of features to vectors: maxima of regions (R-MAC) and generalised means (GeM)."""
+"""Pooling of a map: maxima of regions (R-MAC) and generalised means (GeM)."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ MOST_BESIDE = 7
 
 
 class Region(NamedTuple):
-    """A square of a map, in places."""
+    """A square of a map, in positions."""
 
     top: int
     left: int
@@ -21,7 +21,7 @@ class Region(NamedTuple):
 
 
 def rmac_regions(height: int, width: int, levels: int = 3, overlap: float = 0.4) -> list[Region]:
-    """The squares of R-MAC (Tolias, Sicre and Jegou 2016, arXiv 1511.05879, section 3.2).
+    """Return the squares of R-MAC (Tolias, Sicre and Jegou 2016, arXiv 1511.05879, section 3.2).
 
     At level l squares have side 2 min(H, W) / (l + 1), rounded down, and lie on an even grid: l along the shorter side,
     and l + m along the longer one, where m + 1 squares of level 1 overlap by the share that is nearest to `overlap`.
@@ -46,13 +46,14 @@ def rmac_regions(height: int, width: int, levels: int = 3, overlap: float = 0.4)
 
 
 def region_maxima(maps: Tensor, regions: list[Region]) -> Tensor:
-    """The largest value of each channel in each region, [R, C] of a map [C, H, W]."""
+    """Return the largest value of each channel in each region, [R, C] of a map [C, H, W]."""
     parts = [maps[:, top : top + side, left : left + side].amax(dim=(1, 2)) for top, left, side in regions]
     return torch.stack(parts)
 
 
 def gem(maps: Tensor, p: float) -> Tensor:
-    """Generalised mean of each channel, mean(x ** p) ** (1 / p) (Radenovic et al. 2018, arXiv 1711.02512, equation 3).
+    """Return the generalised mean of each channel, mean(x ** p) ** (1 / p) (Radenovic et al. 2018, arXiv 1711.02512,
+    equation 3).
 
     Args:
         maps: [C, H, W]; values below 1e-6 are raised to it.
@@ -60,6 +61,9 @@ def gem(maps: Tensor, p: float) -> Tensor:
 
     Returns:
         [C].
+
+    >>> gem(torch.full((2, 4, 4), 3.0), p=3.0)
+    tensor([3., 3.])
     """
     values = maps.clamp_min(GEM_LEAST).double().flatten(1)
     top = values.amax(dim=1, keepdim=True)  # so that no power overflows
@@ -67,7 +71,7 @@ def gem(maps: Tensor, p: float) -> Tensor:
 
 
 def _more_along(short: int, long: int, overlap: float) -> int:
-    """The m of the paper: 0 for a square map, else 1 to 6."""
+    """Return the m of the paper: 0 for a square map, else 1 to 6."""
     if short == long:
         return 0
     beside = np.arange(2, MOST_BESIDE + 1)
@@ -76,5 +80,5 @@ def _more_along(short: int, long: int, overlap: float) -> int:
 
 
 def _starts(length: int, side: int, num: int) -> list[int]:
-    """Where `num` intervals begin that are spread evenly over a length, rounded down."""
-    return [place * (length - side) // max(num - 1, 1) for place in range(num)]
+    """Return the starts of `num` intervals that are spread evenly over a length, rounded down."""
+    return [number * (length - side) // max(num - 1, 1) for number in range(num)]

@@ -1,4 +1,4 @@
-"""Instance retrieval from a network to the scores of every task."""
+"""Instance retrieval by a network, with the scores of every task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ Similarity = Literal["dot", "l2"]
 
 @dataclass(frozen=True)
 class Search:
-    """What is searched, and how.
+    """A dataset and how it is searched.
 
     Args:
         dataset: its name.
@@ -60,12 +60,12 @@ class Search:
     cut: int | None = None
 
     def check(self) -> InstanceSet:
-        """Refuse what cannot be measured, before a network is asked; the dataset.
+        """Read the dataset; refuse what cannot be measured, before a network runs.
 
         Raises:
             ConfigError: if the dataset is not whole, or the whitening would be learned on the images that are searched.
         """
-        found = load(self.dataset, self.path, self.query_splits)
+        dataset = load(self.dataset, self.path, self.query_splits)
         if self.distractors is not None:
             self._check_apart("distractors", self.distractors)
             ImageFiles(self.distractors)
@@ -78,10 +78,10 @@ class Search:
         else:
             self._check_apart("whiten_on", self.whiten_on)
             ImageFiles(self.whiten_on)
-        return found
+        return dataset
 
     def run(self, context: Context, ks: Sequence[int] = ()) -> dict[str, Scored]:
-        """Scores of all queries, by the task's name.
+        """Score all queries, by the task's name.
 
         Raises:
             ConfigError: as `check`, or if images are broken.
@@ -103,7 +103,7 @@ class Search:
         return {task.name: score(ranked, task, ks, self.cut) for task in images.tasks}
 
     def names(self) -> tuple[str, ...]:
-        """Of the tasks."""
+        """Names of the tasks."""
         return task_names(self.dataset, self.query_splits)
 
     def _check_apart(self, name: str, uri: str) -> None:
@@ -113,12 +113,12 @@ class Search:
 
     def _whitening_images(self, uri: str) -> Images:
         paths = ImageFiles(uri).paths
-        kept = min(self.whiten_images or len(paths), len(paths))
-        return Images(uri, tuple(paths[place * len(paths) // kept] for place in range(kept)))
+        num_kept = min(self.whiten_images or len(paths), len(paths))
+        return Images(uri, tuple(paths[number * len(paths) // num_kept] for number in range(num_kept)))
 
 
 def ranking(queries: Tensor, database: Described, similarity: Similarity) -> Int64s:
-    """Places of the database [Q, N] by their similarity to queries [Q, D], the nearest first and broken images last."""
+    """Sort the database [Q, N] by similarity to queries [Q, D], nearest first and broken images last."""
     parts = []
     for part in torch.split(queries, max(1, SCORES_AT_ONCE // len(database.rows))):
         near = part @ database.rows.T if similarity == "dot" else -torch.cdist(part, database.rows)  # [q, N]

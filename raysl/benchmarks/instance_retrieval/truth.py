@@ -1,4 +1,4 @@
-"""What a dataset of instance retrieval is, and how its images are found below its folder."""
+"""Ground truth of instance retrieval, and the images below a dataset's folder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Images:
     Args:
         uri: the folder.
         paths: below it.
-        boxes: what counts of each; empty, or None in places, where that is the whole image.
+        boxes: part of each that counts; empty, or None for an image, for the whole image.
     """
 
     uri: str
@@ -33,7 +33,7 @@ class Images:
 
 @dataclass(frozen=True)
 class InstanceSet:
-    """A dataset: what is searched, with what, and what is right.
+    """A dataset: database, queries and tasks.
 
     Args:
         database: images that are searched.
@@ -47,7 +47,7 @@ class InstanceSet:
 
 
 class ImageFiles:
-    """The images below a folder by their names.
+    """The images below a folder, by name.
 
     Args:
         uri: folder or URI.
@@ -66,17 +66,17 @@ class ImageFiles:
             self._by_stem.setdefault(_stem(path), []).append(path)
 
     def find(self, names: Sequence[str], listed_in: str) -> tuple[str, ...]:
-        """The path of each name; a name may lack folders in front of it, and the ending.
+        """Return the path of each name, which may lack folders in front and the ending.
 
         Args:
             names: that some list has.
-            listed_in: what names them, for the message.
+            listed_in: name of the list, for the message.
 
         Raises:
             ConfigError: with the number of those that are not there, and of those that several files could be.
         """
-        found = [self._matching(name) for name in names]
-        bad = [(name, paths) for name, paths in zip(names, found, strict=True) if len(paths) != 1]
+        matches = [self._matching(name) for name in names]
+        bad = [(name, paths) for name, paths in zip(names, matches, strict=True) if len(paths) != 1]
         if bad:
             name, paths = bad[0]
             what = f"may be {' or '.join(paths[:2])}" if paths else "is not there"
@@ -84,7 +84,7 @@ class ImageFiles:
                 f"{len(bad):,} of the {len(names):,} images that {listed_in} lists are not one file each below "
                 f"{self.uri!r}: {name!r} {what}; is the download whole, and nothing else in it?"
             )
-        return tuple(paths[0] for paths in found)
+        return tuple(paths[0] for paths in matches)
 
     def _matching(self, name: str) -> list[str]:
         stem = _without_ending(name.replace("\\", "/").strip("/"))
@@ -93,7 +93,7 @@ class ImageFiles:
 
 
 def folder_of(path: str | None, dataset: str) -> Folder:
-    """The folder of a dataset.
+    """Return the folder of a dataset.
 
     Raises:
         ConfigError: if none was given, or it is not there.
@@ -107,34 +107,34 @@ def folder_of(path: str | None, dataset: str) -> Folder:
 
 
 def places(values: Any, num: int, where: str, first: int = 0) -> Int64s:
-    """Places in a database of `num` images, int64 [P], that are counted from `first`.
+    """Parse numbers of images in a database of `num`, int64 [P], that are counted from `first`.
 
     Raises:
         ConfigError: if one is outside of it, or no integer.
     """
-    own = np.atleast_1d(np.asarray(values))
-    if own.size == 0:
+    array = np.atleast_1d(np.asarray(values))
+    if array.size == 0:
         return np.empty(0, np.int64)
-    if own.dtype.kind not in "iuf" or own.ndim != 1 or (own != own.astype(np.int64)).any():
-        raise ConfigError(f"{where}: {str(values)[:60]} is no list of integers; fetch it anew")
-    found: Int64s = own.astype(np.int64) - first
-    if found.min() < 0 or found.max() >= num:
-        bad = int(found.min() if found.min() < 0 else found.max()) + first
+    if array.dtype.kind not in "iuf" or array.ndim != 1 or (array != array.astype(np.int64)).any():
+        raise ConfigError(f"{where}: {str(values)[:60]} is not a list of integers; fetch it anew")
+    numbers: Int64s = array.astype(np.int64) - first
+    if numbers.min() < 0 or numbers.max() >= num:
+        bad = int(numbers.min() if numbers.min() < 0 else numbers.max()) + first
         raise ConfigError(f"{where}: image {bad} is none of {first} to {num - 1 + first}; fetch it anew")
-    return found
+    return numbers
 
 
 def box_of(values: Any, where: str) -> Box:
-    """A box of four numbers.
+    """Parse a box of four numbers.
 
     Raises:
         ConfigError: if it is not, or holds nothing.
     """
-    own = np.asarray(values, dtype=object).reshape(-1).tolist()
+    edges = np.asarray(values, dtype=object).reshape(-1).tolist()
     try:
-        left, top, right, bottom = (float(value) for value in own)
+        left, top, right, bottom = (float(value) for value in edges)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: {str(values)[:60]} is no box of four numbers; fetch it anew") from error
+        raise ConfigError(f"{where}: {str(values)[:60]} is not a box of four numbers; fetch it anew") from error
     if not (left < right and top < bottom):  # NaN is out
         raise ConfigError(f"{where}: the box {[left, top, right, bottom]} holds nothing; fetch it anew")
     return left, top, right, bottom

@@ -11,7 +11,7 @@ LEAST = 1e-5
 
 @dataclass(frozen=True)
 class Whitening:
-    """A map to directions that all vary alike (Jegou and Chum, ECCV 2012).
+    """A projection to directions of equal variance (Jegou and Chum, ECCV 2012).
 
     Args:
         mean: float32 [D].
@@ -22,12 +22,12 @@ class Whitening:
     directions: Tensor
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Rows [N, D] as [N, K]."""
+        """Project rows [N, D] to [N, K]."""
         return (rows - self.mean.to(rows.device)) @ self.directions.to(rows.device)
 
 
 class Moments:
-    """Sums of x and of x x^T over rows, in float64: all that a whitening is made of, in one pass, in D x D memory.
+    """Sums of x and x x^T over rows in float64, from which a whitening is computed in one pass and D x D memory.
 
     Args:
         width: D.
@@ -39,20 +39,20 @@ class Moments:
         self.products = torch.zeros(width, width, dtype=torch.float64)
 
     def add(self, rows: Tensor) -> None:
-        """Further rows [n, D]."""
+        """Add rows [n, D]."""
         wide = rows.double()
         self.num += len(rows)
         self.total = self.total.to(rows.device) + wide.sum(dim=0)
         self.products = self.products.to(rows.device) + wide.T @ wide
 
     def merge(self, other: "Moments") -> None:
-        """The rows that another one has seen."""
+        """Add the rows of another."""
         self.num += other.num
         self.total = self.total + other.total.to(self.total.device)
         self.products = self.products + other.products.to(self.products.device)
 
     def whitening(self, dim: int | None = None, center: bool = True) -> Whitening:
-        """The whitening that keeps the `dim` directions that vary most; default: all.
+        """Return the whitening that keeps the `dim` directions of largest variance; default: all.
 
         Args:
             dim: directions.
@@ -60,7 +60,7 @@ class Moments:
                 the mean subtracted in either case.
 
         Raises:
-            ValueError: if there are no such many, or fewer than two rows.
+            ValueError: if there are fewer directions, or fewer than two rows.
         """
         width = len(self.total)
         if dim is not None and dim > width:

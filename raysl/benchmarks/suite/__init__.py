@@ -1,1 +1,1 @@
-"""How benchmarks are run: what is asked for, what it is measured on, tasks side by side, results by content."""
+"""How benchmarks are run: settings, images, tasks side by side, stored results."""

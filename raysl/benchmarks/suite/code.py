@@ -1,7 +1,7 @@
-"""A digest of the code behind a number: a result of other code is measured again.
+"""A digest of the code behind a number, so that results of other code are measured again.
 
-Followed are the imports of the benchmark's module, of what computes features, and of the classes that the settings name
-(backbone, source), through all of raysl but for `_NO_MATTER`.
+It follows the imports of the benchmark's module, of the extraction of features, and of the classes that the settings
+name (backbone, source), through all of raysl but for `_NO_MATTER`.
 """
 
 import ast
@@ -16,7 +16,7 @@ import raysl
 from raysl.components import ALIASES
 
 EVERY = ("raysl.benchmarks.benchmark", "raysl.benchmarks.features.embedding", "raysl.nn.pooling")
-"""Modules that every number goes through: what a benchmark is handed, and how images become features."""
+"""Modules behind every number: the inputs of benchmarks, and the computation of features."""
 _BY_NAME = {"raysl.optim.build": "optimizer"}
 """Modules that take classes by names in the settings, with the slot of these: all that raysl has there count."""
 _NO_MATTER = (
@@ -46,14 +46,14 @@ _NO_MATTER = (
 
 
 def code_of(kind: type[object], *others: type[object]) -> str:
-    """Twelve hexadecimal digits of the code that a benchmark's numbers come from.
+    """Return twelve hexadecimal digits of the code that computes a benchmark's numbers.
 
     Comments, docstrings and layout do not count. Of files that are not raysl's, those of the classes themselves count
     and not what they import. Empty where there is no source.
 
     Args:
         kind: class of the benchmark.
-        others: classes of what it is measured on, which no import leads to: the backbone's, those of the images.
+        others: classes that no import leads to: those of the backbone and of the images.
     """
     return _digest((kind, *others))
 
@@ -86,7 +86,7 @@ class Module:
 
     @classmethod
     def of(cls, source: str) -> "Module":
-        """That of a text of Python."""
+        """Parse a module."""
         tree = ast.parse(source)
         imports = tuple(dict.fromkeys(_imported(tree)))
         _drop_docstrings(tree)
@@ -94,7 +94,7 @@ class Module:
 
 
 def closure(names: tuple[str, ...]) -> dict[str, Module]:
-    """Modules of raysl and all that they import, by their names; those of `_NO_MATTER` are left out."""
+    """Return modules of raysl and all that they import, by name, without those of `_NO_MATTER`."""
     modules: dict[str, Module] = {}
     waiting = list(names)
     while waiting:
@@ -115,7 +115,7 @@ def _is_ours(kind: type[object]) -> bool:
 
 
 def _own(kind: type[object]) -> Module:
-    """Of a user's file, whatever it is called and wherever it lies."""
+    """Return the code of a user's file, whatever its name and place."""
     source = inspect.getmodule(kind)
     if source is None:
         raise OSError(f"{kind} has no module")
@@ -124,7 +124,7 @@ def _own(kind: type[object]) -> Module:
 
 @cache
 def _module(name: str) -> Module | None:
-    """None for a name that is no module, as one that a module imports from another."""
+    """Return a module; None for a name that is not a module, such as a class that is imported from one."""
     file = _file(name)
     return None if file is None else Module.of(file.read_text())
 
@@ -136,7 +136,7 @@ def _file(name: str) -> Path | None:
 
 
 def _imported(node: ast.AST) -> Iterator[str]:
-    """Names of raysl that a tree imports, of which some are no modules; imports for the type checker do not count."""
+    """Yield names of raysl that a tree imports, some of which are not modules, without imports for the type checker."""
     if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("raysl"):
         yield str(node.module)
         yield from (f"{node.module}.{alias.name}" for alias in node.names)

@@ -1,4 +1,4 @@
-"""From a checkpoint to numbers and a report: the benchmarks on its features, beside what needs no training."""
+"""Measuring a checkpoint: benchmarks to results to a report."""
 
 import logging
 import re
@@ -44,11 +44,11 @@ def benchmark(
         checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
         benchmarks: names; default: those of the run's settings, or `knn` and `low_shot` where it has none.
         overrides: settings of the benchmarks, `knn.k=[20,200]`, and of other images, `data=parquet`, `data.test=/b`.
-        facts: what the caller knows of the run for its report (times, events, command), where it has none yet.
+        facts: of the run for a report without any (times, events, command).
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
         config: the settings of a run that was trained, as they are in use, whose benchmarks may be left out where the
             images do not allow them.
-        again: measure anew what was measured before, by features that are computed anew.
+        again: measure everything again, with features that are computed again.
         keep_features: leave the features on disk for the next call, in `features/` beside the results; not those of a
             call beside which another one is at work on the checkpoint.
         beside: write the report beside the results, of the newest checkpoint too, as of a run that goes on saving.
@@ -74,7 +74,7 @@ def prepare(
     beside: bool = False,
     out: str | None = None,
 ) -> Measurement:
-    """What `benchmark` would measure: all that can be checked beforehand is checked here. See there."""
+    """Check everything that can be checked before `benchmark` measures."""
     benchmarks = None if benchmarks is None else words(benchmarks, "benchmarks", "knn")
     overrides = words(overrides, "overrides", "knn.k=[20,200]")
     patience_s = 0.0 if config is None else PATIENCE_S  # a run that has just been trained waits for its storage
@@ -94,7 +94,7 @@ def prepare(
 
 
 def _check_finite(loaded: Checkpoint) -> None:
-    """Refuse a backbone whose features would all be no numbers."""
+    """Refuse a backbone whose features are all NaN or infinite."""
     weights = loaded.backbone.state_dict()
     if bad := [name for name, value in weights.items() if not bool(value.isfinite().all())]:
         raise ConfigError(
@@ -106,7 +106,7 @@ def _check_finite(loaded: Checkpoint) -> None:
 def _folders(
     loaded: Checkpoint, checkpoint: str, data: DataConfig, beside: bool, out: str | None
 ) -> tuple[Folder, Folder, Folder]:
-    """Where the run is, where these results are kept, and where their report is."""
+    """Return the folders of the run, of the results and of the report."""
     uri, name = cut(loaded.uri)
     run = Folder(uri)
     if out is not None:

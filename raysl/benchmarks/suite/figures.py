@@ -1,4 +1,4 @@
-"""What a page draws of predictions, in the types of JSON: confusion and reliability."""
+"""Data for charts of predictions, in the types of JSON: confusion and reliability."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +14,7 @@ NUM_PAIRS = 20
 
 
 def confusion(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict[str, Any]:
-    """How often each class was taken for each other one.
+    """Count how often each class was predicted as each other class.
 
     Args:
         labels, predicted: int64 [N]; rows that were taken for none, -1, are left out.
@@ -30,8 +30,8 @@ def confusion(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict
     wrong = counts.clone().fill_diagonal_(0)
     best = wrong.flatten().topk(min(NUM_PAIRS, num * num))
     pairs = [
-        [classes[place // num], classes[place % num], count]
-        for count, place in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        [classes[cell // num], classes[cell % num], count]
+        for count, cell in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         if count
     ]
     table = {"classes": list(classes), "counts": counts.tolist()} if num <= MOST_CONFUSED else {}
@@ -39,7 +39,7 @@ def confusion(labels: Tensor, predicted: Tensor, classes: Sequence[str]) -> dict
 
 
 def reliability(labels: Tensor, probabilities: Tensor) -> dict[str, Any]:
-    """How often predictions of each confidence are right (Guo et al. 2017, arXiv 1706.04599, section 2).
+    """Compute the accuracy of predictions at each confidence (Guo et al. 2017, arXiv 1706.04599, section 2).
 
     Args:
         labels: int64 [N].
@@ -51,13 +51,13 @@ def reliability(labels: Tensor, probabilities: Tensor) -> dict[str, Any]:
     """
     confidence, predicted = probabilities.max(dim=1)
     is_hit = (predicted == labels).double().numpy()
-    own = confidence.double().numpy()
-    places = np.minimum((own * NUM_BINS).astype(np.int64), NUM_BINS - 1)
+    values = confidence.double().numpy()
+    bin_of = np.minimum((values * NUM_BINS).astype(np.int64), NUM_BINS - 1)
     bins, error = [], 0.0
-    for place in range(NUM_BINS):
-        here = places == place
+    for number in range(NUM_BINS):
+        here = bin_of == number
         if num := int(here.sum()):
-            mean, share = float(own[here].mean()), float(is_hit[here].mean())
+            mean, share = float(values[here].mean()), float(is_hit[here].mean())
             bins.append([mean, share, num])
-            error += num / len(own) * abs(mean - share)
+            error += num / len(values) * abs(mean - share)
     return {"bins": bins, "ece": 100 * error}

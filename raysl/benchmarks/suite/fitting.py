@@ -1,4 +1,4 @@
-"""What can be measured on the images that are there: found on the driver, before anything is trained."""
+"""The benchmarks that the images allow, checked on the driver before anything is trained."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -23,11 +23,11 @@ MOST_COUNTED = 200_000
 
 @dataclass(frozen=True)
 class Fitting:
-    """Benchmarks as the images allow them.
+    """Benchmarks, fitted to the images.
 
     Args:
         settings: of those that can be measured, by their names.
-        images: what each of them is measured on.
+        images: that each of them is measured on.
         left_out: a line on each benchmark, or part of one, that cannot be, with the reason.
         asked: settings of all that were asked for, as they were given.
     """
@@ -38,14 +38,14 @@ class Fitting:
     asked: Mapping[str, BenchmarkConfig]
 
     def metrics(self) -> set[str]:
-        """Names of the numbers that a report will have: `knn/top1`, `knn/top1/untrained` and so on."""
+        """Return the names of the numbers in the report: `knn/top1`, `knn/top1/untrained` and so on."""
         names = {f"{key}/{metric}" for key, metric in self._metrics()}
         sides = ("", "/untrained", "/pixels", "/deviation")
         return {f"{name}{side}" for name, side in product(names, sides)}
 
     @property
     def reasons(self) -> str:
-        """Why benchmarks were left out, each reason once."""
+        """Return why benchmarks were left out, each reason once."""
         return "; ".join(dict.fromkeys(line.partition(" is left out: ")[2] or line for line in self.left_out))
 
     def _metrics(self) -> Iterator[tuple[str, str]]:
@@ -73,7 +73,7 @@ class MeasuredImages:
 
     @classmethod
     def of(cls, data: DataConfig) -> "MeasuredImages":
-        """The images of settings.
+        """Read the images of settings.
 
         Raises:
             ConfigError: if they cannot be found or read.
@@ -83,22 +83,22 @@ class MeasuredImages:
 
     @property
     def num_classes(self) -> int:
-        """Classes of the labels."""
+        """Number of classes."""
         return len(self.train.classes)
 
     @property
     def splits(self) -> dict[str, Split]:
-        """Those that there are, by their names."""
+        """The existing splits by name."""
         return {"train": self.train} | ({} if self.test is None else {"test": self.test})
 
     def state(self, name: str) -> dict[str, Any]:
-        """See `Split.state`, of `train` or `test`; looked up once."""
+        """Return the state of the split `train` or `test`, read once, see `Split.state`."""
         if name not in self._states:
             self._states[name] = self.splits[name].state()
         return self._states[name]
 
     def lacks(self, needs: Needs) -> str:
-        """Why a benchmark with these needs cannot be measured; empty where it can."""
+        """Return why a benchmark with these needs cannot be measured; empty if it can."""
         name = self.data.name
         if needs.own_images:
             return ""
@@ -119,7 +119,7 @@ class MeasuredImages:
 
     @cached_property
     def labelled(self) -> Labelled:
-        """What is known of the labels."""
+        """Facts on the labels."""
         labels, counts = self._train_labels, None
         if labels is not None and self.train.is_multilabel:
             counts = (labels == 1).sum(axis=0)
@@ -141,7 +141,7 @@ class MeasuredImages:
         return split.labels_of(np.arange(split.num_samples)) if is_quick else None
 
     def for_(self, config: BenchmarkConfig) -> "MeasuredImages":
-        """The images that a benchmark is measured on: these, or those that its settings name.
+        """Return the images that a benchmark is measured on: these, or those in its settings.
 
         Raises:
             ConfigError: if those cannot be found or read.
@@ -149,7 +149,7 @@ class MeasuredImages:
         return self.with_data(config.data)
 
     def with_data(self, data: str | Mapping[str, Any] | None) -> "MeasuredImages":
-        """The images of such settings of a benchmark; see `for_`."""
+        """Return the images in settings of a benchmark, see `for_`."""
         if data is None:
             return self
         key = json.dumps(data, sort_keys=True)
@@ -158,7 +158,7 @@ class MeasuredImages:
         return self._others[key]
 
     def resized(self, interpolation: Interpolation) -> "MeasuredImages":
-        """The same images, resized in this way."""
+        """Return the same images, resized with another interpolation."""
         if interpolation == self.data.eval_interpolation:
             return self
         if interpolation not in self._resizes:
@@ -168,7 +168,7 @@ class MeasuredImages:
         return self._resizes[interpolation]
 
     def fit(self, wanted: Mapping[str, BenchmarkConfig], in_run: bool = True) -> Fitting:
-        """Benchmarks as these images allow them.
+        """Fit benchmarks to these images.
 
         Args:
             wanted: their settings, by their names.
@@ -212,13 +212,13 @@ class MeasuredImages:
 
     @property
     def _chosen(self) -> str:
-        """What the settings took away, for the messages."""
+        """Say which settings reduced the images, for messages."""
         given = [(name, getattr(self.data, name)) for name in ("limit", "skip", "subset")]
         named = ", ".join(f"data.{name}={value}" for name, value in given if value is not None)
         return f" (under {named})" if named else ""
 
 
 def benchmark_class(config: BenchmarkConfig) -> type[Benchmark]:
-    """The class of a benchmark's settings."""
+    """Return the class of a benchmark's settings."""
     kind: type[Benchmark] = resolve("benchmark", config.name)
     return kind

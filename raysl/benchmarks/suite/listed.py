@@ -1,4 +1,4 @@
-"""What each benchmark needs, its protocol and its cost, as `raysl benchmark --list` shows it."""
+"""The list of benchmarks that `raysl benchmark --list` shows: needs, protocol and cost."""
 
 from textwrap import fill
 
@@ -10,7 +10,7 @@ _LABELS = {"one": "a label on every image", "any": "labels, one or several an im
 
 
 def benchmark_table() -> str:
-    """A paragraph for each benchmark."""
+    """Return a paragraph for each benchmark."""
     names = sorted(ALIASES["benchmark"])
     column = max(map(len, names)) + 2
     parts = []

@@ -1,4 +1,4 @@
-"""What lies at the places that a benchmark's settings name: changed files make another result."""
+"""Digests of the files that a benchmark's settings name: changed files make another result."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,21 +12,21 @@ from raysl.storage.addresses import stat_uri, storage_errors
 
 
 def content_of(config: Any) -> dict[str, str]:
-    """A digest of each file or folder that a setting of type `Location` names, by the name of the setting.
+    """Return a digest of each file or folder that a setting of type `Location` names, by the name of the setting.
 
-    Names, sizes and versions (times of change, or ETags) of all files are looked at, and none of them is read. What is
+    Names, sizes and versions (times of change, or ETags) of all files count, and no file is read. What is
     not there has none: the benchmark says so itself.
     """
     return digests_of({name: getattr(config, name) for name in location_fields(config)})
 
 
-def digests_of(places: Mapping[str, Any]) -> dict[str, str]:
-    """The same for settings that hold places, by their names."""
-    found: dict[str, str] = {}
-    for name, value in places.items():
-        digests = [_digest(place) for place in list_locations(value)]
-        found |= {name: " ".join(digests)} if any(digests) else {}
-    return found
+def digests_of(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the same for settings with locations, by their names."""
+    digests_by_name: dict[str, str] = {}
+    for name, value in settings.items():
+        digests = [_digest(uri) for uri in list_locations(value)]
+        digests_by_name |= {name: " ".join(digests)} if any(digests) else {}
+    return digests_by_name
 
 
 def _digest(uri: str) -> str:

@@ -1,4 +1,4 @@
-"""One measurement: some benchmarks of one checkpoint, kept one by one and then reported."""
+"""One measurement: benchmarks of a checkpoint, stored one by one and then reported."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -35,13 +35,13 @@ log = logging.getLogger("raysl")
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What benchmarks measured.
+    """The results of a measurement.
 
     Args:
         metrics: `knn/top1` is the trained backbone's; `knn/top1/untrained`, `/pixels` and `/deviation` stand beside it.
         path: of `report.html`.
         scores: the same as a table.
-        failures: what kept a benchmark from giving a number, by its name.
+        failures: why benchmarks failed, by name.
         checkpoint: that was measured.
     """
 
@@ -52,28 +52,28 @@ class Report:
     checkpoint: str = ""
 
     def check(self) -> None:
-        """Fail where a benchmark has.
+        """Raise if a benchmark failed.
 
         Raises:
             RunFailed: with the reason of each.
         """
         if self.failures:
             reasons = "\n".join(f"the benchmark {name} failed: {reason}" for name, reason in self.failures.items())
-            raise RunFailed(f"{reasons}\nall else was measured and kept; the next start measures what is missing")
+            raise RunFailed(f"{reasons}\nall others were measured and stored; the next start measures what is missing")
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """`scores` as a table of pandas, a row each."""
+        """`scores` as a pandas table with one row each."""
         import pandas as pd
 
-        return pd.DataFrame([asdict(score) for score in self.scores], columns=[own.name for own in fields(Score)])
+        return pd.DataFrame([asdict(score) for score in self.scores], columns=[column.name for column in fields(Score)])
 
     def table(self) -> str:
-        """`scores` as aligned text, as a command prints it."""
+        """`scores` as aligned text, as commands print them."""
         return score_table(self.scores)
 
     def __repr__(self) -> str:
-        """The same with verdicts, notes, what failed and where the page lies, as a Python shell shows it."""
+        """The scores with verdicts, notes, failures and the address of the page, as a Python shell shows them."""
         failed = [f"{name} failed: {reason}" for name, reason in self.failures.items()]
         return "\n".join(line for line in (self.table(), *remarks(self.scores), *failed, redact_uri(self.path)) if line)
 
@@ -85,7 +85,7 @@ class Report:
 
 
 class Measurement:
-    """One checkpoint, and the benchmarks that are wanted of it.
+    """A checkpoint and the benchmarks to measure.
 
     Args:
         loaded: the checkpoint.
@@ -121,11 +121,11 @@ class Measurement:
 
     @property
     def lacking(self) -> list[str]:
-        """Benchmarks without a result of this content."""
+        """Benchmarks without a current result."""
         return [key for key in self.bases if not self._has(key)]
 
     def run(self, facts: dict[str, Any], again: bool = False, keep_features: bool = False) -> Report:
-        """Measure what has no result yet, keep, report.
+        """Measure what has no current result, store it and write the report.
 
         Args:
             facts: fields of the report that only the caller knows, for a checkpoint that has no report yet.
@@ -138,25 +138,25 @@ class Measurement:
         results, failures = [] if lacking else self._shown(), dict[str, str]()
         notes = page.notes(list(self.fitting.asked), self.fitting.left_out, failures)
         if lacking or page.differs(results, notes):
-            with workplace(self.results.folder) as place:
+            with workplace(self.results.folder) as work:
                 if again:
-                    place.begin_anew()
+                    work.begin_anew()
                 names = {key: name for key, (name, _) in self.labels.items()}
-                made = Tasks(self.loaded, self.fitting, self.images, names, place)
+                made = Tasks(self.loaded, self.fitting, self.images, names, work)
                 tasks = list(made.of(lacking))
                 self._measure(tasks, failures)
                 self._look_again(failures)
-                results = self._shown(are_told=True)
+                results = self._shown(is_logged=True)
                 notes = page.notes(list(self.fitting.asked), self.fitting.left_out, failures)
                 enter("writing the report")
                 page.write(results, notes, facts, *made.shown(tasks))
                 if not failures and not keep_features:
-                    place.forget_features()
+                    work.forget_features()
         scores = [score for result in results for score in result.scores]
         return Report(flat_metrics(scores), page.uri, scores, failures, self.loaded.uri)
 
     def _look_again(self, failures: Mapping[str, str]) -> None:
-        """Take up what other commands have measured of the checkpoint in the meantime."""
+        """Read results that other commands have stored in the meantime."""
         self.kept = outlast(self.results.load)
         for name in failures:
             self.kept.pop(name, None)
@@ -166,7 +166,7 @@ class Measurement:
         return name in self.kept and self.kept[name].basis == self.bases[key]
 
     def _tell(self, lacking: list[str]) -> None:
-        """Say what is taken from an earlier start, and why what is measured again is."""
+        """Log which results are reused, and why others are measured again."""
         for key, basis in self.bases.items():
             name, _ = self.labels[key]
             if key not in lacking:
@@ -175,24 +175,25 @@ class Measurement:
                 log.info("%s is measured again: %s", name, ", ".join(changes))
 
     def _measure(self, tasks: list[Task], failures: dict[str, str]) -> None:
-        """Measure all, and keep each result as soon as all its sides are there."""
+        """Measure tasks, and store each result as soon as all its sides are done."""
         open_sides = {task.key: 0 for task in tasks}
         for task in tasks:
             open_sides[task.key] += 1
-        found: dict[str, dict[Side, tuple[Task, Measured]]] = {}
+        by_key: dict[str, dict[Side, tuple[Task, Measured]]] = {}
         for task, outcome in self._outcomes(tasks):
             name, _ = self.labels[task.key]
             if isinstance(outcome, Exception):
                 if name not in failures:  # its other networks say the same
-                    failures[name] = _told(name, outcome)
+                    failures[name] = _describe_failure(name, outcome)
                 self.kept.pop(name, None)
                 continue
-            found.setdefault(task.key, {})[task.context.side] = (task, outcome)
-            if len(found[task.key]) == open_sides[task.key]:
-                self._keep(task.key, found[task.key])
+            by_key.setdefault(task.key, {})[task.context.side] = (task, outcome)
+            if len(by_key[task.key]) == open_sides[task.key]:
+                self._keep(task.key, by_key[task.key])
 
     def _outcomes(self, tasks: list[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
-        """First those on features, side by side; then those that start workers, one after another."""
+        """Yield tasks with their outcomes: first those on features, side by side, then those that start workers, one by
+        one."""
         on_features = [task for task in tasks if not task.kind.trains]
         if on_features:
             enter(f"measuring {', '.join(dict.fromkeys(task.key for task in on_features))}")
@@ -207,9 +208,9 @@ class Measurement:
                 except Exception as error:  # noqa: BLE001 - whatever it is costs the others nothing
                     yield task, error
 
-    def _keep(self, key: str, found: Mapping[Side, tuple[Task, Measured]]) -> None:
+    def _keep(self, key: str, by_side: Mapping[Side, tuple[Task, Measured]]) -> None:
         name, special = self.labels[key]
-        sides = {side: measured for side, (_, measured) in found.items()}
+        sides = {side: measured for side, (_, measured) in by_side.items()}
         trained = sides["trained"]
         rivals = {side: sides[side].metrics if side in sides else {} for side in ("untrained", PIXELS)}
         scores = [_score(key, metric, rivals) for metric in trained.metrics.values()]
@@ -218,16 +219,16 @@ class Measurement:
             name, self.bases[key], [_named(score, name, special) for score in scores], trained.figures, seconds
         )
         self.kept[name] = result
-        self.results.keep(result, self.fitting.images[key].data.name, predictions(*found["trained"]))
+        self.results.keep(result, self.fitting.images[key].data.name, predictions(*by_side["trained"]))
         for note in dict.fromkeys(metric.note for metric in trained.metrics.values() if metric.note):
             log.warning("%s: %s", name, note)
         log.info("%s is measured and kept, in %s", name, duration(seconds))
 
-    def _shown(self, are_told: bool = False) -> list[Result]:
-        """Results of this checkpoint on these images: first those that were asked for now, then all others.
+    def _shown(self, is_logged: bool = False) -> list[Result]:
+        """Return results of this checkpoint on these images: first the requested ones, then all others.
 
         Args:
-            are_told: whether those that are left out are logged.
+            is_logged: whether results that are left out are logged.
         """
         if not self.bases:
             return []
@@ -243,12 +244,12 @@ class Measurement:
                 results.append(result)
             elif name not in asked and changes == [OTHER_CODE]:
                 results.append(replace(result, scores=[_of_other_code(score) for score in result.scores]))
-            elif are_told:
+            elif is_logged:
                 log.warning("%s is not shown: since it was measured there are %s", name, ", ".join(changes))
         return results
 
     def _changes_since(self, result: Result) -> list[str]:
-        """What has changed since a result was kept that nobody asks for now."""
+        """Return what has changed since a result was stored that is not requested now."""
         try:
             now = result.basis.now(self.loaded, self.images)
         except ConfigError as error:
@@ -257,25 +258,25 @@ class Measurement:
 
 
 def _own(config: RunConfig, key: str, wanted: BenchmarkConfig) -> BenchmarkConfig | None:
-    """The settings that a run has for a benchmark, or the default ones."""
-    own = config.benchmarks.get(key)
-    if own is not None and own.name == wanted.name:
-        return own
+    """Return the settings of the run for a benchmark, or the default ones."""
+    config_of_run = config.benchmarks.get(key)
+    if config_of_run is not None and config_of_run.name == wanted.name:
+        return config_of_run
     try:
         return type(wanted)(name=wanted.name)
-    except TypeError:  # a setting without a default: what was given is what it is
+    except TypeError:  # a setting without a default
         return None
 
 
-def _told(name: str, error: Exception) -> str:
-    """Why a benchmark gave no number; the place in the code, too, where it is no reason that a user can read."""
+def _describe_failure(name: str, error: Exception) -> str:
+    """Log and return why a benchmark failed, with a traceback if the reason is not for users."""
     is_reason = isinstance(error, ValueError | RunFailed)
     log.error("the benchmark %s failed: %s", name, error, exc_info=None if is_reason else error)
     return str(error) if is_reason else f"{type(error).__name__}: {error}"
 
 
 def _score(key: str, metric: Metric, rivals: Mapping[str, Mapping[str, Metric]]) -> Score:
-    """A number of the trained network beside the same ones of its rivals.
+    """Make a score of the trained network beside those of its rivals.
 
     Args:
         key: of the benchmark.
@@ -302,12 +303,12 @@ def _score(key: str, metric: Metric, rivals: Mapping[str, Mapping[str, Metric]])
 
 
 def _of_other_code(score: Score) -> Score:
-    """A score with the mark that it may not be what the code of now would measure."""
+    """Return a score with a note that it was measured by other code."""
     return replace(score, note="; ".join(filter(None, (score.note, "measured by other code than this raysl's"))))
 
 
 def _named(score: Score, name: str, special: str) -> Score:
-    """A score under the name of its result, with what is to be known of it; special settings do not open the page."""
+    """Return a score under the name of its result, with notes; those with special settings are not headlines."""
     notes = [note for note in (special, score.note) if note]
     if score.is_saturated:
         notes.append("raw pixels nearly solve this one already")

@@ -1,4 +1,4 @@
-"""What each test image was taken for, as a Parquet file."""
+"""Predictions for test images, as a Parquet file."""
 
 import io
 
@@ -11,8 +11,8 @@ from raysl.redact import redact
 
 
 def predictions(task: Task, measured: Measured) -> bytes:
-    """The file's content: index, name, prediction, class and, where they are known, score and label, a row for each
-    image. Empty of a benchmark that does not classify them."""
+    """Return the file's content: index, name, prediction, class and, where they are known, score and label, one row an
+    image; empty if the benchmark does not classify."""
     test = task.context.images.get("test")
     if measured.predicted is None or test is None or test.num_samples != len(measured.predicted):
         return b""
@@ -23,7 +23,7 @@ def predictions(task: Task, measured: Measured) -> bytes:
         "index": index,
         "name": pa.array([redact(name) for name in test.names_of(index)] if rows is None else rows.names, pa.string()),
         "prediction": predicted,
-        "class": pa.array([task.class_names[place] if place >= 0 else None for place in predicted], pa.string()),
+        "class": pa.array([task.class_names[label] if label >= 0 else None for label in predicted], pa.string()),
     }
     if measured.confidence is not None:
         columns["score"] = measured.confidence.numpy()

@@ -1,4 +1,4 @@
-"""What benchmarks measured, kept one file each beside the run: `<run>/benchmarks/<checkpoint>/knn.json`.
+"""Results of benchmarks, one file each beside the run: `<run>/benchmarks/<checkpoint>/knn.json`.
 
 A result is of one checkpoint, of one choice of settings, and of one set of images; another of these makes another
 result. Images that are not the run's own have a folder of their own in there.
@@ -38,7 +38,7 @@ _NO_SETTINGS_OF_THE_MEASURE = ("name", "required")
 
 @dataclass(frozen=True)
 class Basis:
-    """What a result is a function of: where one of these differs, it is measured again.
+    """Everything that a result depends on: it is measured again if one of these differs.
 
     Args:
         step: updates of the checkpoint.
@@ -46,11 +46,11 @@ class Basis:
         settings: of the benchmark.
         train, test: fingerprints of the images; empty of a benchmark that has images of its own, which its settings
             name.
-        image: size, normalisation and so on of what the backbone is shown.
+        image: size, normalisation and so on of the backbone's inputs.
         seed: of all that is random.
         code: digest of the benchmark's code, see `raysl.benchmarks.suite.code`.
-        places: digests of what its settings name besides the images, see `raysl.benchmarks.suite.locations`.
-        content, written: what is known of the training and test images beside their fingerprints, see `Split.content`
+        places: digests of other files that its settings name, see `raysl.benchmarks.suite.locations`.
+        content, written: digests of the training and test images beside their fingerprints, see `Split.content`
             and `Split.written`.
     """
 
@@ -68,7 +68,7 @@ class Basis:
 
     @classmethod
     def of(cls, loaded: Checkpoint, config: BenchmarkConfig, images: MeasuredImages) -> "Basis":
-        """The basis of a measurement that is to be made."""
+        """Return the basis of a new measurement."""
         settings = plain_settings(config)
         del settings["required"]
         kind = benchmark_class(config)
@@ -85,7 +85,7 @@ class Basis:
         )
 
     def now(self, loaded: Checkpoint, images: MeasuredImages) -> "Basis":
-        """The same measurement as it would be made now, without its settings being read anew.
+        """Return the basis that the same measurement would have now.
 
         Args:
             loaded: the checkpoint.
@@ -107,38 +107,37 @@ class Basis:
         )
 
     def data_changes_from(self, other: "Basis") -> list[str]:
-        """In words, what differs in weights, images and files; empty where a number of the one may stand beside the
-        other's."""
-        found = []
+        """Say what differs in weights, images and files; empty if the numbers may stand side by side."""
+        changes = []
         if (self.step, self.weights) != (other.step, other.weights):
-            found.append("other weights")
+            changes.append("other weights")
         for name, words in (("train", "training images"), ("test", "test images")):
             if getattr(self, name) != getattr(other, name):
-                found.append(f"other {words}")
+                changes.append(f"other {words}")
                 continue
             now, before = self.content.get(name, {}), other.content.get(name, {})
             differing = [what for what in {**now, **before} if now.get(what) != before.get(what)]
             if not before and name not in other.written and (now or name in self.written):
-                found.append(f"digests of the {words}, which the older result lacks")
+                changes.append(f"digests of the {words}, which the older result lacks")
             elif differing:
-                found.append(f"other {words}: {' and '.join(differing)} changed")
+                changes.append(f"other {words}: {' and '.join(differing)} changed")
             elif self.written.get(name) != other.written.get(name):
-                found.append(f"other {words}: files were modified")
+                changes.append(f"other {words}: files were modified")
         if names := [
             name for name in {**self.places, **other.places} if self.places.get(name) != other.places.get(name)
         ]:
-            found.append(f"other files at {' and '.join(names)}")
-        return found
+            changes.append(f"other files at {' and '.join(names)}")
+        return changes
 
     def changes_from(self, other: "Basis") -> list[str]:
-        """In words, all that differs."""
+        """Say everything that differs."""
         words = {"settings": "other settings", "image": "other sizes or colours", "seed": "another seed"}
         rest = [text for name, text in words.items() if getattr(self, name) != getattr(other, name)]
         return self.data_changes_from(other) + rest + ([OTHER_CODE] if self.code != other.code else [])
 
 
 def _images_of(images: MeasuredImages | None) -> dict[str, Any]:
-    """Fields of a basis that tell of the images; None: the benchmark has images of its own."""
+    """Return the fields of a basis about images; None stands for a benchmark with images of its own."""
     states = {} if images is None else {name: images.state(name) for name in images.splits}
     prints = {name: states.get(name, {}).get("fingerprint", "") for name in ("train", "test")}
     return prints | {
@@ -155,26 +154,26 @@ _OF_AN_IMAGE = ("image_size", "eval_resize", "mean", "std", "channels", "backgro
 
 
 def image_settings(data: DataConfig) -> dict[str, Any]:
-    """What a backbone is shown of an image: size, normalisation and so on, in the types of JSON."""
+    """Return how images are shown to a backbone: size, normalisation and so on, in the types of JSON."""
     settings: dict[str, Any] = plain({name: getattr(data, name) for name in _OF_AN_IMAGE})
     return settings
 
 
 def weights_of(loaded: Checkpoint) -> str:
-    """SHA-256 of a checkpoint's backbone; empty for checkpoints of older raysl."""
+    """Return the SHA-256 of a checkpoint's backbone; empty for checkpoints of older raysl."""
     digest: str = loaded.meta.get("files", {}).get(BACKBONE_FILE, {}).get("sha256", "")
     return digest
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one benchmark, by its name, measured.
+    """The result of one benchmark.
 
     Args:
         name: of the benchmark, with a mark where its settings are special.
-        basis: what it is of.
+        basis: everything that it depends on.
         scores: the numbers.
-        figures: what the page draws of it, in the types of JSON, see `Findings.figures` and `figures.py`.
+        figures: data of its charts, in the types of JSON, see `Findings.figures` and `figures.py`.
         seconds: that it took, all sides together, without the extraction of features.
     """
 
@@ -186,7 +185,7 @@ class Result:
 
 
 class Results:
-    """The results that are kept in a folder.
+    """The results in a folder.
 
     Args:
         folder: of one checkpoint and one set of images.
@@ -196,17 +195,17 @@ class Results:
         self.folder = folder
 
     def load(self) -> dict[str, Result]:
-        """All that were kept, by the name of the benchmark; what cannot be read is said and counts as not measured."""
+        """Read all results by the name of the benchmark; unreadable ones are logged and left out."""
         names = [name for name in self.folder.names() if name.endswith(".json") and name != "report.json"]
-        found = {name: _parse(self.folder.read(name)) for name in names}
-        for name, result in found.items():
+        results = {name: _parse(self.folder.read(name)) for name in names}
+        for name, result in results.items():
             if result is None:
                 where = self.folder.uri_of(name)
-                log.warning("%s is damaged, or of another raysl: what it held counts as not measured", where)
-        return {result.name: result for result in found.values() if result is not None}
+                log.warning("%s is damaged, or of another raysl: it counts as not measured", where)
+        return {result.name: result for result in results.values() if result is not None}
 
     def keep(self, result: Result, dataset: str, predictions: bytes = b"") -> None:
-        """Write a result in place of the one of this name.
+        """Write a result in place of the one with its name.
 
         Args:
             result: what was measured.
@@ -234,7 +233,7 @@ class Results:
 
 
 def _safe(name: str) -> str:
-    """The name of a benchmark as that of a file."""
+    """Return the name of a benchmark as a file name."""
     safe = re.sub(r"[^\w@-]", "-", name)
     return safe if safe == name else f"{safe}-{digest_of(name)}"
 
@@ -244,29 +243,29 @@ def _parse(file: bytes) -> Result | None:
         content = json.loads(file)
         if content["format"] != FORMAT:
             return None
-        basis = Basis(**{own.name: content[own.name] for own in fields(Basis) if own.name in content})
+        basis = Basis(**{part.name: content[part.name] for part in fields(Basis) if part.name in content})
         scores = [parse_score(score) for score in content["scores"]]
         return Result(content["benchmark"], basis, scores, content["figures"], content["seconds"])
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def label_of(key: str, config: BenchmarkConfig, own: BenchmarkConfig | None) -> tuple[str, str]:
-    """Name of a benchmark's result, and what is special about it.
+def label_of(key: str, config: BenchmarkConfig, usual: BenchmarkConfig | None) -> tuple[str, str]:
+    """Return the name of a benchmark's result, and its special settings.
 
     Args:
         key: of the benchmark.
         config: its settings as they were given.
-        own: those that the run has for it, or the default ones.
+        usual: those that the run has for it, or the default ones.
 
     Returns:
         The key, with a mark where the settings are not the run's, and those that differ: ("knn@1f3a2c", "k=[5]").
     """
-    before = {} if own is None else plain_settings(own)
+    before = {} if usual is None else plain_settings(usual)
     changes = {
         name: value
         for name, value in plain_settings(config).items()
-        if name not in _NO_SETTINGS_OF_THE_MEASURE and own is not None and before.get(name) != value
+        if name not in _NO_SETTINGS_OF_THE_MEASURE and usual is not None and before.get(name) != value
     }
     if not changes:
         return key, ""
@@ -275,7 +274,7 @@ def label_of(key: str, config: BenchmarkConfig, own: BenchmarkConfig | None) -> 
 
 
 def _words(name: str, value: Any, before: Any) -> Iterator[str]:
-    """A changed setting as it is written, `views.flip=0.0`, of a group of settings those in it that differ."""
+    """Write a changed setting as in an override, `views.flip=0.0`; of a group, the settings that differ."""
     if isinstance(value, dict) and isinstance(before, dict):
         for inner in value:
             if inner not in before or value[inner] != before[inner]:
@@ -286,5 +285,5 @@ def _words(name: str, value: Any, before: Any) -> Iterator[str]:
 
 
 def digest_of(tree: Any) -> str:
-    """Six hexadecimal digits of a plain tree."""
+    """Return six hexadecimal digits of a plain tree."""
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:6]

@@ -1,4 +1,4 @@
-"""What is measured of a run, checked before it trains."""
+"""Checks of a run's benchmarks before it trains."""
 
 from raysl.benchmarks.benchmark import Needs
 from raysl.benchmarks.online_knn import OnlineKNN

@@ -1,4 +1,4 @@
-"""Which benchmarks, on which images: a run's settings, with some of them changed."""
+"""The benchmarks and images of a command: a run's settings with changes."""
 
 import dataclasses
 import hashlib
@@ -21,15 +21,15 @@ from raysl.redact import bare_tree
 _OF_THE_NETWORK = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels")
 """Settings of images that a backbone expects to stay."""
 _LATER = {"eval_interpolation": "bilinear"}
-"""Settings that came when folders of results had names already, whose defaults leave those names as they were."""
+"""Settings younger than the names of result folders; their defaults do not change these names."""
 DEFAULTS = ("knn", "low_shot")
-"""What is measured of a run that names no benchmarks."""
+"""Benchmarks of a run that names none."""
 
 
 def load_benchmarks(
     config: RunConfig, names: Sequence[str] | None, overrides: Sequence[str] = ()
 ) -> dict[str, BenchmarkConfig]:
-    """Settings of benchmarks on a run's checkpoint.
+    """Return the settings of benchmarks on a run's checkpoint.
 
     Args:
         config: the run's settings.
@@ -40,13 +40,13 @@ def load_benchmarks(
     Raises:
         ConfigError: if a name or a setting is wrong.
     """
-    own = to_dict(config)["benchmarks"]
+    of_run = to_dict(config)["benchmarks"]
     if names:
         files = {name.rpartition(":")[2]: name for name in names if ":" in name}
         overrides = [*(f"{key}={json.dumps({'name': name})}" for key, name in files.items()), *overrides]
-        wanted = {name: {**own.get(name, {}), "required": True} for name in names if ":" not in name}
+        wanted = {name: {**of_run.get(name, {}), "required": True} for name in names if ":" not in name}
     else:
-        wanted = own or {name: {"required": False} for name in DEFAULTS}
+        wanted = of_run or {name: {"required": False} for name in DEFAULTS}
     for override in overrides:
         key, _, text = override.partition("=")
         if "." not in key and not isinstance(read(text, override), str | dict):  # which name a benchmark, or set one
@@ -57,9 +57,9 @@ def load_benchmarks(
 
 
 def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
-    """Settings of the images that a run's checkpoint is put to: its own, with some of them changed.
+    """Return the settings of the images that a checkpoint is measured on: the run's, with changes.
 
-    Another source (`data=parquet`) keeps nothing of the run's but what its backbone expects of an image: size, channels
+    Another source (`data=parquet`) keeps only the run's settings that its backbone expects of an image: size, channels
     and normalisation.
 
     Raises:
@@ -74,33 +74,33 @@ def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
     return from_dict(layers.values).data
 
 
-def other_data(own: DataConfig, given: str | Mapping[str, Any]) -> DataConfig:
-    """Settings of other images than a run's, which keep what its backbone expects of an image.
+def other_data(run_data: DataConfig, settings: str | Mapping[str, Any]) -> DataConfig:
+    """Return the settings of other images, with what a run's backbone expects of an image.
 
     Args:
-        own: the run's.
-        given: a dataset of the catalog, or a source, by its name; or settings.
+        run_data: the run's.
+        settings: a dataset of the catalog, or a source, by its name; or settings.
 
     Raises:
         ConfigError: if there is none of that name, or a setting is wrong.
     """
-    if isinstance(given, str):
-        given = {"name": given} if given in ALIASES["source"] else {"name": "catalog", "dataset": given}
-    tree = plain(own)
-    return build_node(DataConfig, {**{key: tree[key] for key in _OF_THE_NETWORK}, **given}, "data")
+    if isinstance(settings, str):
+        settings = {"name": settings} if settings in ALIASES["source"] else {"name": "catalog", "dataset": settings}
+    tree = plain(run_data)
+    return build_node(DataConfig, {**{key: tree[key] for key in _OF_THE_NETWORK}, **settings}, "data")
 
 
-def dataset_tag(data: DataConfig, own: DataConfig) -> str:
-    """A name for a folder or a file, of images that are not the run's own; empty for those."""
+def dataset_tag(data: DataConfig, run_data: DataConfig) -> str:
+    """Return a tag for files on images that are not the run's own; empty for the run's."""
     tree = bare_tree(_lasting(data))
-    if tree == bare_tree(_lasting(own)):
+    if tree == bare_tree(_lasting(run_data)):
         return ""
     digest = hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
     return f"{re.sub(r'[^A-Za-z0-9_]+', '-', data.name)}-{digest[:6]}"
 
 
 def _lasting(data: DataConfig) -> dict[str, Any]:
-    """The settings that say which images they are."""
+    """Return the settings that choose images."""
     tree: dict[str, Any] = plain(data)
     names = [field.name for field in dataclasses.fields(data) if field.init and not is_may_change(field.metadata)]
     return {name: tree[name] for name in names if name not in _LATER or tree[name] != _LATER[name]}

@@ -1,4 +1,4 @@
-"""Benchmarks on features, side by side on the cluster: each benchmark and each network is a task of its own."""
+"""Benchmarks on features, side by side on the cluster, with a task for each benchmark and network."""
 
 import logging
 import time
@@ -26,7 +26,7 @@ MAX_RETRIES = 2
 
 @dataclass(frozen=True)
 class Task:
-    """One benchmark of one network.
+    """A benchmark of a network.
 
     Args:
         key: of the benchmark.
@@ -49,11 +49,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a task found.
+    """The outcome of a task.
 
     Args:
         metrics: by name.
-        figures: what the page draws.
+        figures: data of charts.
         predicted: int64 [N], the class that each test image got; None of benchmarks that do not classify.
         confidence: float32 [N], its share or score, where that is known.
         seconds: that it took.
@@ -67,55 +67,55 @@ class Measured:
 
 
 def measure(task: Task) -> Measured:
-    """Measure here and now."""
+    """Measure a task in this process."""
     began = time.monotonic()
     train = None if task.train is None else _loaded(task.train, task.stages)
     test = None if task.test is None else _loaded(task.test, task.stages)
     context = replace(task.context, train=train, test=test)
-    found = task.kind(task.config).measure(context)
-    if not isinstance(found, Findings):
-        found = Findings(found)
-    metrics = by_name(found.metrics)
-    figures = dict(found.figures)
+    findings = task.kind(task.config).measure(context)
+    if not isinstance(findings, Findings):
+        findings = Findings(findings)
+    metrics = by_name(findings.metrics)
+    figures = dict(findings.figures)
     if "per_class" in figures:
         figures["per_class"] = {
             title: {_class_name(name, task.class_names): value for name, value in values.items()}
             for title, values in figures["per_class"].items()
         }
-    predicted, confidence = found.predicted, None
-    if found.scores is not None:
-        confidence, predicted = found.scores.cpu().float().max(dim=1)
+    predicted, confidence = findings.predicted, None
+    if findings.scores is not None:
+        confidence, predicted = findings.scores.cpu().float().max(dim=1)
     labels = None if test is None else test.labels.cpu()
     if predicted is not None and labels is not None and labels.ndim == 1 and len(labels) == len(predicted):
         predicted = predicted.cpu()
         figures["confusion"] = confusion(labels, predicted, task.class_names)
-        if found.are_probabilities and found.scores is not None:
-            figures["reliability"] = reliability(labels, found.scores.cpu().float())
+        if findings.are_probabilities and findings.scores is not None:
+            figures["reliability"] = reliability(labels, findings.scores.cpu().float())
     return Measured(metrics, figures, predicted, confidence, time.monotonic() - began)
 
 
 def _class_name(name: Any, class_names: Sequence[str]) -> str:
-    """A class by its name, where a benchmark knows its number alone."""
+    """Return a class by name where a benchmark has its number only."""
     text = str(name)
     return class_names[int(text)] if text.isdecimal() and int(text) < len(class_names) else text
 
 
 def _loaded(stored: StoredSet, stages: Sequence[str]) -> FeatureSet:
-    found = stored.load(stages)
+    features = stored.load(stages)
     if not torch.cuda.is_available():
-        return found
-    num_bytes = 4 * sum(matrix.numel() for matrix in (found.features, *found.stages.values()))
+        return features
+    num_bytes = 4 * sum(matrix.numel() for matrix in (features.features, *features.stages.values()))
     if num_bytes > torch.cuda.mem_get_info()[0] // 4:
-        return found
-    inner = {stage: matrix.cuda() for stage, matrix in found.stages.items()}
-    return FeatureSet(found.features.cuda(), found.labels.cuda(), inner)
+        return features
+    inner = {stage: matrix.cuda() for stage, matrix in features.stages.items()}
+    return FeatureSet(features.features.cuda(), features.labels.cuda(), inner)
 
 
 def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Exception]]:
-    """Each task with what it found, as they end; one that fails is given with its error.
+    """Yield each task with its outcome, or its error, as they end.
 
     CPUs are shared out evenly; a task that waits for tasks of its own lends them its share. A trial of a Ray Tune asks
-    for no more than what others leave free.
+    for no more CPUs than others leave free.
     """
     if not tasks:
         return
@@ -133,11 +133,11 @@ def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Except
     remote = ray.remote(_measure_there).options(**options)
     waiting = {}
     for task in tasks:
-        own = task.context
-        if id(own.network) not in networks:
-            networks[id(own.network)] = ray.put(own.network)
-        lean = replace(task, context=replace(own, network=nn.Identity()))
-        waiting[remote.remote(lean, networks[id(own.network)])] = task
+        context = task.context
+        if id(context.network) not in networks:
+            networks[id(context.network)] = ray.put(context.network)
+        lean = replace(task, context=replace(context, network=nn.Identity()))
+        waiting[remote.remote(lean, networks[id(context.network)])] = task
     while waiting:
         (done,), _ = ray.wait(list(waiting), num_returns=1)
         task = waiting.pop(done)
@@ -156,8 +156,8 @@ def _measure_there(task: Task, network: nn.Module) -> Measured:
 
 
 def by_key(tasks: Sequence[Task]) -> Mapping[str, dict[Side, Task]]:
-    """The tasks of each benchmark, by what they measure."""
-    found: dict[str, dict[Side, Task]] = {}
+    """Return the tasks of each benchmark by side."""
+    tasks_by_key: dict[str, dict[Side, Task]] = {}
     for task in tasks:
-        found.setdefault(task.key, {})[task.context.side] = task
-    return found
+        tasks_by_key.setdefault(task.key, {})[task.context.side] = task
+    return tasks_by_key

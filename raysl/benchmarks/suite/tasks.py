@@ -1,4 +1,4 @@
-"""What is to be done for the benchmarks of a checkpoint: features for all of them at once, and a task for each side."""
+"""The tasks of a checkpoint's benchmarks: features for all of them at once, then a task for each side."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -31,45 +31,50 @@ class Tasks:
         fitting: the benchmarks, as their images allow them.
         images: those that the report shows.
         names: of the results, by the keys of the benchmarks.
-        place: where features and trainings are kept.
+        workplace: where features and trainings are kept.
     """
 
     def __init__(
-        self, loaded: Checkpoint, fitting: Fitting, images: MeasuredImages, names: Mapping[str, str], place: Workplace
+        self,
+        loaded: Checkpoint,
+        fitting: Fitting,
+        images: MeasuredImages,
+        names: Mapping[str, str],
+        workplace: Workplace,
     ) -> None:
         self.loaded = loaded
         self.fitting = fitting
         self.images = images
         self.names = names
-        self.place = place
+        self.workplace = workplace
 
     @cached_property
     def networks(self) -> dict[Side, nn.Module]:
-        """What is measured, by the side that it is."""
+        """The networks to measure, by side."""
         return {"trained": self.loaded.backbone, "untrained": untrained_backbone(self.loaded), "pixels": RawPixels()}
 
     def of(self, keys: list[str]) -> Iterator[Task]:
-        """A task for each of these benchmarks and each of its sides; features are extracted once for all of them."""
-        asked = {key: benchmark_class(config).stages(config) for key, config in self.fitting.settings.items()}
+        """Yield a task for each benchmark and side; features are extracted once for all of them."""
+        stages = {key: benchmark_class(config).stages(config) for key, config in self.fitting.settings.items()}
         stored: dict[tuple[int, str], dict[str, StoredSet]] = {}
         for images in {id(self.fitting.images[key]): self.fitting.images[key] for key in keys}.values():
-            own = [key for key in keys if self.fitting.images[key] is images and asked[key]]
-            for name, split in images.splits.items() if own else ():
-                stored[id(images), name] = self._extract(own, asked, split, images, name)
+            keys_on_images = [key for key in keys if self.fitting.images[key] is images and stages[key]]
+            for name, split in images.splits.items() if keys_on_images else ():
+                stored[id(images), name] = self._extract(keys_on_images, stages, split, images, name)
         for key in keys:
             config, images = self.fitting.settings[key], self.fitting.images[key]
             for side in self._sides(key):
                 sets = {name: stored.get((id(images), name), {}).get(side) for name in ("train", "test")}
-                if asked[key] and sets["train"] is None:
+                if stages[key] and sets["train"] is None:
                     continue  # pixels have no stages
                 yield Task(
                     key=key,
                     kind=benchmark_class(config),
                     config=config,
                     context=self._context(key, side),
-                    stages=asked[key],
-                    train=sets["train"] if asked[key] else None,
-                    test=sets["test"] if asked[key] else None,
+                    stages=stages[key],
+                    train=sets["train"] if stages[key] else None,
+                    test=sets["test"] if stages[key] else None,
                     class_names=images.train.classes,
                 )
 
@@ -78,21 +83,27 @@ class Tasks:
         return [side for side in self.networks if side == "trained" or side in rivals]
 
     def _extract(
-        self, keys: list[str], asked: Mapping[str, tuple[str, ...]], split: Split, images: MeasuredImages, name: str
+        self,
+        keys: list[str],
+        stages_by_key: Mapping[str, tuple[str, ...]],
+        split: Split,
+        images: MeasuredImages,
+        name: str,
     ) -> dict[str, StoredSet]:
         enter(f"computing features of {split.num_samples:,} {name} images")
         sides = [side for side in self.networks if any(side in self._sides(key) for key in keys)]
-        stages = tuple(dict.fromkeys([FEATURES, *(stage for key in keys for stage in asked[key])]))
+        stages = tuple(dict.fromkeys([FEATURES, *(stage for key in keys for stage in stages_by_key[key])]))
         digest = weights_of(self.loaded)
         wanted = Wanted(
             networks={side: self.networks[side] for side in sides},
             weights={side: PIXELS if side == PIXELS else f"{side} {digest}" for side in sides},
             stages=stages,
         )
-        return feature_sets(wanted, split, images.data, self.place.features(self._folder_name(images, name)))
+        return feature_sets(wanted, split, images.data, self.workplace.features(self._folder_name(images, name)))
 
     def _folder_name(self, images: MeasuredImages, name: str) -> str:
-        """That of a folder of features; other images than the report's, or the same in other sizes, have their own."""
+        """Return the name of a folder of features; images other than the report's, or of other sizes, have their
+        own."""
         if images is self.images:
             return name
         seen = [images.state(name), image_settings(images.data), images.data.eval_interpolation]
@@ -110,12 +121,12 @@ class Tasks:
             test=None,
             num_classes=images.num_classes,
             seed=self.loaded.config.seed,
-            folder=self.place.work.child(f"{self.names[key]}.{side}"),
+            folder=self.workplace.work.child(f"{self.names[key]}.{side}"),
         )
 
     def shown(self, tasks: list[Task]) -> tuple[Split, FeatureSet]:
-        """The images that a report shows, and the trained backbone's features of them: those of a task that has them,
-        else of some of the images, which are extracted for it."""
+        """Return the images that a report shows, and the trained backbone's features of them: those of a task, or
+        extracted from a share of the images."""
         split = self.images.train if self.images.test is None else self.images.test
         for task in tasks:
             is_own = self.fitting.images[task.key].train is self.images.train and task.context.side == "trained"
@@ -123,5 +134,5 @@ class Tasks:
                 return split, task.test.load((FEATURES,))
         split = even_share(split, MOST_SHOWN)
         wanted = Wanted({"trained": self.loaded.backbone}, {"trained": f"trained {weights_of(self.loaded)}"})
-        sets = feature_sets(wanted, split, self.images.data, self.place.features("shown"))
+        sets = feature_sets(wanted, split, self.images.data, self.workplace.features("shown"))
         return split, sets["trained"].load((FEATURES,))

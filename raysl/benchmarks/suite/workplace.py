@@ -1,4 +1,4 @@
-"""Where a process keeps features and trainings while it measures a checkpoint; no two processes share them.
+"""The folders for features and trainings of a process that measures a checkpoint; no two processes share them.
 
 The first one at a checkpoint has `features/` and `work/` beside the results, and goes on there with what a start that
 was cut off has left. One that comes while it is at work has a folder of its own, which goes when it ends.
@@ -20,7 +20,7 @@ log = logging.getLogger("raysl")
 
 FEATURES_FOLDER, WORK_FOLDER = "features", "work"
 OWN = "process-"
-"""What the folder of a process begins with that came while another one was at work."""
+"""Prefix of the folder of a process that starts while another one measures the same checkpoint."""
 YOUNG_S = 60.0
 
 
@@ -40,69 +40,69 @@ class Workplace:
 
     @property
     def work(self) -> Folder:
-        """For trainings."""
+        """The folder for trainings."""
         return self.folder.child(WORK_FOLDER)
 
     def features(self, name: str) -> Folder:
-        """For the features of some images, by a name for these."""
+        """Return the folder for the features of some images, by a name for these."""
         self.used.add(name)
         return self.folder.child(FEATURES_FOLDER).child(name)
 
     def begin_anew(self) -> None:
-        """Delete features and trainings that earlier starts have left."""
+        """Delete features and trainings of earlier starts."""
         for name in (FEATURES_FOLDER, WORK_FOLDER):
             outlast(partial(self.folder.remove_folder, name))
 
     def forget_features(self) -> None:
-        """Delete the features that this process has used."""
+        """Delete the features of this process."""
         if self.is_lost:
             return
-        kept = self.folder.child(FEATURES_FOLDER)
+        features = self.folder.child(FEATURES_FOLDER)
         for name in sorted(self.used):
-            outlast(partial(kept.remove_folder, name))
-        if not outlast(lambda: kept.exists() and kept.names()):
+            outlast(partial(features.remove_folder, name))
+        if not outlast(lambda: features.exists() and features.names()):
             outlast(lambda: self.folder.remove_folder(FEATURES_FOLDER))
 
 
 @contextmanager
 def workplace(folder: Folder) -> Iterator[Workplace]:
-    """The folders of this process for as long as it is inside.
+    """Yield the folders of this process, which holds them until the end.
 
     Args:
         folder: of the results of a checkpoint.
     """
     outlast(folder.make)
     with ExitStack() as held:
-        place = Workplace(folder)
+        work = Workplace(folder)
         try:
-            held.enter_context(_owned(place))
+            held.enter_context(_owned(work))
         except RunInUse as error:
             holder = str(error).partition(";")[0]
-            place = Workplace(folder.child(f"{OWN}{uuid.uuid4().hex[:8]}"))
-            outlast(place.folder.make)
-            held.callback(partial(outlast, partial(place.folder.remove_folder, "")))
-            held.enter_context(_owned(place))
-            log.info("%s: this command keeps its features in a folder of its own, %s", holder, place.folder.uri)
+            work = Workplace(folder.child(f"{OWN}{uuid.uuid4().hex[:8]}"))
+            outlast(work.folder.make)
+            held.callback(partial(outlast, partial(work.folder.remove_folder, "")))
+            held.enter_context(_owned(work))
+            log.info("%s: this command keeps its features in a folder of its own, %s", holder, work.folder.uri)
         else:
             _clear(folder)
-        yield place
+        yield work
 
 
 @contextmanager
-def _owned(place: Workplace) -> Iterator[None]:
-    """Own the folder of a workplace. A process that loses a remote one goes on, and leaves what lies there alone.
+def _owned(work: Workplace) -> Iterator[None]:
+    """Own the folder of a workplace. A process that loses a remote one continues without touching it.
 
     Raises:
         RunInUse: if another process owns it.
     """
 
     def lost(message: str) -> None:
-        place.is_lost = True
-        log.warning("another process has taken over the features in %s: %s", place.folder.uri, message)
+        work.is_lost = True
+        log.warning("another process has taken over the features in %s: %s", work.folder.uri, message)
 
     is_done = False
     try:
-        with own_folder(place.folder, lost):
+        with own_folder(work.folder, lost):
             yield
             is_done = True
     except RunFailed:
@@ -111,7 +111,7 @@ def _owned(place: Workplace) -> Iterator[None]:
 
 
 def _clear(folder: Folder) -> None:
-    """Delete what processes that were killed have left in local folders of their own."""
+    """Delete the own folders that killed processes have left on local disks."""
     for entry in folder.entries() if folder.is_local else ():
         is_new = time.time() - entry.mtime_ns / 1e9 < YOUNG_S  # its process may be about to lock it
         if entry.base_name.startswith(OWN) and not is_new:

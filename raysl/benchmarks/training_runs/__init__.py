@@ -1,1 +1,1 @@
-"""What benchmarks share that train: the settings of their runs, and what these say of held-out images."""
+"""The runs of benchmarks that train: their settings, and the predictions for held-out images."""

@@ -1,4 +1,4 @@
-"""What a probe says of held-out images while it is trained, seen as benchmarks see them: one centre crop of each."""
+"""Predictions of a probe for held-out images, made during its training from one centre crop each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.benchmarks.features.embedding import embed
@@ -28,12 +29,13 @@ PREFIX = "test_"
 
 
 def logged_names(num_heads: int) -> list[str]:
-    """What the accuracies of the classifier on the features, and of further heads, are logged as."""
+    """Return the names under which the accuracies of the classifier on the features, and of further heads, are
+    logged."""
     return [f"{PREFIX}top1", *(f"{PREFIX}head{number}_top1" for number in range(1, num_heads))]
 
 
 class HeldOutScores(Callback):
-    """Logs the accuracy of a `Probe` on held-out images, in percent, and keeps what it says of each with the last
+    """Logs the accuracy of a `Probe` on held-out images in percent, and stores its predictions with the last
     checkpoint.
 
     Ranks share the images, and every image counts once. `held_out.safetensors` of the last checkpoint has, in the order
@@ -56,8 +58,8 @@ class HeldOutScores(Callback):
         self.test = resolve("source", config.data.name)(config.data).required("test")  # here: on the driver
         self.found: dict[str, Tensor] | None = None
 
+    @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        """See `Callback.on_step_end`."""
         is_last = step.index == step.total
         if not (self.config.every.is_due(step) or is_last):
             return
@@ -71,20 +73,20 @@ class HeldOutScores(Callback):
         run.log(dict(zip(logged_names(len(accuracies)), accuracies, strict=True)))
         if is_last:
             labels, scores = (_of_all_ranks(rows, run.state.device) for rows in (labels, scores))
-            top1, top5 = (hits[:, place].bool().T.contiguous() for place in (0, 1))
+            top1, top5 = (hits[:, column].bool().T.contiguous() for column in (0, 1))
             if broken := [name for names in dist.gather_objects(broken) for name in names]:
                 run.note(f"{len(broken)} test images are broken, their neighbours were measured: {broken[0]} ...")
             self.found = {"labels": labels, "scores": scores, "top1": top1, "top5": top5}
 
+    @override
     def on_checkpoint(self, run: Run, folder: Path) -> None:
-        """See `Callback.on_checkpoint`."""
         if self.found is not None:
             folder.mkdir(parents=True, exist_ok=True)
             save_file(self.found, folder / FILE)
 
     def _own(self, method: Probe, device: torch.device) -> tuple[Tensor, Tensor, Tensor, list[str]]:
-        """Of this rank's images: labels int64 [B], scores [B, K] and hits uint8 [B, 2, H], on the CPU, and which were
-        broken."""
+        """Predict this rank's images: labels int64 [B], scores [B, K] and hits uint8 [B, 2, H] on the CPU, and the
+        names of broken images."""
         scorer, data = {"": _Scorer(method)}, self.config.data
         shape = (1 + len(method.config.heads), method.setup.data.num_classes)
         labels, scores = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, shape[1])]
@@ -101,18 +103,18 @@ class HeldOutScores(Callback):
 
 
 def _of_all_ranks(rows: Tensor, device: torch.device) -> Tensor:
-    """Rows of the ranks one behind the other, on the CPU."""
+    """Concatenate rows of all ranks, on the CPU."""
     return dist.all_gather_ragged(rows.to(device)).cpu()
 
 
 def _hits(scores: Tensor, labels: Tensor) -> Tensor:
-    """Whether scores [B, H, K] have the class of an image first, and among the first five, bool [B, 2, H]."""
+    """Return whether the class of an image is first, and among the first five, in scores [B, H, K]; bool [B, 2, H]."""
     ranked = scores.topk(min(5, scores.shape[-1]), dim=-1).indices == labels[:, None, None]
     return torch.stack([ranked[..., 0], ranked.any(dim=-1)], dim=1)
 
 
 def _chunks(num_samples: int) -> Iterator[Int64s]:
-    """This rank's images, in as many parts on every rank: shares of weights are exchanged in each."""
+    """Yield this rank's images in parts, as many on every rank, which exchange shares of weights in each."""
     share = rank_share(num_samples, dist.rank(), dist.world())
     num_chunks = -(-num_samples // (CHUNK_ROWS * dist.world()))
     parts = np.array_split(np.arange(share.start, share.stop), num_chunks)

@@ -1,4 +1,4 @@
-"""Classifiers on a pre-trained network, as benchmarks train them: the method of their runs."""
+"""The method of benchmarks that train a classifier."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ NAME = "raysl.benchmarks.training_runs.probe:Probe"
 
 
 class Probe(Supervised):
-    """`supervised` that begins with the weights of a backbone alone, of a checkpoint of whatever method.
+    """`supervised` that takes over the backbone alone of a checkpoint of any method.
 
-    What `supervised` itself has learned, its classifier, is not taken over: every probe starts from a fresh one.
+    The classifier of a `supervised` run is not taken over: every probe starts with a new one.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Probe(Supervised):
         name: str = NAME
 
     def head_scores(self, images: Tensor) -> Tensor:
-        """Scores of normalised images [B, 3, H, W]: those of the classifier on the features, then of each of `heads`,
+        """Return scores of normalised images [B, 3, H, W] by the classifier on the features and by each of `heads`,
         float [B, 1 + heads, K]."""
         _, scores = self._score(images[:, None])
         return torch.cat(scores, dim=1)

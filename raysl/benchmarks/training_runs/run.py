@@ -1,4 +1,4 @@
-"""Benchmarks that train: a run of their own, which begins with a checkpoint's backbone.
+"""Runs of benchmarks that train, which begin with a checkpoint's backbone.
 
 It is a run like any other, in the benchmark's folder: one that was interrupted goes on at the next start.
 """
@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
+
+from typing_extensions import override
 
 from raysl.benchmarks.benchmark import Benchmark, Context, Labelled
 from raysl.benchmarks.suite.code import code_of
@@ -45,7 +47,8 @@ _OWN = r"(method|backbone|data|train)\.(?!name=|weights=)|optim[.=]"
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeViews:
-    """Views of training images: a random crop, a flip, colours. Those of Chen et al. 2020 (appendix B.5) by default."""
+    """Views of training images: random crop, flip and colours. Defaults are those of Chen et al. 2020 (appendix
+    B.5)."""
 
     min_scale: Area = 0.08
     """Smallest area of the random crop as a share of the image."""
@@ -59,16 +62,16 @@ class ProbeViews:
     """Probability of dropping the colour."""
 
     def crops(self, size: int) -> Crops:
-        """The recipe of one view of so many pixels."""
+        """Return the recipe of one view of `size` pixels."""
         return Crops(size=size, num=1, blur_p=0.0, **{name: getattr(self, name) for name in plain(self)})
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig(BenchmarkConfig):
-    """Settings of a training that is a benchmark. Its images, its network and its machines are those of the run."""
+    """Settings of a benchmark that trains. Images, network and machines are those of the run."""
 
     rivals: tuple[Literal["untrained"], ...] = ()
-    """What is trained beside the pre-trained backbone: the same one from its initial weights, for as long again."""
+    """Rivals of the pre-trained backbone: the same one from its initial weights, for as long again."""
     epochs: Annotated[int, Within(1, 1_000_000)] = 90
     """Passes over the training images."""
     batch_size: Annotated[int, Within(2, 10_000_000)] = 256
@@ -106,19 +109,20 @@ class TrainingConfig(BenchmarkConfig):
         parse_overrides(self.settings)
         if wrong := [word for word in self.settings if not re.match(_OWN, word)]:
             raise ValueError(
-                f"settings: {wrong[0]!r} is no setting of a part of the training run; those begin with optim, train., "
-                "method., backbone. or data., and the method and its weights stay"
+                f"settings: {wrong[0]!r} is not a setting of a part of the training run; those begin with optim, "
+                "train., method., backbone. or data., and the method and its weights stay"
             )
 
 
 class TrainingBenchmark(Benchmark):
-    """What benchmarks have in common that train."""
+    """Base of benchmarks that train."""
 
     trains = True
 
     @classmethod
+    @override
     def fit_to(cls, config: Any, images: Labelled) -> tuple[Any, list[str]]:
-        """See `Benchmark.fit_to`; a batch has no more images than there are."""
+        """A batch has no more images than there are."""
         if images.num_train < 2 or images.num_test < 1:
             raise ConfigError(
                 f"it trains on batches of 2 images or more and counts on 1 or more; there are {images.num_train} "
@@ -141,10 +145,10 @@ def training_run(
     layer_decay: float | None = None,
     **method: Any,
 ) -> RunConfig:
-    """Settings of the run that trains a classifier on the network of a side.
+    """Return the settings of the run that trains a classifier on a network.
 
     Args:
-        context: what the benchmark was handed.
+        context: of the benchmark.
         config: settings of the benchmark.
         data: the training images; default: those of the benchmark.
         num_train: how many they are.
@@ -160,7 +164,7 @@ def training_run(
     Raises:
         ConfigError: if the settings do not go together.
     """
-    own, data = context.checkpoint.config, data or context.data
+    measured, data = context.checkpoint.config, data or context.data
     batch_size = min(config.batch_size, num_train or context.images["train"].num_samples)
     weights = context.checkpoint.uri if context.side == "trained" else None
     callback = HeldOutScores.Config(data=context.data, every=config.eval_every)
@@ -169,7 +173,7 @@ def training_run(
         storage=context.folder.uri,
         seed=context.seed if seed is None else seed,
         method=Probe.Config(weights=weights, views=config.views.crops(context.data.image_size), **method),
-        backbone=replace(own.backbone, freeze=("all",) if freeze else ()),
+        backbone=replace(measured.backbone, freeze=("all",) if freeze else ()),
         data=replace(data, lanes=None),
         optim=SGD.Config(
             lr=config.lr,
@@ -185,10 +189,10 @@ def training_run(
         train=TrainConfig(
             epochs=config.epochs,
             batch_size=batch_size,
-            workers=min(config.workers or own.train.workers, batch_size // 2),
+            workers=min(config.workers or measured.train.workers, batch_size // 2),
             uneven=True,
             checkpoint_every=SAVED,
-            **{name: getattr(own.train, name) for name in MACHINE},
+            **{name: getattr(measured.train, name) for name in MACHINE},
         ),
         callbacks={"held_out": callback},
     )
@@ -223,26 +227,28 @@ def machine_of(train: TrainConfig, workers: int) -> dict[str, Any]:
 
 
 def _word(name: str) -> str:
-    """A name of a benchmark without what no folder can be called."""
+    """Return the name of a benchmark without characters that folders cannot have."""
     return re.sub(r"\W+", "-", name.rpartition(":")[2])
 
 
 def _digest(context: Context, run: RunConfig, config: BenchmarkConfig, images: Mapping[str, Split]) -> str:
-    """Of all that the result of a run depends on."""
+    """Return a digest of everything that the result of a run depends on."""
     files = context.checkpoint.meta.get("files", {})
     states = [images[split].state() for split in ("train", "test")]
     readers = [reader for split in images.values() for reader in split.readers()]
     callbacks = [resolve("callback", callback.name) for callback in run.callbacks.values()]
     others = (type(context.network), *callbacks, resolve("optimizer", run.optim.name), *readers)
     code = code_of(resolve("benchmark", config.name), *others)
-    places, every = content_of(config), str(getattr(config, "eval_every", ""))
-    basis = [_lasting(run), run.train.epochs, every, states, places, files.get(BACKBONE_FILE), code]
+    locations, every = content_of(config), str(getattr(config, "eval_every", ""))
+    basis = [_lasting(run), run.train.epochs, every, states, locations, files.get(BACKBONE_FILE), code]
     return hashlib.sha256(json.dumps(bare_tree(basis), sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _lasting(node: Any) -> Any:
-    """Plain settings without those that change no result."""
+    """Return plain settings without those that do not change the result."""
     if not dataclasses.is_dataclass(node) or isinstance(node, Duration):
         return plain(node)
-    names = [own.name for own in dataclasses.fields(node) if own.init and not is_may_change(own.metadata)]
+    names = [
+        setting.name for setting in dataclasses.fields(node) if setting.init and not is_may_change(setting.metadata)
+    ]
     return {name: _lasting(getattr(node, name)) for name in names}

@@ -1,4 +1,4 @@
-"""What a training of `raysl.benchmarks.training_runs.run` comes to: what its classifiers say of the held-out images.
+"""Results of the runs of benchmarks that train: predictions for held-out images, and the metrics of classifiers.
 
 That is kept in the folder of the run when it is done, and its checkpoints go.
 """
@@ -36,7 +36,7 @@ log = logging.getLogger("raysl")
 
 @dataclass(frozen=True)
 class Trained:
-    """What classifiers say of the held-out images when their training is done.
+    """Predictions of trained classifiers for the held-out images.
 
     Args:
         labels: int64 [N].
@@ -53,7 +53,7 @@ class Trained:
 
 
 def trained(run: RunConfig, keep_checkpoints: bool = False) -> Trained:
-    """Train, or go on with, or look up what was trained before.
+    """Train classifiers, resume their training, or read the results of an earlier start.
 
     Args:
         run: as `training_run` gives it.
@@ -72,7 +72,7 @@ def held_out_results(
     keep_checkpoints: bool = False,
     more: Callable[["TrainedRun"], dict[str, Tensor]] = lambda _: {},
 ) -> dict[str, Tensor]:
-    """Train, or go on with, or look up what was trained before; return what a callback of the run has stored in
+    """Train, resume, or read the results of an earlier start: what a callback of the run stored in
     `held_out.safetensors` of the last checkpoint.
 
     Args:
@@ -102,16 +102,16 @@ def held_out_results(
 
 
 def _read(file: bytes) -> dict[str, Tensor] | None:
-    """What was kept of a training; None where there is nothing, or what is there is damaged."""
+    """Parse stored results; None if there are none or they are damaged."""
     try:
         return load(file) if file else None
     except SafetensorError:
-        log.warning("what was kept of a training is damaged: it is trained again")
+        log.warning("the stored results of a training are damaged: it is trained again")
         return None
 
 
 def _pretrained(run: RunConfig) -> "TrainedRun":
-    """The result of the run; what is wrong with its settings is told as what it is, nobody wrote them so."""
+    """Run the training; errors in its settings, which the user did not write, name the run."""
     # Imported here, so that settings can be read without Ray.
     from raysl.benchmarks.suite.run_check import check_benchmarks
     from raysl.runs.run import train
@@ -127,7 +127,7 @@ def _pretrained(run: RunConfig) -> "TrainedRun":
 
 
 def _history(result: "TrainedRun", run: RunConfig) -> Tensor:
-    """See `Trained`."""
+    """Return `Trained.history`."""
     assert isinstance(run.method, Supervised.Config)
     names = logged_names(1 + len(run.method.heads))
     lines = result.history.dropna(subset=names)
@@ -137,55 +137,55 @@ def _history(result: "TrainedRun", run: RunConfig) -> Tensor:
 
 
 def suffixes(stages: Sequence[StageHead]) -> list[str]:
-    """What the names of the metrics of each classifier end in: nothing for that on the features, then the stages, the
-    second one on a stage with a number: `_res4`, `_res4_2`."""
-    found = [""]
-    for place, head in enumerate(stages):
-        again = sum(other.stage == head.stage for other in stages[:place])
-        found.append(f"_{head.stage}" + (f"_{again + 1}" if again else ""))
-    return found
+    """Return the suffix of each classifier's metrics: none for the one on the features, then the stages, numbered from
+    the second classifier on a stage: `_res4`, `_res4_2`."""
+    endings = [""]
+    for number, head in enumerate(stages):
+        again = sum(other.stage == head.stage for other in stages[:number])
+        endings.append(f"_{head.stage}" + (f"_{again + 1}" if again else ""))
+    return endings
 
 
 def metric_names(num_classes: int, endings: Sequence[str]) -> list[str]:
-    """Names of the numbers that `findings` gives."""
+    """Return the names of the metrics that `findings` computes."""
     tops = ["top1", *(["top5"] if num_classes > 5 else []), "top1_best"]
     return [*(f"{top}{ending}" for ending in endings for top in tops), *NAMES]
 
 
-def findings(found: Trained, title: str, endings: Sequence[str], context: Context) -> Findings:
-    """Accuracies of the last epoch with their intervals, those of the best one, and the course of training.
+def findings(results: Trained, title: str, endings: Sequence[str], context: Context) -> Findings:
+    """Compute accuracies of the last epoch with their intervals, of the best epoch, and the curve over training.
 
     The best epoch is chosen by the images that it is measured on, and so is a little too good.
 
     Args:
-        found: what was trained.
+        results: of the training.
         title: of the metrics, such as `Fine-tuned`.
         endings: of the names, see `suffixes`; one for each classifier.
-        context: what the benchmark was handed.
+        context: of the benchmark.
     """
     metrics, seed = [], context.seed
-    for place, ending in enumerate(endings):
+    for number, ending in enumerate(endings):
         where = f", {ending[1:]}" if ending else ""
         first = f"{title}, top-1{where}"
-        metrics.append(mean_of(f"top1{ending}", found.top1[place], title=first, is_headline=not ending, seed=seed))
-        if found.scores.shape[1] > 5:
+        metrics.append(mean_of(f"top1{ending}", results.top1[number], title=first, is_headline=not ending, seed=seed))
+        if results.scores.shape[1] > 5:
             five = f"{title}, top-5{where}"
-            metrics.append(mean_of(f"top5{ending}", found.top5[place], title=five, is_headline=False, seed=seed))
-        best = found.history[:, 1 + place].max().item()
+            metrics.append(mean_of(f"top5{ending}", results.top5[number], title=five, is_headline=False, seed=seed))
+        best = results.history[:, 1 + number].max().item()
         metrics.append(Metric(f"top1_best{ending}", best, title=f"{first}, best epoch", is_headline=False))
-    metrics += class_means(found.labels, found.scores.argmax(dim=1), title, seed=seed)
+    metrics += class_means(results.labels, results.scores.argmax(dim=1), title, seed=seed)
     lines = {
-        ending[1:] or "features": found.history[:, [0, 1 + place]].tolist() for place, ending in enumerate(endings)
+        ending[1:] or "features": results.history[:, [0, 1 + number]].tolist() for number, ending in enumerate(endings)
     }
     curve = {"x": "epoch", "y": "top-1 accuracy, %", "lines": lines}
-    figures = {"curves": {f"{title}: accuracy during training": curve}, **class_figures(found, context)}
-    return Findings(metrics, scores=found.scores.softmax(dim=1), are_probabilities=True, figures=figures)
+    figures = {"curves": {f"{title}: accuracy during training": curve}, **class_figures(results, context)}
+    return Findings(metrics, scores=results.scores.softmax(dim=1), are_probabilities=True, figures=figures)
 
 
-def class_figures(found: Trained, context: Context) -> dict[str, Any]:
-    """What the page draws of classes: confusion and reliability."""
-    shares = found.scores.softmax(dim=1)
+def class_figures(results: Trained, context: Context) -> dict[str, Any]:
+    """Return the charts of classes: confusion and reliability."""
+    shares = results.scores.softmax(dim=1)
     return {
-        "confusion": confusion(found.labels, shares.argmax(dim=1), context.images["train"].classes),
-        "reliability": reliability(found.labels, shares),
+        "confusion": confusion(results.labels, shares.argmax(dim=1), context.images["train"].classes),
+        "reliability": reliability(results.labels, shares),
     }

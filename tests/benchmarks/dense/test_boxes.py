@@ -103,7 +103,7 @@ def test_years_stand_behind_one_another_and_are_parted_together(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("<annotation><object>", "is no annotation of VOC: no element found"),
+        ("<annotation><object>", "is not an annotation of VOC: no element found"),
         ("<annotation><object><name>cat</name></object></annotation>", "an object has no bndbox/xmin"),
         (xml([(1, 0, 0, 5, 5)]).replace("aeroplane", "ufo"), "'ufo' is none of its 20 classes"),
         (xml([(1, 0, 0, 5, 5)]).replace("<xmax>5", "<xmax>five"), "'five'"),
@@ -131,7 +131,7 @@ def test_an_annotation_file_of_coco_that_is_none_is_named(tmp_path: Path, change
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
-    with pytest.raises(ConfigError, match=f"instances_train2017.json is no COCO annotation file: {message}"):
+    with pytest.raises(ConfigError, match=f"instances_train2017.json is not a COCO annotation file: {message}"):
         coco_boxes(folder, "train2017", with_segments=False)
 
 

@@ -104,7 +104,7 @@ def test_a_perfect_detector_has_100(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         masks = {"masks": torch.ones(num, 1, 28, 28)} if settings.masks else {}
         return [{"boxes": picture.boxes, "scores": torch.ones(num), "labels": picture.labels, **masks}]
 
-    monkeypatch.setattr(method, "found", found)
+    monkeypatch.setattr(method, "detect_batch", found)
     images = []
     for number in range(len(split)):
         images.append(method.measure(split, number))

@@ -98,7 +98,7 @@ def test_a_part_is_an_even_share_with_a_fingerprint_of_its_own(tmp_path: Path) -
     [
         (lambda root: (root / "ImageSets/Segmentation/train.txt").unlink(), "no .*ImageSets/Segmentation/train.txt"),
         (lambda root: put(root / "ImageSets/Segmentation/train.txt", "\n"), "lists no images"),
-        (lambda root: put(root / "ImageSets/Segmentation/train.txt", b"\xff\xfe"), "is no UTF-8 text"),
+        (lambda root: put(root / "ImageSets/Segmentation/train.txt", b"\xff\xfe"), "is not UTF-8 text"),
         (lambda root: (root / "JPEGImages/2007_000001.jpg").unlink(), "1 of the 4 files .* first '2007_000001.jpg'"),
         (lambda root: (root / "SegmentationClass/2007_000001.png").unlink(), "first '2007_000001.png'"),
     ],
@@ -113,7 +113,7 @@ def test_a_dataset_that_is_not_whole_is_refused_with_what_lacks(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (palette_png(np.full((32, 40), 21, np.uint8)), "a pixel of the number 21; the classes are 0 to 20"),
+        (palette_png(np.full((32, 40), 21, np.uint8)), "a pixel of number 21; the classes are 0 to 20"),
         (palette_png(np.zeros((32, 41), np.uint8)), r"has \[32, 41\] pixels, and its image \[32, 40\]"),
         (jpeg(np.zeros((32, 40, 3), np.uint8)), "mode RGB, and masks have one number"),
         (b"no image", "8 bytes that are not an image"),

@@ -84,5 +84,5 @@ def test_it_runs_on_ray_and_tells_of_a_broken_file(tmp_path: Path, monkeypatch: 
     (run,) = given.folder.names()
     assert not [name for name in given.folder.child(run).names() if name.startswith("checkpoint")]
     put(tmp_path / "data/SegmentationClass/2007_000001.png", palette_png(masks.scene(1)[1] + 30))
-    with pytest.raises(ConfigError, match=r"2007_000001.png has a pixel of the number"):
+    with pytest.raises(ConfigError, match=r"2007_000001.png has a pixel of number"):
         settings_of("segmentation", tmp_path / "data").measure(context(tmp_path / "again"))

@@ -102,7 +102,7 @@ def test_a_training_on_files_that_were_replaced_or_of_other_code_is_not_gone_on_
 
 def test_stages_that_are_no_maps_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
     given = context(tmp_path / "run")
-    with pytest.raises(ConfigError, match="'avgpool' is no map of this backbone; choose from stem, res2"):
+    with pytest.raises(ConfigError, match="'avgpool' is not a map of this backbone; choose from stem, res2"):
         Segmentation.check(config(tmp_path, stages=("avgpool",)), given.checkpoint)
 
 
@@ -140,7 +140,7 @@ def test_maps_are_the_stages_with_a_place_for_each_part_of_the_image() -> None:
     (found,) = maps_of(vit, images, chosen_stages(vit, ()))
     assert found.shape == (2, 24, 4, 6)
     assert torch.equal(found[1, :, 2, 3], vit.tokens(images)[1, 1 + 2 * 6 + 3])
-    with pytest.raises(ConfigError, match="'avgpool' is no map of this backbone; choose from stem, res2, res3"):
+    with pytest.raises(ConfigError, match="'avgpool' is not a map of this backbone; choose from stem, res2, res3"):
         chosen_stages(resnet, ["avgpool"])
     with pytest.raises(ConfigError, match="RawPixels has no stage with a place"):
         map_stages(RawPixels())
@@ -186,6 +186,6 @@ def test_bad_settings_are_refused_before_anything_is_trained(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="crop=33 over images of short_side=32; give crop=32 or less"):
         kind.fit_to(config(tmp_path, crop=33), NO_IMAGES)
     vit = context(tmp_path / "run", *VIT)
-    with pytest.raises(ConfigError, match="crop=30 is no multiple of the backbone's patch_size=4; try crop=28"):
+    with pytest.raises(ConfigError, match="crop=30 is not a multiple of the backbone's patch_size=4; try crop=28"):
         kind.check(config(tmp_path, crop=30), vit.checkpoint)
     assert crop_side(config(tmp_path, crop=None, short_side=31), vit.checkpoint.backbone) == 28

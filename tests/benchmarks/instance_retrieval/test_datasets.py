@@ -117,8 +117,8 @@ def test_ground_truth_that_makes_no_sense_is_told(tmp_path: Path) -> None:
     answer = {"bbx": samples.BOX, "easy": [0], "hard": [], "junk": []}
     assert "3 queries and 1 answers" in changed(tmp_path, gnd=[answer])
     assert "query 0, easy: image 12 is none of 0 to 11" in changed(tmp_path, gnd=[answer | {"easy": [12]}] * 3)
-    assert "query 0, hard: ['a'] is no list of integers" in changed(tmp_path, gnd=[answer | {"hard": ["a"]}] * 3)
-    assert "is no box of four numbers" in changed(tmp_path, gnd=[answer | {"bbx": [1, 2, 3]}] * 3)
+    assert "query 0, hard: ['a'] is not a list of integers" in changed(tmp_path, gnd=[answer | {"hard": ["a"]}] * 3)
+    assert "is not a box of four numbers" in changed(tmp_path, gnd=[answer | {"bbx": [1, 2, 3]}] * 3)
     assert "holds nothing" in changed(tmp_path, gnd=[answer | {"bbx": [5, 5, 5, 9]}] * 3)
     assert "query 0 lacks one of easy, hard, junk, bbx" in changed(tmp_path, gnd=[{"easy": [0]}] * 3)
     absent = changed(tmp_path, gnd=[answer] * 3, imlist=["thing0_0", "gone"])

@@ -37,7 +37,7 @@ def test_files_of_older_numpy_and_of_python_2_are_read() -> None:
 
 def test_code_is_not_run(tmp_path: Path) -> None:
     content = pickle.dumps({"gnd": Touch(tmp_path / "touched")})
-    with pytest.raises(ConfigError, match=r"cannot read 'gnd.pkl': it names .*, which is no array, dict, list"):
+    with pytest.raises(ConfigError, match=r"cannot read 'gnd.pkl': it names .*, which is not an array, dict, list"):
         read_plain(content, "gnd.pkl")
     assert not (tmp_path / "touched").exists()
 
