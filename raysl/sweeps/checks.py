@@ -60,7 +60,7 @@ def check_trials(bases: Mapping[str, RunConfig], sweep: SweepConfig) -> None:
         log.warning("%s; what departs from it comes last", missing)
 
 
-def warn_of(sweep: SweepConfig, epochs: int) -> None:
+def warn_about_space(sweep: SweepConfig, epochs: int) -> None:
     """Say plainly what a sweep will not do, and how few values a range has.
 
     Args:
@@ -80,19 +80,19 @@ def warn_of(sweep: SweepConfig, epochs: int) -> None:
             epochs,
             sweep.scheduler,
         )
-    for key, own in Space.of(sweep.space).distributions.items():
-        if own.kind not in LISTS and own.num_values() < sweep.trials:
+    for key, distribution in Space.of(sweep.space).distributions.items():
+        if distribution.kind not in LISTS and distribution.num_values() < sweep.trials:
             log.warning(
                 "space.%s: %s has %d distinct values for %d trials; equal draws are one trial",
                 key,
-                show({own.kind: own.values}),
-                own.num_values(),
+                show({distribution.kind: distribution.values}),
+                distribution.num_values(),
                 sweep.trials,
             )
 
 
 def _check_conditions(bases: Mapping[str, RunConfig], space: Space) -> None:
-    """Refuse settings whose condition nothing in the space or in a configuration ever meets.
+    """Refuse settings whose condition never holds in the space or a configuration.
 
     Raises:
         ConfigError: with the first one.
@@ -104,8 +104,8 @@ def _check_conditions(bases: Mapping[str, RunConfig], space: Space) -> None:
             if not space.draws(name) and all(present(name) is ABSENT for present in presents.values()):
                 raise ConfigError(f"space.{key}.when: there is no setting {name!r}; raysl config shows those there are")
         fixed = [other for other in when if not space.draws(other)]
-        found = [(other, present(other)) for other in fixed for present in presents.values()]
-        values = [f"{other} is {show(value)}" for other, value in found if value is not ABSENT]
+        present_values = [(other, present(other)) for other in fixed for present in presents.values()]
+        values = [f"{other} is {show(value)}" for other, value in present_values if value is not ABSENT]
         has = f"; {', '.join(dict.fromkeys(values))}" if values else ""
         raise ConfigError(
             f"space.{key}.when: {show(when)} never holds, so {key} is never drawn{has}; change the "
@@ -115,7 +115,7 @@ def _check_conditions(bases: Mapping[str, RunConfig], space: Space) -> None:
 
 @contextmanager
 def named(name: str) -> Iterator[None]:
-    """Put the name of a configuration in front of what is wrong with it."""
+    """Put the name of a configuration before each line of its error."""
     try:
         yield
     except ConfigError as error:
@@ -125,10 +125,10 @@ def named(name: str) -> Iterator[None]:
 
 
 def _check_values(base: RunConfig, space: Space) -> None:
-    """Have every setting take each of its values, beside each combination of components that it exists with."""
+    """Check every value of every setting, with each combination of components in which it exists."""
     present = present_in(to_dict(base))
-    for key, own in space.distributions.items():
-        for name in own.when:
+    for key, distribution in space.distributions.items():
+        for name in distribution.when:
             if not space.draws(name) and present(name) is ABSENT:
                 raise ConfigError(f"space.{key}.when: there is no setting {name!r}; raysl config shows those there are")
     seen: set[str] = set()
@@ -162,10 +162,10 @@ def _check_shapes(base: RunConfig, space: Space) -> None:
     """
     keys = [key for key in space.distributions if key.startswith("method.")]
     with only_errors():
-        own = _shapes(base) if keys else {}
+        shapes = _shapes(base) if keys else {}
         for key in keys:
             for value in space.distributions[key].examples():
-                if _shapes(apply_overrides(base, [setting(key, value)])) != own:
+                if _shapes(apply_overrides(base, [setting(key, value)])) != shapes:
                     raise ConfigError(
                         f"space.{key}: {value!r} makes other tensors than the configuration has, and the runs of a "
                         "population go on from each other's; take it out, or choose another scheduler"
@@ -180,17 +180,17 @@ def _shapes(config: RunConfig) -> dict[str, torch.Size]:
 
 
 def _check_metrics(base: RunConfig, sweep: SweepConfig, space: Space) -> None:
-    """Refuse to rank by what nothing reports, where the configuration says what there will be.
+    """Refuse to rank by a number that nothing reports.
 
-    Without anything that varies, a trial is known whole, and so are its images.
+    Numbers of a configuration are known before it runs, unless its method or its data vary.
     """
     wanted = list(sweep.objectives) + ([sweep.early] if sweep.scheduler != "none" else [])
     has_own_data = any(key.split(".")[0] == "data" for key in space.distributions)
-    if any(own.metric == "knn_top1" for own in wanted) and not has_own_data:
+    if any(objective.metric == "knn_top1" for objective in wanted) and not has_own_data:
         _check_labels(base)
     if has_own_data or any(key in ("method", "method.name") for key in space.distributions):
         return
-    names = [own.metric for own in wanted if own.metric not in COSTS]
+    names = [objective.metric for objective in wanted if objective.metric not in COSTS]
     expected = {name: (float("-inf"), float("inf")) for name in names}
     try:
         prepare(replace(base, train=replace(base.train, expect={**base.train.expect, **expected})), check_benchmarks)
@@ -201,7 +201,7 @@ def _check_metrics(base: RunConfig, sweep: SweepConfig, space: Space) -> None:
 
 
 def _check_labels(base: RunConfig) -> None:
-    """Refuse to rank by the online kNN where the images, the same in all trials, do not allow it."""
+    """Refuse to rank by the online kNN if the images, the same in all trials, do not allow it."""
     if missing := MeasuredImages.of(base.data).lacks(Needs()):
         raise MetricMissing(
             f"metric: knn_top1 cannot be measured, {missing}; rank by another, such as metric=loss mode=min"
@@ -209,13 +209,13 @@ def _check_labels(base: RunConfig) -> None:
 
 
 def check_reported(objectives: Sequence[Objective], metrics: Mapping[str, float]) -> None:
-    """Refuse to go on with a sweep whose first trial reported nothing to rank by.
+    """Refuse to continue a sweep whose first trial reported no number to rank by.
 
     Raises:
         ConfigError: with what it reported.
     """
     known = {name for name in metrics if name.count("/") <= 1}
-    if missing := [own.metric for own in objectives if own.metric not in known]:
+    if missing := [objective.metric for objective in objectives if objective.metric not in known]:
         raise ConfigError(
             f"metric: the first trial reported no {missing[0]!r}; it reported {', '.join(sorted(known))}; give one of "
             "them, and the trials that have ended are kept"

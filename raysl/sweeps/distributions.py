@@ -68,7 +68,7 @@ class Distribution:
         return [self.rounded(value) for value in self.bounds]
 
     def num_values(self, most: int = MOST_COUNTED) -> int:
-        """How many different values it can give; where there are more than `most`, at least so many."""
+        """Count the different values that can be drawn, up to `most`."""
         if self.kind in LISTS:
             return len(self.values)
         low, high = self.bounds
@@ -76,25 +76,25 @@ class Distribution:
             return round((high - low) / (self.step or 1)) + 1
         if low <= 0 <= high:  # beside 0 there are numbers of any size
             return most
-        found, digits = {self.rounded(low), self.rounded(high)}, Context(prec=DIGITS)
+        numbers, digits = {self.rounded(low), self.rounded(high)}, Context(prec=DIGITS)
         value = Decimal(low).next_plus(digits)
-        while value < Decimal(high) and len(found) < most:
-            found.add(self.rounded(float(value)))
+        while value < Decimal(high) and len(numbers) < most:
+            numbers.add(self.rounded(float(value)))
             value = value.next_plus(digits)
-        return len(found)
+        return len(numbers)
 
     def at(self, share: float) -> Any:
-        """The value at a share in [0, 1) of its probability.
+        """Return the value at a cumulative probability in [0, 1).
 
         Raises:
-            ValueError: of a grid, which is not drawn from.
+            ValueError: for a grid, from which nothing is drawn.
         """
         if self.kind == "grid":
             raise ValueError("a grid has all of its values")
         if self.kind == "choice":
             return self.values[int(share * len(self.values))]
         low, high = self.bounds
-        if self.is_whole:  # each number has an equal part of the range, or of that of the logarithms
+        if self.is_whole:  # each number gets an equal part of the range, or of the range of logarithms
             high = high + 1 if self.step is None else high + self.step
         if self.is_log:
             value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
@@ -103,7 +103,7 @@ class Distribution:
         return self.rounded(value)
 
     def rounded(self, value: float) -> float | int:
-        """The number in a range that one is rounded to: whole, a multiple of the step, or of few digits."""
+        """Round a number to the values of the range: whole numbers, multiples of the step, or few digits."""
         low, high = self.bounds
         if self.is_whole:
             step = int(self.step or 1)
@@ -145,13 +145,14 @@ def parse(key: str, given: Any) -> Distribution:
         _check_range(key, kind, values)
     elif repeated := [value for place, value in enumerate(values) if kind == "grid" and value in values[:place]]:
         raise ConfigError(f"space.{key}.grid: {show(repeated[0])} stands there twice; give each value once")
-    own = Distribution(kind, values, _conditions(key, when))
-    if kind in ("uniform", "loguniform") and own.num_values() == 1:
+    distribution = Distribution(kind, values, _conditions(key, when))
+    if kind in ("uniform", "loguniform") and distribution.num_values() == 1:
         raise ConfigError(
-            f"space.{key}.{kind}: {show(values)} has one distinct value, {show(own.at(0.5))}, since numbers are drawn "
-            f"with {DIGITS} significant digits; widen the range, or list the values, {{choice: {show(values)}}}"
+            f"space.{key}.{kind}: {show(values)} has one distinct value, {show(distribution.at(0.5))}, since numbers "
+            f"are drawn with {DIGITS} significant digits; widen the range, "
+            f"or list the values, {{choice: {show(values)}}}"
         )
-    return own
+    return distribution
 
 
 def _check_range(key: str, kind: str, values: list[Any]) -> None:

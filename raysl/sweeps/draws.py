@@ -25,9 +25,9 @@ class Draws:
 
     Args:
         folder: of the sweep.
-        space: what varies, from which values with credentials are taken again.
-        configs: names of what trials depart from.
-        may_write: whether a draw is to be kept now; not where nothing is to be run.
+        space: what varies; values with credentials are read from it again.
+        configs: names of the base configurations.
+        may_write: whether draws are written; not in a dry run.
     """
 
     def __init__(
@@ -37,17 +37,17 @@ class Draws:
         self.space = space
         self.configs = {redact_uri(name): name for name in configs}
         self.may_write = may_write
-        self._known: dict[int, Trial | None] = {}  # each place is read once, however often a search that waits asks
+        self._known: dict[int, Trial | None] = {}  # each draw is read once, though a waiting search asks often
 
-    def at(self, place: int) -> Trial | None:
-        """The trial that was drawn at a place; None where none was, or where it cannot be read."""
-        if place not in self._known:
-            self._known[place] = self._read(place)
-        return self._known[place]
+    def at(self, index: int) -> Trial | None:
+        """Return the trial of a draw; None if it was not drawn or cannot be read."""
+        if index not in self._known:
+            self._known[index] = self._read(index)
+        return self._known[index]
 
-    def keep(self, place: int, trial: Trial, drawn_from: DrawnFrom) -> None:
-        """Write a draw, and what it was drawn from, before its trial starts."""
-        self._known[place] = trial
+    def keep(self, index: int, trial: Trial, drawn_from: DrawnFrom) -> None:
+        """Write a draw, and the numbers that it was drawn from, before its trial starts."""
+        self._known[index] = trial
         if not self.may_write():
             return
         tree = {
@@ -58,10 +58,10 @@ class Draws:
         }
         text = json.dumps({"trial": tree, "drawn_from": dict(drawn_from)}, indent=1) + "\n"
         self.folder.make()
-        outlast(partial(self.folder.write, _name(place), text.encode()))
+        outlast(partial(self.folder.write, _file_name(index), text.encode()))
 
-    def _read(self, place: int) -> Trial | None:
-        text = outlast(partial(self.folder.read_if_there, _name(place)))
+    def _read(self, index: int) -> Trial | None:
+        text = outlast(partial(self.folder.read_if_there, _file_name(index)))
         try:
             tree = json.loads(text)["trial"]
             settings = {key: self._value(key, value) for key, value in tree["settings"].items()}
@@ -71,15 +71,15 @@ class Draws:
             return None
 
     def _value(self, key: str, stored: Any) -> Any:
-        own = self.space.distributions[key]
-        if own.kind not in LISTS:
+        distribution = self.space.distributions[key]
+        if distribution.kind not in LISTS:
             return stored
-        return next(value for value in own.values if _plain(redact_tree(value)) == stored)
+        return next(value for value in distribution.values if _plain(redact_tree(value)) == stored)
 
 
 def _plain(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _name(place: int) -> str:
-    return f"draw_{place:06d}.json"
+def _file_name(index: int) -> str:
+    return f"draw_{index:06d}.json"

@@ -1,4 +1,4 @@
-"""The runs of a sweep as the leaderboard has them."""
+"""The entries of the leaderboard, from the runs of a sweep."""
 
 import math
 from collections.abc import Sequence
@@ -10,26 +10,26 @@ from raysl.sweeps.logged import Logged
 from raysl.sweeps.record import Note, Record
 
 NO_CURVES = ("lr", "images_per_s", "step_s", "data_wait", "memory_gb")
-"""What is logged and is no learning curve."""
+"""Logged numbers that are not learning curves."""
 
 
-def entries_of(records: Sequence[Record], folder: Folder) -> list[Entry]:
-    """The runs of a sweep in the order of drawing; of a run that was trained in parts, the newest part.
+def make_entries(records: Sequence[Record], folder: Folder) -> list[Entry]:
+    """Return the entries in the order of drawing; for a run that was trained in parts, of its newest part.
 
     Args:
         records: of the trials.
         folder: of the sweep.
     """
     newest = {record.trial.name: record for record in records}
-    return [entry_of(record, place, folder) for place, record in enumerate(newest.values())]
+    return [make_entry(record, index, folder) for index, record in enumerate(newest.values())]
 
 
-def entry_of(record: Record, index: int, folder: Folder) -> Entry:
-    """A run as the leaderboard has it: of one that was stopped, nothing that came after its last epoch.
+def make_entry(record: Record, index: int, folder: Folder) -> Entry:
+    """Return the entry of a run; that of a stopped run ends at the epoch of the verdict.
 
     Args:
         record: of the trial.
-        index: its place in the order of drawing.
+        index: of the trial in the order of drawing.
         folder: of the sweep.
     """
     trial, verdict, logged = record.trial, record.verdict, record.logged
@@ -70,7 +70,7 @@ def _status(record: Record) -> Status:
 
 
 def _curves(logged: Logged, until: float) -> dict[str, list[tuple[float, float]]]:
-    """Learning curves by name, of at most `MOST_POINTS`, and that of the seconds."""
+    """Return learning curves by name, of at most `MOST_POINTS`, and the seconds of training."""
     curves = {name: logged.curve(name, until) for name in logged.epochs if name not in NO_CURVES}
     if seconds := logged.seconds(until):
         curves["seconds"] = seconds

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 import torch
+from typing_extensions import override
 
 from raysl.cluster.connection import count_gpus
 from raysl.config.schema import RunConfig
@@ -34,8 +35,8 @@ class _Timed(Callback):
     def __init__(self) -> None:
         self.times = [time.monotonic()]
 
+    @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        """See `Callback.on_step_end`."""
         self.times.append(time.monotonic())
         if len(self.times) > TIMED_STEPS + 1 or self.times[-1] - self.times[0] > MOST_S:
             run.stop("timed")

@@ -83,8 +83,10 @@ class TrainedImages:
                 "have new trials beside them all the same"
             )
         if accepted:
-            told = f"{_trials(len(accepted))} ended on other training images than there are now"
-            log.warning("%s (%s); their numbers stay, as data.changed=accept says", told, "; ".join(_lines(accepted)))
+            message = f"{_trials(len(accepted))} ended on other training images than there are now"
+            log.warning(
+                "%s (%s); their numbers stay, as data.changed=accept says", message, "; ".join(_lines(accepted))
+            )
         if num_rewritten:
             log.warning(
                 "files of the training images were written again, as by a copy, since %s ended on them; names, sizes "

@@ -116,7 +116,7 @@ class Group:
         """Take back what was said of members that are not settled."""
         self.seen = []
         self.num_known = len(self.rungs)
-        self.scores = [list(own) for own in self.settled]
+        self.scores = [list(scores) for scores in self.settled]
 
 
 class Judge:
@@ -186,54 +186,54 @@ class Judge:
         now = [_seen(courses[index]) for index in group.members[group.num_settled :]]
         if now[: len(group.seen)] != group.seen:
             group.forget()
-        for place in range(group.num_settled + len(group.seen), len(group.members)):
-            index = group.members[place]
-            is_settled = self._judge_all(index, courses[index], group, place == group.num_settled)
+        for position in range(group.num_settled + len(group.seen), len(group.members)):
+            index = group.members[position]
+            is_settled = self._judge_all(index, courses[index], group, position == group.num_settled)
             if is_settled:
                 group.num_settled += 1
             else:
                 group.seen.append(_seen(courses[index]))
 
-    def _judge_all(self, index: int, own: Course, group: Group, is_first: bool) -> bool:
+    def _judge_all(self, index: int, course: Course, group: Group, is_first: bool) -> bool:
         """Judge a trial at all epochs of which enough is known; whether it is settled.
 
         Args:
             index: of the trial.
-            own: of the trial.
+            course: of the trial.
             group: of the trial, of which all members drawn before were judged.
             is_first: whether those are settled.
         """
-        num_there = sum(rung <= own.reached for rung in group.rungs)
+        num_there = sum(rung <= course.reached for rung in group.rungs)
         num_judged, verdict = 0, None
         while num_judged < min(num_there, group.num_known) and verdict is None:
-            verdict = self._judge(own, group.rungs[num_judged], group.scores[num_judged])
+            verdict = self._judge(course, group.rungs[num_judged], group.scores[num_judged])
             num_judged += 1
-        is_settled = is_first and (verdict is not None or (own.has_ended and num_there <= group.num_known))
+        is_settled = is_first and (verdict is not None or (course.has_ended and num_there <= group.num_known))
         if verdict is not None:
             self._verdicts[index] = verdict
         else:
             self._verdicts.pop(index, None)
-            if not own.is_known(math.inf):
+            if not course.is_known(math.inf):
                 group.num_known = min(group.num_known, num_there)
-            if own.has_failed:
+            if course.has_failed:
                 return is_settled
-        for place in range(num_judged):
-            score = self._score(index, own, group.rungs[place])
+        for rung in range(num_judged):
+            score = self._score(index, course, group.rungs[rung])
             if score is not None:
-                insort(group.scores[place], score)
+                insort(group.scores[rung], score)
                 if is_settled:
-                    insort(group.settled[place], score)
+                    insort(group.settled[rung], score)
         return is_settled
 
-    def _judge(self, own: Course, epoch: float, before: list[Any]) -> Verdict | None:
-        if own.at(epoch) is None or epoch >= own.length:
+    def _judge(self, course: Course, epoch: float, before: list[Any]) -> Verdict | None:
+        if course.at(epoch) is None or epoch >= course.length:
             return None
-        reason = self.rule.reason(before, own, epoch, self.objective)
+        reason = self.rule.reason(before, course, epoch, self.objective)
         return None if reason is None else Verdict(epoch, reason)
 
-    def _score(self, index: int, own: Course, epoch: float) -> Any:
+    def _score(self, index: int, course: Course, epoch: float) -> Any:
         if (index, epoch) not in self._scores:
-            self._scores[index, epoch] = self.rule.score(own, epoch, self.objective)
+            self._scores[index, epoch] = self.rule.score(course, epoch, self.objective)
         return self._scores[index, epoch]
 
 
@@ -248,12 +248,14 @@ def best_share(reduction: int) -> Rule:
     def score(course: Course, epoch: float, objective: Objective) -> tuple[bool, float]:
         return objective.key(course.at(epoch))
 
-    def reason(before: list[Any], own: Course, epoch: float, objective: Objective) -> str | None:
-        num_better = bisect_left(before, score(own, epoch, objective))
+    def reason(before: list[Any], course: Course, epoch: float, objective: Objective) -> str | None:
+        num_better = bisect_left(before, score(course, epoch, objective))
         total = len(before) + 1
         if num_better < math.ceil(total / reduction):
             return None
-        return f"{objective.metric} {own.at(epoch):.4g} at epoch {epoch:g} is number {num_better + 1} of {total} there"
+        return (
+            f"{objective.metric} {course.at(epoch):.4g} at epoch {epoch:g} is number {num_better + 1} of {total} there"
+        )
 
     return Rule(score, reason)
 
@@ -267,11 +269,11 @@ def median_rule(min_samples: int) -> Rule:
     """The median stopping rule: a trial stops whose best so far is worse than the median of the others' averages
     (Golovin et al. 2017, section 3.2.1), once so many others have an average."""
 
-    def reason(averages: list[Any], own: Course, epoch: float, objective: Objective) -> str | None:
+    def reason(averages: list[Any], course: Course, epoch: float, objective: Objective) -> str | None:
         if len(averages) < min_samples:
             return None
         median = (averages[(len(averages) - 1) // 2] + averages[len(averages) // 2]) / 2
-        best = min(_finite(own.until(epoch)), key=objective.key, default=math.nan)
+        best = min(_finite(course.until(epoch)), key=objective.key, default=math.nan)
         if objective.key(best) <= objective.key(median):
             return None
         return (

@@ -38,8 +38,8 @@ def load_sweep(name_or_path: str | Path, overrides: Sequence[str] = ()) -> tuple
     tree = read_file(path)
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} is no sweep; write settings such as space: and trials:")
-    own = {setting.name for setting in dataclasses.fields(SweepConfig)} - {"seed"}
-    mine = [override for override in overrides if override.partition("=")[0] in own]
+    names = {setting.name for setting in dataclasses.fields(SweepConfig)} - {"seed"}
+    mine = [override for override in overrides if override.partition("=")[0] in names]
     for override in mine:
         key, _, text = override.partition("=")
         tree[key] = read(text, override)
@@ -81,13 +81,13 @@ def measured_starts(sweep: SweepConfig, overrides: Sequence[str] = ()) -> dict[s
     Raises:
         ConfigError: if there is no such checkpoint, or two are one.
     """
-    found = {name: load_checkpoint(name) for name in sweep.checkpoints}
-    uris = [loaded.uri for loaded in found.values()]
-    if twice := [name for name, loaded in found.items() if uris.count(loaded.uri) > 1]:
+    checkpoints = {name: load_checkpoint(name) for name in sweep.checkpoints}
+    uris = [loaded.uri for loaded in checkpoints.values()]
+    if twice := [name for name, loaded in checkpoints.items() if uris.count(loaded.uri) > 1]:
         raise ConfigError(f"checkpoints: {', '.join(twice)} are one checkpoint; give each once")
     words = [word for word in overrides if word.partition("=")[0] not in ("name", "storage")]
     starts = {}
-    for name, loaded in found.items():
+    for name, loaded in checkpoints.items():
         try:
             starts[name] = apply_overrides(loaded.config, words)
         except ConfigError as error:
@@ -169,7 +169,7 @@ def check(sweep: SweepConfig) -> None:
     rigid = [key for key in sweep.space if not key.startswith("benchmarks.")]
     if sweep.checkpoints and rigid:
         raise ConfigError(f"space.{rigid[0]}: checkpoints have been trained; settings of benchmarks alone may vary")
-    if sweep.search == "optuna" and any(own.kind == "grid" for own in Space.of(sweep.space).distributions.values()):
+    if sweep.search == "optuna" and any(drawn.kind == "grid" for drawn in Space.of(sweep.space).distributions.values()):
         raise ConfigError("search=optuna draws every value; write choice in the place of grid, or search=random")
     if sweep.scheduler == "population":
         _check_population(sweep)
@@ -179,8 +179,8 @@ def check(sweep: SweepConfig) -> None:
         )
     if sweep.variant == "promotion" and sweep.search == "optuna":
         raise ConfigError(
-            "search=optuna draws from what earlier trials came to, and one that waits may be promoted until the sweep "
-            "ends; set variant=stopping, or search=random"
+            "search=optuna draws from the results of earlier trials, and a waiting trial may be promoted until the "
+            "sweep ends; set variant=stopping, or search=random"
         )
 
 
@@ -191,7 +191,7 @@ def _check_population(sweep: SweepConfig) -> None:
             f"a population is of two trials or more of one configuration, drawn at random; it has trials={sweep.trials}"
             f", search={sweep.search}, seeds={sweep.seeds}, configs={sweep.configs}; change what is not like that"
         )
-    conditional = [key for key, own in space.distributions.items() if own.when or is_component(key)]
+    conditional = [key for key, distribution in space.distributions.items() if distribution.when or is_component(key)]
     if conditional:
         raise ConfigError(
             f"space.{conditional[0]}: a population changes settings of runs that go on from each other's weights; one "
@@ -208,8 +208,8 @@ def _plain_space(space: Mapping[str, Any]) -> dict[str, Any]:
     """The space in words that YAML has."""
     plain: dict[str, Any] = {}
     for key, given in space.items():
-        own = parse(key, given)
-        plain[key] = {own.kind: own.values} | ({"when": own.when} if own.when else {})
+        drawn = parse(key, given)
+        plain[key] = {drawn.kind: drawn.values} | ({"when": drawn.when} if drawn.when else {})
     return plain
 
 
@@ -219,12 +219,12 @@ def _named(patterns: list[str], prefix: str) -> list[str]:
     named: list[str] = []
     for pattern in patterns:
         is_out, wanted = pattern.startswith("!"), pattern.removeprefix("!")
-        found = [name for name in known if _matches(name, wanted)] or [wanted] * wanted.endswith((".yaml", ".yml"))
-        if not found:
+        matches = [name for name in known if _matches(name, wanted)] or [wanted] * wanted.endswith((".yaml", ".yml"))
+        if not matches:
             near = difflib.get_close_matches(wanted, known, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise ConfigError(f"{prefix}configs: no configuration {wanted!r}; {hint}Known: {', '.join(known)}")
-        named = [name for name in named if name not in found] if is_out else list(dict.fromkeys([*named, *found]))
+        named = [name for name in named if name not in matches] if is_out else list(dict.fromkeys([*named, *matches]))
     if patterns and not named:
         raise ConfigError(f"{prefix}configs: {show(patterns)} leaves no configuration; take out fewer")
     return named

@@ -42,11 +42,9 @@ class OptunaSearch(RandomSearch):
         self.drawn: list[Trial] = []
 
     def num_trials(self) -> int:
-        """See `Search.num_trials`."""
         return self.sweep.trials * self.sweep.seeds
 
     def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
-        """See `Search.next`."""
         if self.place >= self.sweep.trials:
             self.firsts = iter(())
             return super().next(records, is_kept)
@@ -83,26 +81,27 @@ class OptunaSearch(RandomSearch):
                 seed=hash_words(self.seed, self.place) % 2**32,
             )
         study = optuna.create_study(
-            sampler=sampler, directions=["maximize" if own.mode == "max" else "minimize" for own in objectives]
+            sampler=sampler,
+            directions=["maximize" if objective.mode == "max" else "minimize" for objective in objectives],
         )
         for record in known:
             if (frozen := self._frozen(record)) is not None:
                 study.add_trial(frozen)
-        asked = study.ask()
-        name = asked.suggest_categorical(CONFIG, list(self.bases)) if len(self.bases) > 1 else next(iter(self.bases))
+        draws = study.ask()
+        name = draws.suggest_categorical(CONFIG, list(self.bases)) if len(self.bases) > 1 else next(iter(self.bases))
         present = present_in(to_dict(self.bases[name]))
-        draw = self.space.settle(lambda key, own: _suggest(asked, key, own), present)
+        draw = self.space.settle(lambda key, distribution: _suggest(draws, key, distribution), present)
         return trial_of(draw, self.bases[name].seed, name)
 
     def _values(self, record: Record) -> list[float] | None:
         """The numbers that a trial counts by; None of one that lacks one."""
         if record.verdict is None:
             values = [record.metric(objective) for objective in self.sweep.objectives]
-        else:  # what it came to behind its verdict is chance: a trial that is fast trains on for longer
-            is_told = self.sweep.objectives == (self.sweep.early,)
-            values = [record.course.at(record.verdict.epoch) if is_told else None]
-        found = [value for value in values if value is not None]
-        return found if len(found) == len(values) else None
+        else:  # results after its verdict depend on timing: a fast trial trains on for longer
+            has_objective = self.sweep.objectives == (self.sweep.early,)
+            values = [record.course.at(record.verdict.epoch) if has_objective else None]
+        numbers = [value for value in values if value is not None]
+        return numbers if len(numbers) == len(values) else None
 
     def _frozen(self, record: Record) -> Any:
         """A trial in Optuna's words; None of one that has no number."""
@@ -111,12 +110,13 @@ class OptunaSearch(RandomSearch):
         if values is None:
             return None
         params = {key: _inside(value) for key, value in record.trial.settings.items()}
-        kinds = {key: _distribution(self.space.distributions[key]) for key in params if key in self.space.distributions}
+        known = self.space.distributions
+        kinds = {key: _optuna_distribution(known[key]) for key in params if key in known}
         if len(self.bases) > 1:
             params[CONFIG] = record.trial.config
             kinds[CONFIG] = optuna.distributions.CategoricalDistribution(list(self.bases))
-        own = {key: value for key, value in params.items() if key in kinds}
-        return optuna.trial.create_trial(params=own, distributions=kinds, values=values)
+        drawn = {key: value for key, value in params.items() if key in kinds}
+        return optuna.trial.create_trial(params=drawn, distributions=kinds, values=values)
 
 
 def _optuna() -> Any:
@@ -128,30 +128,34 @@ def _optuna() -> Any:
     return optuna
 
 
-def _distribution(own: Distribution) -> Any:
+def _optuna_distribution(distribution: Distribution) -> Any:
     kinds = _optuna().distributions
-    if own.kind == "choice":
-        return kinds.CategoricalDistribution([_inside(value) for value in own.values])
-    low, high = own.bounds
-    if own.is_whole:
-        return kinds.IntDistribution(int(low), int(high), log=own.is_log, step=1 if own.is_log else int(own.step or 1))
-    return kinds.FloatDistribution(low, high, log=own.is_log, step=None if own.is_log else own.step)
+    if distribution.kind == "choice":
+        return kinds.CategoricalDistribution([_inside(value) for value in distribution.values])
+    low, high = distribution.bounds
+    if distribution.is_whole:
+        return kinds.IntDistribution(
+            int(low), int(high), log=distribution.is_log, step=1 if distribution.is_log else int(distribution.step or 1)
+        )
+    return kinds.FloatDistribution(
+        low, high, log=distribution.is_log, step=None if distribution.is_log else distribution.step
+    )
 
 
-def _suggest(asked: Any, key: str, own: Distribution) -> Any:
-    value = _asked(asked, key, own)
-    if own.kind == "choice":
-        return next(given for given in own.values if _inside(given) == value)
-    return own.rounded(value)
+def _suggest(draws: Any, key: str, distribution: Distribution) -> Any:
+    value = _ask(draws, key, distribution)
+    if distribution.kind == "choice":
+        return next(given for given in distribution.values if _inside(given) == value)
+    return distribution.rounded(value)
 
 
-def _asked(asked: Any, key: str, own: Distribution) -> Any:
-    kind = _distribution(own)
-    if own.kind == "choice":
-        return asked.suggest_categorical(key, list(kind.choices))
-    if own.is_whole:
-        return asked.suggest_int(key, kind.low, kind.high, log=kind.log, step=kind.step)
-    return asked.suggest_float(key, kind.low, kind.high, log=kind.log, step=kind.step)
+def _ask(draws: Any, key: str, distribution: Distribution) -> Any:
+    kind = _optuna_distribution(distribution)
+    if distribution.kind == "choice":
+        return draws.suggest_categorical(key, list(kind.choices))
+    if distribution.is_whole:
+        return draws.suggest_int(key, kind.low, kind.high, log=kind.log, step=kind.step)
+    return draws.suggest_float(key, kind.low, kind.high, log=kind.log, step=kind.step)
 
 
 def _inside(value: Any) -> Any:

@@ -25,7 +25,7 @@ from raysl.sweeps.space import Space, present_in
 from raysl.sweeps.trial import ALONE, ParentTrial, Trial
 
 FACTORS = (0.8, 1.2)
-"""What a number that is perturbed is multiplied by."""
+"""Factors that perturb a number."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Member:
 
     Args:
         trial: what it trained with.
-        value: that it came to; None of one that failed.
+        value: its result; None if it failed.
     """
 
     trial: Trial
@@ -80,7 +80,6 @@ class PopulationSearch:
         return len(self.members) * len(self.ends)
 
     def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
-        """See `Search.next`."""
         generation, place = divmod(self.turn, len(self.members))
         if generation >= len(self.ends):
             return None
@@ -172,19 +171,19 @@ def explore(settings: Mapping[str, Any], space: Space, resample: float, key: tup
     changed = {}
     for name, value in settings.items():
         share = [hash_words(*key, hash_text(name), turn) / 2**64 for turn in range(3)]
-        own = space.distributions[name]
-        changed[name] = own.at(share[1]) if share[0] < resample else perturbed(value, own, share[2])
+        distribution = space.distributions[name]
+        changed[name] = distribution.at(share[1]) if share[0] < resample else perturb(value, distribution, share[2])
     return changed
 
 
-def perturbed(value: Any, own: Distribution, share: float) -> Any:
+def perturb(value: Any, distribution: Distribution, share: float) -> Any:
     """A value beside one, by a share in [0, 1) of which the half decides the direction."""
     is_up = share >= 0.5
-    if own.kind in LISTS:
-        place = own.values.index(value) + (1 if is_up else -1)
-        return own.values[min(max(place, 0), len(own.values) - 1)]
+    if distribution.kind in LISTS:
+        position = distribution.values.index(value) + (1 if is_up else -1)
+        return distribution.values[min(max(position, 0), len(distribution.values) - 1)]
     moved = value * FACTORS[is_up]
-    step = own.step or (1 if own.is_whole else None)
-    if step is not None and own.rounded(moved) == value:
+    step = distribution.step or (1 if distribution.is_whole else None)
+    if step is not None and distribution.rounded(moved) == value:
         moved = value + step * (1 if is_up else -1)
-    return own.rounded(moved)
+    return distribution.rounded(moved)

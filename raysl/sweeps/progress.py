@@ -1,4 +1,4 @@
-"""How far a sweep is: trials that have ended and that are to come, and what the log tells of them."""
+"""Progress of a sweep: trials that have ended and are to come, and their lines in the log."""
 
 from collections.abc import Mapping
 
@@ -17,7 +17,7 @@ class Progress:
     Args:
         replay: which trials there are.
         parts: in which each run is trained, each a trial: more than one in a population.
-        objective: number that is told of each trial.
+        objective: number that is logged for each trial.
         is_exact: whether each draw is a trial to run: none equals another, and no scheduler has a say in it.
     """
 

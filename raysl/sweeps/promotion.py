@@ -33,14 +33,14 @@ class _Rung:
         queue: those that were sent to it, in that order, from the first one on that has not come yet.
         there: those that have come, the best first.
         waiting: those of `there` that may not train on, the best first.
-        num_came: how many have come in all.
+        num_arrived: trials that have reached it in all.
     """
 
     epoch: float
     queue: deque[int] = field(default_factory=deque)
     there: list[Arrival] = field(default_factory=list)
     waiting: list[Arrival] = field(default_factory=list)
-    num_came: int = 0
+    num_arrived: int = 0
 
 
 class Promotion:
@@ -90,7 +90,7 @@ class Promotion:
 
     def update(self, courses: Sequence[Course]) -> None:
         """Promote trials by what is known now, in the order of a single worker."""
-        now = [(own.reached, own.has_ended, own.has_failed) for own in courses]
+        now = [(course.reached, course.has_ended, course.has_failed) for course in courses]
         if now[: len(self._seen)] != self._seen:
             self._ladders, self._seen, self._is_finished = {}, [], False
         for index in range(len(self._seen), len(courses)):
@@ -141,16 +141,16 @@ class _Ladder:
 
     def verdict(self, index: int) -> Verdict | None:
         """Where a trial waits, and why."""
-        level, own = self._levels[index], self.courses[index]
+        level, course = self._levels[index], self.courses[index]
         limit = self.limits[index]
-        if limit is None or own.reached < limit:
+        if limit is None or course.reached < limit:
             return None
         rung, arrivals = self.rungs[level], self._arrivals[index]
         if len(arrivals) <= level:
             return Verdict(limit, f"at epoch {limit:g} it waits for trials that came before it", is_pause=True)
         place, total = bisect_left(rung.there, arrivals[level]) + 1, len(rung.there)
-        told = "nothing" if (value := own.at(limit)) is None else f"{value:.4g}"
-        text = f"{self.objective.metric} {told} at epoch {limit:g} is number {place} of {total} there"
+        number = "nothing" if (value := course.at(limit)) is None else f"{value:.4g}"
+        text = f"{self.objective.metric} {number} at epoch {limit:g} is number {place} of {total} there"
         return Verdict(limit, text, is_pause=True)
 
     def _send(self, index: int, level: int) -> None:
@@ -169,15 +169,15 @@ class _Ladder:
         rung = self.rungs[level]
         while rung.queue and self.courses[rung.queue[0]].is_known(rung.epoch):
             index = rung.queue.popleft()
-            own = self.courses[index]
-            if own.reached >= rung.epoch:
-                arrival = (self.objective.key(own.at(rung.epoch)), rung.num_came, index)
-                rung.num_came += 1
+            course = self.courses[index]
+            if course.reached >= rung.epoch:
+                arrival = (self.objective.key(course.at(rung.epoch)), rung.num_arrived, index)
+                rung.num_arrived += 1
                 self._arrivals[index].append(arrival)
                 insort(rung.there, arrival)
                 if self.limits[index] is not None:
                     insort(rung.waiting, arrival)
-            if own.has_failed and (own.reached < rung.epoch or self.limits[index] is None):
+            if course.has_failed and (course.reached < rung.epoch or self.limits[index] is None):
                 self._drop(index)
             self._promote(level)
 

@@ -1,8 +1,8 @@
-"""A sweep from its settings to its leaderboard: what the driver does.
+"""A sweep on the driver, from its settings to its leaderboard.
 
-Each trial is a whole run in `<storage>/<name>/trial_<hash of its settings>/`, with its checkpoints and its report, and
-resumes like any other; trials with equal settings are one run. Starting a sweep of the same name again goes through the
-same trials, passes those that have ended, and goes on with the others: see `Replay`.
+Each trial is a run in `<storage>/<name>/trial_<hash of its settings>/`, with checkpoints and a report, and resumes like
+any other; trials with equal settings are one run. A second start of the same sweep draws the same trials, skips those
+that have ended, and continues the others: see `Replay`.
 """
 
 import logging
@@ -31,10 +31,10 @@ from raysl.runs.prepare import prepare
 from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
 from raysl.sweeps.board import Board
-from raysl.sweeps.checks import check_reported, check_trials, named, warn_of
+from raysl.sweeps.checks import check_reported, check_trials, named, warn_about_space
 from raysl.sweeps.claim import as_begun, claim
 from raysl.sweeps.draws import Draws
-from raysl.sweeps.entries import entries_of
+from raysl.sweeps.entries import make_entries
 from raysl.sweeps.images import TrainedImages
 from raysl.sweeps.judging import Course
 from raysl.sweeps.listing import outdated
@@ -63,22 +63,22 @@ def sweep(
     starts: Mapping[str, RunConfig] | None = None,
     **settings: Any,
 ) -> Leaderboard:
-    """Run every trial of a sweep, or those that an earlier start of the same name left.
+    """Run the trials of a sweep; a later start of the same name runs those that are left.
 
     Args:
-        config: settings that the trials depart from, or the name of a configuration; its `name` and `storage` are those
-            of the sweep.
+        config: base settings of the trials, or the name of a configuration; its `name` and `storage` are those of the
+            sweep.
         space: what varies, `{"optim.lr": {"loguniform": [0.02, 0.5]}}` or with Ray Tune's `tune.loguniform(0.02, 0.5)`;
-            or all settings of a sweep, as `raysl.sweeps.load.load_sweep` gives them.
-        starts: settings that the trials of a space with `configs` depart from in place of `config`, by the names of
-            those; default: as they are in their files (`raysl.sweeps.load.load_starts`).
-        settings: others of a sweep beside the space, `trials=12`, `metric="linear/top1"`, `scheduler="none"`; and
-            `name` and `storage`, where they are not those of the configuration.
+            or all settings of a sweep, as `raysl.sweeps.load.load_sweep` returns them.
+        starts: base settings by name, for a space with `configs`; default: those of the files
+            (`raysl.sweeps.load.load_starts`).
+        settings: further settings of the sweep, `trials=12`, `metric="linear/top1"`, `scheduler="none"`, `name` and
+            `storage`.
 
     Raises:
         ConfigError: if a setting is wrong, another sweep has this name, or its trials ended on other images.
-        RunFailed: if no trial came to its end.
-        Stopped: if the process was asked to end; all that was trained is saved.
+        RunFailed: if no trial finished.
+        Stopped: if the process was asked to end; all training is saved.
     """
     with handling_signals() as signals, logging_shown():
         plan = SweepRun.of(config, space, starts, settings)
@@ -89,8 +89,8 @@ class SweepRun:
     """A sweep whose settings have been checked.
 
     Args:
-        base: settings that have its name and its storage.
-        bases: what its trials depart from, by name.
+        base: settings with its name and storage.
+        bases: base settings of its trials, by name.
         sweep: its settings.
 
     Raises:
@@ -116,7 +116,7 @@ class SweepRun:
         if varied is None or varied.when:
             lengths += [start.train.epochs for start in self.bases.values()]
         epochs = max(lengths)
-        warn_of(sweep, epochs)
+        warn_about_space(sweep, epochs)
         self._epochs = epochs
         self.replay = self._new_replay()
         parts = len(interval_ends(sweep.interval, epochs)) if sweep.scheduler == "population" else 1
@@ -132,20 +132,20 @@ class SweepRun:
         starts: Mapping[str, RunConfig] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> "SweepRun":
-        """From what `sweep` takes."""
-        own = {key: value for key, value in (settings or {}).items() if key in ("name", "storage")}
-        others = {key: value for key, value in (settings or {}).items() if key not in own}
+        """Check the arguments of `sweep`."""
+        run_settings = {key: value for key, value in (settings or {}).items() if key in ("name", "storage")}
+        others = {key: value for key, value in (settings or {}).items() if key not in run_settings}
         base = load_config(config) if isinstance(config, str) else run_config(config)
-        base = replace(base, **own)
+        base = replace(base, **run_settings)
         if isinstance(space, Mapping):
             space = from_tree({**others, "space": dict(space)}, "")
         elif others:
             raise ConfigError(f"{', '.join(others)}: give these in the SweepConfig, or the space alone beside them")
-        way = "a space, {'optim.lr': {'loguniform': [0.02, 0.5]}}, or the first of what load_sweep() returns"
-        found = instance(space, SweepConfig, "space", way)
+        way = "a space, {'optim.lr': {'loguniform': [0.02, 0.5]}}, or the first value that load_sweep() returns"
+        sweep = instance(space, SweepConfig, "space", way)
         if starts is None:
-            starts = measured_starts(found) if found.checkpoints else load_starts(found)
-        return cls(base, starts or {ALONE: base}, found)
+            starts = measured_starts(sweep) if sweep.checkpoints else load_starts(sweep)
+        return cls(base, starts or {ALONE: base}, sweep)
 
     def _new_replay(self) -> Replay:
         return Replay(self._search(), judge_of(self.sweep, self._epochs), self._record, self._look)
@@ -159,7 +159,7 @@ class SweepRun:
         return RandomSearch(self.sweep, self.bases, self.seed)
 
     def _fork(self, trial: Trial) -> None:
-        """Have the run of a trial begin with its parent's checkpoint; one that has is left as it is."""
+        """Fork the run of a trial from its parent's checkpoint, unless that was done."""
         if not self.is_acting:
             return
         parent = trial.parents[0]
@@ -177,7 +177,7 @@ class SweepRun:
         look(record, self.folder.child(record.trial.name), self.sweep.early, self.measures(record.trial))
 
     def measures(self, trial: Trial) -> dict[str, list[str]]:
-        """Digests of the settings and of the code of what a trial measures, by benchmark."""
+        """Return digests of settings and code of a trial's benchmarks, by name."""
         if not any(key.startswith("benchmarks") or key in ("backbone", "backbone.name") for key in trial.settings):
             return self._measures[trial.config]
         if trial.name not in self._measures:
@@ -186,24 +186,24 @@ class SweepRun:
 
     @property
     def trained(self) -> dict[str, RunConfig]:
-        """What trials depart from that are trained, and not measured alone."""
+        """Base settings of trials that are trained, and not only measured."""
         return {name: base for name, base in self.bases.items() if name not in self.sweep.checkpoints}
 
     def known(self) -> Leaderboard:
-        """The leaderboard as the runs' folders have it, without running anything, and what is still to come."""
+        """Return the leaderboard of the runs' folders, with the trials still to come, without running anything."""
         while self.replay.draw():
             pass
         return self.leaderboard()
 
     def run(self, signals: Any) -> Leaderboard:
-        """Run what is left.
+        """Run the trials that are left.
 
         Args:
             signals: of `raysl.process.signals.handling_signals`.
 
         Raises:
             ConfigError: if another sweep has this name, or trials have ended on other images.
-            RunFailed: if no trial came to its end; the leaderboard is written all the same.
+            RunFailed: if no trial finished; the leaderboard is written nevertheless.
         """
         self.folder.make()
         with self.folder.locked():
@@ -219,7 +219,7 @@ class SweepRun:
         return board
 
     def _check_finished(self, board: Leaderboard) -> None:
-        """Fail where no trial came to its end, since the table then compares nothing."""
+        """Fail if no trial finished, since the table then compares nothing."""
         failed = [entry for entry in board.entries if entry.status == "failed"]
         if failed and not any(entry.status == "finished" for entry in board.entries):
             raise RunFailed(
@@ -228,8 +228,10 @@ class SweepRun:
             )
 
     def _check_images(self) -> None:
-        """Refuse to go on where trials have ended on other images: also those behind the first one that is left, which
-        a walk of its own finds, of which nothing is kept."""
+        """Refuse to continue if trials ended on other images.
+
+        A second replay, which is thrown away, also visits the trials behind the first one that is left.
+        """
         images = TrainedImages(self.folder, self.trained)
         if images.may_differ:
             ahead = self._new_replay()
@@ -238,7 +240,7 @@ class SweepRun:
             images.check(self.base.name, ahead.judged())
 
     def _first_left(self) -> Record | None:
-        """Whether anything is left to run; what has ended is told of."""
+        """Return the first trial to run, or None; log the number of those that have ended."""
         record = self.replay.next()
         if ended := self.progress.num_ended:
             log.info("the sweep goes on: %d trials have ended before", ended)
@@ -250,7 +252,7 @@ class SweepRun:
         connect(with_state=True)
         concurrent, bases = self._room()
         log.info(self.progress.outlook(self.trained, concurrent))
-        self.stage = stage = Stage(self.replay, bases, self.folder, concurrent, self._told)
+        self.stage = stage = Stage(self.replay, bases, self.folder, concurrent, self._report)
 
         def save() -> bool:
             print("raysl: the trials save and stop; once more to end at once", file=sys.stderr, flush=True)
@@ -269,7 +271,7 @@ class SweepRun:
         )
 
     def _room(self) -> tuple[int, dict[str, RunConfig]]:
-        """How many trials at a time, and the configurations with each one's share of the cluster."""
+        """Return the number of trials at a time, and the configurations with a trial's share of the cluster."""
         have = cluster_resources()
         num = self.sweep.concurrent or min(most_trials(base.train, have) for base in self.bases.values())
         bases = {}
@@ -282,7 +284,7 @@ class SweepRun:
             log.info("each of %d trials at a time takes a thread a core of its machine; try train.threads=1", num)
         return num, bases
 
-    def _told(self, record: Record | None) -> None:
+    def _report(self, record: Record | None) -> None:
         if record is None:
             self.board.write_now_and_then()
             return
@@ -321,7 +323,7 @@ class SweepRun:
 
     def leaderboard(self, state: State = "running") -> Leaderboard:
         """The leaderboard as things stand."""
-        entries = entries_of(self.replay.judged(), self.folder)
+        entries = make_entries(self.replay.judged(), self.folder)
         facts = SweepFacts(
             name=self.base.name,
             objectives=self.sweep.objectives,

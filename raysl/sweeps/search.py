@@ -73,11 +73,9 @@ class RandomSearch:
         return self.sweep.trials if self.space.is_random else 1
 
     def num_trials(self) -> int:
-        """See `Search.num_trials`."""
         return self.num_turns * len(self.bases) * self.space.num_grid() * self.sweep.seeds
 
     def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
-        """See `Search.next`."""
         if (first := next(self.firsts, None)) is not None:
             return first
         self.has_all = True

@@ -16,6 +16,7 @@ from ray import tune
 from ray.tune import ProgressReporter, Tuner
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
+from typing_extensions import override
 
 from raysl.cluster.connection import share_cluster
 from raysl.cluster.resources import TRIAL_CPUS
@@ -155,8 +156,8 @@ class _Walk(Searcher):
         super().__init__()
         self.stage = stage
 
+    @override
     def suggest(self, trial_id: str) -> Any:
-        """See `Searcher.suggest`."""
         record = self.stage.start()
         if record is None:
             return Searcher.FINISHED if self.stage.is_over() else None
@@ -170,17 +171,17 @@ class _Walk(Searcher):
             "until": self.stage.replay.until(record),
         }
 
+    @override
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """See `Searcher.on_trial_complete`: of a trial that failed, once it is not tried again."""
         record = self.stage.running.pop(trial_id, None)
         if record is not None:
             self.stage.ended(record, self.stage.failures.get(trial_id, "it failed") if error else None)
 
-    def save(self, checkpoint_path: str) -> None:
-        """See `Searcher.save`: nothing is kept."""
+    @override
+    def save(self, checkpoint_path: str) -> None: ...
 
-    def restore(self, checkpoint_path: str) -> None:
-        """See `Searcher.restore`: nothing is kept."""
+    @override
+    def restore(self, checkpoint_path: str) -> None: ...
 
 
 class _Failures(FIFOScheduler):
@@ -190,8 +191,8 @@ class _Failures(FIFOScheduler):
         super().__init__()
         self.stage = stage
 
+    @override
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """See `TrialScheduler.on_trial_error`: it has failed, and may be tried again."""
         self.stage.failures[trial.trial_id] = _reason(trial)
         record = self.stage.running.get(trial.trial_id)
         if record is not None:
@@ -205,20 +206,20 @@ class _Watch(tune.Callback):
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
 
+    @override
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """See `Callback.on_step_begin`."""
         self.stage.look_now_and_then()
 
 
 class _Silent(ProgressReporter):
     """Shows nothing: that of a notebook wipes out what was said before."""
 
+    @override
     def should_report(self, trials: list[Any], done: bool = False) -> bool:
-        """See `ProgressReporter.should_report`."""
         return False
 
-    def report(self, trials: list[Any], done: bool, *sys_info: str) -> None:
-        """See `ProgressReporter.report`."""
+    @override
+    def report(self, trials: list[Any], done: bool, *sys_info: str) -> None: ...
 
 
 def _reason(trial: Any) -> str:

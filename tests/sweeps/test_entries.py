@@ -15,7 +15,7 @@ from raysl.leaderboard.entry import Objective
 from raysl.leaderboard.leaderboard import MOST_POINTS
 from raysl.storage.folder import Folder
 from raysl.sweeps import run_trial
-from raysl.sweeps.entries import entry_of
+from raysl.sweeps.entries import make_entry
 from raysl.sweeps.judging import Verdict
 from raysl.sweeps.logged import Logged
 from raysl.sweeps.record import Note, Record, look
@@ -55,26 +55,26 @@ def test_logged_numbers_have_the_epochs_at_which_they_were_logged() -> None:
 
 def test_a_run_that_goes_on_has_its_newest_numbers_and_no_note(tmp_path: Path) -> None:
     record = _record(tmp_path)
-    told = entry_of(record, 3, Folder(str(tmp_path)))
-    assert (told.status, told.epoch, told.index, told.metrics["knn_top1"]) == ("waiting", 2.0, 3, 60.0)
+    entry = make_entry(record, 3, Folder(str(tmp_path)))
+    assert (entry.status, entry.epoch, entry.index, entry.metrics["knn_top1"]) == ("waiting", 2.0, 3, 60.0)
     assert record.course.epochs == [0.5, 1.0, 1.5, 2.0]
-    assert set(told.course) == {"loss", "knn_top1", "seconds"}
+    assert set(entry.course) == {"loss", "knn_top1", "seconds"}
 
 
 def test_of_a_run_that_was_stopped_nothing_is_told_that_came_later(tmp_path: Path) -> None:
     record = _record(tmp_path)
     record.verdict = Verdict(1.0, "behind the others at epoch 1")
-    told = entry_of(record, 0, Folder(str(tmp_path)))
-    assert (told.status, told.epoch, told.reason) == ("stopped", 1.0, "behind the others at epoch 1")
-    assert told.metrics == {"loss": 2.0, "step_s": 0.5, "knn_top1": 40.0}
-    assert told.course["seconds"] == [(1.0, 4.0)]
+    entry = make_entry(record, 0, Folder(str(tmp_path)))
+    assert (entry.status, entry.epoch, entry.reason) == ("stopped", 1.0, "behind the others at epoch 1")
+    assert entry.metrics == {"loss": 2.0, "step_s": 0.5, "knn_top1": 40.0}
+    assert entry.course["seconds"] == [(1.0, 4.0)]
 
 
 def test_of_a_run_that_was_stopped_and_failed_later_its_verdict_is_told(tmp_path: Path) -> None:
     record = _record(tmp_path)
     record.verdict, record.failure = Verdict(1.0, "behind the others at epoch 1"), "it is out of memory"
-    told = entry_of(record, 0, Folder(str(tmp_path)))
-    assert (told.status, told.reason) == ("stopped", "behind the others at epoch 1")
+    entry = make_entry(record, 0, Folder(str(tmp_path)))
+    assert (entry.status, entry.reason) == ("stopped", "behind the others at epoch 1")
 
 
 def test_a_failed_run_has_its_last_numbers_with_their_epoch_and_all_that_it_cost(tmp_path: Path) -> None:
@@ -84,11 +84,11 @@ def test_a_failed_run_has_its_last_numbers_with_their_epoch_and_all_that_it_cost
     earlier = Note("paused", 4, costs={"seconds": 50.0}, started=1.0)
     record.note = record.last = failed_note(config, "it is out of memory", time.time() - 100, earlier)
     record.failure = record.note.reason
-    told = entry_of(record, 0, Folder(str(tmp_path)))
-    assert (told.status, told.epoch, told.metrics["knn_top1"]) == ("failed", 2.0, 60.0)
-    assert told.costs["seconds"] == pytest.approx(150, abs=5)
-    assert told.started == 1.0
-    assert Note.read(Folder(told.path)) == record.note
+    entry = make_entry(record, 0, Folder(str(tmp_path)))
+    assert (entry.status, entry.epoch, entry.metrics["knn_top1"]) == ("failed", 2.0, 60.0)
+    assert entry.costs["seconds"] == pytest.approx(150, abs=5)
+    assert entry.started == 1.0
+    assert Note.read(Folder(entry.path)) == record.note
 
 
 def test_a_start_that_fails_and_is_tried_again_counts_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,13 +146,13 @@ def test_a_part_of_a_run_knows_nothing_of_what_its_run_logged_behind_it(tmp_path
 def test_measured_numbers_come_before_logged_ones_of_the_same_name(tmp_path: Path) -> None:
     record = _record(tmp_path)
     record.note = Note("finished", 2, 2.0, {"knn_top1": 61.0, "knn/top1": 70.0})
-    told = entry_of(record, 0, Folder(str(tmp_path)))
-    assert (told.status, told.metrics["knn_top1"], told.metrics["knn/top1"]) == ("finished", 61.0, 70.0)
+    entry = make_entry(record, 0, Folder(str(tmp_path)))
+    assert (entry.status, entry.metrics["knn_top1"], entry.metrics["knn/top1"]) == ("finished", 61.0, 70.0)
 
 
 def test_long_curves_keep_their_ends(tmp_path: Path) -> None:
     lines = [{"step": step, "epoch": step / 10, "loss": 1 / step} for step in range(1, 5001)]
-    told = entry_of(_record(tmp_path, 500, lines), 0, Folder(str(tmp_path)))
-    points = told.course["loss"]
+    entry = make_entry(_record(tmp_path, 500, lines), 0, Folder(str(tmp_path)))
+    points = entry.course["loss"]
     assert len(points) == MOST_POINTS
     assert (points[0], points[-1]) == ((0.1, 1.0), (500.0, 1 / 5000))
