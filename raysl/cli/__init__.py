@@ -1,6 +1,6 @@
 """The `raysl` command.
 
-Sub-commands are thin and import what they need themselves: `raysl --help` loads neither torch nor Ray.
+Sub-commands import what they need when they run, so that `raysl --help` loads neither torch nor Ray.
 """
 
 import sys
@@ -17,7 +17,7 @@ from raysl.cli.benchmark import run_benchmark, run_cluster, run_extract
 from raysl.cli.convert import run_convert
 from raysl.cli.doctor import run_doctor
 from raysl.cli.ingest import run_ingest
-from raysl.cli.names import list_names, show_config
+from raysl.cli.listing import list_names, show_config
 from raysl.cli.pretrain import run_pretrain
 from raysl.cli.sweep import run_sweep
 from raysl.errors import ConfigError, RunFailed, Stopped
@@ -50,7 +50,7 @@ app.add_typer(report.app, name="report")
 
 @app.command("speed", hidden=True, context_settings={"ignore_unknown_options": True})
 def name_new_command(words: list[str]) -> None:
-    """Say where the former `raysl speed` is found: it is no part of the installed package any more."""
+    """Name the command that replaces `raysl speed`, which is no longer part of the installed package."""
     raise ConfigError(
         f"raysl speed has moved out of the package; in a checkout of raysl run `python -m perf {' '.join(words)}`"
     )
@@ -62,13 +62,13 @@ def main() -> None:
 
 
 def run_app(app: typer.Typer, name: str) -> None:
-    """Run one of our command lines, with an error as one line, and end the process.
+    """Run a command line of raysl, print errors as single lines, and end the process.
 
     Exit code 0: done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
     """
     try:
         code = app(prog_name=name, standalone_mode=False)
-    except Stopped as stopped:  # which has been shown
+    except Stopped as stopped:  # its message has been printed already
         end_on_any_signal(stopped.code)
         sys.exit(stopped.code)
     except (ConfigError, RunFailed, typer.TyperException) as error:
@@ -79,7 +79,7 @@ def run_app(app: typer.Typer, name: str) -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception:
-        sys.excepthook = _show_traceback  # in place of typer's own
+        sys.excepthook = _show_traceback  # instead of typer's
         raise
     if code == INTERRUPTED:
         typer.echo("interrupted", err=True)
@@ -87,19 +87,19 @@ def run_app(app: typer.Typer, name: str) -> None:
 
 
 def _usage(error: typer.TyperException) -> str:
-    """What is wrong with a command's words; `--epochs 3` is meant for a setting more often than not."""
+    """Return typer's message; for unknown options such as `--epochs 3`, add how settings are written."""
     message = error.format_message()
     is_unknown = message.startswith("No such option: --") and "--" not in message.removeprefix("No such option: --")
     return f"{message}; settings are written key=value, such as train.epochs=3" if is_unknown else message
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """A mistake of ours, or of a user's component."""
+    """Print the traceback of an unexpected error, of raysl or of a user's component, without credentials."""
     typer.echo(redact("".join(traceback.format_exception(kind, error, trace))), err=True, nl=False)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_requested: bool) -> None:
+    if is_requested:
         try:
             typer.echo(f"raysl {version('raysl')}")
         except PackageNotFoundError:

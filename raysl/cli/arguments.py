@@ -1,4 +1,4 @@
-"""The words that commands share: CONFIG, key=value, and the options that several have."""
+"""Arguments that commands share: CONFIG, key=value, and common options."""
 
 import os
 import re
@@ -24,15 +24,13 @@ Arguments = Annotated[
     ),
 ]
 
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Ray's own processes print.")]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Ray's processes print.")]
 LowResource = Annotated[
     bool, typer.Option("--low-resource", help="A quick check: 1 worker, a small batch, 500 images, 2 epochs.")
 ]
-TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="Import code that is not raysl's where the checkpoint names it.")
-]
+TrustCode = Annotated[bool, typer.Option("--trust-code", help="Import code outside raysl that the checkpoint names.")]
 Checkpoint = Annotated[
-    str, typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is taken.", show_default=False)
+    str, typer.Option(metavar="URI", help="A checkpoint, or a run, whose newest one is used.", show_default=False)
 ]
 LOW_RESOURCE = (
     "train.workers=1",
@@ -47,10 +45,13 @@ LOW_RESOURCE = (
 
 
 def split_arguments(arguments: list[str]) -> tuple[str | None, list[str]]:
-    """A command's words as (CONFIG or None, overrides): CONFIG may come first, all others are key=value.
+    """Split a command's arguments into (CONFIG or None, overrides): the first may be CONFIG, all others are key=value.
 
     Raises:
-        ConfigError: if another word is no key=value.
+        ConfigError: if another argument is not key=value.
+
+    >>> split_arguments(["simclr", "optim.lr=0.1"])
+    ('simclr', ['optim.lr=0.1'])
     """
     overrides = [word for word in arguments if re.match(r"[^\s=/\\]+=", word)]
     others = [word for word in arguments if word not in overrides]
@@ -59,16 +60,16 @@ def split_arguments(arguments: list[str]) -> tuple[str | None, list[str]]:
     else:
         name = None
     if others:
-        rule = "settings are written key=value, and CONFIG is one word in front of them"
+        rule = "write settings as key=value, and CONFIG as one word before them"
         raise ConfigError("\n".join(f"{word!r} is neither CONFIG nor a setting; {rule}" for word in others))
     return name, overrides
 
 
 def load_run(arguments: list[str] | None, low_resource: bool) -> "RunConfig":
-    """The settings that a command's words ask for.
+    """Load the settings of a run from a command's arguments.
 
     Raises:
-        ConfigError: for all that is wrong with them.
+        ConfigError: with a line for each error in them.
     """
     from raysl.config.load import load_config
 
@@ -80,7 +81,7 @@ def load_run(arguments: list[str] | None, low_resource: bool) -> "RunConfig":
 
 
 def set_up(verbose: bool) -> None:
-    """Log to the screen; with `verbose`, what Ray's own processes print as well."""
+    """Log to the screen; with `verbose`, also what Ray's processes print."""
     set_up_logging()
     if verbose:
         os.environ["RAYSL_VERBOSE"] = "1"

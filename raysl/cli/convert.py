@@ -1,4 +1,4 @@
-"""`raysl convert`: weights in from and out to other libraries."""
+"""`raysl convert`: weights from and for other libraries."""
 
 from typing import Annotated
 
@@ -17,33 +17,31 @@ def run_convert(
         list[str] | None,
         typer.Argument(
             metavar="[key=value ...]",
-            help="Settings of the backbone and of the images that it expects, over those that its tensors show: "
+            help="Settings of the backbone and of the images that it expects, instead of those that its tensors imply: "
             "backbone.image_size=96 or data.mean=[0.5,0.5,0.5].",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
-        str | None, typer.Option(metavar="URI", help="What to write: a folder for raysl and safetensors, else a file.")
+        str | None, typer.Option(metavar="URI", help="Output: a folder for raysl and safetensors, else a file.")
     ] = None,
     to: Annotated[
         str, typer.Option(help="raysl, torchvision, timm, detectron2, vissl, safetensors, export or onnx.")
     ] = "raysl",
     layout: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the file, such as moco; default: recognised.")
+        str | None, typer.Option(metavar="NAME", help="Layout of the file, such as moco; default: recognised.")
     ] = None,
     part: Annotated[
-        str | None, typer.Option(help="student or teacher, where there are both; default: what papers measure.")
+        str | None, typer.Option(help="student or teacher, if there are both; default: the one that papers measure.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="A.B", help="Keys to the dictionary with the tensors, in place of a layout.")
+        str | None, typer.Option(metavar="A.B", help="Keys of the dictionary with the tensors, instead of a layout.")
     ] = None,
-    prefix: Annotated[
-        str | None, typer.Option(help="What the tensors' names begin with there, in place of a layout.")
-    ] = None,
+    prefix: Annotated[str | None, typer.Option(help="Prefix of the tensors' names there, instead of a layout.")] = None,
     skip: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Leave out tensors with this in their name; repeatable.")
     ] = None,
-    strict: Annotated[bool, typer.Option(help="Refuse a backbone that is not filled whole.")] = True,
+    strict: Annotated[bool, typer.Option(help="Refuse a backbone if some of its weights are missing.")] = True,
     trust_code: Annotated[
         bool, typer.Option("--trust-code", help="Run code that the file, or the checkpoint, names.")
     ] = False,
@@ -51,11 +49,11 @@ def run_convert(
 ) -> None:
     """Read weights of torchvision, timm, VISSL and official code, or write raysl's for other libraries.
 
-    What is written for raysl reads as a run: `raysl benchmark`, `raysl extract` and method.weights= take it.
+    A folder written for raysl can be used like a run by `raysl benchmark`, `raysl extract` and method.weights=.
     """
     set_up(verbose)
     if out is None:
-        raise ConfigError("where to? give --out a folder, or for most other libraries a file")
+        raise ConfigError("--out is missing; give a folder, or for most other libraries a file")
     from raysl.weights.convert import convert
     from raysl.weights.layouts import Rules
 

@@ -6,19 +6,19 @@ import typer
 
 
 def run_doctor(
-    env: Annotated[bool, typer.Option("--env", help="Print the environment, not only what is wrong with it.")] = False,
+    env: Annotated[bool, typer.Option("--env", help="Print the environment, not only its problems.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the environment and its problems as JSON.")] = False,
 ) -> None:
-    """Say what is likely to go wrong on this machine; with --env, versions, devices, memory, the git revision."""
+    """List likely problems of this machine; with --env also versions, devices, memory and the git revision."""
     from raysl.process.environment import environment, environment_json, environment_text, problems
 
-    found = environment()
+    facts = environment()
     if as_json:
-        typer.echo(environment_json(found))
+        typer.echo(environment_json(facts))
         return
     if env:
-        typer.echo(environment_text(found))
-    lines = problems(found)
+        typer.echo(environment_text(facts))
+    lines = problems(facts)
     for line in lines:
         typer.echo(f"problem: {line}")
     if not lines:

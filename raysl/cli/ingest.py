@@ -12,10 +12,10 @@ from raysl.redact import redact, redact_uri
 def run_ingest(
     arguments: Arguments = None,
     out: Annotated[
-        str | None, typer.Option(metavar="URI", help="Folder to fill, or, with --check, for its lists.")
+        str | None, typer.Option(metavar="URI", help="Folder of the dataset, or, with --check, of its lists.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only look: list corrupt and odd images, count the others.")
+        bool, typer.Option("--check", help="Write no dataset: list corrupt and odd images, count the others.")
     ] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Only compare the files in --out with the checksums of its manifest.")
@@ -25,17 +25,17 @@ def run_ingest(
     ] = None,
     rows_per_file: Annotated[int | None, typer.Option(min=1, help="Images in a file; default: 10,000.")] = None,
     rows_per_group: Annotated[
-        int | None, typer.Option(min=1, help="Images that training reads at once; default: 256.")
+        int | None, typer.Option(min=1, help="Images in a row group, which training reads at once; default: 256.")
     ] = None,
     quality: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Of the JPEG files that --resize makes; default: 95.")
+        int | None, typer.Option(min=1, max=100, help="Quality of the JPEG files that --resize makes; default: 95.")
     ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Store the images of a dataset as Parquet files, which `data=parquet` streams.
 
-    A start that was cut off goes on when the command is given again. Images that cannot be decoded are left out and
-    listed in corrupt.jsonl; with --check, their presence is exit code 1, and so are damaged files with --verify.
+    An interrupted ingest continues when the command is given again. Images that cannot be decoded are left out and
+    listed in corrupt.jsonl. With --check, corrupt images give exit code 1, with --verify, damaged files.
     """
     set_up(verbose)
     options = {"resize": resize, "rows_per_file": rows_per_file, "rows_per_group": rows_per_group, "quality": quality}
@@ -48,7 +48,7 @@ def run_ingest(
     if verify:
         return _verify(out, check, arguments)
     if out is None and not check:
-        raise ConfigError("where to? give --out a folder or a URI, or --check to only look")
+        raise ConfigError("--out is missing; give a folder or a URI, or --check to write no dataset")
     data = load_run(arguments, low_resource=False).data
     from raysl.data.ingest.ray_tasks import on_ray
 
@@ -56,11 +56,11 @@ def run_ingest(
         from raysl.data.ingest.inspect import inspect
         from raysl.storage.folder import Folder
 
-        found = inspect(data, on_ray)
-        typer.echo(redact(found.table()))
+        inspection = inspect(data, on_ray)
+        typer.echo(redact(inspection.table()))
         if out is not None:
-            found.write(Folder(out))
-        if found.num_corrupt:
+            inspection.write(Folder(out))
+        if inspection.num_corrupt:
             raise typer.Exit(1)
         return
     from raysl.data.ingest.ingest import ingest
@@ -84,6 +84,6 @@ def _verify(out: str | None, check: bool, arguments: list[str] | None) -> None:
     for name, problem in damaged.items():
         typer.echo(f"damaged     {name}: {problem}")
     if damaged:
-        typer.echo("delete these files and give the `raysl ingest` that wrote them again")
+        typer.echo("delete these files and repeat the `raysl ingest` that wrote them")
         raise typer.Exit(1)
     typer.echo(f"whole       {redact_uri(absolute(out))}")

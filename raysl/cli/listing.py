@@ -1,24 +1,63 @@
-"""What a user can name, each with its class or file and what it is."""
+"""`raysl config` and `raysl list`: the settings, and the names that they can have."""
 
+import difflib
 import inspect
+import json
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from raysl.cli.arguments import DEFAULT_CONFIG, Arguments, split_arguments
 from raysl.components import ALIASES, resolve
-from raysl.config.files import config_names, packaged_folder, read_summary
 from raysl.errors import ConfigError
 
 Row = tuple[str, str, str]
+"""Name, class or file, first line of the documentation."""
 
 
-def names_of(kind: str) -> list[Row]:
-    """Rows of (name, class or file, first line of its documentation), sorted by name, for one of `KINDS`."""
-    return sorted(KINDS[kind]())
+def show_config(arguments: Arguments = None) -> None:
+    """Print the resolved settings, each with its meaning. The output is itself a configuration file."""
+    from raysl.config.docs import annotate
+    from raysl.config.load import load_config
+
+    name, overrides = split_arguments(arguments or [])
+    typer.echo(annotate(load_config(name or DEFAULT_CONFIG, overrides)), nl=False)
 
 
-def described(kind: str) -> list[dict[str, Any]]:
-    """The rows of `names_of` as `name`, `class` and `doc`; backbones have `shapes`, well-known ones with their cost."""
-    rows: list[dict[str, Any]] = [{"name": name, "class": where, "doc": doc} for name, where, doc in names_of(kind)]
+def list_names(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="methods, backbones, sources, transforms, benchmarks, callbacks, optimizers or configs.",
+            show_default=False,
+        ),
+    ],
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print a JSON list of objects; of backbones with the cost of well-known shapes."),
+    ] = False,
+) -> None:
+    """List the names that a setting can have, each with its class and a description."""
+    if kind not in _KINDS:
+        near = difflib.get_close_matches(kind, _KINDS, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"no list {kind!r}; {hint}Known: {', '.join(_KINDS)}")
+    if as_json:
+        typer.echo(json.dumps(_describe(kind), indent=2))
+        return
+    rows = sorted(_KINDS[kind]())
+    widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    for name, where, doc in rows:
+        typer.echo(f"{name:<{widths[0]}}  {where:<{widths[1]}}  {doc}".rstrip())
+
+
+def _describe(kind: str) -> list[dict[str, Any]]:
+    """Return the rows as objects with `name`, `class` and `doc`; backbones also have `shapes` with their cost."""
+    rows: list[dict[str, Any]] = [
+        {"name": name, "class": where, "doc": doc} for name, where, doc in sorted(_KINDS[kind]())
+    ]
     if kind == "backbones":
         from raysl.nn.backbones.shapes import measure_shapes
 
@@ -38,25 +77,25 @@ def _summary(slot: str, name: str) -> str:
         return f"(not available: {error})"
 
 
-def _first_line(found: object) -> str:
-    return next(iter((inspect.getdoc(found) or "").splitlines()), "")
+def _first_line(kind: object) -> str:
+    return next(iter((inspect.getdoc(kind) or "").splitlines()), "")
 
 
 def _transforms() -> list[Row]:
     import raysl.transforms as transforms
 
-    public = {
-        name: found for name, found in inspect.getmembers(transforms, inspect.isclass) if not name.startswith("_")
-    }
-    return [(name, f"{found.__module__}:{found.__qualname__}", _first_line(found)) for name, found in public.items()]
+    classes = {name: kind for name, kind in inspect.getmembers(transforms, inspect.isclass) if not name.startswith("_")}
+    return [(name, f"{kind.__module__}:{kind.__qualname__}", _first_line(kind)) for name, kind in classes.items()]
 
 
 def _configs() -> list[Row]:
+    from raysl.config.files import config_names, packaged_folder, read_summary
+
     paths = {name: packaged_folder() / f"{name}.yaml" for name in config_names()}
     return [(name, str(path), read_summary(path)) for name, path in paths.items()]
 
 
-KINDS: dict[str, Callable[[], list[Row]]] = {
+_KINDS: dict[str, Callable[[], list[Row]]] = {
     "methods": lambda: _components("method"),
     "backbones": lambda: _components("backbone"),
     "sources": lambda: _components("source"),

@@ -14,8 +14,8 @@ def run_pretrain(
 ) -> None:
     """Pre-train, measure and report. CONFIG defaults to quickstart: real images, no download.
 
-    Ctrl-C or SIGTERM saves a checkpoint and stops, a second one ends at once; the same command goes on. Exit code 0:
-    done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
+    Ctrl-C or SIGTERM saves a checkpoint and stops, a second one ends at once; the same command continues the run. Exit
+    code 0: done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
     """
     set_up(verbose)
     with handling_signals(), waiting(process_start()) as waits:

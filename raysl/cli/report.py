@@ -25,7 +25,7 @@ def run_report_views(
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page.")] = Path("views.html"),
     verbose: Verbose = False,
 ) -> None:
-    """Show what a method sees: its recipe, and the views of some images in some epochs."""
+    """Write a page of a method's recipe of views, with the views of some images in some epochs."""
     set_up(verbose)
     from raysl.preview.page import write_views
 

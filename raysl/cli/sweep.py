@@ -25,14 +25,12 @@ def run_sweep(
             show_default=False,
         ),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the trials and what they cost, and start none.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials and their cost, and start none.")] = False,
     status: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Show how the sweep of this name stands (in storage=).")
+        str | None, typer.Option(metavar="NAME", help="Show the state of the sweep of this name (in storage=).")
     ] = None,
     watch: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Show how the sweep of this name goes, until its end.")
+        str | None, typer.Option(metavar="NAME", help="Follow the sweep of this name until its end.")
     ] = None,
     low_resource: LowResource = False,
     verbose: Verbose = False,
@@ -42,10 +40,10 @@ def run_sweep(
     name, overrides = split_arguments(arguments or [])
     if status is not None or watch is not None:
         if name is not None or (status is not None and watch is not None):
-            raise ConfigError("--status NAME and --watch NAME stand alone, but for storage=")
+            raise ConfigError("--status NAME and --watch NAME take no other arguments than storage=")
         _show(status or watch or "", overrides, is_watched=watch is not None)
         return
-    run = _loaded(name or DEFAULT_SWEEP, overrides, low_resource)
+    run = _load(name or DEFAULT_SWEEP, overrides, low_resource)
     if dry_run:
         _list(run)
         return
@@ -55,18 +53,18 @@ def run_sweep(
     with handling_signals() as signals:
         board = run.run(signals)
     typer.echo(board.table())
-    if told := verdict(board):
-        typer.echo(f"verdict     {told}")
+    if comparison := verdict(board):
+        typer.echo(f"verdict     {comparison}")
     typer.echo(f"leaderboard {redact_uri(board.path)}")
 
 
-def _loaded(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
+def _load(name: str, overrides: list[str], low_resource: bool) -> "SweepRun":
     from raysl.sweeps.load import load_starts, load_sweep, measured_starts
     from raysl.sweeps.run import SweepRun
 
     space, rest = load_sweep(name, overrides)
     own_name = Path(name).stem if name.endswith((".yaml", ".yml")) else name.replace("/", "-")
-    if space.checkpoints:  # the other words are for what those were trained with
+    if space.checkpoints:  # measured_starts has used the other overrides
         starts = measured_starts(space, rest)
         rest = [word for word in rest if word.partition("=")[0] in ("name", "storage", "seed")]
     else:
@@ -96,7 +94,7 @@ def _show(name: str, overrides: list[str], is_watched: bool) -> None:
     for override in overrides:
         key, _, value = override.partition("=")
         if key != "storage":
-            raise ConfigError(f"{override!r} does not go with --status and --watch; storage= alone does")
+            raise ConfigError(f"{override!r} does not apply to --status and --watch; only storage= does")
         storage = value
     uri = join(storage, name)
 

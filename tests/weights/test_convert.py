@@ -404,7 +404,7 @@ def test_the_command_says_what_became_of_each_tensor(run: Run, tmp_path: Path) -
     ]
     assert load_checkpoint(str(out)).config.data.image_size == 64
     code, _, errors = run("convert", source)
-    assert (code, errors) == (2, "error: where to? give --out a folder, or for most other libraries a file\n")
+    assert (code, errors) == (2, "error: --out is missing; give a folder, or for most other libraries a file\n")
     words = ("--layout", "moco", "--part", "student", "--skip", "layer4", "--no-strict", "--to", "safetensors")
     code, output, _ = run("convert", source, "--out", str(tmp_path / "hub"), *words)
     assert code == 0

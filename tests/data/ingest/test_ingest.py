@@ -565,7 +565,7 @@ def test_the_command_ingests_on_ray_and_checks(
     assert re.search(r"^train 3 \S+/train/cat/3.png: corrupt: ", text)
     assert len((tmp_path / "lists" / "check.jsonl").read_text().splitlines()) == 1
     code, _, error = run()
-    assert (code, error) == (2, "error: where to? give --out a folder or a URI, or --check to only look\n")
+    assert (code, error) == (2, "error: --out is missing; give a folder or a URI, or --check to write no dataset\n")
 
     from raysl.data.ingest.ray_tasks import on_ray
 
