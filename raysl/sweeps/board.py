@@ -19,7 +19,7 @@ MOST_OF_THE_TIME = 0.05
 
 
 class Board:
-    """Writes a leaderboard now and then, and at the end.
+    """Writes a leaderboard regularly, and at the end.
 
     Args:
         folder: of the sweep.
@@ -33,7 +33,7 @@ class Board:
         self.took = 0.0
 
     def write_now_and_then(self, force: bool = False) -> None:
-        """Write where some time has passed, more of it where writing takes long; a storage that fails is told of."""
+        """Write if enough time has passed, more if writing is slow; log a storage that fails."""
         since = time.monotonic() - self.written
         if since < self.took / MOST_OF_THE_TIME or (since < WRITE_EVERY_S and not force):
             return
@@ -43,7 +43,7 @@ class Board:
             log.warning("the leaderboard is not written: %s; the trials go on", error)
 
     def write(self, state: State = "running") -> Leaderboard:
-        """Write all of it; what was written."""
+        """Write all files, and return what was written."""
         begun = time.monotonic()
         board = self.make(state)
         outlast(partial(self.files.write, board))

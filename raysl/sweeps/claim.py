@@ -1,4 +1,4 @@
-"""Whose folder a sweep's is: it may grow, and it may not become another."""
+"""The settings in a sweep's folder: a sweep may grow, but not become another one."""
 
 import logging
 from collections.abc import Mapping
@@ -26,13 +26,13 @@ MAY_GROW = (
 """What another start of a sweep may change: trials are added or left out, none becomes another. What `config` and
 `settings` come to is compared by what trials depart from."""
 DECIDING = {"optuna": ("configs", "checkpoints", "metric", "mode"), "population": ("trials",)}
-"""What of those makes all draws other ones, by search and scheduler."""
+"""Those that change all draws, by search and scheduler."""
 FORMER: dict[str, Any] = {"variant": "stopping", "min_samples": 1}
-"""What the sweeps of earlier versions did, by the names of settings that those versions did not have."""
+"""Values in effect in earlier versions, by the names of settings that those lacked."""
 
 
 def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: SweepConfig) -> list[str]:
-    """Make a folder that of this sweep, or check that it is.
+    """Claim a folder for this sweep, or check that it belongs to it.
 
     Args:
         folder: of the sweep.
@@ -64,7 +64,7 @@ def claim(folder: Folder, name: str, bases: Mapping[str, RunConfig], sweep: Swee
 
 
 def as_begun(folder: Folder, sweep: SweepConfig) -> SweepConfig:
-    """The settings of a sweep; one that an earlier version began has its former values in the place of defaults."""
+    """Return the settings of a sweep, with former values in place of defaults if an earlier version began it."""
     tree = _stored(folder)
     if tree is None:
         return sweep
@@ -95,7 +95,7 @@ def _stored(folder: Folder) -> dict[str, Any] | None:
 def _changes(
     tree: Mapping[str, Any], bases: Mapping[str, RunConfig], sweep: SweepConfig
 ) -> tuple[list[str], list[str]]:
-    """Lines of what differs: of what may not, and of what may."""
+    """Return lines on differences: those that are refused, and those that are allowed."""
     now = redact_tree(plain(sweep))
     changes: list[str] = []
     grown: list[str] = []

@@ -1,4 +1,4 @@
-"""How long a sweep will take: from its trials that have ended, else from a few steps."""
+"""Estimates of the time that a sweep takes, from trials that have ended or else from a few steps."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ class _Timed(Callback):
 
 
 def is_like_here(config: RunConfig) -> bool:
-    """Whether trials train on this machine's CPUs, as a few steps in this process would."""
+    """Whether trials train on this machine's CPUs, as a measurement in this process does."""
     is_elsewhere = os.environ.get("RAY_ADDRESS") or count_gpus(config.train)
     return not is_elsewhere and config.train.device != "cuda" and not torch.cuda.is_available()
 
@@ -69,7 +69,7 @@ def seconds_of(config: RunConfig) -> float | None:
 
 
 def hours_left(records: Sequence[Record], num_left: float, concurrent: int) -> float | None:
-    """Hours that so many trials more will take, by those that have ended; None where none has.
+    """Return the hours for further trials, estimated from those that have ended; None if none has.
 
     Args:
         records: trials so far.
@@ -85,7 +85,7 @@ def hours_left(records: Sequence[Record], num_left: float, concurrent: int) -> f
 def hours_ahead(
     records: Sequence[Record], bases: Mapping[str, RunConfig], num_left: float, concurrent: int
 ) -> tuple[float | None, str]:
-    """Hours that so many trials more will take, and in words what they are known by; None where nothing tells.
+    """Return the hours for further trials, and the basis of the estimate in words; None without one.
 
     Args:
         records: trials so far.

@@ -42,7 +42,7 @@ class TrainedImages:
 
     @property
     def may_differ(self) -> bool:
-        """Whether a run has noted other images than any that the sweep trains on now."""
+        """Whether a run was trained on other images than the sweep has now."""
         if not self.noted:
             return False
         known = [now for base in self.bases.values() if (now := self._now_of(base.data)) is not None]
@@ -52,7 +52,7 @@ class TrainedImages:
         )
 
     def check(self, name: str, records: Iterable[Record]) -> None:
-        """Refuse to go on where trials have ended on other images, unless `data.changed` is `accept`.
+        """Refuse to continue if trials ended on other images, unless `data.changed` is `accept`.
 
         Args:
             name: of the sweep.
@@ -95,7 +95,7 @@ class TrainedImages:
             )
 
     def _now_of(self, data: DataConfig) -> DatasetNote | None:
-        """The training images of settings, looked up once; None where they are not there any more."""
+        """Return the training images of settings, looked up once; None if they are gone."""
         for known, note in self._now:
             if known == data:
                 return note
@@ -110,12 +110,12 @@ class TrainedImages:
 
 
 def _changes(now: DatasetNote, before: DatasetNote) -> list[str]:
-    """What has changed but for the length of epochs, which is that of a trial's batches too."""
+    """Describe the changes, except the length of epochs, which also depends on a trial's batch size."""
     return replace(now, epoch_len=before.epoch_len).changes(before)
 
 
 def _ended(records: Iterable[Record]) -> list[Trial]:
-    """Trials that have ended or were stopped, each run once."""
+    """Return trials that have ended or were stopped, each run once."""
     ended = {record.trial.name: record.trial for record in records if record.has_ended or record.verdict is not None}
     return list(ended.values())
 

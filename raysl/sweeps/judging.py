@@ -21,7 +21,7 @@ from raysl.leaderboard.entry import Objective
 
 @dataclass
 class Course:
-    """What a trial has logged of the number that it is judged by.
+    """The logged values of the number by which a trial is judged.
 
     Args:
         epochs, values: of each time that it was logged, ascending.
@@ -39,22 +39,22 @@ class Course:
     has_failed: bool = False
 
     def at(self, epoch: float) -> float | None:
-        """The newest value at an epoch; None where there was none yet."""
+        """Return the newest value at an epoch; None before the first one."""
         place = bisect_right(self.epochs, epoch)
         return self.values[place - 1] if place else None
 
     def until(self, epoch: float) -> list[float]:
-        """All values up to an epoch."""
+        """Return all values up to an epoch."""
         return self.values[: bisect_right(self.epochs, epoch)]
 
     def is_known(self, epoch: float) -> bool:
-        """Whether nothing more can come of an epoch."""
+        """Whether no further value up to an epoch can come."""
         return self.has_ended or self.has_failed or self.reached >= epoch
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why a trial was stopped.
+    """The reason for stopping a trial.
 
     Args:
         epoch: at which it was judged.
@@ -68,14 +68,14 @@ class Verdict:
 
 
 Rungs = Callable[[int], list[float]]
-"""Epochs at which the trial of a number is judged, ascending; of those that are compared, the same."""
+"""Maps a trial's index to the epochs at which it is judged, ascending; the same for trials that are compared."""
 Groups = Callable[[int], int]
-"""Trials of one group alone are compared."""
+"""Maps a trial's index to its group; only trials of one group are compared."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Decides at an epoch, from the trials drawn before that came so far.
+    """Decides at an epoch, from the earlier drawn trials that have reached it.
 
     Args:
         score: (trial, epoch, what is better) -> what others are compared with there, or None where there is nothing;
@@ -113,14 +113,14 @@ class Group:
         self.forget()
 
     def forget(self) -> None:
-        """Take back what was said of members that are not settled."""
+        """Forget the verdicts on members that are not settled."""
         self.seen = []
         self.num_known = len(self.rungs)
         self.scores = [list(scores) for scores in self.settled]
 
 
 class Judge:
-    """Says which trials are stopped, and where, from what is known so far.
+    """Decides which trials are stopped, and where, from the results so far.
 
     Args:
         rule: that decides.
@@ -144,7 +144,7 @@ class Judge:
         self._scores: dict[tuple[int, float], Any] = {}
 
     def verdict(self, index: int, courses: Sequence[Course]) -> Verdict | None:
-        """Why and where the trial of a place is stopped; None where it goes on, or where that is not known yet.
+        """Return why and where a trial is stopped; None if it continues, or if that is still open.
 
         Args:
             index: place of the trial in the order of drawing.
@@ -154,25 +154,25 @@ class Judge:
         return self.now(index)
 
     def is_settled(self, index: int, courses: Sequence[Course]) -> bool:
-        """Whether nothing that is still to come changes whether a trial is stopped."""
+        """Whether no future result can change the verdict on a trial."""
         self.update(courses)
         return self.is_final(index)
 
     def now(self, index: int) -> Verdict | None:
-        """`verdict`, as of the last update."""
+        """Return `verdict` as of the last update."""
         return self._verdicts.get(index)
 
     def is_final(self, index: int) -> bool:
-        """`is_settled`, as of the last update."""
+        """Return `is_settled` as of the last update."""
         key, place = self._places[index]
         return place < self._groups[key].num_settled
 
     def until(self, index: int) -> float | None:
-        """Epoch to which a trial may train for now; None: to its end, or until it is stopped."""
+        """Return the epoch to which a trial may train now; None: to its end, or until it is stopped."""
         return None
 
     def update(self, courses: Sequence[Course]) -> None:
-        """Judge all trials by what is known now."""
+        """Judge all trials by the present results."""
         for index in range(len(self._places), len(courses)):
             key = self.group(index)
             group = self._groups.setdefault(key, Group(self.rungs(index)))
@@ -182,7 +182,7 @@ class Judge:
             self._go_on(group, courses)
 
     def _go_on(self, group: Group, courses: Sequence[Course]) -> None:
-        """Judge the members of a group, from the first one on of which more is known than before."""
+        """Judge the members of a group, beginning with the first one that has new results."""
         now = [_seen(courses[index]) for index in group.members[group.num_settled :]]
         if now[: len(group.seen)] != group.seen:
             group.forget()
@@ -195,7 +195,7 @@ class Judge:
                 group.seen.append(_seen(courses[index]))
 
     def _judge_all(self, index: int, course: Course, group: Group, is_first: bool) -> bool:
-        """Judge a trial at all epochs of which enough is known; whether it is settled.
+        """Judge a trial at all epochs with enough results; return whether it is settled.
 
         Args:
             index: of the trial.
@@ -288,7 +288,11 @@ def _finite(values: list[float]) -> list[float]:
 
 
 def halving_rungs(grace: int, reduction: int, epochs: int) -> list[float]:
-    """Epochs of successive halving: the first one, and each `reduction` times as many, before the last."""
+    """Return the rungs of successive halving: the first epoch, times powers of `reduction`, before the last.
+
+    >>> halving_rungs(1, 3, 30)
+    [1.0, 3.0, 9.0, 27.0]
+    """
     rungs: list[float] = []
     epoch = grace
     while epoch < epochs:
@@ -298,7 +302,7 @@ def halving_rungs(grace: int, reduction: int, epochs: int) -> list[float]:
 
 
 def bracket(index: int, num: int, reduction: int) -> int:
-    """Bracket of HyperBand of the trial of a place: 0 stops first and has most trials.
+    """Return the bracket of HyperBand of a trial: bracket 0 stops earliest and has most trials.
 
     Bracket b of B has a part of `reduction ** (B - 1 - b) / (B - b)`, as in table 1 of Li et al. 2018; trials are dealt
     so that after any number of them each bracket has its part as nearly as can be.

@@ -1,4 +1,4 @@
-"""What a sweep would do, in words: its trials, those that have ended, and what a change of code has made old."""
+"""The plan of a sweep in words: its trials, those that have ended, and those to be measured again."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ MOST_LISTED = 1000
 
 
 def trial_lines(entries: Sequence[Entry]) -> list[str]:
-    """A line a trial, aligned: its name, how far it is, and its settings."""
+    """Return one aligned line per trial: its name, progress and settings."""
     rows = [
         (
             entry.trial,
@@ -34,7 +34,7 @@ def trial_lines(entries: Sequence[Entry]) -> list[str]:
 
 
 def summary(entries: Sequence[Entry], num_trials: int, hours: float | None, how: str = "") -> str:
-    """All trials that are known, and how long those that are left take.
+    """Return a summary: all known trials, and the time for those that are left.
 
     Args:
         entries: those that are known.
@@ -52,14 +52,14 @@ def summary(entries: Sequence[Entry], num_trials: int, hours: float | None, how:
 
 
 def time_left(hours: float | None, how: str = "") -> str:
-    """How long the trials that are left take, in words; `hours` and `how` as of `summary`."""
+    """Return the time for the trials that are left, in words; `hours` and `how` as in `summary`."""
     if hours is None:
         return "how long they take is known when the first one has ended"
     return f"about {duration(3600 * hours)} for what is left{how}"
 
 
 def outdated(records: Sequence[Record], measures: Callable[[Trial], Mapping[str, list[str]]]) -> list[str]:
-    """What other code than when it was measured makes to be measured again, a line for each benchmark.
+    """Return a line for each benchmark that has to be measured again because its code has changed.
 
     Args:
         records: trials so far.

@@ -1,4 +1,4 @@
-"""Population based training: all train together, and now and then the worst go on from the best ones' weights.
+"""Population based training: all members train together, and the worst regularly continue from the best ones' weights.
 
 Jaderberg et al. 2017, arXiv 1711.09846: truncation selection as exploit, and perturbing or resampling as explore
 (section 4.1). Here a look is taken when all have come to the same epoch, so what is copied is a pure function of what
@@ -30,7 +30,7 @@ FACTORS = (0.8, 1.2)
 
 @dataclass(frozen=True)
 class Member:
-    """One of a population, at the end of an interval.
+    """A member of a population at the end of an interval.
 
     Args:
         trial: what it trained with.
@@ -42,7 +42,7 @@ class Member:
 
 
 class PopulationSearch:
-    """The trials of a population: each is a member's run up to the end of an interval.
+    """The trials of a population: each trains a member to the end of an interval.
 
     Args:
         sweep: settings of the sweep.
@@ -76,7 +76,7 @@ class PopulationSearch:
         self.has_all = False
 
     def num_trials(self) -> int:
-        """Parts of runs, one a member and an interval."""
+        """Count the parts of runs, one per member and interval."""
         return len(self.members) * len(self.ends)
 
     def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
@@ -92,7 +92,7 @@ class PopulationSearch:
         return replace(self.members[place], until=self._until(generation))
 
     def _kept(self) -> list[Trial]:
-        """The members of the next interval as an earlier start chose them; empty where none did."""
+        """Return the members of the next interval as an earlier start chose them; empty if none did."""
         turns = range(self.turn, self.turn + len(self.members))
         kept = [] if self.draws is None else [self.draws.at(turn) for turn in turns]
         return [trial for trial in kept if trial is not None] if None not in kept else []
@@ -101,7 +101,7 @@ class PopulationSearch:
         return self.ends[generation] if generation < len(self.ends) - 1 else None
 
     def _selected(self, generation: int, records: Sequence[Record], is_kept: IsKept) -> list[Trial] | Wait:
-        """The members of the next interval by what those of the last one came to."""
+        """Choose the members of the next interval by the results of the last one."""
         ended = {(record.trial.name, record.trial.until): index for index, record in enumerate(records)}
         places = [ended[trial.name, self._until(generation - 1)] for trial in self.members]
         if any(is_kept(place) is None for place in places):
@@ -119,7 +119,7 @@ class PopulationSearch:
         return after
 
     def _replace(self, after: list[Trial], epoch: int) -> None:
-        """Go on with the members of the next interval."""
+        """Continue with the members of the next interval."""
         for before, trial in zip(self.members, after, strict=True):
             if trial.name != before.name:
                 self.fork(trial)
@@ -129,14 +129,14 @@ class PopulationSearch:
 
 
 def interval_ends(interval: int, epochs: int) -> list[int]:
-    """Epochs at which a population is looked at, and the last one."""
+    """Return the epochs at which members are compared, and the last one."""
     return [*range(interval, epochs, interval), epochs]
 
 
 def select(
     members: Sequence[Member], space: Space, sweep: SweepConfig, key: tuple[int, int], epoch: int
 ) -> list[Trial]:
-    """Members of the next interval: those of the worst share go on from one of the best share's weights.
+    """Return the members of the next interval: the worst share continues from weights of the best share.
 
     Args:
         members: as they are at an epoch.
@@ -164,7 +164,7 @@ def select(
 
 
 def explore(settings: Mapping[str, Any], space: Space, resample: float, key: tuple[int, ...]) -> dict[str, Any]:
-    """Settings near those of a donor: each drawn anew with a probability, else perturbed.
+    """Return settings near those of a donor: each drawn anew with a probability, else perturbed.
 
     A number becomes 0.8 or 1.2 times as large, inside its range; a value of a list makes way for one beside it.
     """
@@ -177,7 +177,7 @@ def explore(settings: Mapping[str, Any], space: Space, resample: float, key: tup
 
 
 def perturb(value: Any, distribution: Distribution, share: float) -> Any:
-    """A value beside one, by a share in [0, 1) of which the half decides the direction."""
+    """Return a value near another one; a share in [0, 1) below or above a half decides the direction."""
     is_up = share >= 0.5
     if distribution.kind in LISTS:
         position = distribution.values.index(value) + (1 if is_up else -1)

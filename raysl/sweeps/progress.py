@@ -34,17 +34,17 @@ class Progress:
 
     @property
     def num_trials(self) -> int:
-        """All trials; where draws may be equal, or depend on what others come to, at most so many."""
+        """The number of trials; an upper bound if draws may be equal or depend on results."""
         return len(self.replay.records) if self.replay.is_drawn else self.replay.search.num_trials()
 
     def num_runs(self, known: int) -> int | None:
-        """How many runs there are, of which so many are known; None where that is still open."""
+        """Return the number of runs, given the number known; None if that is still open."""
         if self.replay.is_drawn:
             return known
         return None if self.parts > 1 else self.num_trials
 
     def outlook(self, bases: Mapping[str, RunConfig], concurrent: int) -> str:
-        """What is to come, before it starts.
+        """Describe the trials to come, before they start.
 
         Args:
             bases: what trials depart from that are trained.
@@ -57,7 +57,7 @@ class Progress:
         return f"{most}{left} {what} to run, {concurrent} at a time; {time_left(hours, how)}"
 
     def hours(self, left: int, bases: Mapping[str, RunConfig], concurrent: int) -> tuple[float | None, str]:
-        """Hours that so many trials more take, and in words what they are known by; see `hours_ahead`."""
+        """Return the hours for a number of further trials, and the basis of the estimate; see `hours_ahead`."""
         if self.parts == 1 or not self.num_ended:
             return hours_ahead(self.replay.records, bases, left / self.parts, concurrent)
         runs = {record.trial.name: record for record in self.replay.records if record.last is not None}
@@ -65,7 +65,7 @@ class Progress:
         return spent / self.num_ended * left / concurrent / 3600, ""
 
     def line(self, record: Record, concurrent: int) -> str:
-        """A trial that has ended, in words, and what is left then.
+        """Describe a trial that has ended, and the rest of the sweep.
 
         Args:
             record: of the trial.

@@ -21,7 +21,7 @@ from raysl.leaderboard.entry import Objective
 from raysl.sweeps.judging import Course, Groups, Rungs, Verdict
 
 Arrival = tuple[Any, int, int]
-"""Of a trial at a rung: what sorts the best first, how many came before it, and its place in the order of drawing."""
+"""A trial at a rung: its sort key, best first, earlier arrivals, and its index in the order of drawing."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class _Rung:
 
 
 class Promotion:
-    """Says how far each trial may train, from what is known so far.
+    """Decides how far each trial may train, from the results so far.
 
     Args:
         reduction: one in so many is promoted.
@@ -67,29 +67,29 @@ class Promotion:
         self._is_finished = False
 
     def verdict(self, index: int, courses: Sequence[Course]) -> Verdict | None:
-        """Where the trial of a place waits; None where it may train on. See `Judge.verdict`."""
+        """Return where a trial waits; None if it may train on. See `Judge.verdict`."""
         self.update(courses)
         return self.now(index)
 
     def is_settled(self, index: int, courses: Sequence[Course]) -> bool:
-        """Whether nothing that is still to come promotes a trial: once all are drawn, and each waits or has ended."""
+        """Whether no future result can promote a trial: all are drawn, and each waits or has ended."""
         self.update(courses)
         return self.is_final(index)
 
     def now(self, index: int) -> Verdict | None:
-        """`verdict`, as of the last update; None of a trial that was drawn since."""
+        """Return `verdict` as of the last update; None for a trial drawn since."""
         return self._ladders[self.group(index)].verdict(index) if index < len(self._seen) else None
 
     def is_final(self, index: int) -> bool:
-        """`is_settled`, as of the last update."""
+        """Return `is_settled` as of the last update."""
         return self._is_finished and all(ladder.is_over() for ladder in self._ladders.values())
 
     def until(self, index: int) -> float | None:
-        """Epoch to which a trial may train, as of the last update; None: to its end."""
+        """Return the epoch to which a trial may train as of the last update; None: to its end."""
         return self._ladders[self.group(index)].limits[index]
 
     def update(self, courses: Sequence[Course]) -> None:
-        """Promote trials by what is known now, in the order of a single worker."""
+        """Promote trials by the present results, in the order of a single worker."""
         now = [(course.reached, course.has_ended, course.has_failed) for course in courses]
         if now[: len(self._seen)] != self._seen:
             self._ladders, self._seen, self._is_finished = {}, [], False
@@ -122,13 +122,13 @@ class _Ladder:
         self._arrivals: dict[int, list[Arrival]] = {}
 
     def enter(self, index: int, course: Course) -> None:
-        """Take in a trial, which trains to the first rung."""
+        """Add a trial, which trains to the first rung."""
         self.courses[index] = course
         self._arrivals[index] = []
         self._send(index, 0)
 
     def finish(self) -> None:
-        """Promote the best of the highest rung where nobody was: no further trial will be drawn."""
+        """Promote the best trial of the highest rung if none was, since no further trial will be drawn."""
         while not any(rung.queue for rung in self.rungs):
             level = max((level for level, rung in enumerate(self.rungs) if rung.there), default=None)
             if level is None or len(self.rungs[level].waiting) < len(self.rungs[level].there):
@@ -140,7 +140,7 @@ class _Ladder:
         return all(course.has_ended or self.verdict(index) is not None for index, course in self.courses.items())
 
     def verdict(self, index: int) -> Verdict | None:
-        """Where a trial waits, and why."""
+        """Return where a trial waits, and why."""
         level, course = self._levels[index], self.courses[index]
         limit = self.limits[index]
         if limit is None or course.reached < limit:
@@ -154,7 +154,7 @@ class _Ladder:
         return Verdict(limit, text, is_pause=True)
 
     def _send(self, index: int, level: int) -> None:
-        """Let a trial train to a rung, or to its end where there is none before that."""
+        """Let a trial train to a rung, or to its end if that comes first."""
         self._levels[index] = level
         is_last = level == len(self.rungs) or self.rungs[level].epoch >= self.courses[index].length
         self.limits[index] = None if is_last else self.rungs[level].epoch
@@ -165,7 +165,7 @@ class _Ladder:
             self._drop(index)
 
     def _receive(self, level: int) -> None:
-        """Take in those that have come to a rung, up to the first one that is still on its way."""
+        """Add the trials that have reached a rung, up to the first one that has not."""
         rung = self.rungs[level]
         while rung.queue and self.courses[rung.queue[0]].is_known(rung.epoch):
             index = rung.queue.popleft()
@@ -182,13 +182,13 @@ class _Ladder:
             self._promote(level)
 
     def _promote(self, level: int) -> None:
-        """Send on those of a rung that are among the best of it."""
+        """Promote the trials of a rung that are among its best."""
         rung = self.rungs[level]
         while rung.waiting and bisect_left(rung.there, rung.waiting[0]) < len(rung.there) // self.reduction:
             self._send(rung.waiting.pop(0)[-1], level + 1)
 
     def _drop(self, index: int) -> None:
-        """Take a trial that failed out of all rungs."""
+        """Remove a failed trial from all rungs."""
         for level, arrival in enumerate(self._arrivals[index]):
             self.rungs[level].there.remove(arrival)
         for level in reversed(range(len(self._arrivals[index]))):

@@ -1,4 +1,4 @@
-"""What is known of a trial: read from its run's folder, which alone is asked."""
+"""The state of a trial, read from its run's folder."""
 
 import json
 import math
@@ -29,7 +29,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Note:
-    """What a trial leaves in its run's folder when it ends.
+    """The note that a trial leaves in its run's folder when it ends.
 
     Args:
         status: finished, or failed for good; a trial that was asked to stop, paused, or is tried again, has "paused".
@@ -59,7 +59,7 @@ class Note:
 
     @classmethod
     def read(cls, folder: Folder) -> "Note | None":
-        """The note in a run's folder; None where there is none, or one of another raysl."""
+        """Read the note in a run's folder; None if there is none in this format."""
         try:
             content = json.loads(outlast(partial(folder.read_if_there, NOTE_FILE)))
             if content.pop("format") != FORMAT:
@@ -71,7 +71,7 @@ class Note:
             return None
 
     def write(self, folder: Folder) -> None:
-        """Put it into a run's folder, in the place of an earlier one."""
+        """Write it into a run's folder, replacing an earlier one."""
         content = {"format": FORMAT, **asdict(self)}
         content["checkpoint"] = None if self.checkpoint is None else redact_uri(self.checkpoint)
         outlast(partial(folder.write, NOTE_FILE, (json.dumps(jsonable(content), indent=1) + "\n").encode()))
@@ -79,7 +79,7 @@ class Note:
 
 @dataclass(eq=False)
 class Record:
-    """A trial, and what its run has come to.
+    """A trial and the state of its run.
 
     Args:
         trial: what it tries.
@@ -107,12 +107,12 @@ class Record:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it is left to run."""
+        """Whether all of it has run."""
         return not self.is_running and (self.note is not None or self.failure is not None)
 
     @property
     def has_failed(self) -> bool:
-        """Whether its newest start failed for good; of one that was started again, until it has come further."""
+        """Whether its newest start failed for good, and no later start has got further."""
         if self.failure is not None:
             return True
         if self.note is not None or self.last is None or self.last.status != "failed":
@@ -120,20 +120,20 @@ class Record:
         return not self.is_running or self.course.reached <= self.last.epoch
 
     def fail(self, reason: str) -> None:
-        """Take note that it has failed for good."""
+        """Record that it has failed for good."""
         self.failure = reason
         self.course.has_ended = True
 
     @property
     def metrics(self) -> dict[str, float]:
-        """The newest number of each name; of a trial that was stopped, as it was at the epoch of its verdict."""
+        """The newest number of each name; for a stopped trial, those at the epoch of its verdict."""
         if self.verdict is not None:
             return self.logged.newest(self.verdict.epoch)
         return self.logged.newest() | (self.note.metrics if self.note is not None else {})
 
     @property
     def epoch(self) -> float | None:
-        """Epochs that it has come to; of a trial that was stopped, that of its verdict."""
+        """Epochs that it has reached; for a stopped trial, that of its verdict."""
         if self.verdict is not None:
             return self.verdict.epoch
         if self.has_ended and self.note is not None:
@@ -141,7 +141,7 @@ class Record:
         return self.logged.reached or None
 
     def metric(self, objective: Objective) -> float | None:
-        """The number that it came to; None where it has none, or it failed."""
+        """Its result; None if it has none, or failed."""
         if self.failure is not None or self.note is None:
             return None
         value = self.note.metrics.get(objective.metric, self.note.costs.get(objective.metric))
@@ -149,7 +149,7 @@ class Record:
 
 
 def look(record: Record, folder: Folder, judged_by: Objective, measures: Mapping[str, list[str]]) -> None:
-    """Bring a record up to what is in its run's folder.
+    """Update a record from its run's folder.
 
     Args:
         record: to be changed.
@@ -171,7 +171,7 @@ def look(record: Record, folder: Folder, judged_by: Objective, measures: Mapping
 
 
 def _is_of_now(note: Note, record: Record, measures: Mapping[str, list[str]]) -> bool:
-    """Whether a note is that of the trial's end, with all measurements that are asked for."""
+    """Whether a note marks the trial's end, with all measurements of the sweep."""
     if record.trial.until is not None:  # a part of a run that may have been gone on with since
         return note.status != "failed" and note.epoch >= record.trial.until
     is_measured = all(note.measures.get(name) == digests for name, digests in measures.items())
@@ -184,7 +184,7 @@ def _logged(folder: Folder, until: int) -> Logged:
 
 
 def measures_of(config: RunConfig) -> dict[str, list[str]]:
-    """Digests of the settings and of the code of what a run measures, by the names of its benchmarks."""
+    """Return digests of settings and code of a run's benchmarks, by name."""
     backbone = resolve("backbone", config.backbone.name)
     return {
         name: [digest_of(plain(settings)), code_of(benchmark_class(settings), backbone)]

@@ -1,4 +1,4 @@
-"""How a sweep goes on: which trial comes next, and which is stopped, from what the runs' folders hold."""
+"""Replay of a sweep: which trial comes next, and which is stopped, from the contents of the runs' folders."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,11 @@ from raysl.sweeps.search import Search, Wait
 from raysl.sweeps.trial import Trial
 
 Look = Callable[[Record], None]
-"""Brings a record up to what its run's folder has."""
+"""Updates a record from its run's folder."""
 
 
 class Replay:
-    """Goes through a sweep from its first trial: those that have ended are passed, the others are given to be run.
+    """Goes through a sweep from its first trial: skips those that have ended and returns the others, to be run.
 
     A sweep that is started again is the same walk through the same trials, so it ends as one that was never stopped.
 
@@ -39,7 +39,7 @@ class Replay:
         self._by_key: dict[tuple[str, int | None], Record] = {}
 
     def next(self) -> Record | None:
-        """A trial to be run now, the earliest drawn first; None where there is none, or, where `is_done`, will be."""
+        """Return the earliest drawn trial that can run now; None if there is none, and, if `is_done`, will be none."""
         self.refresh()
         if (record := self._first_open()) is not None:
             return record
@@ -55,7 +55,7 @@ class Replay:
         return None
 
     def draw(self) -> bool:
-        """Draw one trial more; whether there is one that does not depend on what others have yet to come to."""
+        """Draw one more trial; return whether there was one that depends on no unfinished trial."""
         while not self.is_drawn:
             self._is_fresh = False
             trial = self.search.next(self.records, self.is_kept)
@@ -73,7 +73,7 @@ class Replay:
         return self.is_drawn and not any(self.records[place].is_running or self._is_open(place) for place in self._left)
 
     def refresh(self) -> None:
-        """Judge all trials by what their records have now."""
+        """Judge all trials by their present records."""
         if self.judge is not None:
             for place in self._left:
                 self.records[place].course.has_failed = self.records[place].has_failed
@@ -85,23 +85,23 @@ class Replay:
         self._is_fresh = True
 
     def judged(self) -> list[Record]:
-        """All trials so far, each with its verdict."""
+        """Return all trials so far, each with its verdict."""
         self.refresh()
         for place in range(len(self.records)):
             self._tell(place)
         return self.records
 
     def verdict(self, index: int) -> Verdict | None:
-        """Why and where a trial is stopped, if it is."""
+        """Return why and where a trial is stopped; None if it is not."""
         self.refresh()
         return self._tell(index)
 
     def verdict_of(self, record: Record) -> Verdict | None:
-        """That of a record."""
+        """Return the verdict on a record."""
         return self.verdict(self.records.index(record))
 
     def until(self, record: Record) -> int | None:
-        """Epoch to which a trial trains when it is run now; None: to its end."""
+        """Return the epoch to which a trial may train now; None: to its end."""
         if self.judge is None or record.trial.is_repeat:
             return record.trial.until
         self.refresh()
@@ -109,7 +109,7 @@ class Replay:
         return None if epoch is None else int(epoch)
 
     def is_kept(self, index: int) -> bool | None:
-        """Whether a trial came to its end and was not stopped; None where that is still open."""
+        """Whether a trial finished without being stopped; None if that is still open."""
         if not self._is_fresh:
             self.refresh()
         record = self.records[index]
@@ -120,7 +120,7 @@ class Replay:
         return record.failure is None if record.has_ended else None
 
     def _tell(self, index: int) -> Verdict | None:
-        """The verdict of a trial, by the last refresh, which its record then has; further seeds have none."""
+        """Return the verdict on a trial as of the last refresh, and set it in its record; further seeds have none."""
         record = self.records[index]
         if self.judge is None or record.trial.is_repeat:
             record.verdict = self.search.replaced.get(record.trial.name)
@@ -129,14 +129,14 @@ class Replay:
         return record.verdict
 
     def _is_final(self, index: int) -> bool:
-        """Whether the verdict of a trial, or that there is none, stays."""
+        """Whether the verdict on a trial, or its absence, is final."""
         return self.judge is None or self.records[index].trial.is_repeat or self.judge.is_final(index)
 
     def _first_open(self) -> Record | None:
         return next((self.records[place] for place in self._left if self._is_open(place)), None)
 
     def _is_new(self, trial: Trial) -> bool:
-        """Take a trial that was drawn up with what its run's folder has, unless an equal one was drawn before."""
+        """Add a trial with the contents of its run's folder, unless an equal one was drawn before."""
         key = trial.name, trial.until
         if key in self._by_key:
             self._by_key[key].draws += 1
@@ -152,11 +152,11 @@ class Replay:
         return True
 
     def _is_past(self, index: int) -> bool:
-        """Whether nothing that is still to come changes anything of a trial."""
+        """Whether no future result can change a trial."""
         record = self.records[index]
         return not record.is_running and (record.has_ended or record.verdict is not None) and self._is_final(index)
 
     def _is_open(self, index: int) -> bool:
-        """Whether a trial is to be run: it has not ended, and nothing has stopped it."""
+        """Whether a trial is to be run: it has neither ended nor been stopped."""
         record = self.records[index]
         return not record.is_running and not record.has_ended and self._tell(index) is None

@@ -1,4 +1,4 @@
-"""What runs where a trial runs: its run, from wherever that was left, and the note of its end."""
+"""The process of a trial: its run, resumed where it stopped, and the note of its end."""
 
 import json
 import time
@@ -23,7 +23,7 @@ from raysl.train.files import METRICS_FILE
 
 
 def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None = None) -> Note:
-    """Train a run, and measure it where it comes to its end; its note is then in its folder.
+    """Train a run, measure it at its end, and write its note.
 
     Args:
         config: of the run.
@@ -60,7 +60,7 @@ def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None 
 
 
 def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any]) -> Note:
-    """Measure a checkpoint in the place of training; results, report and note are in the trial's folder.
+    """Measure a checkpoint instead of training; results, report and note go to the trial's folder.
 
     Args:
         uri: of the checkpoint, or of a run.
@@ -94,7 +94,7 @@ def measure_checkpoint(uri: str, config: RunConfig, settings: Mapping[str, Any])
 
 
 def _trained(config: RunConfig, until: int | None) -> Result:
-    """The result of a run that another process may have in hand: then once that has ended."""
+    """Return the result of a run, after waiting for another process that may run it."""
     while True:
         try:
             return pretrain(config, show_progress=False, until=until)
@@ -142,7 +142,7 @@ def _note(
 
 
 def _epoch(lines: Sequence[dict[str, float]], newest: Any, status: str, done: int | None) -> float:
-    """Epochs of the newest checkpoint, of a run that failed those of its last line.
+    """Return the epochs of the newest checkpoint, or of the last line of a failed run.
 
     Args:
         lines: that it logged, which tell how many steps have how many epochs.
@@ -172,7 +172,7 @@ def _costs(lines: Sequence[dict[str, float]], seconds: float, config: RunConfig)
 
 
 def _measured(report: Report) -> tuple[dict[str, tuple[float, float]], dict[str, str]]:
-    """Intervals and units of what a report has, by the names of its metrics."""
+    """Return intervals and units of a report's metrics, by name."""
     intervals = {_name(score): score.interval for score in report.scores if score.interval is not None}
     return intervals, {_name(score): score.unit for score in report.scores}
 
@@ -182,7 +182,7 @@ def _name(score: Score) -> str:
 
 
 def failed_note(config: RunConfig, reason: str, begun: float | None = None, earlier: Note | None = None) -> Note:
-    """Keep why a trial failed for good, with what its run has logged and measured all the same, and what it cost.
+    """Write why a trial failed for good, with the numbers that its run logged and measured, and its cost.
 
     Args:
         config: of its run.

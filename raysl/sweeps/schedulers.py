@@ -1,4 +1,4 @@
-"""The schedulers of sweeps by their names: when trials are judged, and by which rule."""
+"""Schedulers by name: when trials are judged, and by which rule."""
 
 from raysl.sweeps.judging import Groups, Judge, Rungs, best_share, bracket, halving_rungs, median_rule
 from raysl.sweeps.promotion import Promotion
@@ -6,7 +6,7 @@ from raysl.sweeps.schema import SweepConfig
 
 
 def judge_of(sweep: SweepConfig, epochs: int) -> Judge | Promotion | None:
-    """Who stops trials early; None where nobody does, or a population replaces them.
+    """Return the judge that stops trials early; None for no scheduler and for populations.
 
     Args:
         sweep: its scheduler, and the settings of that.

@@ -1,4 +1,4 @@
-"""Trials that are drawn independently of each other, in an order that is known beforehand."""
+"""Searches, and the one that draws trials independently, in a fixed order."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -14,7 +14,7 @@ from raysl.sweeps.trial import Trial
 
 
 class Wait:
-    """What a search gives where it has to see the end of earlier trials first."""
+    """Result of a search that has to wait for earlier trials."""
 
 
 WAIT = Wait()
@@ -22,7 +22,7 @@ IsKept = Callable[[int], bool | None]
 
 
 class Search(Protocol):
-    """Where trials come from: what is drawn is a pure function of the settings and of the ends of earlier trials.
+    """Draws trials: a pure function of the settings and of the results of earlier trials.
 
     Attributes:
         replaced: runs that others took the place of, and when, by their names.
@@ -33,7 +33,7 @@ class Search(Protocol):
     has_all: bool
 
     def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
-        """The next trial; `WAIT` where it depends on what still runs, None after the last.
+        """Return the next trial; `WAIT` if it depends on trials that run, None after the last.
 
         Args:
             records: trials so far, in the order of drawing, equal ones once.
@@ -43,7 +43,7 @@ class Search(Protocol):
         ...
 
     def num_trials(self) -> int:
-        """How many trials there will be, equal ones counted each time; at most, where a scheduler has a say in it."""
+        """Return the number of trials, equal ones counted each time; an upper bound if a scheduler decides."""
         ...
 
 
@@ -69,7 +69,7 @@ class RandomSearch:
 
     @property
     def num_turns(self) -> int:
-        """Draws of all that varies."""
+        """Number of draws."""
         return self.sweep.trials if self.space.is_random else 1
 
     def num_trials(self) -> int:
@@ -103,5 +103,5 @@ class RandomSearch:
 
 
 def trial_of(draw: Mapping[str, Any], seed: int, config: str) -> Trial:
-    """The trial of a draw, which may have a seed of its own."""
+    """Return the trial of a draw, which may contain a seed."""
     return Trial({key: value for key, value in draw.items() if key != "seed"}, int(draw.get("seed", seed)), config)

@@ -1,4 +1,4 @@
-"""A search space: what varies, and which of it exists beside what."""
+"""A search space: settings that vary, and the conditions under which they exist."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,23 +13,23 @@ from raysl.sweeps.distributions import LISTS, Distribution, parse
 Draw = dict[str, Any]
 """Values by dotted setting."""
 Present = Callable[[str], Any]
-"""The value that a setting has where a draw has none, or `ABSENT`."""
+"""The value of a setting in the configuration of a draw, or `ABSENT`."""
 ABSENT = object()
 NOT_VARIED = ("name", "storage")
-"""Settings that the sweep itself gives each run."""
+"""Settings that the sweep sets for each run."""
 COMPONENTS = ("method", "backbone", "data", "optim")
-"""Settings whose value decides which others there are."""
+"""Settings whose value decides which other settings exist."""
 
 
 @dataclass(frozen=True)
 class Space:
-    """What varies, by dotted setting, those that a condition is about before those that have it."""
+    """Distributions by dotted setting, each after the settings in its condition."""
 
     distributions: Mapping[str, Distribution]
 
     @classmethod
     def of(cls, tree: Mapping[str, Any]) -> "Space":
-        """A space as it is written: a distribution for each setting.
+        """Parse a space: a distribution for each setting.
 
         Raises:
             ConfigError: if one is wrong, or its conditions can never be met.
@@ -44,15 +44,15 @@ class Space:
 
     @property
     def is_random(self) -> bool:
-        """Whether anything is drawn, so that one trial more is another one."""
+        """Whether anything is drawn, so that trials differ."""
         return any(distribution.kind != "grid" for distribution in self.distributions.values())
 
     def draws(self, name: str) -> bool:
-        """Whether a setting is one of those that vary; a component with and without its `.name`."""
+        """Whether a setting varies; a component counts with and without `.name`."""
         return any(without_name(key) == without_name(name) for key in self.distributions)
 
     def settle(self, choose: Callable[[str, Distribution], Any], present: Present) -> Draw:
-        """Choose each setting that exists beside those chosen before."""
+        """Choose a value for each setting that exists with the values chosen before."""
         draw: Draw = {}
         for key, distribution in self.distributions.items():
             if all(_value(draw, name, present) in values for name, values in distribution.when.items()):
@@ -60,20 +60,20 @@ class Space:
         return draw
 
     def grid(self) -> Iterator[Draw]:
-        """All combinations of the grids' values, the last grid's changing fastest; an empty one where there is none."""
+        """Yield all combinations of the grids' values, the last grid changing fastest; an empty one without grids."""
         grids = {key: own.values for key, own in self.distributions.items() if own.kind == "grid"}
         for values in itertools.product(*grids.values()):
             yield dict(zip(grids, values, strict=True))
 
     def num_grid(self) -> int:
-        """How many combinations `grid` gives."""
+        """Count the combinations of `grid`."""
         total = 1
         for distribution in self.distributions.values():
             total *= len(distribution.values) if distribution.kind == "grid" else 1
         return total
 
     def at(self, seed: int, turn: int, grid: Mapping[str, Any], present: Present) -> Draw:
-        """The draw of one turn: a pure function of the seed, the turn and the name of each setting.
+        """Return a draw: a pure function of the seed, its number and the name of each setting.
 
         A turn's random values are the same beside all of a grid's, and another setting in the space changes none.
         """
@@ -86,7 +86,7 @@ class Space:
         return self.settle(choose, present)
 
     def structures(self, present: Present) -> Iterator[Draw]:
-        """Draws with each combination of what decides which other settings there are, one value of all else."""
+        """Yield a draw for each combination of values that decide which other settings exist."""
         asked = self._asked()
         deciding = asked.keys() | set(COMPONENTS)
         lists = {
@@ -99,7 +99,7 @@ class Space:
             yield self.settle(lambda key, own, chosen=chosen: chosen.get(key, own.examples()[0]), present)  # type: ignore[misc]
 
     def never(self, presents: Iterable[Present], most: int) -> list[str]:
-        """Settings that exist beside nothing else that the space or a configuration has.
+        """Return settings that exist in no combination of the space and a configuration.
 
         Args:
             presents: of each configuration.
@@ -114,7 +114,7 @@ class Space:
         return list(left)
 
     def _asked(self) -> dict[str, list[Any]]:
-        """The values that conditions are about, by setting without `.name`."""
+        """Return the values in conditions, by setting without `.name`."""
         asked: dict[str, list[Any]] = {}
         for own in self.distributions.values():
             for name, values in own.when.items():
@@ -123,12 +123,12 @@ class Space:
 
 
 def is_component(key: str) -> bool:
-    """Whether a setting chooses a component, and so which other settings there are."""
+    """Whether a setting chooses a component, and so which other settings exist."""
     return key in COMPONENTS or key.endswith(".name")
 
 
 def without_name(key: str) -> str:
-    """A setting's name, without the `.name` of a component."""
+    """Return a setting's name without the `.name` of a component."""
     return key.removesuffix(".name")
 
 
@@ -140,7 +140,7 @@ def _value(draw: Draw, name: str, present: Present) -> Any:
 
 
 def _check_keys(given: Mapping[str, Distribution]) -> None:
-    """Refuse settings that no draw can decide, and two entries that decide one.
+    """Refuse settings that a draw cannot set, and two entries for one setting.
 
     Raises:
         ConfigError: with the entry.
@@ -159,7 +159,7 @@ def _is_same(key: str, other: str) -> bool:
 
 
 def _is_inside(key: str, own: Distribution, other: str) -> bool:
-    """Whether a group that is a value of an entry has the setting of another entry in it."""
+    """Whether the value of an entry is a group with the setting of another entry."""
     if not other.startswith(f"{key}.") or own.kind not in LISTS:
         return False
     name = other.removeprefix(f"{key}.")
@@ -189,7 +189,7 @@ def _is_drawn(value: Any, other: Distribution) -> bool:
 
 
 def _in_order(given: Mapping[str, Distribution], plain_keys: Mapping[str, str]) -> list[str]:
-    """Settings after those that their conditions are about, otherwise as they are written."""
+    """Sort settings after those in their conditions, otherwise as written."""
     ordered: list[str] = []
 
     def visit(key: str, above: tuple[str, ...]) -> None:
@@ -207,7 +207,7 @@ def _in_order(given: Mapping[str, Distribution], plain_keys: Mapping[str, str]) 
 
 
 def present_in(tree: Mapping[str, Any]) -> Present:
-    """What a configuration, as a plain tree, has for a setting; of a component its name."""
+    """Return a lookup of settings in a configuration's plain tree; for a component, its name."""
 
     def look(key: str) -> Any:
         value: Any = tree

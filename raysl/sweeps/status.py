@@ -1,4 +1,4 @@
-"""How a sweep stands, asked from anywhere: its leaderboard as it was written last."""
+"""The status of a sweep, for any process: its leaderboard as last written."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ POLL_S = 5.0
 
 @dataclass(frozen=True)
 class Status:
-    """How a sweep stands.
+    """The status of a sweep.
 
     Args:
         board: its leaderboard; None where none was written yet.
@@ -27,7 +27,7 @@ class Status:
     is_running: bool
 
     def line(self) -> str:
-        """It in a line."""
+        """Return the status in one line."""
         if self.board is None:
             return "no trial has been looked at yet" + ("" if self.is_running else "; nobody runs it")
         facts, entries = self.board.facts, self.board.entries
@@ -48,7 +48,7 @@ _NAMES = ("finished", "stopped", "failed", "running", "waiting")
 
 
 def status_of(uri: str) -> Status:
-    """How the sweep in a folder stands.
+    """Read the status of the sweep in a folder.
 
     Raises:
         ConfigError: if there is none.
@@ -64,7 +64,7 @@ def status_of(uri: str) -> Status:
 
 
 def watch(uri: str, tell: Callable[[Status], None], sleep: Callable[[float], object] = time.sleep) -> Status:
-    """Tell of a sweep whenever it has changed, until it is done or nobody runs it.
+    """Print the status whenever it changes, until the sweep is done or no process runs it.
 
     Args:
         uri: of its folder.

@@ -1,4 +1,4 @@
-"""One trial of a sweep: what it tries, what its run is called, and with what settings that runs."""
+"""A trial of a sweep: its choice of settings, and the name and settings of its run."""
 
 import hashlib
 import json
@@ -11,13 +11,13 @@ from raysl.config.schema import RunConfig
 from raysl.redact import bare_tree, bare_uri
 
 ALONE = ""
-"""The name of what all trials depart from, where that is one configuration."""
+"""The name of the base configuration if there is only one."""
 CONFIG, SEED = "config", "seed"
 
 
 @dataclass(frozen=True)
 class ParentTrial:
-    """What a trial takes its weights from.
+    """The origin of a trial's weights.
 
     Args:
         trial: name of that trial's run.
@@ -50,18 +50,18 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Name of its run: the same for the same settings, whatever the order of drawing."""
+        """Name of its run: a function of its settings, not of the order of drawing."""
         parent = self.parents[0] if self.parents else None
         return trial_name(
             self.settings, self.seed, self.config, None if parent is None else (parent.trial, parent.epoch)
         )
 
     def told(self) -> dict[str, Any]:
-        """What varies, with the configuration where there are several."""
+        """The settings that vary, with the configuration if there are several."""
         return {**({CONFIG: self.config} if self.config else {}), **self.settings}
 
     def run_of(self, bases: Mapping[str, RunConfig], storage: str) -> RunConfig:
-        """The settings of its run."""
+        """Return the settings of its run."""
         words = [setting(key, value) for key, value in self.settings.items()]
         config = apply_overrides(bases[self.config], words) if words else bases[self.config]
         return replace(config, storage=storage, name=self.name, seed=self.seed)
@@ -70,7 +70,7 @@ class Trial:
 def trial_name(
     settings: Mapping[str, Any], seed: int = 0, config: str = ALONE, parent: tuple[str, int] | None = None
 ) -> str:
-    """`trial_` and eight hexadecimal digits of what makes a trial; credentials do not count.
+    """Return `trial_` and eight hexadecimal digits of a hash of the settings without credentials.
 
     Args:
         settings: what varies.
@@ -83,5 +83,5 @@ def trial_name(
 
 
 def setting(key: str, value: Any) -> str:
-    """A setting as it is written on the command line."""
+    """Write a setting as on the command line."""
     return f"{key}={json.dumps(value)}"

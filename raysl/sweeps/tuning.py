@@ -1,4 +1,4 @@
-"""The trials of a sweep on Ray Tune: it starts them, gives each its place in the cluster, and tries failed ones again.
+"""The trials of a sweep on Ray Tune, which starts them, reserves their resources, and tries failed ones again.
 
 What Tune keeps of its own is thrown away: which trials there are and which are stopped is told by `Replay`.
 """
@@ -44,7 +44,7 @@ _ENVIRONMENT = {
 
 
 class Stage:
-    """What goes on in a sweep.
+    """The state of a sweep that runs.
 
     Args:
         replay: which trials come and which are stopped.
@@ -77,11 +77,11 @@ class Stage:
         self._looked = 0.0
 
     def __reduce__(self) -> Any:
-        """Tune pickles all that it is given, for a restore that nobody asks it for."""
+        """Return nothing: Tune pickles its arguments for a restore that raysl does not use."""
         return object, ()
 
     def start(self) -> Record | None:
-        """A trial that is to start now, if there is room for one."""
+        """Return a trial to start now; None if there is no room or no trial."""
         if self.is_ending or len(self.running) >= self.concurrent:
             return None
         record = self.replay.next()
@@ -96,7 +96,7 @@ class Stage:
         return record
 
     def keep_trace(self, record: Record, trace: Path) -> None:
-        """Put the traceback of a failure into the run's folder."""
+        """Write the traceback of a failure into the run's folder."""
         folder = self.folder.child(record.trial.name)
         if trace.is_file() and folder.exists():
             content = redact(trace.read_text(errors="replace")).encode()
@@ -107,12 +107,12 @@ class Stage:
         return self.is_ending or self.replay.is_done()
 
     def look_now_and_then(self) -> None:
-        """Look, where that was not done in the last seconds."""
+        """Look at the trials, unless that was done in the last seconds."""
         if time.monotonic() - self._looked >= LOOK_EVERY_S:
             self.look()
 
     def look(self) -> None:
-        """See what the trials that run have logged, and ask those to stop that are to."""
+        """Read the logs of running trials, and ask stopped ones to end."""
         try:
             for record in list(self.running.values()):
                 self.replay.look(record)
@@ -131,7 +131,7 @@ class Stage:
             folder.write(STOP_FILE, b"")
 
     def ended(self, record: Record, failure: str | None = None) -> None:
-        """Take note of the end of a trial."""
+        """Record the end of a trial."""
         record.is_running, record.failure = False, failure
         outlast(partial(self.replay.look, record))
         name, is_new = record.trial.name, record.last != self.earlier.get(record.trial.name)
@@ -185,7 +185,7 @@ class _Walk(Searcher):
 
 
 class _Failures(FIFOScheduler):
-    """Keeps why a trial failed, before the search hears that it did."""
+    """Keeps the reason of a failure before the search is told of it."""
 
     def __init__(self, stage: Stage) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class _Failures(FIFOScheduler):
 
 
 class _Watch(tune.Callback):
-    """Looks at the trials now and then."""
+    """Looks at the trials every few seconds."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -212,7 +212,7 @@ class _Watch(tune.Callback):
 
 
 class _Silent(ProgressReporter):
-    """Shows nothing: that of a notebook wipes out what was said before."""
+    """Shows nothing: Tune's reporter for notebooks would clear earlier output."""
 
     @override
     def should_report(self, trials: list[Any], done: bool = False) -> bool:
@@ -223,14 +223,14 @@ class _Silent(ProgressReporter):
 
 
 def _reason(trial: Any) -> str:
-    """Why a trial failed, in a line."""
+    """Return the reason of a failure in one line."""
     text = Path(trial.error_file).read_text(errors="replace") if trial.error_file else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return str(redact(lines[-1])) if lines else "its process was lost"
 
 
 def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> None:
-    """Run what is left of a sweep. The process is connected to a cluster.
+    """Run the rest of a sweep, in a process that is connected to a cluster.
 
     Args:
         stage: what goes on in it.
