@@ -57,13 +57,19 @@ def side_of(model: str) -> int:
     return 224 if model in ("maxvit_t", "vit_b_32") else 64
 
 
-@pytest.mark.parametrize("model", ONE_A_FAMILY)
-def test_features_are_those_of_torchvision_less_its_classifier(model: str) -> None:
+@pytest.fixture(scope="module")
+def network(request: pytest.FixtureRequest) -> TorchvisionModel:
+    """The network of a name, which is made once for the tests of it that stand next to each other."""
+    return made(request.param)
+
+
+@pytest.mark.parametrize("network", ONE_A_FAMILY, indirect=True)
+def test_features_are_those_of_torchvision_less_its_classifier(network: TorchvisionModel) -> None:
+    model = network.config.model
     reference = theirs(model)
     reference.set_submodule(ONE_A_FAMILY[model], nn.Identity())
     if model == "maxvit_t":
         reference.classifier = reference.classifier[:3]
-    network = made(model)
     missing, unexpected = network.network.load_state_dict(reference.state_dict(), strict=False)
     assert (missing, unexpected) == ([], [])
     images = torch.randn(2, 3, side_of(model), side_of(model), generator=torch.Generator().manual_seed(0))
@@ -74,10 +80,11 @@ def test_features_are_those_of_torchvision_less_its_classifier(model: str) -> No
     assert torch.equal(features, expected)
 
 
-@pytest.mark.parametrize("model", [*sorted({*ONE_A_FAMILY} - {"maxvit_t"}), "squeezenet1_1"])
-def test_all_weights_get_a_gradient_and_stages_are_as_wide_as_said(model: str) -> None:
-    network = made(model)
-    images = torch.randn(2, 3, side_of(model), side_of(model))
+@pytest.mark.parametrize("network", [*sorted({*ONE_A_FAMILY} - {"maxvit_t"}), "squeezenet1_1"], indirect=True)
+def test_all_weights_get_a_gradient_and_stages_are_as_wide_as_said(network: TorchvisionModel) -> None:
+    network.train().zero_grad()
+    side = side_of(network.config.model)
+    images = torch.randn(2, 3, side, side)
     names = list(network.stage_widths)
     found = network.stages(images, names[::-1])
     assert list(found) == names[::-1]
