@@ -9,7 +9,7 @@ import pytest
 
 from raysl.benchmarks.suite.fitting import benchmark_class
 from raysl.benchmarks.suite.settings import load_benchmarks, load_data
-from raysl.cli.benchmark import _sorted_words
+from raysl.cli.benchmark import _sort_arguments
 from raysl.components import ALIASES, resolve
 from raysl.config.load import load_config
 from raysl.config.schema import BenchmarkConfig, DataConfig
@@ -33,7 +33,7 @@ def given(command: str) -> tuple[dict[str, BenchmarkConfig], DataConfig]:
     words = shlex.split(re.sub(r" --(again|keep-features|list)\b", "", command))[2:]
     places = [place for place, word in enumerate(words) if word in ("--checkpoint", "--watch")]
     words = [word for place, word in enumerate(words) if place not in places and place - 1 not in places]
-    _, names, overrides = _sorted_words([word for word in words if not word.startswith("runs/")], [])
+    _, names, overrides = _sort_arguments([word for word in words if not word.startswith("runs/")], [])
     of_images = [word for word in overrides if re.match(r"data[.=]", word)]
     others = [word for word in overrides if word not in of_images]
     return load_benchmarks(RUN, names, others), load_data(RUN, of_images) if of_images else RUN.data

@@ -7,7 +7,7 @@ import pytest
 
 from raysl.benchmarks.suite.settings import other_data
 from raysl.benchmarks.suite.several import compare, is_last, watch
-from raysl.cli.benchmark import _sorted_words
+from raysl.cli.benchmark import _sort_arguments
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
@@ -116,12 +116,12 @@ def test_all_checkpoints_are_looked_at_before_the_first_is_measured(config: RunC
 
 def test_words_of_the_command_are_checkpoints_benchmarks_and_settings(tmp_path: Path) -> None:
     words = ["s3://bucket/run", str(tmp_path), "knn", "mine.py:Mine", "knn.k=[1]", "data.path=/b"]
-    assert _sorted_words(words, ["first"]) == (
+    assert _sort_arguments(words, ["first"]) == (
         ["first", "s3://bucket/run", str(tmp_path)],
         ["knn", "mine.py:Mine"],
         ["knn.k=[1]", "data.path=/b"],
     )
-    assert _sorted_words([], ["first"]) == (["first"], None, [])
+    assert _sort_arguments([], ["first"]) == (["first"], None, [])
 
 
 def test_a_benchmark_has_images_of_its_own_as_the_backbone_expects_them() -> None:
