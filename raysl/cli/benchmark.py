@@ -52,7 +52,7 @@ def run_benchmark(
     """Measure checkpoints beside their untrained backbones and raw pixels, and write results and reports."""
     set_up(verbose)
     if show_list:
-        from raysl.benchmarks.suite.listed import benchmark_table
+        from raysl.benchmarks.suite.settings import benchmark_table
 
         typer.echo(benchmark_table())
         return

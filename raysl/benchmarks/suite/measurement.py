@@ -11,9 +11,8 @@ from raysl.benchmarks.features.extraction import check_stages
 from raysl.benchmarks.metric import Metric, interval_of_difference
 from raysl.benchmarks.report.page import Page
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
-from raysl.benchmarks.suite.predictions import predictions
 from raysl.benchmarks.suite.results import OTHER_CODE, Basis, Result, Results, label_of
-from raysl.benchmarks.suite.side_by_side import Measured, Task, measure, measure_all
+from raysl.benchmarks.suite.side_by_side import Measured, Task, measure, measure_all, predictions_file
 from raysl.benchmarks.suite.tasks import Tasks
 from raysl.benchmarks.suite.workplace import workplace
 from raysl.checkpoint.backbone import Checkpoint
@@ -219,7 +218,7 @@ class Measurement:
             name, self.bases[key], [_named(score, name, special) for score in scores], trained.figures, seconds
         )
         self.kept[name] = result
-        self.results.keep(result, self.fitting.images[key].data.name, predictions(*by_side["trained"]))
+        self.results.keep(result, self.fitting.images[key].data.name, predictions_file(*by_side["trained"]))
         for note in dict.fromkeys(metric.note for metric in trained.metrics.values() if metric.note):
             log.warning("%s: %s", name, note)
         log.info("%s is measured and kept, in %s", name, duration(seconds))

@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
-from raysl.components import ALIASES
+from raysl.components import ALIASES, resolve
 from raysl.config.build import build_node, from_dict
 from raysl.config.dump import plain, to_dict
 from raysl.config.files import read
@@ -18,12 +19,17 @@ from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, is_may_c
 from raysl.errors import ConfigError
 from raysl.redact import bare_tree
 
+if TYPE_CHECKING:
+    from raysl.benchmarks.benchmark import Needs
+
 _OF_THE_NETWORK = ("image_size", "eval_resize", "eval_interpolation", "mean", "std", "channels")
 """Settings of images that a backbone expects to stay."""
 _LATER = {"eval_interpolation": "bilinear"}
 """Settings younger than the names of result folders; their defaults do not change these names."""
 DEFAULTS = ("knn", "low_shot")
 """Benchmarks of a run that names none."""
+_TABLE_WIDTH = 100
+_LABELS = {"one": "a label on every image", "any": "labels, one or several an image", "none": "no labels"}
 
 
 def load_benchmarks(
@@ -104,3 +110,24 @@ def _lasting(data: DataConfig) -> dict[str, Any]:
     tree: dict[str, Any] = plain(data)
     names = [field.name for field in dataclasses.fields(data) if field.init and not is_may_change(field.metadata)]
     return {name: tree[name] for name in names if name not in _LATER or tree[name] != _LATER[name]}
+
+
+def benchmark_table() -> str:
+    """Return a paragraph for each benchmark with its protocol, needs and cost, as `raysl benchmark --list` shows it."""
+    names = sorted(ALIASES["benchmark"])
+    column = max(map(len, names)) + 2
+    parts = []
+    for name in names:
+        kind = resolve("benchmark", name)
+        lines = [kind.protocol, f"Needs {_describe_needs(kind.needs(kind.Config(name=name)))}.", f"Cost: {kind.cost}."]
+        body = "\n".join(fill(line, _TABLE_WIDTH - column) for line in lines)
+        indented = body.replace("\n", "\n" + " " * column)
+        parts.append(f"{name:<{column}}{indented}")
+    return "\n\n".join(parts)
+
+
+def _describe_needs(needs: "Needs") -> str:
+    """Say what images and labels are needed."""
+    if needs.own_images:
+        return "images of its own, which its settings name"
+    return f"{_LABELS[needs.labels]}{' and held-out images' if needs.test else ''}"

@@ -1,11 +1,15 @@
 """Benchmarks on features, side by side on the cluster, with a task for each benchmark and network."""
 
+import io
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import ray
 import torch
 from ray.exceptions import RayTaskError
@@ -17,6 +21,7 @@ from raysl.benchmarks.parallel import ANYWHERE
 from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.cluster.connection import cluster_resources, connect
 from raysl.config.schema import BenchmarkConfig
+from raysl.redact import redact
 
 log = logging.getLogger("raysl")
 
@@ -92,6 +97,30 @@ def measure(task: Task) -> Measured:
         if findings.are_probabilities and findings.scores is not None:
             figures["reliability"] = reliability(labels, findings.scores.cpu().float())
     return Measured(metrics, figures, predicted, confidence, time.monotonic() - began)
+
+
+def predictions_file(task: Task, measured: Measured) -> bytes:
+    """Return the content of a Parquet file of predictions, one row an image: index, name, prediction, class and, where
+    they are known, score and label. It is empty if the benchmark does not classify."""
+    test = task.context.images.get("test")
+    if measured.predicted is None or test is None or test.num_samples != len(measured.predicted):
+        return b""
+    predicted, index = measured.predicted.numpy(), np.arange(test.num_samples)
+    rows = None if task.test is None else task.test.any  # which need not read the images for their names
+    labels = test.labels_of(index) if rows is None else rows.labels.numpy()
+    columns = {
+        "index": index,
+        "name": pa.array([redact(name) for name in test.names_of(index)] if rows is None else rows.names, pa.string()),
+        "prediction": predicted,
+        "class": pa.array([task.class_names[label] if label >= 0 else None for label in predicted], pa.string()),
+    }
+    if measured.confidence is not None:
+        columns["score"] = measured.confidence.numpy()
+    if labels.ndim == 1:
+        columns["label"] = labels
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer)
+    return buffer.getvalue()
 
 
 def _class_name(name: Any, class_names: Sequence[str]) -> str:
