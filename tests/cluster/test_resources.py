@@ -112,9 +112,7 @@ def test_more_trials_than_fit_are_refused_with_what_to_set(train: TrainConfig, c
 
 
 def test_a_share_of_a_gpu_is_for_one_worker() -> None:
-    with pytest.raises(
-        ConfigError, match=r"train: gpus_per_worker=0\.5 of 2 workers: NCCL takes no two ranks on one GPU"
-    ):
+    with pytest.raises(ConfigError, match=r"train: gpus_per_worker=0\.5 with 2 workers: NCCL allows one rank per GPU"):
         load_config("quickstart", ["train.workers=2", "train.gpus_per_worker=0.5"])
     for words in (["train.gpus_per_worker=2"], ["train.gpus_per_worker=0"]):
         with pytest.raises(ConfigError, match=r"train\.gpus_per_worker"):
