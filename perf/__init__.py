@@ -1,1 +1,1 @@
-"""How fast raysl is on this machine, beside the same work without it."""
+"""Speed of raysl on this machine, compared with the same work without it."""

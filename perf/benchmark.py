@@ -1,4 +1,4 @@
-"""`python -m perf benchmark`: the measurements of `raysl benchmark`, beside what there is otherwise for the same.
+"""`python -m perf benchmark`: the measurements of `raysl benchmark`, compared with other libraries.
 
 Contenders of one case take turns on the same numbers and threads, in an order that changes from repeat to repeat, and
 ratios are taken inside a repeat. Memory is that of a process of its own for each: the most that it has beyond its
@@ -46,7 +46,7 @@ class Case:
 
 
 def check_names(names: Sequence[str]) -> list[str]:
-    """The cases to measure, in their order; all where none is named.
+    """Return the cases to measure, in their order; all if none is named.
 
     Raises:
         ConfigError: if there is no such case.
@@ -58,7 +58,7 @@ def check_names(names: Sequence[str]) -> list[str]:
 
 
 def measure_benchmark(names: Sequence[str] = (), *, repeats: int = 3, sizes: Sizes | None = None) -> Found:
-    """Seconds, memory and answers of each contender of each case.
+    """Measure seconds, memory and answers of each contender of each case.
 
     Args:
         names: keys of `CASES`; default: all.
@@ -83,7 +83,7 @@ def measure_benchmark(names: Sequence[str] = (), *, repeats: int = 3, sizes: Siz
 
 
 def benchmark_table(numbers: Found) -> str:
-    """What `measure_benchmark` gave, for people."""
+    """Format the result of `measure_benchmark` as text."""
     sizes, lines = Sizes(**numbers["environment"]["sizes"]), []
     for name, case in CASES.items():
         if name in numbers["cases"]:
@@ -227,7 +227,7 @@ def _timed(contenders: Mapping[str, Callable[[], Any]], repeats: int, labels: to
 
 @contextmanager
 def _same_threads() -> Iterator[None]:
-    """As many threads of every library as torch has."""
+    """Give every library as many threads as torch has."""
     from threadpoolctl import threadpool_limits  # of scikit-learn
 
     with threadpool_limits(torch.get_num_threads()):
@@ -266,6 +266,6 @@ def _share_line(title: str, shares: Sequence[float], goal: float) -> str:
 
 
 def _slope(at: Mapping[int, float]) -> float:
-    """What one row more adds, by the fewest and the most rows."""
+    """Return what one more row adds, from the fewest and the most rows."""
     few, many = min(at), max(at)
     return (at[many] - at[few]) / (many - few) if many > few else 0.0

@@ -23,7 +23,7 @@ Classifiers = dict[str, Callable[[], Tensor]]
 
 K, TEMPERATURE = 20, 0.07
 PLAIN_ROWS = 1000
-"""Queries of a plain loop at once; more or less are slower."""
+"""Queries of a plain loop at once, the fastest number."""
 
 
 def made_features(sizes: Sizes) -> tuple[FeatureSet, FeatureSet]:
@@ -127,6 +127,6 @@ def linear_contenders(sizes: Sizes) -> Classifiers:
 
 
 def search(keys: Tensor, queries: Tensor) -> None:
-    """raysl's nearest neighbours, of which nothing is kept."""
+    """Search nearest neighbours with raysl, and keep none."""
     for _ in nearest_rows(keys, queries, K, backend="auto"):
         pass

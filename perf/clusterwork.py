@@ -38,7 +38,7 @@ SMALL_SIDE = 8
 
 
 def num_cpus() -> int:
-    """Of the cluster."""
+    """Resources of the cluster."""
     connect()
     return max(1, int(cluster_resources().cpus))
 
@@ -91,7 +91,7 @@ class Extraction:
         self.num_runs = 0
 
     def start(self) -> None:
-        """Have Ray start its processes, which import what they need."""
+        """Have Ray start its processes and their imports."""
         self._seconds(self.sizes.few_images)
 
     def rates(self) -> dict[str, float]:
@@ -110,7 +110,7 @@ class Extraction:
         return time.perf_counter() - start
 
     def _forward(self) -> float:
-        """On as many cores, a process and a thread each, on images that are in memory already."""
+        """Images a second on as many cores, with a process and a thread each, from images in memory."""
         num = max(1, (self.sizes.images - self.sizes.few_images) // self.num_cpus)
         task = ray.remote(num_cpus=1)(_forward_passes)
         found = ray.get([task.remote(self.held, num) for _ in range(self.num_cpus)])
@@ -118,7 +118,7 @@ class Extraction:
 
 
 def _forward_passes(held: tuple[nn.Module, Tensor, DataConfig], num: int) -> tuple[int, float]:
-    """How many images at least `num` came to, and their seconds."""
+    """Process at least `num` images; return their number and the seconds."""
     torch.set_num_threads(1)
     network, images, data = held
     networks, images = {"network": StagedNetwork(network, (FEATURES,))}, images.clone()
@@ -131,7 +131,7 @@ def _forward_passes(held: tuple[nn.Module, Tensor, DataConfig], num: int) -> tup
 
 
 class StandIn(nn.Module):
-    """As wide as a large network, and over at once.
+    """A stand-in as wide as a large network, which computes almost nothing.
 
     Args:
         width: of the features.

@@ -1,4 +1,4 @@
-"""`raysl` commands as child processes, from the command to its exit."""
+"""Running `raysl` commands as child processes, from start to exit."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from raysl.errors import RunFailed
 
 
 def command_s(words: Sequence[str]) -> float:
-    """Seconds that `raysl` with these words takes, anew, as a user's shell would start it.
+    """Return the seconds that a `raysl` command takes in a new process.
 
     Raises:
         RunFailed: if it fails, with its last words.

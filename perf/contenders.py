@@ -34,7 +34,7 @@ from raysl.train.state import TrainState
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a contender's processes need to know.
+    """Settings of a contender's processes.
 
     Args:
         name: of the contender.
@@ -57,12 +57,12 @@ class Task:
     niceness: int = 0
 
     def to_json(self) -> str:
-        """As one argument of a command line."""
+        """Return it as one argument of a command line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Task":
-        """What `to_json` gave."""
+        """Read the result of `to_json`."""
         values = json.loads(text)
         return cls(**values | {"workload": Workload(**values["workload"])})
 
@@ -78,7 +78,7 @@ class Task:
 
 
 class BareSimCLR(nn.Module):
-    """Backbone, projector, loss; without the numbers that raysl logs."""
+    """Backbone, projector and loss, without raysl's logging."""
 
     def __init__(self, workload: Workload, temperature: float = 0.1) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class BareSimCLR(nn.Module):
 
 
 def bare_loop(task: Task) -> None:
-    """A training loop of six lines; started by torchrun where it has several processes."""
+    """A training loop of six lines; torchrun starts several processes."""
     torch.manual_seed(0)
     with _joined(task):
         model: nn.Module = BareSimCLR(task.workload)
@@ -115,13 +115,13 @@ def bare_loop(task: Task) -> None:
 
 
 def fit_alone(task: Task) -> None:
-    """raysl's loop without observers; nothing is kept. Started by torchrun where it has several processes."""
+    """raysl's loop without callbacks and files; torchrun starts several processes."""
     with _joined(task):
         _fit(task, LocalReporter(), [])
 
 
 def fit_on_ray(settings: dict[str, Any]) -> None:
-    """raysl's loop with the reporter and the observers of `raysl pretrain`; Ray Train calls it in every worker."""
+    """raysl's loop with the reporter and the callbacks of `raysl pretrain`; Ray Train calls it in every worker."""
     from raysl.runs.folder import STOP_FILE, RunFolder
     from raysl.runs.ray_reporter import RayReporter
     from raysl.train.callbacks.logs import MetricsLog, Startup
@@ -143,7 +143,7 @@ def fit_on_ray(settings: dict[str, Any]) -> None:
 
 @contextmanager
 def _joined(task: Task) -> Iterator[None]:
-    """The group of the processes that torchrun has started; one alone needs none."""
+    """Join the process group of torchrun; a single process needs none."""
     if task.world == 1:
         yield
         return

@@ -29,7 +29,7 @@ RATIOS = [f"raysl/{peer}" for peer in PEERS]
 
 
 def check_names(names: Sequence[str]) -> list[str]:
-    """The cases to measure, in their order; all where none is named.
+    """Return the cases to measure, in their order; all if none is named.
 
     Raises:
         ConfigError: if there is no such case.
@@ -76,7 +76,7 @@ def measure_loss(
 
 
 def loss_table(numbers: dict[str, Any]) -> str:
-    """What `measure_loss` gave, for people."""
+    """Format the result of `measure_loss` as text."""
     sizes = Sizes(**numbers["environment"]["sizes"])
     lines = [f"{'':<62}{'raysl':>11}{'lightly':>11}{'faiss':>11}{'plain':>11}"]
     for name, case in CASES.items():
@@ -87,7 +87,7 @@ def loss_table(numbers: dict[str, Any]) -> str:
 
 
 def _lines(case: Case, found: dict[str, Any], sizes: Sizes) -> list[str]:
-    """The line of a case, one of its memory, and one a goal."""
+    """Return the line of a case, one for its memory, and one for each goal."""
     seconds = [_cell(found["seconds"].get(who), 1000, "ms") for who in ("raysl", *PEERS)]
     memory = [_cell(found["memory_mb"].get(who), 1, "MB") for who in ("raysl", *PEERS)]
     lines = [f"{case.title.format_map(asdict(sizes)):<62}{''.join(seconds)}", f"{'':<62}{''.join(memory)}"]
@@ -123,7 +123,7 @@ def _seconds(run: Any) -> float:
 
 
 def _process(case: str, contender: str, sizes: Sizes) -> dict[str, float]:
-    """What one contender takes, measured in a process of its own."""
+    """Measure one contender in a process of its own."""
     task = json.dumps({"case": case, "contender": contender, "sizes": asdict(sizes)})
     done = subprocess.run([sys.executable, "-m", "perf.loss", task], capture_output=True, text=True)
     if done.returncode:

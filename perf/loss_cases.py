@@ -1,4 +1,4 @@
-"""What `python -m perf loss` measures: each loss, or part of a method, of raysl, lightly or faiss, and a plain form.
+"""The cases of `python -m perf loss`: each loss or part of a method in raysl, in lightly or faiss, and in a plain form.
 
 
 Every contender of a case gets the same numbers, and does its forward and its backward pass where it has one.
@@ -31,7 +31,7 @@ MOMENTUM = 0.996
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How large everything is; the defaults are those of the papers' runs, for one GPU.
+    """Sizes of all inputs; the defaults are those of the papers' runs, for one GPU.
 
     Args:
         batch: images, with two views each.
@@ -326,7 +326,7 @@ def has_lightly() -> bool:
 
 
 def _both(loss: Callable[[Tensor], Tensor], values: Tensor) -> Callable[[], object]:
-    """A forward and a backward pass over values that take a gradient."""
+    """Run forward and backward over values that require a gradient."""
     leaf = values.clone().requires_grad_()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What the driver of a sweep takes until its first trial starts, and for its leaderboard, by the number of trials.
+"""Cost of a sweep's driver until its first trial and for its leaderboard, by the number of trials.
 
 Nothing is trained. Each number is measured in a process of its own: a sweep of which nothing is there yet, and one of
 which all trials but the last have ended, whose runs' folders were filled beforehand. Ray and Ray Tune start as they do
@@ -45,14 +45,14 @@ class ManyTrials:
     with_ray: bool = True
 
     def sweep(self) -> SweepRun:
-        """As `raysl sweep` makes it of its file."""
+        """Build the sweep as `raysl sweep` does from its file."""
         tree = {"trials": self.num, "scheduler": "asha", "metric": "knn_top1", "grace_epochs": 5, "space": SPACE}
         own = {"name": f"sweep-{self.num}-{self.ended}", "storage": self.storage}
         return SweepRun.of("quickstart", from_tree(tree, ""), settings=own)
 
 
 def measure_driver(task: ManyTrials) -> dict[str, float]:
-    """What the driver takes, in a process of its own.
+    """Measure the driver in a process of its own.
 
     Returns:
         `start_s` from the call to the first trial that Tune is given, `plan_s` of it before Ray is started, `memory_mb`
@@ -66,7 +66,7 @@ def measure_driver(task: ManyTrials) -> dict[str, float]:
 
 
 def fill(task: ManyTrials) -> None:
-    """Have all trials but the last ended: with what each run logged, and the note of its end."""
+    """Write logs and notes of all trials except the last, as if they had ended."""
     run = task.sweep()
     for place in range(task.num - 1):
         trial = run.replay.search.next((), lambda index: None)
@@ -101,7 +101,7 @@ def _write_end(run: SweepRun, trial: Trial, place: int) -> None:
 
 
 class _First(Replay):
-    """The trials of a sweep up to the first one that Tune is given.
+    """A replay that ends when Tune asks for its first trial.
 
     Args:
         whole: the sweep's.
@@ -116,7 +116,7 @@ class _First(Replay):
         self.cpu_s = 0.0
 
     def next(self) -> Record | None:
-        """See `Replay.next`; has none where Tune asks, once it is noted when that would have got it."""
+        """Return nothing to Tune, after noting the time at which it would have got a trial."""
         record = super().next()
         self.asked.append(time.perf_counter())
         self.memory_mb, self.cpu_s = most_resident() / 2**20, time.process_time()
@@ -125,7 +125,7 @@ class _First(Replay):
         return None if self.is_done() else record
 
     def is_done(self) -> bool:
-        """See `Replay.is_done`: so Tune ends."""
+        """Always true, so that Tune ends."""
         return len(self.asked) >= self.num_asks
 
 

@@ -1,4 +1,4 @@
-"""From measured repeats to the numbers that are reported: medians, ratios, goals, and the JSON file they go to."""
+"""Reported numbers from measured repeats: medians, ratios, goals, and their JSON file."""
 
 import json
 import os
@@ -35,14 +35,14 @@ def ratios(repeats: Sequence[Repeat], names: Iterable[str]) -> dict[str, float]:
 
 
 def rotated(names: Sequence[str], repeat: int) -> list[str]:
-    """The order of a repeat: each starts one further on, every other one runs backwards."""
+    """Return the order of a repeat: each starts one contender later, and every other one is reversed."""
     cut = repeat % len(names)
     order = [*names[cut:], *names[:cut]]
     return order[::-1] if repeat % 2 else order
 
 
 def verdict(is_met: bool) -> str:
-    """One word for a goal."""
+    """Return `ok` or `short` for a goal."""
     return "ok" if is_met else "short"
 
 
@@ -54,7 +54,7 @@ def seconds_line(title: str, seconds: Sequence[float], goal: float) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """Where a measurement was made."""
+    """Describe the machine and versions of a measurement."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
         "platform": platform.platform(),
@@ -67,7 +67,7 @@ def machine() -> dict[str, Any]:
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuse a JSON file that could not be written, before minutes go into its numbers.
+    """Refuse a JSON file that cannot be written, before minutes of measuring.
 
     Raises:
         ConfigError: if its folder does not exist, or it is a folder.
@@ -77,7 +77,7 @@ def check_writable(path: Path | None) -> None:
 
 
 def write(path: Path | None, numbers: dict[str, Any]) -> None:
-    """Write the numbers as JSON, if a file was asked for."""
+    """Write the numbers as JSON if a file is given."""
     if path is not None:
         path.write_text(json.dumps(numbers, indent=1) + "\n")
 

@@ -1,4 +1,4 @@
-"""`python -m perf options`: what precision, memory format, compiling, recomputing and accumulating do to a step.
+"""`python -m perf options`: effect of precision, memory format, compiling, recomputing and accumulating on a step.
 
 Each combination is a process of its own, beside one with none of them. Both train on the same batches, made beforehand,
 and take turns, so that the machine's slow spells meet both. Speed is a ratio to the plain one, memory is that of the
@@ -67,7 +67,7 @@ SIDE = 2048  # of the square matrices whose product gives the machine's rate
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a process needs to know.
+    """Settings of a contender's process.
 
     Args:
         name: the options in words.
@@ -90,7 +90,7 @@ class Task:
     world: int = 1
 
     def to_json(self) -> str:
-        """As one argument of a command line."""
+        """Return it as one argument of a command line."""
         return json.dumps(asdict(self))
 
     @property
@@ -145,7 +145,7 @@ def measure_options(
     threads: int | None = None,
     words: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Speed and memory of a step with each combination of options, beside the plain one.
+    """Measure speed and memory of a step with each combination of options, and without.
 
     Args:
         model: of `MODELS`.
@@ -186,7 +186,7 @@ def measure_options(
 
 
 def options_table(numbers: dict[str, Any]) -> str:
-    """What `measure_options` gave, for people."""
+    """Format the result of `measure_options` as text."""
     plain, where = numbers["plain"], numbers["environment"]
     lines = [
         f"{where['model']}, {where['batch_size']} images a step; plain: {plain['flops'] / 1e9:.0f} GFLOP a step, "
@@ -206,7 +206,7 @@ def options_table(numbers: dict[str, Any]) -> str:
 
 @contextmanager
 def _ready(model: str, batch_size: int, threads: int, words: Sequence[str]) -> Iterator[Any]:
-    """A function that measures one combination beside the plain one, which is started once."""
+    """Return a function that compares one combination with the plain step, which is started once."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="raysl_speed_")))
         write_pictures(folder / "train-0.parquet", 224, NUM_PICTURES)
@@ -270,7 +270,7 @@ class _Made(Sequence[Batch]):
 
 
 def train(task: Task) -> None:
-    """Train as the task says, a turn at a time."""
+    """Train the task's run, one turn at a time."""
     torch.set_num_threads(task.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
@@ -290,7 +290,7 @@ def train(task: Task) -> None:
 
 
 def _flops(state: TrainState, batch: Any, run: Prepared) -> int:
-    """Of a step, forward and backward, as torch counts them: two for a multiplication and its addition."""
+    """Count FLOPs of a step, forward and backward: two for a multiplication and its addition."""
     with FlopCounterMode(display=False) as counter:
         state.method(batch, run.setup.plan.step(0)).loss.backward()
     state.method.zero_grad(set_to_none=True)

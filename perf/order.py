@@ -1,4 +1,4 @@
-"""`python -m perf order`: what the order of samples costs each process of a run over a billion images.
+"""`python -m perf order`: cost of the order of samples for each process of a run over a billion images.
 
 Nothing is read: a dataset of a billion rows in read units, a large batch and a thousand ranks are only counted through.
 Some of the ranks are started as processes of their own, which import nothing but the order, build it, and ask for their
@@ -71,7 +71,7 @@ def measure_order(task: OrderTask | None = None, ranks: Sequence[int] = (0, 511,
 
 
 def order_table(numbers: dict[str, Any]) -> str:
-    """What `measure_order` gave, for people."""
+    """Format the result of `measure_order` as text."""
     task = numbers["task"]
     rows, units = task["rows"], -(-task["rows"] // task["unit_rows"])
     is_small, is_fast = numbers["memory_mb"] < GOAL_MB, numbers["first_batch_s"] < GOAL_S
@@ -89,7 +89,7 @@ def order_table(numbers: dict[str, Any]) -> str:
 
 
 def simulate(task: OrderTask) -> dict[str, float]:
-    """One rank's numbers, measured in this process."""
+    """Measure one rank in this process."""
     before = most_resident() / 2**20
     start = time.perf_counter()
     order = _order(task)

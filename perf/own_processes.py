@@ -1,4 +1,4 @@
-"""What is measured in processes of their own: memory, of which none is left over from other contenders."""
+"""Measurements in separate processes, so that no memory of other contenders is left over."""
 
 import json
 import subprocess
@@ -27,10 +27,10 @@ def memory_of(case: str, contender: str, sizes: Sizes) -> float:
 
 
 def started(module: str, words: Sequence[str], what: str) -> dict[str, float]:
-    """What a process of its own measured.
+    """Run a measurement in a process of its own, and return its result.
 
     Raises:
-        RunFailed: with its last words.
+        RunFailed: with its last output.
     """
     done = subprocess.run([sys.executable, "-m", module, *words], capture_output=True, text=True)
     if done.returncode:
@@ -50,7 +50,7 @@ def measure_memory(case: str, contender: str, sizes: Sizes) -> dict[str, float]:
 
 
 def _mapped(path: Path, num: int, dim: int) -> torch.Tensor:
-    """Random rows in a file."""
+    """Write random rows to a file."""
     rows = np.memmap(path, np.float32, mode="w+", shape=(num, dim))
     for first in range(0, num, 10_000):
         rows[first : first + 10_000] = torch.randn(min(10_000, num - first), dim).numpy()

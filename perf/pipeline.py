@@ -1,4 +1,4 @@
-"""`python -m perf pipeline`: how fast encoded images become SimCLR's two views, beside what its users have otherwise.
+"""`python -m perf pipeline`: from encoded images to SimCLR's two views, compared with torchvision and lightly.
 
 Six programs read the same JPEG files and make normalised float batches of them. All are alive at once and take turns
 on the same CPUs, in an order that changes from repeat to repeat, so that slow spells of the machine meet all of them
@@ -61,7 +61,7 @@ def measure_pipeline(
     seconds: float = 3.0,
     threads: int | None = None,
 ) -> dict[str, Any]:
-    """Images a second of each contender, at each size of the views.
+    """Measure images a second of each contender, at each size of the views.
 
     Args:
         names: keys of `CONTENDERS`.
@@ -100,7 +100,7 @@ def measure_pipeline(
 
 
 def pipeline_table(numbers: dict[str, Any]) -> str:
-    """What `measure_pipeline` gave, for people."""
+    """Format the result of `measure_pipeline` as text."""
     lines = []
     for size, parts in GOALS.items():
         key = str(size)
@@ -126,10 +126,10 @@ def pipeline_table(numbers: dict[str, Any]) -> str:
 
 
 class _Lineup(Lineup[StreamTask]):
-    """The contenders, each waiting for its turn."""
+    """The started contenders, each waiting for its turn."""
 
     def run(self, name: str, seconds: float, is_last: bool) -> dict[str, float]:
-        """Have a contender run a turn; what it says of it."""
+        """Have a contender run a turn, and return its report."""
         line = self.starter.lines[name][0]
         try:
             line.send({"warmup_s": WARMUP_S, "seconds": seconds, "is_last": is_last})

@@ -17,22 +17,22 @@ END_S = 30.0  # a contender has so long to end after its last turn
 
 
 class Task(Protocol):
-    """What is started needs to know of a contender."""
+    """Settings of a contender to start."""
 
     @property
     def name(self) -> str:
-        """Of the contender."""
+        """Name of the contender."""
 
     @property
     def folder(self) -> str:
-        """For what it writes."""
+        """Folder for its files."""
 
     @property
     def world(self) -> int:
-        """Its processes."""
+        """Number of its processes."""
 
     def to_json(self) -> str:
-        """As one argument of a command line."""
+        """Return it as one argument of a command line."""
 
 
 T = TypeVar("T", bound=Task)
@@ -42,10 +42,10 @@ class Running(Protocol):
     """A contender that has been started."""
 
     def check(self) -> None:
-        """Raise RunFailed, with what it said last, if it has ended with an error."""
+        """Raise RunFailed with its last output if it has ended with an error."""
 
     def end(self) -> None:
-        """Wait until it has ended by itself, and make it end if it does not. Connections must be closed by then."""
+        """Wait for its end, and kill it after a while. Connections must be closed before."""
 
 
 class Child:
@@ -62,13 +62,11 @@ class Child:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
     def check(self) -> None:
-        """See `Running.check`."""
         if self.process.poll():
-            said = "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
-            raise RunFailed(f"contender {self.task.name} ended with code {self.process.returncode}:\n{said}")
+            output = "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
+            raise RunFailed(f"contender {self.task.name} ended with code {self.process.returncode}:\n{output}")
 
     def end(self) -> None:
-        """See `Running.end`."""
         try:
             self.process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -100,12 +98,10 @@ class RayRun:
         self.thread.start()
 
     def check(self) -> None:
-        """See `Running.check`."""
         if self.error is not None:
             raise RunFailed(f"contender {self.task.name} failed: {self.error}") from self.error
 
     def end(self) -> None:
-        """See `Running.end`."""
         self.thread.join(END_S)
 
     def _run(self) -> None:
@@ -116,14 +112,14 @@ class RayRun:
 
 
 class Lineup(Generic[T]):
-    """The contenders, each waiting for its turn."""
+    """The started contenders, each waiting for its turn."""
 
     def __init__(self, starter: Starter) -> None:
         self.starter = starter
         self.running: dict[str, Running] = {}
 
     def add(self, start: Callable[[T], Running], task: T) -> int:
-        """Start one and wait until it is ready; its niceness."""
+        """Start a contender, wait until it is ready, and return its niceness."""
         running = self.running[task.name] = start(task)
         hellos = self.starter.wait_for(task.name, task.world, running.check)
         niceness: list[int] = [hello["niceness"] for hello in hellos]
@@ -136,7 +132,7 @@ class Lineup(Generic[T]):
 
 
 def idle_cpus(seconds: float) -> float | None:
-    """CPUs in use by this process and all below it over the next seconds; None where the system does not tell."""
+    """Return the CPUs in use by this process and its children over the next seconds; None if unknown."""
     before = _cpu_seconds()
     start = time.perf_counter()
     time.sleep(seconds)
@@ -147,7 +143,7 @@ def idle_cpus(seconds: float) -> float | None:
 
 
 def _cpu_seconds() -> float | None:
-    """CPU time that the living processes of this one's tree have used."""
+    """Return the CPU time of this process and its living children."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):

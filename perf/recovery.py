@@ -62,7 +62,7 @@ def measure_recovery(config: str = "quickstart", overrides: tuple[str, ...] = ()
 
 
 def recovery_table(numbers: dict[str, Any]) -> str:
-    """What `measure_recovery` gave, for people."""
+    """Format the result of `measure_recovery` as text."""
     width = max(map(len, TITLES.values())) + 2
     return "\n".join(
         seconds_line(f"{TITLES[name]:<{width}}", [repeat[name] for repeat in numbers["repeats"]], goal)
@@ -86,7 +86,7 @@ def _recover(words: list[str], run: Path) -> dict[str, float]:
 
 @contextmanager
 def _started(words: list[str], run: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A run in a child process; it and all that it has started are killed in the end, as by a loss of power."""
+    """A run in a child process, which is killed at the end with all its children, as by a loss of power."""
     command = [sys.executable, "-m", "raysl", "pretrain", *words]
     with _log_of(run).open("ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
@@ -100,7 +100,7 @@ def _started(words: list[str], run: Path) -> Iterator["subprocess.Popen[bytes]"]
 
 
 def _wait(process: "subprocess.Popen[bytes]", run: Path, is_so: Callable[[], bool], failure: str) -> None:
-    """Wait until something is so.
+    """Wait until a condition holds.
 
     Raises:
         RunFailed: if the run ends before, or it takes minutes.
@@ -116,7 +116,7 @@ def _wait(process: "subprocess.Popen[bytes]", run: Path, is_so: Callable[[], boo
 
 
 def _first_step(run: Path) -> float:
-    """When the newest training worker had done its first step, seconds since the epoch; 0 before any had."""
+    """Return when the newest worker had done its first step, in seconds since the epoch; 0 before that."""
     path = run / STARTUP_FILE
     return path.stat().st_mtime if path.exists() else 0.0
 

@@ -1,4 +1,4 @@
-"""How large everything is that `python -m perf benchmark` measures."""
+"""Sizes of what `python -m perf benchmark` measures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -56,7 +56,7 @@ QUICK = Sizes(
 
 
 def with_words(sizes: Sizes, words: Sequence[str]) -> Sizes:
-    """The sizes with some of them changed by `name=number`.
+    """Return the sizes with changes by `name=number`.
 
     Raises:
         ConfigError: if there is no such size, or it is no number from 1 on.

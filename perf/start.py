@@ -39,7 +39,7 @@ def measure_start(config: str = "quickstart", overrides: tuple[str, ...] = (), r
 
 
 def start_table(numbers: dict[str, Any]) -> str:
-    """What `measure_start` gave, for people."""
+    """Format the result of `measure_start` as text."""
     parts = dict(numbers["start"])
     parts.pop("total")
     totals = [repeat["total"] for repeat in numbers["repeats"]]

@@ -1,4 +1,4 @@
-"""`python -m perf step`: what raysl's loop and Ray Train cost a training step.
+"""`python -m perf step`: cost of raysl's loop and of Ray Train per training step.
 
 Five programs train the same network on the same batches, held in memory. All are alive at once and take turns on this
 machine's CPUs, in an order that changes from repeat to repeat, so that its slow spells meet all of them alike. What
@@ -32,7 +32,7 @@ IDLE_S = 3.0
 
 @dataclass(frozen=True)
 class Contender:
-    """A program of `perf.contenders`, and on how many processes it runs."""
+    """A program of `perf.contenders` and its number of processes."""
 
     title: str
     program: str
@@ -55,7 +55,7 @@ CONTENDERS = {
 
 
 def default_names() -> str:
-    """The contenders that can run here; says so where that is without Ray."""
+    """Return the contenders that can run here, with a line if those on Ray cannot."""
     if find_spec("ray") is not None:
         return "abcde"
     log.info("Ray is not installed: leaving out c and e, which run on Ray Train; f is raysl's fit under torchrun")
@@ -116,7 +116,7 @@ def measure_step(
 
 
 def step_table(numbers: dict[str, Any]) -> str:
-    """What `measure_step` gave, for people."""
+    """Format the result of `measure_step` as text."""
     threads = numbers["environment"]["threads"]
     lines = [f"   {'contender':<30}{'processes x threads':>20}{'images/s':>10}"]
     for name, speed in numbers["step"].items():
@@ -133,16 +133,16 @@ def step_table(numbers: dict[str, Any]) -> str:
 
 
 class _Lineup(Lineup[Task]):
-    """The contenders, each waiting for its turn."""
+    """The started contenders, each waiting for its turn."""
 
     def facts(self, key: str) -> dict[str, list[int]]:
-        """What the processes of each said of themselves when they were ready."""
+        """Reports of each contender's processes when they were ready."""
         return {
             name: [hellos[rank][key] for rank in sorted(hellos)] for name, hellos in sorted(self.starter.hellos.items())
         }
 
     def run(self, name: str, turn: Turn) -> float:
-        """Seconds that a contender takes for a turn."""
+        """Return the seconds of a contender's turn."""
         try:
             return self.starter.run(name, turn)
         except (EOFError, OSError):

@@ -43,7 +43,7 @@ FOREVER = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class StreamTask:
-    """What a contender's process needs to know.
+    """Settings of a contender's process.
 
     Args:
         name: of the contender.
@@ -67,11 +67,11 @@ class StreamTask:
     world: int = 1
 
     def to_json(self) -> str:
-        """As one argument of a command line."""
+        """Return it as one argument of a command line."""
         return json.dumps(asdict(self))
 
     def serve(self, stream: Iterator[Any]) -> None:
-        """Take batches from the stream whenever it is this contender's turn, some seconds' worth without measuring."""
+        """Take batches from the stream at each turn of this contender, after some seconds of warm-up."""
         line = join(self.socket, self.name)
         is_last = False
         while not is_last:
@@ -91,7 +91,7 @@ class StreamTask:
 
 
 def _waits(stream: Iterator[Any], seconds: float) -> list[float]:
-    """Seconds that each batch took, over so many seconds and at least one batch."""
+    """Return the seconds of each batch, for a number of seconds and at least one batch."""
     waits: list[float] = []
     start = before = time.perf_counter()
     while not waits or before - start < seconds:
@@ -271,7 +271,7 @@ def _vision_simclr(size: int) -> Callable[[Any], Tensor]:
 
 
 def _prepare_process(task: StreamTask) -> None:
-    """Niceness, threads and memory allocator alike for all."""
+    """Set niceness, threads and memory allocator, the same for all contenders."""
     os.nice(max(0, task.niceness - os.nice(0)))
     torch.set_num_threads(1)
     keep_freed_memory()

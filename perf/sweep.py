@@ -23,7 +23,7 @@ SMALL = Work("quickstart", ("train.epochs=10",))
 BEYOND_S, BEYOND_PERCENT = 5.0, 5.0
 START_S = 10.0
 GROWTH = 1.1
-"""The most memory with the most trials, of that with the fewest: more is not flat."""
+"""Largest ratio of memory with the most trials to memory with the fewest that counts as flat."""
 TITLES = {
     "bare": "raysl pretrain, from the command to its exit",
     "only": "raysl sweep of one trial, likewise",
@@ -40,7 +40,7 @@ BEYOND = {
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSizes:
-    """How much is measured.
+    """Sizes of the measurements.
 
     Args:
         works: what trials train, by name, for `overhead`.
@@ -117,7 +117,7 @@ def measure_sweep(
 
 
 def sweep_table(numbers: Found) -> str:
-    """What `measure_sweep` gave, for people."""
+    """Format the result of `measure_sweep` as text."""
     return "\n\n".join(
         "\n".join(CASES[name].lines(found, numbers["environment"])) for name, found in numbers["cases"].items()
     )
@@ -170,7 +170,7 @@ def _overhead_lines(found: Found, environment: Found) -> list[str]:
 
 
 def _beyond(repeats: Sequence[Mapping[str, float]], own: str, other: str) -> str:
-    """Seconds and per cent that one has beyond another, taken inside each repeat, and both goals."""
+    """Return the extra seconds and per cent of one contender over another within each repeat, and both goals."""
     seconds = [repeat[own] - repeat[other] for repeat in repeats]
     percent = median(100 * (repeat[own] / repeat[other] - 1) for repeat in repeats)
     middle = median(seconds)
@@ -242,7 +242,7 @@ def _scale_lines(found: Found, environment: Found) -> list[str]:
 
 @dataclass(frozen=True)
 class Case:
-    """Something to measure.
+    """A case to measure.
 
     Args:
         measure: sizes, repeats and an empty folder to the numbers.

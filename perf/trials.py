@@ -1,4 +1,4 @@
-"""The same training as a command of its own, as turns of a plain loop, and as trials of a sweep."""
+"""The same training as a command, as turns of a plain loop, and as trials of a sweep."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from raysl.sweeps.record import Note
 
 @dataclass(frozen=True)
 class Work:
-    """What each trial trains.
+    """The training of each trial.
 
     Args:
         config: packaged name or file of a configuration.
@@ -31,7 +31,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Swept:
-    """When the trials of a sweep began and ended.
+    """Times at which the trials of a sweep began and ended.
 
     Args:
         seconds: from the command to its exit.
@@ -66,7 +66,7 @@ def bare_s(work: Work, storage: Path, name: str) -> float:
 
 
 def swept(work: Work, storage: Path, name: str, trials: int, concurrent: int) -> Swept:
-    """`raysl sweep` over as many seeds as trials.
+    """Run `raysl sweep` with one seed per trial.
 
     Args:
         work: of each trial.

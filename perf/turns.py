@@ -1,4 +1,4 @@
-"""Taking turns: contenders stay alive and wait, without using a CPU, until it is theirs to run some steps.
+"""Taking turns: contenders stay alive and wait, without using a CPU, for their turn of some steps.
 
 A contender holds a `Gate` in each of its processes, the measuring process a `Starter`. They talk over a Unix socket in
 lines of JSON, and whoever waits is blocked in a read; no process waits inside a collective.
@@ -25,7 +25,7 @@ HELLO_S = 180.0  # a contender that has not set itself up by then is given up
 
 @dataclass(frozen=True)
 class Turn:
-    """How many steps to run: `num_warmup` that are not timed, then `num_steps` that are. A last turn ends training."""
+    """Steps to run: `num_warmup` untimed ones, then `num_steps` timed ones. The last turn ends training."""
 
     num_warmup: int
     num_steps: int
@@ -61,7 +61,7 @@ class Line:
 
 
 def join(path: str, name: str, rank: int = 0, facts: Mapping[str, Any] | None = None) -> Line:
-    """Connect a contender's process to the starter, and tell it who is there.
+    """Connect a contender's process to the starter, and identify it.
 
     Args:
         path: of the starter's socket.
@@ -125,7 +125,7 @@ class Gate:
                 self.line.send({"seconds": self._now() - start, "memory_gb": most_used_gb(self.device)})
 
     def plain(self) -> Iterator[Batch]:
-        """The batches themselves, once."""
+        """Return the batches, once."""
         return iter(self.batches)
 
     def _now(self) -> float:
@@ -194,7 +194,7 @@ class Starter:
         return [hello for _, hello in sorted(self.hellos[name].items())]
 
     def run(self, name: str, turn: Turn) -> float:
-        """Have a contender run a turn; the seconds that its slowest process took. `memory` has the most it has used.
+        """Have a contender run a turn; return the seconds of its slowest process. `memory` has its peak.
 
         Raises:
             EOFError: if one of its processes is gone.

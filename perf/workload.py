@@ -1,4 +1,4 @@
-"""What every contender trains: SimCLR on a few batches made beforehand, so that only the steps are measured."""
+"""The training of every contender: SimCLR on a few batches made beforehand, so that only steps are measured."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -85,6 +85,6 @@ class Workload:
 
 
 def setup_of(config: RunConfig) -> Setup:
-    """What the settings of a workload come to."""
+    """Return the setup of a workload."""
     assert isinstance(config.data, Synthetic.Config)
     return Setup.of(config, config.data.num_train, config.data.num_classes)
