@@ -57,24 +57,24 @@ class Guard:
         pytest.fail(f"a test of the default tier started a process: {what}; mark it with @pytest.mark.cluster")
 
 
-_guard = Guard()
+guard = Guard()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Guard the tests of the default tier, their fixtures too."""
-    _guard.started.clear()
-    _guard.is_on = not {"cluster", "slow", "gpu"} & {mark.name for mark in item.iter_markers()}
+    guard.started.clear()
+    guard.is_on = not {"cluster", "slow", "gpu"} & {mark.name for mark in item.iter_markers()}
     try:
         return (yield)
     finally:
-        _guard.is_on = False
+        guard.is_on = False
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Fail a test whose code, or another thread, kept the guard's failure to itself."""
     result = yield
-    if _guard.started:
-        pytest.fail(f"a test of the default tier started a process: {_guard.started[0]}")
+    if guard.started:
+        pytest.fail(f"a test of the default tier started a process: {guard.started[0]}")
     return result

@@ -120,7 +120,7 @@ def test_settings_and_views_are_vissls(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_check_refuses_clusters_of_other_images_or_another_number(file: str) -> None:
     ClusterFit.check(setup_of(assignments=file, fingerprint="mine"))
-    with pytest.raises(ConfigError, match=r"14 images with the fingerprint 'mine', and the run has 14 with 'other'"):
+    with pytest.raises(ConfigError, match=r"14 images with the fingerprint 'mine', but the run has 14 with 'other'"):
         ClusterFit.check(setup_of(assignments=file, fingerprint="other"))
     with pytest.raises(ConfigError, match=r"of 14 images .* the run has 20"):
         ClusterFit.check(setup_of(20, assignments=file))

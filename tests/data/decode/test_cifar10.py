@@ -8,14 +8,14 @@ import pyarrow.parquet as pq
 from raysl.config.load import load_config
 from raysl.data.decode.decode import decode
 from raysl.data.decode.images import read_images
+from raysl.data.sources.parquet import Parquet
 from raysl.runs.prepare import prepare
 
 
 def test_rows_in_the_order_of_an_epoch_are_those_of_the_files(cifar10: Path) -> None:
     job = prepare(load_config("simclr_cifar10", [f"data.path={cifar10}"]))
     assert (job.setup.data.num_samples, job.setup.data.num_classes) == (50_000, 10)
-    assert job.test is not None
-    assert job.test.num_samples == 10_000
+    assert Parquet(job.config.data).required("test").num_samples == 10_000
     order = job.loader.order
     assert order.is_exact
     index = order.batch(order.epoch_len + 3, rank=1, world=4)
