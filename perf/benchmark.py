@@ -75,11 +75,11 @@ def measure_benchmark(names: Sequence[str] = (), *, repeats: int = 3, sizes: Siz
     sizes, names = sizes or Sizes(), check_names(names)
     environment = machine() | {"threads": torch.get_num_threads(), "sizes": asdict(sizes)}
     keep_freed_memory()
-    found: Found = {}
+    result: Found = {}
     for name in names:
-        found[name] = CASES[name].measure(sizes, repeats)
-        log.info("%s", CASES[name].lines(found[name], sizes)[0])
-    return {"cases": found, "environment": environment}
+        result[name] = CASES[name].measure(sizes, repeats)
+        log.info("%s", CASES[name].lines(result[name], sizes)[0])
+    return {"cases": result, "environment": environment}
 
 
 def benchmark_table(numbers: Found) -> str:
@@ -95,8 +95,8 @@ def benchmark_table(numbers: Found) -> str:
 def _knn(sizes: Sizes, repeats: int) -> Found:
     """`seconds`, `cpu_seconds`, their `ratios`, `accuracy` (%), `memory_mb` of each."""
     contenders = knn_contenders(sizes)
-    found = _timed(contenders, repeats, _labels(sizes))
-    return found | {"memory_mb": {who: memory_of("knn", who, sizes) for who in contenders}}
+    result = _timed(contenders, repeats, _labels(sizes))
+    return result | {"memory_mb": {who: memory_of("knn", who, sizes) for who in contenders}}
 
 
 def _knn_lines(found: Found, sizes: Sizes) -> list[str]:
@@ -136,10 +136,10 @@ def _svm(sizes: Sizes, repeats: int) -> Found:
     """`seconds`, `ratios`, `num_cpus`, and `to_ideal`: how much of the cores' number it gains, by repeats."""
     contenders = svm_contenders(sizes)
     contenders["raysl"]()  # Ray starts its processes
-    found = _timed(contenders, repeats)
+    result = _timed(contenders, repeats)
     cpus = num_cpus()
-    gains = [repeat["one core"] / repeat["raysl"] / cpus for repeat in found["repeats"]]
-    return found | {"num_cpus": cpus, "to_ideal": gains}
+    gains = [repeat["one core"] / repeat["raysl"] / cpus for repeat in result["repeats"]]
+    return result | {"num_cpus": cpus, "to_ideal": gains}
 
 
 def _svm_lines(found: Found, sizes: Sizes) -> list[str]:
@@ -175,8 +175,9 @@ def _driver(sizes: Sizes, repeats: int) -> Found:
     for rows in (sizes.few_rows, sizes.rows):
         runs[rows] = started("perf.clusterwork", [str(rows), str(sizes.width)], f"extraction of {rows:,} rows")
     most = {rows: run["most_mb"] for rows, run in runs.items()}
-    found = {name: {str(rows): run[name] for rows, run in runs.items()} for name in ("most_mb", "before_mb", "seconds")}
-    return found | {"growth_mb": _slope(most) * (IMAGENET - 10_000), "mb_a_million": _slope(most) * 1e6}
+    names = ("most_mb", "before_mb", "seconds")
+    result = {name: {str(rows): run[name] for rows, run in runs.items()} for name in names}
+    return result | {"growth_mb": _slope(most) * (IMAGENET - 10_000), "mb_a_million": _slope(most) * 1e6}
 
 
 def _driver_lines(found: Found, sizes: Sizes) -> list[str]:
@@ -218,11 +219,11 @@ def _timed(contenders: Mapping[str, Callable[[], Any]], repeats: int, labels: to
                 seconds[who], cpu_seconds[who] = time.perf_counter() - start, time.process_time() - cpu_start
         measured.append({who: seconds[who] for who in contenders})
         of_cpus.append({who: cpu_seconds[who] for who in contenders})
-    found: Found = {"seconds": medians(measured), "repeats": measured}
-    found |= {"cpu_seconds": medians(of_cpus), "cpu_repeats": of_cpus}
+    result: Found = {"seconds": medians(measured), "repeats": measured}
+    result |= {"cpu_seconds": medians(of_cpus), "cpu_repeats": of_cpus}
     if labels is not None:
-        found["accuracy"] = {who: 100 * float((answers[who] == labels).float().mean()) for who in contenders}
-    return found
+        result["accuracy"] = {who: 100 * float((answers[who] == labels).float().mean()) for who in contenders}
+    return result
 
 
 @contextmanager

@@ -52,9 +52,9 @@ def knn_contenders(sizes: Sizes) -> Classifiers:
     k = min(K, sizes.keys)
 
     def ours() -> Tensor:
-        found = KNN(KNN.Config(k=(k,))).run(train, test, sizes.classes, 0).predicted
-        assert found is not None
-        return found
+        predictions = KNN(KNN.Config(k=(k,))).run(train, test, sizes.classes, 0).predicted
+        assert predictions is not None
+        return predictions
 
     def vote(cosines: Tensor, rows: Tensor) -> Tensor:
         weights = (cosines / TEMPERATURE).exp()
@@ -70,7 +70,7 @@ def knn_contenders(sizes: Sizes) -> Classifiers:
         model.fit(F.normalize(train.features, dim=1).numpy(), train.labels.numpy())
         return torch.from_numpy(model.predict(F.normalize(test.features, dim=1).numpy()))
 
-    found = {"raysl": ours, "scikit-learn": by_scikit_learn, "plain": plain}
+    contenders = {"raysl": ours, "scikit-learn": by_scikit_learn, "plain": plain}
     if find_spec("faiss"):
         import faiss
 
@@ -80,8 +80,8 @@ def knn_contenders(sizes: Sizes) -> Classifiers:
             cosines, rows = index.search(F.normalize(test.features, dim=1).numpy(), k)
             return vote(torch.from_numpy(cosines), torch.from_numpy(rows))
 
-        found["faiss"] = by_faiss
-    return found
+        contenders["faiss"] = by_faiss
+    return contenders
 
 
 def linear_contenders(sizes: Sizes) -> Classifiers:

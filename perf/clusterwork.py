@@ -113,8 +113,8 @@ class Extraction:
         """Images a second on as many cores, with a process and a thread each, from images in memory."""
         num = max(1, (self.sizes.images - self.sizes.few_images) // self.num_cpus)
         task = ray.remote(num_cpus=1)(_forward_passes)
-        found = ray.get([task.remote(self.held, num) for _ in range(self.num_cpus)])
-        return float(sum(done / seconds for done, seconds in found))
+        results = ray.get([task.remote(self.held, num) for _ in range(self.num_cpus)])
+        return float(sum(done / seconds for done, seconds in results))
 
 
 def _forward_passes(held: tuple[nn.Module, Tensor, DataConfig], num: int) -> tuple[int, float]:
@@ -143,8 +143,8 @@ class StandIn(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, D] of images [B, 3, 8, 8]."""
-        found: Tensor = self.layer(images.flatten(1))
-        return found
+        features: Tensor = self.layer(images.flatten(1))
+        return features
 
 
 def driver_memory(rows: int, width: int) -> dict[str, float]:

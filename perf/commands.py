@@ -24,6 +24,6 @@ def command_s(words: Sequence[str]) -> float:
     )
     seconds = time.perf_counter() - begun
     if ended.returncode != 0:
-        said = "\n".join(ended.stdout.splitlines()[-12:])
-        raise RunFailed(f"`raysl {' '.join(words)}` ended with code {ended.returncode}:\n{said}")
+        output = "\n".join(ended.stdout.splitlines()[-12:])
+        raise RunFailed(f"`raysl {' '.join(words)}` ended with code {ended.returncode}:\n{output}")
     return seconds

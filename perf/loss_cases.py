@@ -115,8 +115,8 @@ def _info_nce(sizes: Sizes) -> Contenders:
         return info_nce(q, k, queue.keys)
 
     def plain(q: Tensor) -> Tensor:
-        q, own = F.normalize(q, dim=1), F.normalize(k, dim=1)
-        logits = torch.cat([(q * own).sum(dim=1, keepdim=True), q @ queue.keys.T], dim=1) / 0.07
+        q, keys = F.normalize(q, dim=1), F.normalize(k, dim=1)
+        logits = torch.cat([(q * keys).sum(dim=1, keepdim=True), q @ queue.keys.T], dim=1) / 0.07
         return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.int64))
 
     found: Contenders = {}
@@ -276,12 +276,12 @@ def _kmeans(sizes: Sizes) -> Contenders:
 def _ema(sizes: Sizes) -> Contenders:
     network: nn.Module = ResNet(ResNet.Config(depth=sizes.depth))  # type: ignore[arg-type]
     teacher = Teacher(network)
-    own: list[Tensor] = list(teacher.module.parameters())
+    weights: list[Tensor] = list(teacher.module.parameters())
     to: list[Tensor] = list(network.parameters())
 
     @torch.no_grad()
     def bare() -> None:
-        torch._foreach_lerp_(own, to, 1 - MOMENTUM)
+        torch._foreach_lerp_(weights, to, 1 - MOMENTUM)
 
     found: Contenders = {"raysl": lambda: teacher.update(network, MOMENTUM), "plain": bare}
     if has_lightly():

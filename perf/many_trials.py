@@ -47,8 +47,8 @@ class ManyTrials:
     def sweep(self) -> SweepRun:
         """Build the sweep as `raysl sweep` does from its file."""
         tree = {"trials": self.num, "scheduler": "asha", "metric": "knn_top1", "grace_epochs": 5, "space": SPACE}
-        own = {"name": f"sweep-{self.num}-{self.ended}", "storage": self.storage}
-        return SweepRun.of("quickstart", from_tree(tree, ""), settings=own)
+        run_settings = {"name": f"sweep-{self.num}-{self.ended}", "storage": self.storage}
+        return SweepRun.of("quickstart", from_tree(tree, ""), settings=run_settings)
 
 
 def measure_driver(task: ManyTrials) -> dict[str, float]:
@@ -68,11 +68,11 @@ def measure_driver(task: ManyTrials) -> dict[str, float]:
 def fill(task: ManyTrials) -> None:
     """Write logs and notes of all trials except the last, as if they had ended."""
     run = task.sweep()
-    for place in range(task.num - 1):
+    for index in range(task.num - 1):
         trial = run.replay.search.next((), lambda index: None)
         if not isinstance(trial, Trial):
-            raise RunFailed(f"the space of the simulated sweep has {place} trials and not {task.num}")
-        _write_end(run, trial, place)
+            raise RunFailed(f"the space of the simulated sweep has {index} trials and not {task.num}")
+        _write_end(run, trial, index)
 
 
 def _write_end(run: SweepRun, trial: Trial, place: int) -> None:

@@ -26,12 +26,12 @@ def ratios(repeats: Sequence[Repeat], names: Iterable[str]) -> dict[str, float]:
         repeats: numbers by name.
         names: ratios such as `b/a`; those of which a side was not measured are left out.
     """
-    found = {}
+    result = {}
     for name in names:
         above, _, below = name.partition("/")
         if above in repeats[0] and below in repeats[0]:
-            found[name] = median(repeat[above] / repeat[below] for repeat in repeats)
-    return found
+            result[name] = median(repeat[above] / repeat[below] for repeat in repeats)
+    return result
 
 
 def rotated(names: Sequence[str], repeat: int) -> list[str]:

@@ -235,8 +235,8 @@ def _ready(model: str, batch_size: int, threads: int, words: Sequence[str]) -> I
                 raise
             return starter.hellos[name][0]
 
-        said = add(PLAIN, words_of(PLAIN))
-        facts = {"flops": said["flops"], "flops_per_s": said["flops_per_s"]}
+        reply = add(PLAIN, words_of(PLAIN))
+        facts = {"flops": reply["flops"], "flops_per_s": reply["flops_per_s"]}
 
         def measure(name: str, own: Sequence[str], repeats: int, steps: int) -> Any:
             if name != PLAIN:

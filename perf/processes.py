@@ -156,6 +156,6 @@ def _cpu_seconds() -> float | None:
     if os.getpid() not in parents:
         return None
     ours = {os.getpid()}
-    while found := {pid for pid, parent in parents.items() if parent in ours} - ours:
-        ours |= found
+    while children := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= children
     return sum(ticks[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")

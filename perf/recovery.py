@@ -109,9 +109,9 @@ def _wait(process: "subprocess.Popen[bytes]", run: Path, is_so: Callable[[], boo
     while not is_so():
         code = process.poll()
         if code is not None or time.monotonic() > end:
-            said = "\n".join(_log_of(run).read_text(errors="replace").splitlines()[-12:])
+            output = "\n".join(_log_of(run).read_text(errors="replace").splitlines()[-12:])
             how = f"within {LONGEST_WAIT_S:.0f} s" if code is None else f"before it ended with code {code}"
-            raise RunFailed(f"the run {run.name}: {failure} {how}:\n{said}")
+            raise RunFailed(f"the run {run.name}: {failure} {how}:\n{output}")
         time.sleep(0.02)
 
 

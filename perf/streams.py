@@ -170,7 +170,7 @@ def decode_alone(task: StreamTask) -> Iterator[Any]:
 
     def batch(step: int) -> list[Tensor]:
         first = step * task.batch_size
-        return [decode(images[(first + place) % len(images)]) for place in range(task.batch_size)]
+        return [decode(images[(first + row) % len(images)]) for row in range(task.batch_size)]
 
     with ThreadPoolExecutor(task.threads) as pool:
         while True:

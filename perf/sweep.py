@@ -119,7 +119,7 @@ def measure_sweep(
 def sweep_table(numbers: Found) -> str:
     """Format the result of `measure_sweep` as text."""
     return "\n\n".join(
-        "\n".join(CASES[name].lines(found, numbers["environment"])) for name, found in numbers["cases"].items()
+        "\n".join(CASES[name].lines(result, numbers["environment"])) for name, result in numbers["cases"].items()
     )
 
 
@@ -141,8 +141,8 @@ def _side_by_side(work: Work, trials: int, repeat: int, folder: Path) -> dict[st
     folder.mkdir()
 
     def swept_s() -> dict[str, float]:
-        found = swept(work, folder, "sweep", trials, concurrent=1)
-        return {"trial": found.trial_s, "start": found.start_s}
+        result = swept(work, folder, "sweep", trials, concurrent=1)
+        return {"trial": result.trial_s, "start": result.start_s}
 
     contenders: dict[str, Callable[[], dict[str, float]]] = {
         "bare": lambda: {"bare": bare_s(work, folder, "bare")},
@@ -150,10 +150,10 @@ def _side_by_side(work: Work, trials: int, repeat: int, folder: Path) -> dict[st
         "trial": swept_s,
         "turn": lambda: {"turn": looped_s(work, folder, "turn", trials)},
     }
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name in rotated(list(contenders), repeat):
-        found |= contenders[name]()
-    return {name: found[name] for name in TITLES}
+        result |= contenders[name]()
+    return {name: result[name] for name in TITLES}
 
 
 def _overhead_lines(found: Found, environment: Found) -> list[str]:
@@ -185,12 +185,12 @@ def _beyond(repeats: Sequence[Mapping[str, float]], own: str, other: str) -> str
 def _concurrency(sizes: SweepSizes, repeats: int, folder: Path) -> Found:
     rates: list[dict[str, float]] = []
     for repeat in range(repeats):
-        found = {}
+        result = {}
         for name in rotated([str(num) for num in sizes.at_a_time], repeat):
             trials = max(4, 2 * int(name))
-            found[name] = swept(sizes.side_by_side, folder, f"at-{name}-{repeat}", trials, int(name)).an_hour
-            log.info("%s at a time, repeat %d of %d: %.0f trials an hour", name, repeat + 1, repeats, found[name])
-        rates.append({str(num): found[str(num)] for num in sizes.at_a_time})
+            result[name] = swept(sizes.side_by_side, folder, f"at-{name}-{repeat}", trials, int(name)).an_hour
+            log.info("%s at a time, repeat %d of %d: %.0f trials an hour", name, repeat + 1, repeats, result[name])
+        rates.append({str(num): result[str(num)] for num in sizes.at_a_time})
     first = str(sizes.at_a_time[0])
     relative = [{name: rate / repeat[first] for name, rate in repeat.items()} for repeat in rates]
     settings = sizes.side_by_side.settings

@@ -204,6 +204,6 @@ class Starter:
             line.send(asdict(turn))
         if turn.is_last:
             return 0.0
-        told = [line.receive() for line in lines]
-        self.memory[name] = sum(one["memory_gb"] for one in told)
-        return float(max(one["seconds"] for one in told))
+        replies = [line.receive() for line in lines]
+        self.memory[name] = sum(one["memory_gb"] for one in replies)
+        return float(max(one["seconds"] for one in replies))
