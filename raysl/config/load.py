@@ -116,8 +116,8 @@ def load_dumped(
     """
     tree = stored_tree(text, where)
     if isinstance(callbacks := tree.get("callbacks"), dict):
-        own = {key: node for key, node in callbacks.items() if find(node, ("name",), key) in ALIASES["callback"]}
-        tree = {**tree, "callbacks": own}
+        packaged = {key: node for key, node in callbacks.items() if find(node, ("name",), key) in ALIASES["callback"]}
+        tree = {**tree, "callbacks": packaged}
     with nullcontext() if trust_code else only_own_components(where, trusted):
         return from_dict(tree)
 

@@ -124,8 +124,8 @@ class ShardWriter:
             except CorruptImage as error:
                 corrupt.append((int(index[position]), name, str(error)))
         names = [rows.names[position].encode("utf-8", "backslashreplace").decode() for position in positions]
-        kept = np.array(positions, np.int64)
-        columns = [index[kept], images, list(rows.labels[kept]), names]
+        decoded = np.array(positions, np.int64)
+        columns = [index[decoded], images, list(rows.labels[decoded]), names]
         arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
         return pa.Table.from_arrays(arrays, schema=schema)
 

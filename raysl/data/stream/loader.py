@@ -294,9 +294,9 @@ def pair_seed(seed: int, source: int) -> int:
 def _reductions(rows: Rows, recipe: ViewRecipe, index: Int64s, seed: int, epoch: int) -> Sequence[int]:
     """Return how many times smaller each image may be decoded without a view having to enlarge it."""
     reductions = np.ones(len(index), np.int64)
-    large_rows = [place for place, image in enumerate(rows.images) if _is_large(image)]
+    large_rows = [number for number, image in enumerate(rows.images) if _is_large(image)]
     if large_rows:
-        sizes = np.array([image_size(rows.images[place]) for place in large_rows])  # [n, 2]
+        sizes = np.array([image_size(rows.images[number]) for number in large_rows])  # [n, 2]
         room = recipe.room(sizes, index[large_rows], seed, epoch)  # [n]
         reductions[large_rows] = 1 << np.log2(room.clip(1, MOST_REDUCED)).astype(np.int64)
     return reductions.tolist()
