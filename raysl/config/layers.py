@@ -158,9 +158,9 @@ def _each_component(layer: dict[str, Any], change: Callable[[Any], Any]) -> dict
 
 def _list_to_group(group: str, names: list[str]) -> dict[str, Any]:
     """Turn `[knn, path/to/file.py:Mine]` into `{knn: {}, Mine: {name: path/to/file.py:Mine}}`."""
-    if again := next(
-        (name for number, name in enumerate(names) if _key_of(name) in map(_key_of, names[:number])), None
-    ):
+    keys = [_key_of(name) for name in names]
+    again = next((name for number, name in enumerate(names) if keys[number] in keys[:number]), None)
+    if again is not None:
         raise ConfigError(
             f"{group}: {_key_of(again)!r} occurs twice; give each another key, "
             f"{group}={{one: {{name: {again}}}, two: ...}}"
