@@ -40,9 +40,3 @@ def test_a_test_of_the_cluster_tier_starts_what_it_likes() -> None:
     assert (
         subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True, text=True, check=True).stdout == "1\n"
     )
-
-
-def test_whoever_uses_a_fixture_that_starts_processes_is_marked(request: pytest.FixtureRequest) -> None:
-    selected = [item for item in request.session.items if tiers.STARTERS & set(getattr(item, "fixturenames", ()))]
-    marks = [{mark.name for mark in item.iter_markers()} & {"cluster", "slow", "gpu"} for item in selected]
-    assert all(marks)
