@@ -47,7 +47,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Duration:
-    """A length of training in epochs (`10ep`), steps (`500st`) or a share of the run (`5%`)."""
+    """A length of training in epochs (`10ep`), steps (`500st`) or a share of the run (`5%`).
+
+    >>> Duration.parse("5%").steps(total=1000, epoch_len=100)
+    50
+    """
 
     value: float
     unit: Unit

@@ -65,6 +65,9 @@ def sweep(
 ) -> Leaderboard:
     """Run the trials of a sweep; a later start of the same name runs those that are left.
 
+    >>> board = sweep("digits/simclr", {"optim.lr": {"loguniform": [0.02, 0.5]}}, trials=12)  # doctest: +SKIP
+    >>> board.best.checkpoint  # doctest: +SKIP
+
     Args:
         config: base settings of the trials, or the name of a configuration; its `name` and `storage` are those of the
             sweep.

@@ -56,6 +56,15 @@ def convert(
 ) -> Converted:
     """Read the weights of a backbone, and write them for raysl or for another library.
 
+    >>> import tempfile
+    >>> from raysl.nn.backbones.resnet import ResNet
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> tensors = ResNet(ResNet.Config(depth=10, width=8)).state_dict()
+    >>> torch.save({"state_dict": tensors}, f"{folder.name}/weights.pth")
+    >>> converted = convert(f"{folder.name}/weights.pth", f"{folder.name}/run")
+    >>> converted.table.missing
+    []
+
     Args:
         source: path or URI of a file of weights, or of a checkpoint or a run of raysl.
         out: path or URI of what is written: a folder for `raysl` and `safetensors`, else a file.
