@@ -202,34 +202,32 @@ def test_a_lock_given_back_during_the_wait_is_free(folder: Folder) -> None:
 def test_of_many_at_once_one_wins(tmp_path: Path, left_s: float | None) -> None:
     if left_s is not None:
         leave(shared(tmp_path), left_s)
-    num, ready, over = 16, threading.Barrier(16), threading.Barrier(16)
-
-    def contend(_: int) -> bool:
-        folder = shared(tmp_path)
-        ready.wait()
-        try:
-            with own_remote(folder, times=replace(FAST, stale_s=2.0 if left_s == 0.0 else 60.0)):
-                over.wait()
-                return True
-        except RunInUse:
-            over.wait()
-            return False
-
-    with ThreadPoolExecutor(num) as pool:
-        assert sum(pool.map(contend, range(num))) == 1
+    assert num_owners(lambda: shared(tmp_path), 16, stale_s=2.0 if left_s == 0.0 else 60.0) == 1
     assert files_of(shared(tmp_path)) == []
 
 
-def contend_alone(path: Path, ready: Any, over: Any, won: Any) -> None:
-    folder = shared(path)
+def num_owners(open_folder: Callable[[], Folder], num: int, stale_s: float = 60.0) -> int:
+    """How many of several threads that begin together become the owner, while all are there."""
+    ready, over = threading.Barrier(num), threading.Barrier(num)
+    with ThreadPoolExecutor(num) as pool:
+        return sum(pool.map(lambda _: contend(open_folder(), ready, over, stale_s), range(num)))
+
+
+def contend(folder: Folder, ready: Any, over: Any, stale_s: float) -> bool:
     ready.wait()
     try:
-        with own_remote(folder, times=replace(FAST, stale_s=60.0)):
-            with won:
-                won.value += 1
+        with own_remote(folder, times=replace(FAST, stale_s=stale_s)):
             over.wait()
+            return True
     except RunInUse:
         over.wait()
+        return False
+
+
+def contend_alone(path: Path, ready: Any, over: Any, won: Any) -> None:
+    if contend(shared(path), ready, over, 60.0):
+        with won:
+            won.value += 1
 
 
 @pytest.mark.cluster
@@ -422,23 +420,12 @@ def test_a_lost_answer_to_the_creation_loses_no_lock(folder: Folder) -> None:
 def test_a_storage_that_ignores_the_condition_is_noticed_and_asked_again_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ready, over = threading.Barrier(4), threading.Barrier(4)
-
-    def contend(_: int) -> bool:
+    def open_folder() -> Folder:
         storage = Storage()
         storage.ignores_mode = True
-        folder = on(storage, shared(tmp_path))
-        ready.wait()
-        try:
-            with own_remote(folder, times=replace(FAST, stale_s=60.0)):
-                over.wait()
-                return True
-        except RunInUse:
-            over.wait()
-            return False
+        return on(storage, shared(tmp_path))
 
-    with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(contend, range(4))) == 1
+    assert num_owners(open_folder, 4) == 1
     assert "has no writes that only one process can make" in caplog.text
 
 
