@@ -130,8 +130,10 @@ def uniformity(features: Tensor, t: float = 2.0) -> float:
     """
     rows = F.normalize(features.float(), dim=1)
     total = torch.zeros((), dtype=torch.float64, device=rows.device)
-    for part in torch.split(rows, max(1, PAIRS_AT_ONCE // len(rows))):
-        squares = (2 - 2 * part @ rows.T).clamp_min(0)  # [n, N]
+    lengths = rows.square().sum(dim=1).round()  # 1, or 0 for a row of zeros
+    size = max(1, PAIRS_AT_ONCE // len(rows))
+    for part, part_lengths in zip(torch.split(rows, size), torch.split(lengths, size), strict=True):
+        squares = (part_lengths[:, None] + lengths - 2 * part @ rows.T).clamp_min(0)  # [n, N]
         total += (-t * squares).exp().sum(dtype=torch.float64)
     num = len(rows)
     return float(((total - num) / (num * (num - 1))).clamp_min(1e-300).log())

@@ -76,6 +76,13 @@ def test_uniformity_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> Non
     assert uniformity(torch.ones(6, 3)) == pytest.approx(0, abs=1e-5)
 
 
+def test_features_that_collapsed_to_zero_are_not_uniform() -> None:
+    assert uniformity(torch.zeros(6, 3)) == 0
+    rows = torch.cat([torch.zeros(2, 3), torch.eye(3)])
+    expected = torch.pdist(rows.double()).square().mul(-2).exp().mean().log().item()
+    assert uniformity(rows) == pytest.approx(expected, rel=1e-5)
+
+
 def test_alignment_is_the_mean_over_pairs_of_views() -> None:
     views = cloud(3 * 4, 6).view(3, 4, 6)
     unit = views / views.norm(dim=2, keepdim=True)
