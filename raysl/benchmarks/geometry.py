@@ -11,7 +11,15 @@ from typing_extensions import override
 
 from raysl.benchmarks.benchmark import CHUNK_ROWS, Benchmark, Context, Findings, Labelled, Metric, Needs
 from raysl.benchmarks.metric import mean_of
-from raysl.benchmarks.spectrum import Lidar, Spectrum, alignments, num_real, power_law, rank_of, uniformity
+from raysl.benchmarks.spectrum import (
+    Lidar,
+    Spectrum,
+    alignments,
+    effective_rank,
+    num_above_rounding,
+    power_law_exponent,
+    uniformity,
+)
 from raysl.config.ranges import Area, Count, Rising, Share, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.decode.images import cut_images
@@ -110,9 +118,11 @@ class Geometry(Benchmark):
         spread = uniformity(torch.cat(list(_even_rows(images.features, config.pairs_of))))
         variances = spectrum.variances()
         metrics = [
-            Metric("rankme", rank_of(spectrum.singular_values()), unit="", title="RankMe"),
-            Metric("effective_rank", rank_of(variances.sqrt()), unit="", title="Effective rank", is_headline=False),
-            _metric("alpha_req", power_law(variances, config.alpha_range), "alpha-ReQ (1 is best)"),
+            Metric("rankme", effective_rank(spectrum.singular_values()), unit="", title="RankMe"),
+            Metric(
+                "effective_rank", effective_rank(variances.sqrt()), unit="", title="Effective rank", is_headline=False
+            ),
+            _metric("alpha_req", power_law_exponent(variances, config.alpha_range), "alpha-ReQ (1 is best)"),
             _metric("uniformity", spread, "Uniformity", is_lower_better=True),
         ]
         if config.augmented:
@@ -196,7 +206,7 @@ def _metric(
 
 def _curve(variances: Tensor) -> dict[str, object]:
     """Return the spectrum for the page, at up to 200 orders that are evenly spaced on a logarithmic axis."""
-    num = num_real(variances)
+    num = num_above_rounding(variances)
     orders = np.unique(np.geomspace(1, max(num, 1), 200).round().astype(np.int64))[:num]
     shares = (variances / variances.sum()).cpu().numpy()
     points = [[float(np.log10(order)), float(np.log10(shares[order - 1]))] for order in orders]

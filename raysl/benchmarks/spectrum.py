@@ -1,4 +1,4 @@
-"""Measures of the spectrum and spread of features: functions, and sums that are added up chunk by chunk in float64."""
+"""Rank, spectrum and spread of features [N, D], computed in chunks and added up in float64."""
 
 from collections.abc import Iterable
 
@@ -7,77 +7,80 @@ from torch import Tensor
 from torch.nn import functional as F
 
 RANK_EPS = 1e-7
-"""Added to the shares in the entropy; that of RankMe's paper, section 3."""
+"""Added to each normalised singular value before the entropy; value from RankMe, section 3."""
 LIDAR_DELTA = 1e-4
-"""Added to the variances within images, so that they can be divided by (Thilak et al. 2023, section 3)."""
+"""Added to each variance within images before dividing by it (Thilak et al. 2023, section 3)."""
 PAIRS_AT_ONCE = 2**24
-REAL = 1e-12
+"""Pairs of rows whose distances are in memory at once."""
+ROUNDING_SHARE = 1e-12
+"""Variances up to this share of the largest one are rounding errors."""
 
 
 class Spectrum:
-    """Singular values and variances of features, from one pass over the rows.
+    """Singular values and variances of features X [N, D], from one pass over the rows.
 
-    With at most as many rows as dimensions the rows are kept, and their products with each other are used; else
-    the sums of x and x x^T are. Both give the singular values of the whole [N, D]: they are the roots of the
-    eigenvalues. In float64 roots below 1e-8 of the largest are rounding, which is less than float32 features tell.
+    If N <= D, keep the rows and use X X^T; otherwise accumulate sum(x) and X^T X. The singular values of X are the
+    square roots of the eigenvalues of either product. In float64 those below 1e-8 of the largest are rounding errors,
+    less than the precision of float32 features.
 
     Args:
-        rows: chunks of them, float [n, D] each.
+        rows: chunks of the rows, float [n, D] each.
 
     Raises:
-        ValueError: if there are none.
+        ValueError: if there are no rows.
     """
 
     def __init__(self, rows: Iterable[Tensor]) -> None:
-        self.num = 0  # of rows
-        self._kept: list[Tensor] = []
+        self.num_rows = 0
+        self._chunks: list[Tensor] = []
         self._sum: Tensor | None = None
-        self._products: Tensor | None = None
-        for part in rows:
-            self._add(part)
-        if not self.num:
+        self._second_moment: Tensor | None = None  # X^T X
+        for chunk in rows:
+            self._add(chunk)
+        if not self.num_rows:
             raise ValueError("no rows to take a spectrum of")
 
     def singular_values(self) -> Tensor:
-        """Singular values of the rows, falling, float64 [min(N, D)]."""
-        if self._products is None:
-            rows = torch.cat(self._kept).double()
-            return _roots(rows @ rows.T)
-        return _roots(self._products)
+        """Singular values of the rows as they are, descending, float64 [min(N, D)]; RankMe does not centre them."""
+        if self._second_moment is None:
+            rows = torch.cat(self._chunks).double()
+            return _sqrt_eigenvalues(rows @ rows.T)
+        return _sqrt_eigenvalues(self._second_moment)
 
     def variances(self) -> Tensor:
-        """Variance (over N) along each principal direction, falling, float64 [min(N, D)]."""
-        if self._products is None:
-            rows = torch.cat(self._kept).double()
+        """Variance (over N) of the centred rows along each principal direction, descending, float64 [min(N, D)]."""
+        if self._second_moment is None:
+            rows = torch.cat(self._chunks).double()
             rows = rows - rows.mean(dim=0)
-            return _roots(rows @ rows.T).square() / self.num
+            return _sqrt_eigenvalues(rows @ rows.T).square() / self.num_rows
         assert self._sum is not None
-        mean = self._sum / self.num
-        return _roots(self._products - self.num * torch.outer(mean, mean)).square() / self.num
+        mean = self._sum / self.num_rows
+        centred = self._second_moment - self.num_rows * torch.outer(mean, mean)
+        return _sqrt_eigenvalues(centred).square() / self.num_rows
 
     def _add(self, rows: Tensor) -> None:
-        self.num += len(rows)
-        if self._products is None and self.num <= rows.shape[1]:
-            self._kept.append(rows)
+        self.num_rows += len(rows)
+        if self._second_moment is None and self.num_rows <= rows.shape[1]:
+            self._chunks.append(rows)
             return
-        for part in [*self._kept, rows]:
-            wide = part.double()
-            total, products = wide.sum(dim=0), wide.T @ wide
+        for chunk in [*self._chunks, rows]:
+            x = chunk.double()
+            total, products = x.sum(dim=0), x.T @ x
             self._sum = total if self._sum is None else self._sum + total
-            self._products = products if self._products is None else self._products + products
-        self._kept = []
+            self._second_moment = products if self._second_moment is None else self._second_moment + products
+        self._chunks = []
 
 
-def rank_of(values: Tensor) -> float:
-    """Return the effective number of directions: exp of the entropy of normalised singular values.
+def effective_rank(values: Tensor) -> float:
+    """Return exp of the entropy of normalised singular values: the number of directions that are in use.
 
-    RankMe of the singular values of features (Garrido et al. 2023, equation 1); without the 1e-7 it is the effective
-    rank of Roy and Vetterli 2007. 0 where all values are 0.
+    RankMe if the values are those of features (Garrido et al. 2023, equation 1); without RANK_EPS it is the effective
+    rank of Roy and Vetterli 2007. 0 if all values are 0.
 
     Args:
         values: at least 0, float64 [K].
 
-    >>> round(rank_of(torch.ones(8)), 3)
+    >>> round(effective_rank(torch.ones(8)), 3)
     8.0
     """
     total = values.sum()
@@ -87,19 +90,20 @@ def rank_of(values: Tensor) -> float:
     return float((-(shares * shares.log()).sum()).exp())
 
 
-def power_law(variances: Tensor, orders: tuple[int, int] = (11, 100)) -> float:
-    """Fit the alpha of variances that fall as order ** -alpha (alpha-ReQ, Agrawal et al. 2022; the fit is that of
-    Stringer et al. 2019: least squares of the logarithms, each order weighted by its reciprocal).
+def power_law_exponent(variances: Tensor, orders: tuple[int, int] = (11, 100)) -> float:
+    """Return alpha of the fit variance ~ order ** -alpha (alpha-ReQ, Agrawal et al. 2022).
+
+    Least squares on the logarithms with weights 1 / order, as in Stringer et al. 2019.
 
     Args:
-        variances: falling, float64 [K].
-        orders: first and last that are fitted, from 1. Where fewer than ten of them have a variance above 1e-12 of the
-            largest, below which all is rounding, it is all orders that have.
+        variances: descending, float64 [K].
+        orders: first and last order of the fit; the largest variance has order 1. If fewer than ten of them have a
+            variance above rounding, all orders above rounding are used.
 
     Returns:
-        alpha; 0 where fewer than two variances are above rounding: there is nothing that falls.
+        alpha; 0 if fewer than two variances are above rounding.
     """
-    num = num_real(variances)
+    num = num_above_rounding(variances)
     first, last = orders[0], min(orders[1], num)
     if last - first < 9:
         first, last = 1, num
@@ -112,42 +116,44 @@ def power_law(variances: Tensor, orders: tuple[int, int] = (11, 100)) -> float:
     return -float((weight * x * y).sum() / (weight * x * x).sum())
 
 
-def num_real(variances: Tensor) -> int:
-    """Count the falling variances [K] above rounding: more than 1e-12 of the largest."""
-    return int((variances > REAL * variances[0]).sum())
+def num_above_rounding(variances: Tensor) -> int:
+    """Count the variances [K], descending, that exceed ROUNDING_SHARE of the largest."""
+    return int((variances > ROUNDING_SHARE * variances[0]).sum())
 
 
 def uniformity(features: Tensor, t: float = 2.0) -> float:
-    """Return the log of the mean of exp(-t |x - y|^2) over all pairs of features of length 1 (Wang and Isola 2020,
-    equation 5).
+    """Return log of the mean of exp(-t |x - y|^2) over all pairs of different rows (Wang and Isola 2020, equation 5).
 
     Args:
-        features: float [N, D], N at least 2; brought to length 1 here. No row is paired with itself.
-        t: of the Gaussian.
+        features: float [N, D], N at least 2. Rows are scaled to length 1 first; rows of zeros stay zeros.
+        t: inverse width of the Gaussian.
 
     Returns:
-        Between about -2t, spread evenly over the sphere, and 0, collapsed.
+        0 if all features are equal; about -2t if they are spread evenly over the sphere.
     """
     rows = F.normalize(features.float(), dim=1)
+    # |x|^2, without the rounding error of the division: 1, or 0 for a row of zeros
+    lengths = rows.square().sum(dim=1).round()  # [N]
     total = torch.zeros((), dtype=torch.float64, device=rows.device)
-    lengths = rows.square().sum(dim=1).round()  # 1, or 0 for a row of zeros
     size = max(1, PAIRS_AT_ONCE // len(rows))
-    for part, part_lengths in zip(torch.split(rows, size), torch.split(lengths, size), strict=True):
-        squares = (part_lengths[:, None] + lengths - 2 * part @ rows.T).clamp_min(0)  # [n, N]
-        total += (-t * squares).exp().sum(dtype=torch.float64)
+    for chunk, chunk_lengths in zip(torch.split(rows, size), torch.split(lengths, size), strict=True):
+        distances = (chunk_lengths[:, None] + lengths - 2 * chunk @ rows.T).clamp_min(0)  # squared, [n, N]
+        total += (-t * distances).exp().sum(dtype=torch.float64)
     num = len(rows)
+    # each row paired with itself has added 1
     return float(((total - num) / (num * (num - 1))).clamp_min(1e-300).log())
 
 
 def alignments(views: Tensor) -> Tensor:
-    """Return the mean squared distance of all pairs of normalised views of each image (Wang and Isola 2020, equation
-    4).
+    """Return the mean squared distance of normalised views over all pairs of views of an image.
+
+    Wang and Isola 2020, equation 4.
 
     Args:
         views: features [B, V, D], V at least 2.
 
     Returns:
-        float64 [B], from 0, all alike.
+        float64 [B]; 0 if all views of an image have equal features.
     """
     rows = F.normalize(views.double(), dim=2)
     num = views.shape[1]
@@ -156,42 +162,49 @@ def alignments(views: Tensor) -> Tensor:
 
 
 class Lidar:
-    """The rank of the linear discriminant analysis that separates images by their views (Thilak et al. 2023).
+    """Effective rank of a linear discriminant analysis in which each image is a class (Thilak et al. 2023).
 
-    Each image is a class of its own. With S_b the covariance of the images' means and S_w the mean covariance of views
-    around them plus delta on the diagonal, it is the effective rank of S_w^-1/2 S_b S_w^-1/2 (equations 1 to 4).
+    S_b is the covariance of the images' means; S_w is the mean covariance of an image's views, plus delta on the
+    diagonal. The result is the effective rank of S_w^-1/2 S_b S_w^-1/2 (equations 1 to 4).
 
     Args:
-        width: of the features.
+        width: D, the width of the features.
     """
 
     def __init__(self, width: int) -> None:
         self._means: list[Tensor] = []
-        self._within = torch.zeros(width, width, dtype=torch.float64)
-        self._num = 0
+        self._within = torch.zeros(width, width, dtype=torch.float64)  # sum over views of d d^T, d = view - mean
+        self._num_views = 0
 
     def add(self, views: Tensor) -> None:
-        """Add views of further images [B, V, D]."""
+        """Add the views [B, V, D] of further images."""
         rows = views.double()
         means = rows.mean(dim=1)  # [B, D]
-        apart = (rows - means[:, None]).flatten(0, 1)  # [B*V, D]
-        self._within = self._within.to(rows.device) + apart.T @ apart
-        self._num += len(apart)
+        deviations = (rows - means[:, None]).flatten(0, 1)  # [B*V, D]
+        self._within = self._within.to(rows.device) + deviations.T @ deviations
+        self._num_views += len(deviations)
         self._means.append(means)
 
     def rank(self, delta: float = LIDAR_DELTA) -> float:
-        """Between 0 and min(images - 1, D), as far as 1e-7 of each share allows."""
+        """Return LiDAR: from 0 to min(images - 1, D), but for RANK_EPS.
+
+        Raises:
+            ValueError: if no views were added.
+        """
+        if not self._means:
+            raise ValueError("no views; call add(views) first")
         means = torch.cat(self._means)
         means = means - means.mean(dim=0)  # [n, D]
-        within = self._within / self._num
+        within = self._within / self._num_views
         within.diagonal().add_(delta)
         variances, directions = torch.linalg.eigh(within)
         scaled = means @ (directions * variances.clamp_min(delta).rsqrt())  # [n, D]
+        # the smaller product has the same eigenvalues other than 0
         products = scaled @ scaled.T if len(scaled) < scaled.shape[1] else scaled.T @ scaled
-        return rank_of(torch.linalg.eigvalsh(products).clamp_min(0) / len(means))
+        return effective_rank(torch.linalg.eigvalsh(products).clamp_min(0) / len(means))  # eigenvalues of a covariance
 
 
-def _roots(products: Tensor) -> Tensor:
-    """Return the roots of the eigenvalues of a symmetric matrix, falling."""
-    values: Tensor = torch.linalg.eigvalsh(products)
-    return values.clamp_min(0).sqrt().flip(0)
+def _sqrt_eigenvalues(matrix: Tensor) -> Tensor:
+    """Return the square roots of the eigenvalues of a symmetric matrix, descending."""
+    eigenvalues: Tensor = torch.linalg.eigvalsh(matrix)
+    return eigenvalues.clamp_min(0).sqrt().flip(0)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from raysl.benchmarks import geometry, spectrum
 from raysl.benchmarks.benchmark import Context, FeatureSet, Findings, Labelled, by_name
 from raysl.benchmarks.geometry import Geometry, embedded_views, even_index
-from raysl.benchmarks.spectrum import Lidar, Spectrum, alignments, power_law, rank_of, uniformity
+from raysl.benchmarks.spectrum import Lidar, Spectrum, alignments, effective_rank, power_law_exponent, uniformity
 from raysl.data.sources.digits import Digits
 from raysl.errors import ConfigError
 from tests.benchmarks.contexts import Flat, context_of
@@ -40,30 +40,34 @@ def test_singular_values_are_those_of_the_whole_matrix_for_any_chunks(num: int, 
 
 def test_rankme_is_the_formula_of_its_paper() -> None:
     values = np.linalg.svd(cloud(40, 12).double().numpy(), compute_uv=False)
-    assert rank_of(torch.from_numpy(values)) == pytest.approx(slow_rank(values))
+    assert effective_rank(torch.from_numpy(values)) == pytest.approx(slow_rank(values))
 
 
 def test_directions_that_are_used_alike_count_whole_and_a_collapse_is_one_direction() -> None:
-    assert rank_of(Spectrum([torch.eye(7)]).singular_values()) == pytest.approx(7, rel=1e-4)
-    assert rank_of(Spectrum([torch.ones(20, 7)]).singular_values()) == pytest.approx(1, abs=1e-4)
-    assert rank_of(Spectrum([torch.zeros(20, 7)]).singular_values()) == 0
+    assert effective_rank(Spectrum([torch.eye(7)]).singular_values()) == pytest.approx(7, rel=1e-4)
+    assert effective_rank(Spectrum([torch.ones(20, 7)]).singular_values()) == pytest.approx(1, abs=1e-4)
+    assert effective_rank(Spectrum([torch.zeros(20, 7)]).singular_values()) == 0
 
 
 def test_a_power_law_has_its_exponent() -> None:
     orders = torch.arange(1, 201, dtype=torch.float64)
     for alpha in (0.5, 1.0, 2.5):
-        assert power_law(3 * orders**-alpha) == pytest.approx(alpha)
-        assert power_law(3 * orders[:8] ** -alpha) == pytest.approx(alpha)  # fewer than the first order
+        assert power_law_exponent(3 * orders**-alpha) == pytest.approx(alpha)
+        assert power_law_exponent(3 * orders[:8] ** -alpha) == pytest.approx(alpha)  # fewer than the first order
     bent = torch.where(orders < 11, orders**-3, 11**-2 * orders**-1)
-    assert power_law(bent) == pytest.approx(1)
-    assert power_law(torch.zeros(5, dtype=torch.float64)) == power_law(torch.ones(1, dtype=torch.float64)) == 0
+    assert power_law_exponent(bent) == pytest.approx(1)
+    assert (
+        power_law_exponent(torch.zeros(5, dtype=torch.float64))
+        == power_law_exponent(torch.ones(1, dtype=torch.float64))
+        == 0
+    )
 
 
 def test_the_fit_weighs_orders_as_a_slow_solver_does() -> None:
     variances = torch.from_numpy(np.sort(np.random.default_rng(0).random(60))[::-1].copy())
     order = np.arange(11, 61)
     slope, _ = np.polyfit(np.log(order), np.log(variances.numpy()[10:]), 1, w=np.sqrt(1 / order))
-    assert power_law(variances) == pytest.approx(-slope)
+    assert power_law_exponent(variances) == pytest.approx(-slope)
 
 
 def test_uniformity_is_that_of_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +121,11 @@ def test_lidar_counts_only_directions_that_tell_images_apart() -> None:
     lidar = Lidar(8)
     lidar.add(views)
     assert lidar.rank() == pytest.approx(3, abs=0.1)
+
+
+def test_lidar_needs_views() -> None:
+    with pytest.raises(ValueError, match=r"no views; call add\(views\) first"):
+        Lidar(8).rank()
 
 
 def test_an_even_share_spans_all() -> None:
