@@ -168,7 +168,7 @@ def test_rank_0_shows_the_environment(capsys: pytest.CaptureFixture[str]) -> Non
     ("words", "told"),
     [
         ({"seed": -1}, "seed -1 is not a seed; give a whole number from 0 to 4294967295"),
-        ({"seed": True}, "seed True is none"),
+        ({"seed": True}, "seed True is not a seed"),
         ({"level": "LOUD"}, "level 'LOUD' is not a level of the log; give one of"),
         ({"config": "quickstart"}, "config: .* settings, as raysl.load_config gives them"),
     ],

@@ -152,7 +152,7 @@ def test_what_is_left_is_told_also_while_another_line_is_written(
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(
-    ("command", "left"), [("benchmark", "results that are there"), ("extract", "goes on with the features")]
+    ("command", "left"), [("benchmark", "finished results are kept"), ("extract", "continues with the features")]
 )
 def test_a_measurement_ends_with_a_line_on_what_is_left(command: str, left: str, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "raysl", command, "--checkpoint", str(tmp_path / "none")]
