@@ -121,7 +121,7 @@ def refused(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
             r"no images in '/.*/notes'; it is searched for \.jpg, .*",
         ),
         ("data=image_folder data.path=foo://x", r"cannot open 'foo://x': .*foo.*"),
-        ("data=parquet data.path=gone", r"no file or folder '/.*/gone'; give data\.path= a Parquet file.*"),
+        ("data=parquet data.path=gone", r"no file or folder '/.*/gone'; give a Parquet file.*"),
         ("data=parquet data.path=empty", r"no \.parquet files in '/.*/empty', sub-folders included"),
         ("data=parquet data.path=text.parquet", r"cannot read /.*/text\.parquet as Parquet: .*"),
         (

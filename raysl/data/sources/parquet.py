@@ -1,7 +1,7 @@
 """Parquet files with a column of encoded images."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,97 +26,103 @@ from raysl.storage.reads import read_file
 class Parquet(Source):
     """A Parquet file or a folder of them; the row group is the read unit.
 
-    In a folder, the files whose names, or those of their folders, begin or end with `train` are the training images,
-    and `val` or else `test` the held-out ones (`valid`, `validation`, `training` and `testing` mean the same); if no
-    file is called `train`, all but the held-out ones are. In a folder that `raysl ingest` wrote, only the files in its
-    manifest count.
+    A file in a folder is training data if its name or a folder's name begins or ends with `train` (or `training`).
+    Held-out: `val` (`valid`, `validation`), or `test` (`testing`) if there is no `val`. If nothing matches `train`, all
+    files that match none of these words are training data. In a folder that `raysl ingest` wrote, only the files in
+    its manifest are used.
 
-    Labels are integers, names (sorted, and numbered by the training images), or lists with one for each class:
-    1 present, 0 absent, -1 ignore. A column `name` or else `path` of texts names the images. Other columns are ignored.
+    Labels are integers, class names, or lists with one value per class: 1 present, 0 absent, -1 ignore. Class names are
+    sorted; their numbers come from the training split. A text column `name`, or `path` if there is no `name`, names the
+    images. Other columns are ignored.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(DataConfig):
-        """Where the files lie, and which columns to read."""
+        """Paths of the files, and the columns to read."""
 
         name: str = "parquet"
         path: Location | None = None
-        """File, folder or URI with `train*` and `val*` or `test*` Parquet files or folders."""
+        """Parquet file or folder, local or a URI, with files or folders called `train*` and `val*` or `test*`."""
         train: Location | None = None
-        """File, folder or URI of the training images, instead of those in `path`."""
+        """Parquet file or folder of the training images, local or a URI; replaces those in `path`."""
         test: Location | None = None
-        """File, folder or URI of the held-out images, instead of those in `path`."""
+        """Parquet file or folder of the held-out images, local or a URI; replaces those in `path`."""
         image_column: str = "image"
-        """Column of encoded images: binary, or structs with the field `bytes`."""
+        """Column of encoded images: binary values, or structs with a field `bytes`."""
         label_column: str | None = LABELS
-        """Column of labels, null where unlabelled. If the default is missing, nothing is labelled; any other must
-        exist; null: nothing is labelled."""
+        """Column of labels; a row without a value is unlabelled. The default column may be missing (images are then
+        unlabelled). A column you name must exist. null: ignore labels."""
         classes: tuple[str, ...] = ()
-        """Names of the classes, by label. Default: those that the files store, else the labels themselves."""
+        """Class names in the order of the labels. Default: the names stored in the files, or else the labels."""
 
     @override
     def split(self, name: str) -> Split | None:
         if name == "train":
             return self._train
-        if self.config.test is not None:
-            uri, files = self.config.test, list_parquet_files(self.config.test)
-            return self._make_split(
-                uri, list(files.paths.values()), files.versions, files.notes, self._training_classes
-            )
-        if self.config.path is None or not self._parts.test:
+        if (uri := self.config.test) is not None:
+            listing = list_parquet_files(uri)
+            paths = list(listing.paths.values())
+            return self._make_split(uri, paths, listing.versions, listing.notes, self._training_classes)
+        if self.config.path is None or not self._path_parts.test:
             return None
-        return self._make_split(self.config.path, self._parts.test, self._files.versions, (), self._training_classes)
+        # the training split shows the notes on `path`, unless it is from elsewhere
+        notes = () if self.config.train is None else self._path_listing.notes
+        return self._make_split(
+            self.config.path, self._path_parts.test, self._path_listing.versions, notes, self._training_classes
+        )
 
     @cached_property
     def _train(self) -> ParquetSplit:
         if (uri := self.config.train) is not None:
-            files = list_parquet_files(uri)
-            notes = (*files.notes, *held_out_notes(files.paths, uri))
-            return self._make_split(uri, list(files.paths.values()), files.versions, notes)
+            listing = list_parquet_files(uri)
+            notes = (*listing.notes, *held_out_notes(listing.paths, uri))
+            return self._make_split(uri, list(listing.paths.values()), listing.versions, notes)
         if self.config.path is None:
             raise ConfigError("parquet needs data.path= or data.train=, a Parquet file or a folder of them")
-        if not self._parts.train:
+        parts, listing = self._path_parts, self._path_listing
+        if not parts.train:
             raise ConfigError(f"{self.config.path!r} holds only val and test files; give data.train=")
-        return self._make_split(self.config.path, self._parts.train, self._files.versions, self._parts.notes)
+        return self._make_split(self.config.path, parts.train, listing.versions, (*listing.notes, *parts.notes))
 
     @cached_property
-    def _files(self) -> "Files":
+    def _path_listing(self) -> "ParquetListing":
         return list_parquet_files(self.config.path)
 
     @cached_property
-    def _parts(self) -> PartFiles[str]:
-        """Files in `path`, divided into training and held-out ones."""
-        parts = choose_files(self._files.paths.items(), self.config.path)
-        return PartFiles(parts.train, parts.test, (*self._files.notes, *parts.notes))
+    def _path_parts(self) -> PartFiles[str]:
+        """Training and held-out files in `path`."""
+        return choose_files(self._path_listing.paths.items(), self.config.path)
 
     @property
     def _training_classes(self) -> tuple[str, ...]:
-        """Classes by which held-out images are numbered; empty without training images or if the settings name them."""
-        is_alone = self.config.train is None and self.config.path is None
-        return () if self.config.classes or is_alone else self._train.classes
+        """Classes that number held-out labels; empty without training data, or if the settings name the classes."""
+        has_no_training_data = self.config.train is None and self.config.path is None
+        return () if self.config.classes or has_no_training_data else self._train.classes
 
     def _make_split(
         self,
         uri: str,
-        files: Sequence[str],
+        paths: Sequence[str],
         versions: Mapping[str, FileVersion],
         notes: tuple[str, ...],
-        training: tuple[str, ...] = (),
+        training_classes: tuple[str, ...] = (),
     ) -> ParquetSplit:
         config = self.config
-        split = ParquetSplit(uri, files, config.image_column, config.label_column, config.classes, training, versions)
+        split = ParquetSplit(
+            uri, paths, config.image_column, config.label_column, config.classes, training_classes, versions
+        )
         split.notes = notes
         return split
 
 
 @dataclass(frozen=True)
-class Files:
+class ParquetListing:
     """Parquet files of a folder.
 
     Args:
-        paths: in their file system, by their paths below the folder, sorted.
-        notes: about files that are not used, a line each.
-        versions: of each, by its path in the file system.
+        paths: maps the path relative to the folder to the path in the file system; sorted.
+        notes: one line for each kind of file that is not used.
+        versions: maps the path in the file system to the file's version.
     """
 
     paths: dict[str, str]
@@ -124,62 +130,73 @@ class Files:
     versions: dict[str, FileVersion]
 
 
-def list_parquet_files(uri: str) -> Files:
+def list_parquet_files(uri: str) -> ParquetListing:
     """List the Parquet files at a path or URI, sub-folders included.
 
     Raises:
-        ConfigError: if there are none, or they are of an unfinished ingest.
+        ConfigError: if there are none to use, or the folder holds an unfinished ingest.
     """
     system, info = stat_uri(uri)
     if info.type == fs.FileType.File:
-        return Files(
-            {info.path.rpartition("/")[2]: info.path}, (), _find_versions(system, {info.path: info.mtime_ns}, {})
-        )
+        # a file that the user names is used whatever a manifest beside it says
+        versions = _file_versions(system, {info.path: info.mtime_ns}, {})
+        return ParquetListing({info.path.rpartition("/")[2]: info.path}, (), versions)
     if info.type != fs.FileType.Directory:
-        raise ConfigError(f"no file or folder {uri!r}; give data.path= a Parquet file or a folder of them")
+        raise ConfigError(f"no file or folder {uri!r}; give a Parquet file or a folder of them")
     files = {file.path: file for file in list_files(uri).files}
-    sizes = {path: file.size for path, file in files.items()}
-    check_finished(system, {f"{info.path}/{path}": -1 if size is None else size for path, size in sizes.items()})
-    parquet = sorted(path for path in sizes if path.endswith(".parquet"))
-    check_names(parquet, uri)
-    manifests = _read_manifests(system, info.path, sizes)
-    used = {path: f"{info.path}/{path}" for path in parquet if _is_listed(path, manifests)}
-    if not used:
-        raise ConfigError(f"no .parquet files in {uri!r}, sub-folders included")
-    others = [path for path in parquet if path not in used]
-    notes = (
-        f"{len(others):,} Parquet files in {uri!r} are not used, as the {MANIFEST_FILE} of the ingest there does not "
-        f"list them: {join_some(others)}; move them away",
+    # -1 is the size of no file: where the size is unknown, an ingest counts as damaged
+    check_finished(
+        system, {f"{info.path}/{path}": -1 if file.size is None else file.size for path, file in files.items()}
     )
-    mtimes = {inner: files[path].mtime_ns for path, inner in used.items()}
-    return Files(used, notes if others else (), _find_versions(system, mtimes, _hashes(info.path, files, manifests)))
+    parquet_paths = sorted(path for path in files if path.endswith(".parquet"))
+    check_names(parquet_paths, uri)
+    manifests = _read_manifests(system, info.path, files)
+    paths = {path: f"{info.path}/{path}" for path in parquet_paths if not _is_excluded(path, manifests)}
+    if not parquet_paths:
+        raise ConfigError(f"no .parquet files in {uri!r}, sub-folders included")
+    if not paths:
+        raise ConfigError(
+            f"the {MANIFEST_FILE} of the ingest in {uri!r} lists none of its {len(parquet_paths):,} .parquet files; "
+            "move them to another folder to use them"
+        )
+    excluded = [path for path in parquet_paths if path not in paths]
+    note = (
+        f"{len(excluded):,} Parquet files in {uri!r} are not used, as the {MANIFEST_FILE} of the ingest there does not "
+        f"list them: {join_some(excluded)}; move them away"
+    )
+    mtimes = {full_path: files[path].mtime_ns for path, full_path in paths.items()}
+    versions = _file_versions(system, mtimes, _manifest_hashes(info.path, files, manifests))
+    return ParquetListing(paths, (note,) if excluded else (), versions)
 
 
-def _find_versions(
+def _file_versions(
     system: fs.FileSystem, mtimes: Mapping[str, int | None], hashes: Mapping[str, tuple[str, int | None]]
 ) -> dict[str, FileVersion]:
-    """Return the version of each file.
+    """Map the path of each file to its version.
 
     Args:
         system: the file system of the files.
-        mtimes: modification time of each, if the listing has it.
-        hashes: SHA-256 of those that an ingest wrote, and the modification time of its manifest.
+        mtimes: maps the path to the modification time in nanoseconds, None if the listing does not have it.
+        hashes: maps the path of a file that an ingest wrote to its SHA-256 and its manifest's modification time.
     """
-    unknown = [path for path, mtime in mtimes.items() if mtime is None]
-    tags = dict(zip(unknown, read_versions([(system, path) for path in unknown]), strict=True))
+    without_mtime = [path for path, mtime in mtimes.items() if mtime is None]
+    tags = dict(zip(without_mtime, read_versions([(system, path) for path in without_mtime]), strict=True))
     versions = {}
     for path, mtime in mtimes.items():
         sha256, manifest_mtime = hashes.get(path, ("", None))
-        is_unchanged = bool(sha256) and mtime is not None and manifest_mtime is not None and mtime <= manifest_mtime
+        # a file that is not newer than the manifest has the content that the manifest has hashed
+        has_valid_hash = bool(sha256) and mtime is not None and manifest_mtime is not None and mtime <= manifest_mtime
         written = tags.get(path) if mtime is None else str(mtime)
-        versions[path] = FileVersion(sha256, "" if is_unchanged else written or "")
+        versions[path] = FileVersion(sha256, "" if has_valid_hash else written or "")
     return versions
 
 
-def _hashes(
+def _manifest_hashes(
     root: str, files: Mapping[str, File], manifests: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[str, int | None]]:
+    """Map the full path of each file that a manifest hashes to its SHA-256 and the manifest's modification time."""
     return {
+        # check_finished has refused folders without a manifest
         f"{root}/{path}": (sha256, files[f"{folder}{MANIFEST_FILE}"].mtime_ns)
         for folder, listed_files in manifests.items()
         for path, sha256 in listed_files.items()
@@ -187,10 +204,16 @@ def _hashes(
     }
 
 
-def _read_manifests(system: fs.FileSystem, root: str, sizes: Mapping[str, int | None]) -> dict[str, dict[str, str]]:
-    """Read the manifests of ingests: by folder ("" or ending in a slash), the SHA-256 of each path that it lists."""
+def _read_manifests(system: fs.FileSystem, root: str, paths: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Map the folder of each ingest ("" or ending in a slash) to its manifest: SHA-256 by path, "" if it has none.
+
+    Args:
+        system: the file system of the root.
+        root: path of the folder to which all other paths are relative.
+        paths: all files below the root.
+    """
     manifests: dict[str, dict[str, str]] = {}
-    for path in sizes:
+    for path in paths:
         folder, name = path[: path.rfind("/") + 1], path[path.rfind("/") + 1 :]
         if name != PLAN_FILE:
             continue
@@ -203,6 +226,6 @@ def _read_manifests(system: fs.FileSystem, root: str, sizes: Mapping[str, int | 
     return manifests
 
 
-def _is_listed(path: str, manifests: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether every manifest in a folder above the file lists it."""
-    return all(path in files for folder, files in manifests.items() if path.startswith(folder))
+def _is_excluded(path: str, manifests: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether a folder above the file has a manifest that does not list it."""
+    return any(path.startswith(folder) and path not in hashes for folder, hashes in manifests.items())

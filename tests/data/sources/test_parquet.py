@@ -296,3 +296,27 @@ def test_the_manifest_of_an_ingest_says_which_files_count(tmp_path: Path) -> Non
         assert "train-extra.parquet" in note
     write(tmp_path / "train-beside.parquet")
     assert source(tmp_path).required("train").num_samples == 9, "what is around the ingest counts"
+
+
+def test_a_folder_whose_manifest_lists_no_parquet_file_is_refused_with_the_reason(tmp_path: Path) -> None:
+    folder = ingested(tmp_path / "out")
+    (folder / "manifest.json").write_text(json.dumps({"splits": {"train": {"files": []}}}))
+    with pytest.raises(ConfigError, match=r"manifest.json of the ingest in '.*' lists none of its 2 .parquet files"):
+        source(folder).required("train")
+
+
+def test_held_out_images_show_the_notes_of_their_folder_if_the_training_images_lie_elsewhere(tmp_path: Path) -> None:
+    folder = ingested(tmp_path / "out")
+    write(folder / "extra.parquet")
+    write(tmp_path / "val.parquet")
+    write(tmp_path / "train.parquet")
+    assert source(tmp_path).required("test").notes == ()
+    (note,) = source(tmp_path, train=str(tmp_path / "train.parquet")).required("test").notes
+    assert "out/extra.parquet" in note
+
+
+@pytest.mark.parametrize("setting", ["path", "train"])
+def test_a_missing_folder_is_told_without_a_setting_that_may_not_be_the_cause(tmp_path: Path, setting: str) -> None:
+    missing = Parquet(Parquet.Config(**{setting: str(tmp_path / "gone")}))
+    with pytest.raises(ConfigError, match=r"no file or folder '.*/gone'; give a Parquet file or a folder of them"):
+        missing.required("train")
