@@ -1,9 +1,9 @@
 """Population based training: all members train together, and the worst regularly continue from the best ones' weights.
 
 Jaderberg et al. 2017, arXiv 1711.09846: truncation selection as exploit, and perturbing or resampling as explore
-(section 4.1). Here a look is taken when all have come to the same epoch, so what is copied is a pure function of what
-they came to and of the seed. A member that is replaced ends; in its place a new run begins with its donor's whole
-checkpoint (`raysl.runs.fork`), and a run's name is that of its settings and its parent.
+(section 4.1). Members are compared only when all have finished the same epoch, so the choice depends only on their
+results and the seed. A replaced member stops. A new run takes its place, starting from the donor's full checkpoint
+(`raysl.runs.fork`); a run's name follows from its settings and its parent.
 """
 
 import math
@@ -25,7 +25,7 @@ from raysl.sweeps.space import Space, present_in
 from raysl.sweeps.trial import ALONE, ParentTrial, Trial
 
 FACTORS = (0.8, 1.2)
-"""Factors that perturb a number."""
+"""Factors that perturb a number, down and up."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Member:
     """A member of a population at the end of an interval.
 
     Args:
-        trial: what it trained with.
+        trial: its settings, seed and parents.
         value: its result; None if it failed.
     """
 
@@ -42,15 +42,15 @@ class Member:
 
 
 class PopulationSearch:
-    """The trials of a population: each trains a member to the end of an interval.
+    """Produces the trials of a population; one trial = one member for one interval.
 
     Args:
         sweep: settings of the sweep.
-        bases: what trials depart from: one configuration.
-        seed: of what is drawn.
-        fork: makes a new run go on from its parent's checkpoint; called before any run of its interval starts.
-        draws: members of later intervals as an earlier start chose them, and where new ones are kept; default: they are
-            chosen anew.
+        bases: the one configuration that all trials change, by name.
+        seed: seed of all random choices.
+        fork: makes a new run start from its parent's checkpoint; called before any run of its interval starts.
+        stored_choices: stores the members chosen for later intervals, and returns those that an earlier start of the
+            sweep chose; default: they are chosen anew.
     """
 
     def __init__(
@@ -59,131 +59,148 @@ class PopulationSearch:
         bases: Mapping[str, RunConfig],
         seed: int,
         fork: Callable[[Trial], None],
-        draws: Draws | None = None,
+        stored_choices: Draws | None = None,
     ) -> None:
         self.sweep = sweep
         self.base = bases[ALONE]
         self.space = Space.of(sweep.space)
         self.seed = seed
         self.fork = fork
-        self.draws = draws
+        self.stored_choices = stored_choices
         self.ends = interval_ends(sweep.interval, self.base.train.epochs)
         present = present_in(to_dict(self.base))
-        first = [self.space.at(seed, turn, {}, present) for turn in range(sweep.trials)]
-        self.members = [trial_of(draw, self.base.seed + place, ALONE) for place, draw in enumerate(first)]
-        self.turn = 0
+        settings = [self.space.at(seed, index, {}, present) for index in range(sweep.trials)]
+        self.members = [trial_of(draw, self.base.seed + index, ALONE) for index, draw in enumerate(settings)]
+        self.num_drawn = 0
         self.replaced: dict[str, Verdict] = {}
         self.has_all = False
 
     def num_trials(self) -> int:
-        """Count the parts of runs, one per member and interval."""
+        """Number of members times number of intervals."""
         return len(self.members) * len(self.ends)
 
     def next(self, records: Sequence[Record], is_kept: IsKept) -> Trial | Wait | None:
-        generation, place = divmod(self.turn, len(self.members))
-        if generation >= len(self.ends):
+        """Return the next member's trial: all members of the first interval, then all of the second, and so on.
+
+        `WAIT` until all members have finished the interval before; None after the last interval.
+        """
+        interval, index = divmod(self.num_drawn, len(self.members))
+        if interval >= len(self.ends):
             return None
-        if place == 0 and generation > 0:
-            after = self._kept() or self._selected(generation, records, is_kept)
-            if isinstance(after, Wait):
-                return after
-            self._replace(after, self.ends[generation - 1])
-        self.turn += 1
-        return replace(self.members[place], until=self._until(generation))
+        if index == 0 and interval > 0:
+            next_members = self._stored_members() or self._select_members(interval, records, is_kept)
+            if isinstance(next_members, Wait):
+                return next_members
+            self._replace(next_members, self.ends[interval - 1])
+        self.num_drawn += 1
+        return replace(self.members[index], until=self._until(interval))
 
-    def _kept(self) -> list[Trial]:
-        """Return the members of the next interval as an earlier start chose them; empty if none did."""
-        turns = range(self.turn, self.turn + len(self.members))
-        kept = [] if self.draws is None else [self.draws.at(turn) for turn in turns]
-        return [trial for trial in kept if trial is not None] if None not in kept else []
+    def _stored_members(self) -> list[Trial]:
+        """Return the members of the next interval as an earlier start chose them; empty unless all are stored."""
+        if self.stored_choices is None:
+            return []
+        numbers = range(self.num_drawn, self.num_drawn + len(self.members))
+        trials = [trial for number in numbers if (trial := self.stored_choices.at(number)) is not None]
+        return trials if len(trials) == len(self.members) else []
 
-    def _until(self, generation: int) -> int | None:
-        return self.ends[generation] if generation < len(self.ends) - 1 else None
+    def _until(self, interval: int) -> int | None:
+        """Return the epoch at which an interval ends; None: train to the end."""
+        return self.ends[interval] if interval < len(self.ends) - 1 else None
 
-    def _selected(self, generation: int, records: Sequence[Record], is_kept: IsKept) -> list[Trial] | Wait:
-        """Choose the members of the next interval by the results of the last one."""
-        ended = {(record.trial.name, record.trial.until): index for index, record in enumerate(records)}
-        places = [ended[trial.name, self._until(generation - 1)] for trial in self.members]
-        if any(is_kept(place) is None for place in places):
+    def _select_members(self, interval: int, records: Sequence[Record], is_kept: IsKept) -> list[Trial] | Wait:
+        """Choose the members of an interval by the results of the one before, and store the choice."""
+        record_index = {(record.trial.name, record.trial.until): index for index, record in enumerate(records)}
+        indices = [record_index[trial.name, self._until(interval - 1)] for trial in self.members]
+        # True: finished, False: failed or stopped, None: not known yet
+        if any(is_kept(index) is None for index in indices):
             return WAIT
-        epoch = self.ends[generation - 1]
+        epoch = self.ends[interval - 1]
         members = [
-            Member(trial, None if records[place].failure else records[place].course.at(epoch))
-            for trial, place in zip(self.members, places, strict=True)
+            Member(trial, None if records[index].failure else records[index].course.at(epoch))
+            for trial, index in zip(self.members, indices, strict=True)
         ]
-        after = select(members, self.space, self.sweep, (self.seed, generation), epoch)
-        if self.draws is not None:
+        next_members = select(members, self.space, self.sweep, (self.seed, interval), epoch)
+        if self.stored_choices is not None:
             values = {member.trial.name: None if member.value is None else [member.value] for member in members}
-            for place, trial in enumerate(after):
-                self.draws.keep(self.turn + place, trial, values)
-        return after
+            for number, trial in enumerate(next_members, start=self.num_drawn):
+                self.stored_choices.keep(number, trial, values)
+        return next_members
 
-    def _replace(self, after: list[Trial], epoch: int) -> None:
-        """Continue with the members of the next interval."""
-        for before, trial in zip(self.members, after, strict=True):
-            if trial.name != before.name:
-                self.fork(trial)
-                why = f"replaced at epoch {epoch} by {trial.name}, from the weights of {trial.parents[0].trial}"
-                self.replaced[before.name] = Verdict(float(epoch), why)
-        self.members = after
+    def _replace(self, next_members: list[Trial], epoch: int) -> None:
+        """Fork the new members' runs and continue with the members of the next interval."""
+        for old, new in zip(self.members, next_members, strict=True):
+            if new.name != old.name:
+                # a sweep that is started again comes here again; a fork that is complete stays as it is
+                self.fork(new)
+                reason = f"replaced at epoch {epoch} by {new.name}, from the weights of {new.parents[0].trial}"
+                self.replaced[old.name] = Verdict(float(epoch), reason)
+        self.members = next_members
 
 
 def interval_ends(interval: int, epochs: int) -> list[int]:
-    """Return the epochs at which members are compared, and the last one."""
+    """Return the epochs at which members are compared, and the last epoch."""
     return [*range(interval, epochs, interval), epochs]
 
 
 def select(
-    members: Sequence[Member], space: Space, sweep: SweepConfig, key: tuple[int, int], epoch: int
+    members: Sequence[Member], space: Space, sweep: SweepConfig, random_key: tuple[int, int], epoch: int
 ) -> list[Trial]:
-    """Return the members of the next interval: the worst share continues from weights of the best share.
+    """Return the members of the next interval: the worst continue from the weights of the best.
 
     Args:
-        members: as they are at an epoch.
-        space: what varies.
-        sweep: its `exploit` and `resample`.
-        key: seed, and number of the interval.
-        epoch: that they have come to.
+        members: all members at the end of an interval.
+        space: settings that vary.
+        sweep: gives `exploit`, `resample` and the metric that ranks.
+        random_key: seed of the sweep, and number of the next interval.
+        epoch: epoch that all members have finished.
 
     Returns:
-        As many trials, in the same order; those not replaced are as they were.
+        As many trials, in the same order; members that are not replaced keep their trial.
     """
     objective: Objective = sweep.early
-    order = sorted(range(len(members)), key=lambda place: (objective.key(members[place].value), place))
-    num = min(len(members) // 2, math.ceil(sweep.exploit * len(members)))
-    best, worst = order[:num], order[len(order) - num :]
-    after = [member.trial for member in members]
-    for place in worst:
-        donor = members[best[hash_words(*key, place) % num]]
-        if donor.value is None or objective.key(donor.value) >= objective.key(members[place].value):
+    ranking = sorted(range(len(members)), key=lambda index: (objective.key(members[index].value), index))
+    num_replaced = min(len(members) // 2, math.ceil(sweep.exploit * len(members)))
+    best, worst = ranking[:num_replaced], ranking[len(ranking) - num_replaced :]
+    next_members = [member.trial for member in members]
+    for index in worst:
+        donor = members[best[hash_words(*random_key, index) % num_replaced]]
+        # a donor with an equal result has nothing better to give
+        if donor.value is None or objective.key(donor.value) >= objective.key(members[index].value):
             continue
         parents = (ParentTrial(donor.trial.name, epoch), *donor.trial.parents)
-        settings = explore(donor.trial.settings, space, sweep.resample, (*key, place))
-        after[place] = Trial(settings, members[place].trial.seed, ALONE, parents)
-    return after
+        settings = explore(donor.trial.settings, space, sweep.resample, (*random_key, index))
+        # the replaced member's seed, so that no two members train with the same one
+        next_members[index] = Trial(settings, members[index].trial.seed, ALONE, parents)
+    return next_members
 
 
-def explore(settings: Mapping[str, Any], space: Space, resample: float, key: tuple[int, ...]) -> dict[str, Any]:
-    """Return settings near those of a donor: each drawn anew with a probability, else perturbed.
+def explore(settings: Mapping[str, Any], space: Space, resample: float, random_key: tuple[int, ...]) -> dict[str, Any]:
+    """Return new settings from a donor's: each is drawn anew with probability `resample`, otherwise perturbed.
 
-    A number becomes 0.8 or 1.2 times as large, inside its range; a value of a list makes way for one beside it.
+    A number becomes 0.8 or 1.2 times as large, inside its range; a value of a list is replaced by one next to it.
     """
     changed = {}
     for name, value in settings.items():
-        share = [hash_words(*key, hash_text(name), turn) / 2**64 for turn in range(3)]
+        # three numbers in [0, 1): draw anew or perturb, the new value, the direction
+        uniforms = [hash_words(*random_key, hash_text(name), index) / 2**64 for index in range(3)]
         distribution = space.distributions[name]
-        changed[name] = distribution.at(share[1]) if share[0] < resample else perturb(value, distribution, share[2])
+        if uniforms[0] < resample:
+            changed[name] = distribution.at(uniforms[1])
+        else:
+            changed[name] = perturb(value, distribution, uniforms[2])
     return changed
 
 
-def perturb(value: Any, distribution: Distribution, share: float) -> Any:
-    """Return a value near another one; a share in [0, 1) below or above a half decides the direction."""
-    is_up = share >= 0.5
+def perturb(value: Any, distribution: Distribution, uniform: float) -> Any:
+    """Return a value near another one: below it if `uniform`, in [0, 1), is below 0.5, otherwise above it."""
+    is_up = uniform >= 0.5
     if distribution.kind in LISTS:
-        position = distribution.values.index(value) + (1 if is_up else -1)
-        return distribution.values[min(max(position, 0), len(distribution.values) - 1)]
+        index = distribution.values.index(value) + (1 if is_up else -1)
+        return distribution.values[min(max(index, 0), len(distribution.values) - 1)]
+    # below 0 the factors move a value the other way
     moved = value * FACTORS[is_up]
     step = distribution.step or (1 if distribution.is_whole else None)
+    # 0.8 or 1.2 times a small number may round to the same number
     if step is not None and distribution.rounded(moved) == value:
         moved = value + step * (1 if is_up else -1)
     return distribution.rounded(moved)
