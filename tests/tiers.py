@@ -39,7 +39,8 @@ class Guard:
         self._watch(socket.socket, "listen")
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if self.is_on and event in _EVENTS:
+        # scikit-learn counts the cores by `lscpu` in the first neighbour search of a process
+        if self.is_on and event in _EVENTS and not (event == "subprocess.Popen" and args[1][0] == "lscpu"):
             self._refuse(f"{event} {args[1] if event == 'subprocess.Popen' else ''}")
 
     def _watch(self, kind: type, name: str) -> None:

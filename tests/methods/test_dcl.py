@@ -60,7 +60,10 @@ def test_the_papers_constants() -> None:
 
 @pytest.mark.parametrize(
     ("batch_size", "num", "message"),
-    [(1, 2, "train.batch_size is 1; DCL contrasts images"), (6, 1, "method.views.num is 1; DCL pulls views")],
+    [
+        (1, 2, "train.batch_size is 1; DCL contrasts images"),
+        (6, 1, "num is 1 and method.views.num_local is 0; DCL pulls views"),
+    ],
 )
 def test_check_refuses_settings_without_contrast(batch_size: int, num: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

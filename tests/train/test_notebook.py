@@ -129,7 +129,7 @@ def test_what_is_no_image_is_refused(given: Any, message: str) -> None:
 
 
 def test_other_arguments_are_refused_too() -> None:
-    with pytest.raises(ConfigError, match="config: 'quickstart' is no RunConfig"):
+    with pytest.raises(ConfigError, match="config: 'quickstart' is not a RunConfig"):
         raysl.views("quickstart", images())  # type: ignore[call-overload]
     for epoch in (-1, 0.5):
         with pytest.raises(ConfigError, match="is not a pass over the images"):

@@ -229,7 +229,7 @@ def test_the_setting_is_told_and_its_path_does_not_depend_on_the_directory(
     config = load_config("quickstart", ["method.weights=runs/before"])
     assert config.method.weights == f"{tmp_path}/runs/before"
     assert f"  weights: {tmp_path}/runs/before" in annotate(config)
-    assert "# Run or checkpoint of raysl, a path or a URI, whose weights a new run begins with" in annotate(config)
+    assert "# Path or URI of a run or checkpoint of raysl with initial weights" in annotate(config)
 
 
 @pytest.mark.slow
