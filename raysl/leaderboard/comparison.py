@@ -38,8 +38,8 @@ class Row:
     rivals: Mapping[str, float]
 
     @property
-    def any(self) -> Score:
-        """One of the scores, for what they have in common."""
+    def first_score(self) -> Score:
+        """The first score that was measured; names, unit and direction are those of all."""
         return next(score for score in self.scores if score is not None)
 
     @property
@@ -50,7 +50,7 @@ class Row:
         Numbers without a unit have a best one where they are headlines: of others, as of an exponent, neither more nor
         less is the better.
         """
-        if not self.any.unit and not self.any.is_headline:
+        if not self.first_score.unit and not self.first_score.is_headline:
             return []
         shown = {
             index: number(score.trained, score.unit)
@@ -59,7 +59,7 @@ class Row:
         }
         if len(shown) < 2:
             return []
-        sign = -1 if self.any.is_lower_better else 1
+        sign = -1 if self.first_score.is_lower_better else 1
         first = max(shown, key=lambda index: sign * self.scores[index].trained)  # type: ignore[union-attr]
         return [index for index, text in shown.items() if text == shown[first]]
 
@@ -68,7 +68,7 @@ class Row:
         """The numbers as cells of a table; those that were not measured are empty."""
         best = self.best
         return [
-            Cell(unit=self.any.unit)
+            Cell(unit=self.first_score.unit)
             if score is None
             else Cell(score.trained, score.unit, score.deviation, score.interval, index in best)
             for index, score in enumerate(self.scores)
@@ -116,8 +116,8 @@ class Comparison:
         rivals = [name for name in RIVALS if any(name in row.rivals for row in rows)]
         groups: dict[str, list[list[str | Cell]]] = {}
         for row in rows:
-            beside = [Cell(row.rivals.get(name), row.any.unit) for name in rivals]
-            groups.setdefault(row.any.benchmark, []).append([label(row.any), *row.cells, *beside])
+            beside = [Cell(row.rivals.get(name), row.first_score.unit) for name in rivals]
+            groups.setdefault(row.first_score.benchmark, []).append([label(row.first_score), *row.cells, *beside])
         return Table([title, *self.names, *(RIVALS[name] for name in rivals)], groups)
 
     def latex(self) -> str:
@@ -128,7 +128,7 @@ class Comparison:
         """Return a line a number: of each checkpoint its value, both ends of its interval, and its deviation."""
         lines = []
         for row in self.rows:
-            line = {name: getattr(row.any, field) for name, field in TITLES.items()}
+            line = {name: getattr(row.first_score, field) for name, field in TITLES.items()}
             for name, cell in zip(self.names, row.cells, strict=True):
                 line |= cell.columns(name)
             lines.append(line | {name: row.rivals.get(name) for name in RIVALS})
@@ -143,8 +143,8 @@ class Comparison:
         ]
         rows = [
             {
-                **{field: getattr(row.any, field) for field in ("benchmark", "metric", "heading", "unit")},
-                "is_lower_better": row.any.is_lower_better,
+                **{field: getattr(row.first_score, field) for field in ("benchmark", "metric", "heading", "unit")},
+                "is_lower_better": row.first_score.is_lower_better,
                 "values": [cell.value for cell in row.cells],
                 "intervals": [cell.interval for cell in row.cells],
                 "deviations": [cell.deviation for cell in row.cells],

@@ -53,9 +53,9 @@ def pair() -> Comparison:
 
 def test_rows_hold_the_numbers_of_all_checkpoints_and_the_best_is_marked() -> None:
     found = pair()
-    numbers = {row.any.metric: [own and own.trained for own in row.scores] for row in found.rows}
+    numbers = {row.first_score.metric: [own and own.trained for own in row.scores] for row in found.rows}
     assert numbers == {"top1": [80.0, 85.25], "loss": [0.5, 0.25], "rankme": [90.0, None]}
-    assert {row.any.metric: row.best for row in found.rows} == {"top1": [1], "loss": [1], "rankme": []}
+    assert {row.first_score.metric: row.best for row in found.rows} == {"top1": [1], "loss": [1], "rankme": []}
 
 
 def test_what_shows_the_same_number_is_best_together_and_nan_never() -> None:
@@ -86,7 +86,7 @@ def test_numbers_of_other_titles_are_not_compared() -> None:
 
 def test_numbers_of_a_benchmark_stand_together_whoever_has_them() -> None:
     found = compare([report("a", top1(1.0), RANK), report("b", replace(top1(2.0), metric="top5", title="Top-5"))])
-    assert [row.any.metric for row in found.rows] == ["top1", "top5", "rankme"]
+    assert [row.first_score.metric for row in found.rows] == ["top1", "top5", "rankme"]
 
 
 def test_names_tell_checkpoints_apart() -> None:
@@ -231,6 +231,13 @@ def test_many_checkpoints_are_all_in_the_table_and_the_first_ten_in_the_drawings
     text = Outline(comparison_page(found)).text
     assert "The first 10 of 12 checkpoints." in text
     assert "60.0061.00" in text
+
+
+def test_lines_by_stage_say_how_many_checkpoints_they_leave_out() -> None:
+    full = comparison_page(compare([report(f"run{turn}", *stages("s1")) for turn in range(12)]))
+    assert "The first 10 of 12 checkpoints." in full[full.index('id="lines"') :]
+    few = comparison_page(compare([report(f"run{turn}", *stages("s1")) for turn in range(3)]))
+    assert "The first" not in few
 
 
 def test_one_checkpoint_without_numbers_has_a_page() -> None:

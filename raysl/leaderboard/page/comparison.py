@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from raysl.leaderboard.comparison import Comparison, Row
-from raysl.leaderboard.page.comparison_charts import bars, depth_section, steps_section
+from raysl.leaderboard.page.comparison_charts import bars_section, depth_section, steps_section
 from raysl.report.contents import Score
 from raysl.report.html import document, table
 from raysl.report.page import contents
@@ -13,8 +13,8 @@ from raysl.report.score_table import spread_note
 
 def comparison_page(comparison: Comparison) -> str:
     """Return the page as HTML text."""
-    headlines = [row for row in comparison.rows if row.any.is_headline]
-    others = [row for row in comparison.rows if not row.any.is_headline]
+    headlines = [row for row in comparison.rows if row.first_score.is_headline]
+    others = [row for row in comparison.rows if not row.first_score.is_headline]
     parts = [
         _checkpoints(comparison),
         _results(comparison, headlines or others),
@@ -49,7 +49,7 @@ def _results(comparison: Comparison, rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     numbers = _table(comparison, rows, is_grouped=False) + _notes(rows)
-    return f'<section id="results"><h2>Results</h2>{numbers}{bars(comparison, rows)}</section>'
+    return f'<section id="results"><h2>Results</h2>{numbers}{bars_section(comparison, rows)}</section>'
 
 
 def _notes(rows: Sequence[Row]) -> str:
@@ -70,7 +70,7 @@ def _num_rivals(row: Row) -> int:
 
 def _table(comparison: Comparison, rows: Sequence[Row], is_grouped: bool) -> str:
     """Return the numbers of all checkpoints, the best marked, grouped by benchmark where asked for."""
-    has_units = any(row.any.unit != "%" for row in rows)
+    has_units = any(row.first_score.unit != "%" for row in rows)
 
     def label(score: Score) -> str:
         unit = f" ({score.unit})" if score.unit and has_units else ""

@@ -1,7 +1,7 @@
-"""Drawings of several checkpoints together: bars, lines by stage and against k, courses over training."""
+"""Charts that compare several checkpoints: bars, and line charts by stage, by k, and by training step."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from raysl.leaderboard.comparison import Comparison, Row
@@ -9,58 +9,67 @@ from raysl.report.bars import Bar, bar_chart, whiskers, whiskers_note
 from raysl.report.chart import CLASS_COLOURS, legend
 from raysl.report.contents import Score
 from raysl.report.families import families, stages_of
-from raysl.report.line_chart import Line, line_chart, lines_of
+from raysl.report.line_chart import MAX_LINES, Line, line_chart, lines_of
 
 MAX_BARS = 8
-"""Numbers that are drawn as bars."""
-MAX_NETWORKS = len(CLASS_COLOURS)
-"""Checkpoints that are drawn; the tables have all."""
+"""Largest number of rows drawn as bars; a row has one bar for each checkpoint."""
+MAX_CHECKPOINTS = len(CLASS_COLOURS)
+"""Largest number of checkpoints in bars and in charts by stage and by k; the tables have all."""
 MAX_CHARTS = 24
-"""Numbers that are drawn against steps, of the leading ones and of the others each."""
+"""Largest number of charts by step in each of two groups: headlines, and further numbers."""
 
 
-def bars(comparison: Comparison, rows: Sequence[Row]) -> str:
-    """Return a drawing for each named unit, of at most MAX_BARS rows."""
-    rows = _leading(rows)
-    drawings: list[str] = []
-    for unit in dict.fromkeys(row.any.unit for row in rows if row.any.unit):
-        alike = [row for row in rows if row.any.unit == unit]
-        half = math.ceil(len(alike) / 2)
-        for part in (alike[:half], alike[half:]):  # side by side, where the page has room
-            drawings.append(_bars_of(comparison, part, unit))
-    if not any(drawings):
+def bars_section(comparison: Comparison, rows: Sequence[Row]) -> str:
+    """Return bar charts of at most MAX_BARS rows, two for each unit; empty if no row has a unit."""
+    rows = _choose_rows(rows)
+    charts: list[str] = []
+    for unit in dict.fromkeys(row.first_score.unit for row in rows if row.first_score.unit):
+        same_unit = [row for row in rows if row.first_score.unit == unit]
+        half = math.ceil(len(same_unit) / 2)
+        # two charts, which stand side by side where the page has room
+        charts += [_bar_chart(comparison, part, unit) for part in (same_unit[:half], same_unit[half:])]
+    if not any(charts):
         return ""
-    names = comparison.names[:MAX_NETWORKS]
-    marks = legend([(CLASS_COLOURS[index], "o", name) for index, name in enumerate(names)])
-    note = whiskers_note([score for row in rows for score in row.scores if score is not None])
-    if len(comparison.names) > MAX_NETWORKS:
-        note = f"The first {MAX_NETWORKS} of {len(comparison.names)} checkpoints. {note}"
+    names = comparison.names[:MAX_CHECKPOINTS]
+    colours = legend([(CLASS_COLOURS[index], "o", name) for index, name in enumerate(names)])
+    scores = [score for row in rows for score in row.scores if score is not None]
+    note = f"{_limit_note(comparison)} {whiskers_note(scores)}".strip()
     caption = f"<figcaption>{note}</figcaption>" if note else ""
-    return f'<figure class="bars">{marks}<div class="pair">{"".join(drawings)}</div>{caption}</figure>'
+    return f'<figure class="bars">{colours}<div class="pair">{"".join(charts)}</div>{caption}</figure>'
 
 
-def _leading(rows: Sequence[Row]) -> Sequence[Row]:
-    """Return at most MAX_BARS rows: where there are more, the first of each benchmark before the others."""
+def _limit_note(comparison: Comparison) -> str:
+    """Return a sentence if there are more checkpoints than are drawn."""
+    num = len(comparison.names)
+    return f"The first {MAX_CHECKPOINTS} of {num} checkpoints." if num > MAX_CHECKPOINTS else ""
+
+
+def _choose_rows(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return at most MAX_BARS rows: if there are more, the first row of each benchmark comes before all others."""
     if len(rows) <= MAX_BARS:
         return rows
-    first = _firsts(rows)
+    first = _first_rows(rows)
     return [*first, *(row for row in rows if row not in first)][:MAX_BARS]
 
 
-def _firsts(rows: Sequence[Row]) -> list[Row]:
+def _first_rows(rows: Sequence[Row]) -> list[Row]:
     """Return the first row of each benchmark."""
-    return list({row.any.benchmark: row for row in reversed(rows)}.values())[::-1]
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(row.first_score.benchmark, row)
+    return list(first.values())
 
 
-def _bars_of(comparison: Comparison, rows: Sequence[Row], unit: str) -> str:
-    num = min(len(comparison.names), MAX_NETWORKS)
-    groups = [(row.any.heading, [_bar(row, index) for index in range(num)]) for row in rows]
+def _bar_chart(comparison: Comparison, rows: Sequence[Row], unit: str) -> str:
+    num = min(len(comparison.names), MAX_CHECKPOINTS)
+    groups = [(row.first_score.heading, [_bar(row, index) for index in range(num)]) for row in rows]
     if not any(bar for _, bars in groups for bar in bars):
         return ""
     return bar_chart(groups, unit, f"Bars of the scores in {unit} of each checkpoint")
 
 
 def _bar(row: Row, index: int) -> Bar | None:
+    """Return the bar of the checkpoint with this index; None if it has no finite score."""
     score = row.scores[index]
     if score is None or not math.isfinite(score.trained):
         return None
@@ -68,57 +77,64 @@ def _bar(row: Row, index: int) -> Bar | None:
 
 
 def depth_section(comparison: Comparison) -> str:
-    """Return numbers by stage and against k, a line a checkpoint."""
-    charts = _stage_charts(comparison) + _family_charts(comparison)
+    """Return line charts by stage and by k, one line for each checkpoint."""
+    groups = list(_benchmark_scores(comparison))
+    charts = _stage_charts(comparison, groups) + _family_charts(comparison, groups)
     if not charts:
         return ""
-    return f'<section id="lines"><h2>By stage, and against k</h2><div class="figures">{"".join(charts)}</div></section>'
+    note = _limit_note(comparison)
+    quiet = f'<p class="quiet">{note}</p>' if note else ""
+    heading = f'<section id="lines"><h2>By stage, and against k</h2>{quiet}'
+    return f'{heading}<div class="figures">{"".join(charts)}</div></section>'
 
 
-def _by_benchmark(comparison: Comparison, index: int) -> dict[str, list[Score]]:
-    scores: dict[str, list[Score]] = {}
-    for score in comparison.reports[index].scores:
-        scores.setdefault(score.benchmark, []).append(score)
-    return scores
+def _benchmark_scores(comparison: Comparison) -> Iterator[tuple[int, str, list[Score]]]:
+    """Yield (index of the checkpoint, benchmark, its scores) of the checkpoints that are drawn."""
+    for index, report in enumerate(comparison.reports[:MAX_CHECKPOINTS]):
+        scores: dict[str, list[Score]] = {}
+        for score in report.scores:
+            scores.setdefault(score.benchmark, []).append(score)
+        for benchmark, benchmark_scores in scores.items():
+            yield index, benchmark, benchmark_scores
 
 
-def _stage_charts(comparison: Comparison) -> list[str]:
-    """Return one chart for each number by stage; at relative depth where the networks' stages differ."""
+def _stage_charts(comparison: Comparison, groups: Sequence[tuple[int, str, list[Score]]]) -> list[str]:
+    """Return one chart for each number by stage; against relative depth if the checkpoints' stages differ."""
     by_title: dict[str, dict[int, dict[str, Score]]] = {}
-    for index in range(min(len(comparison.names), MAX_NETWORKS)):
-        for benchmark, scores in _by_benchmark(comparison, index).items():
-            for group in stages_of(scores):
-                by_title.setdefault(f"{benchmark}: {group.title}", {})[index] = group.scores
+    for index, benchmark, scores in groups:
+        for group in stages_of(scores):
+            by_title.setdefault(f"{benchmark}: {group.title}", {})[index] = group.scores
     charts = []
-    for title, members in by_title.items():
-        stages = list(next(iter(members.values())))
-        are_alike = all(list(group) == stages for group in members.values())
+    for title, checkpoints in by_title.items():
+        first = next(iter(checkpoints.values()))
+        stages = list(first)
+        has_same_stages = all(list(by_stage) == stages for by_stage in checkpoints.values())
         lines = []
-        for index, by_stage in members.items():
-            gap = 1.0 if are_alike else 1 / max(1, len(by_stage) - 1)
+        for index, by_stage in checkpoints.items():
+            spacing = 1.0 if has_same_stages else 1 / max(1, len(by_stage) - 1)
             lines.append(
-                _line(comparison, index, {depth * gap: score for depth, score in enumerate(by_stage.values())})
+                _line(comparison, index, {depth * spacing: score for depth, score in enumerate(by_stage.values())})
             )
-        unit = next(iter(next(iter(members.values())).values())).unit
-        x = "stage" if are_alike else "relative depth"
-        charts.append(line_chart(lines, x, unit, title, False, stages if are_alike else ()))
+        unit = next(iter(first.values())).unit
+        x, labels = ("stage", stages) if has_same_stages else ("relative depth", [])
+        charts.append(line_chart(lines, x, unit, title, may_be_log=False, labels=labels))
     return charts
 
 
-def _family_charts(comparison: Comparison) -> list[str]:
+def _family_charts(comparison: Comparison, groups: Sequence[tuple[int, str, list[Score]]]) -> list[str]:
+    """Return one chart for each number at several k, shots or shares of labels."""
     by_title: dict[tuple[str, str], list[Line]] = {}
     units: dict[tuple[str, str], str] = {}
-    for index in range(min(len(comparison.names), MAX_NETWORKS)):
-        for benchmark, scores in _by_benchmark(comparison, index).items():
-            for family in families(scores):
-                key = (f"{benchmark}: {family.title}", family.x)
-                by_title.setdefault(key, []).append(_line(comparison, index, family.scores))
-                units[key] = next(iter(family.scores.values())).unit
+    for index, benchmark, scores in groups:
+        for family in families(scores):
+            key = (f"{benchmark}: {family.title}", family.x)
+            by_title.setdefault(key, []).append(_line(comparison, index, family.scores))
+            units[key] = next(iter(family.scores.values())).unit
     return [line_chart(lines, key[1], units[key], key[0]) for key, lines in by_title.items()]
 
 
 def _line(comparison: Comparison, index: int, scores: Mapping[float, Score]) -> Line:
-    """Return the numbers of a checkpoint as a line in its colour."""
+    """Return the finite scores of a checkpoint, by x, as a line in its colour."""
     finite = {x: score for x, score in scores.items() if math.isfinite(score.trained)}
     points = [(x, score.trained) for x, score in finite.items()]
     return Line(
@@ -126,31 +142,34 @@ def _line(comparison: Comparison, index: int, scores: Mapping[float, Score]) -> 
     )
 
 
-def _points(comparison: Comparison, row: Row, indices: Sequence[int]) -> list[tuple[float, float]]:
-    """Return (step, value) of the checkpoints of a run."""
-    pairs = [(comparison.reports[index].step, row.scores[index]) for index in indices]
-    return [(float(step), score.trained) for step, score in pairs if score is not None and math.isfinite(score.trained)]
-
-
 def steps_section(comparison: Comparison) -> str:
-    """Return numbers against the step of training, a line a run."""
-    runs = comparison.runs
-    charts = {True: list[str](), False: list[str]()}
-    headlines = _firsts([row for row in comparison.rows if row.any.is_headline])
-    for row in comparison.rows if runs else ():
+    """Return line charts by training step, one line for each run."""
+    runs = dict(list(comparison.runs.items())[:MAX_LINES])
+    if not runs:
+        return ""
+    headlines, others = list[str](), list[str]()
+    first = _first_rows([row for row in comparison.rows if row.first_score.is_headline])
+    for row in comparison.rows:
+        score = row.first_score
+        charts = headlines if row in first or not score.unit else others
         lines = lines_of([(run, _points(comparison, row, indices)) for run, indices in runs.items()])
         lines = [line for line in lines if len(line.points) > 1]
-        leads = row in headlines or not row.any.unit
-        if lines and len(charts[leads]) < MAX_CHARTS:
-            title = f"{row.any.benchmark}: {row.any.heading}"
-            charts[leads].append(line_chart(lines, "step", row.any.unit, title, False))
-    if not any(charts.values()):
+        if lines and len(charts) < MAX_CHARTS:
+            title = f"{score.benchmark}: {score.heading}"
+            charts.append(line_chart(lines, "step", score.unit, title, may_be_log=False))
+    if not headlines and not others:
         return ""
-    shown = "".join(charts[True] or charts[False])
     folded = ""
-    if charts[True] and charts[False]:
-        others = "".join(charts[False])
-        folded = f'<details><summary>Further numbers</summary><div class="figures">{others}</div></details>'
-    names = escape(", ".join(runs))
-    heading = f'<section id="steps"><h2>Against the steps of training</h2><p class="quiet">Checkpoints of {names}.</p>'
-    return f'{heading}<div class="figures">{shown}</div>{folded}</section>'
+    if headlines and others:
+        inner = "".join(others)
+        folded = f'<details><summary>Further numbers</summary><div class="figures">{inner}</div></details>'
+    limit = f" The first {len(runs)} of {len(comparison.runs)} runs." if len(comparison.runs) > len(runs) else ""
+    note = f"Checkpoints of {escape(', '.join(runs))}.{limit}"
+    heading = f'<section id="steps"><h2>Against the steps of training</h2><p class="quiet">{note}</p>'
+    return f'{heading}<div class="figures">{"".join(headlines or others)}</div>{folded}</section>'
+
+
+def _points(comparison: Comparison, row: Row, indices: Sequence[int]) -> list[tuple[float, float]]:
+    """Return (step, value) of a run's checkpoints that have a finite score."""
+    pairs = [(comparison.reports[index].step, row.scores[index]) for index in indices]
+    return [(float(step), score.trained) for step, score in pairs if score is not None and math.isfinite(score.trained)]
