@@ -1,7 +1,8 @@
-"""The folder of a run: its settings, its logs, and its owner.
+"""The folder of a run: its settings, its event log, and its lock.
 
-`<storage>/<name>/` holds `run.yaml`, `metrics.jsonl`, TensorBoard events, `checkpoint_*/`, `report.json` and
-`report.html`. One driver at a time works in it and holds its lock.
+`<storage>/<name>/` holds `run.yaml`, `metrics.jsonl`, `events.jsonl`, TensorBoard files, `checkpoint_*/`,
+`report.json`, `report.html`, and the driver's notes to the workers: `.probe` and `stop`. One driver at a time works in
+it and holds its lock.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from raysl.checkpoint.files import NewestCheckpoint, newest_whole
+from raysl.checkpoint.files import SETTINGS_FILE, NewestCheckpoint, newest_whole
 from raysl.config.dump import differences, dump
 from raysl.config.load import stored_settings
 from raysl.config.schema import RunConfig
@@ -25,8 +26,8 @@ from raysl.train.files import EVENTS_FILE, event_line
 
 log = logging.getLogger("raysl")
 
-PROBE_FILE = ".probe"  # the driver writes it, so that workers know whether they see the same folder
-STOP_FILE = "stop"  # asks the workers to save and stop
+PROBE_FILE = ".probe"  # the driver writes it so that workers can check that they see the same folder
+STOP_FILE = "stop"  # asks the workers to save a checkpoint and stop
 
 
 class RunFolder(Folder):
@@ -37,51 +38,54 @@ class RunFolder(Folder):
         """Return the folder of a run."""
         return cls(join(config.storage, config.name))
 
-    def claim(self, config: RunConfig, newest: NewestCheckpoint | None = None) -> None:
-        """Write the run's settings, after a check that those of earlier starts differ only where they may.
+    def claim(self, config: RunConfig, checkpoint: NewestCheckpoint | None = None) -> None:
+        """Write the run's settings, after checking that they may replace those of earlier starts.
 
         Args:
-            config: the settings of this start, which replace the earlier ones.
-            newest: the run's newest whole checkpoint, if it has one.
+            config: the settings of this start.
+            checkpoint: the run's newest whole checkpoint, if it has one.
 
         Raises:
-            ConfigError: if another run has this name (the message lists what differs), this one has become shorter, or
-                longer without `train.extend`.
+            ConfigError: if the folder has a run with other settings (the message lists them), or a run that has begun
+                would become shorter, or longer without `train.extend`.
         """
         self.make()
-        extended = None
-        if self.exists("run.yaml"):
-            before = stored_settings(self.read("run.yaml").decode(), self.uri_of("run.yaml"), config)
-            changes = [*differences(before, config), *_other_workers(before, config)]
+        message = None
+        if self.exists(SETTINGS_FILE):
+            old_config = stored_settings(self.read(SETTINGS_FILE).decode(), self.uri_of(SETTINGS_FILE), config)
+            changes = [*differences(old_config, config), *_changed_workers(old_config, config)]
             if changes:
                 listed = "\n  ".join(changes)
                 raise ConfigError(
                     f"a run named {config.name!r} with other settings is in {self.uri}:\n  {listed}\n"
                     "give this one another name=, or go back to those settings to resume it"
                 )
-            if newest is not None:
-                extended = _check_length(_epochs(newest, before, config), config, newest)
-        self.write("run.yaml", dump(config).encode())
-        if extended is not None:
-            self.note(extended)
-            log.info(extended)
+            if checkpoint is not None:
+                message = _extension_message(_trained_epochs(checkpoint, old_config, config), config, checkpoint)
+        self.write(SETTINGS_FILE, dump(config).encode())
+        if message is not None:
+            self.note(message)
+            log.info(message)
 
     def newest(self) -> NewestCheckpoint:
         """Return the newest whole checkpoint; warn of newer ones that are damaged."""
-        newest = newest_whole(self)
-        for reason in newest.passed_over:
+        checkpoint = newest_whole(self)
+        for reason in checkpoint.passed_over:
             log.warning("passed over %s", reason)
-        return newest
+        return checkpoint
 
     def note(self, event: str) -> None:
-        """Add a line to the events. No worker may be writing to them."""
+        """Add a line to the event log. No worker may be writing to it."""
         self.write(EVENTS_FILE, self.read_if_there(EVENTS_FILE) + event_line(event))
 
     def locked(self) -> AbstractContextManager[Owner | None]:
-        """Be the only driver of the run while inside; yields the owner of a remote one, which its worker checks, too.
+        """Hold the run's lock while inside.
+
+        Yields the owner of a remote folder, so that workers can check before they write that it has not been replaced;
+        None for a local folder.
 
         Raises:
-            RunInUse: if another one is at work in this folder.
+            RunInUse: if another driver holds the lock.
         """
         return own_folder(self)
 
@@ -96,81 +100,86 @@ class RunFolder(Folder):
     def wait_until_free(self, stop: threading.Event | None = None) -> bool:
         """Wait until no other driver works here, and return True; return False once `stop` is set."""
         stop = stop or threading.Event()
-        log.info("%s waits for another process that has it in hand", cut(self.uri)[1])
-        while self.is_in_use():
-            if stop.wait(self.look_every_s):
-                return False
-        return True
+        if not self.is_in_use():
+            return True
+        _, name = cut(self.uri)
+        log.info("%s waits for another process that is running it", name)
+        while not stop.wait(self.look_every_s):
+            if not self.is_in_use():
+                return True
+        return False
 
 
-def _other_workers(before: RunConfig | Mapping[str, Any], config: RunConfig) -> list[str]:
-    """Return a line if the number of workers differs and the batch follows it."""
-    new, old = config.train.workers, _train_setting(before, "workers", config)
+def _changed_workers(old_config: RunConfig | Mapping[str, Any], config: RunConfig) -> list[str]:
+    """Return a line if the number of workers differs and the batch size depends on it."""
+    new, old = config.train.workers, _train_setting(old_config, "workers", config)
     if config.train.reference_workers is None or new == old:
         return []
-    return [f"train.workers: {old} -> {new}, which the batch follows by train.reference_workers"]
+    return [f"train.workers: {old} -> {new}, which changes the batch size, as train.reference_workers is set"]
 
 
-def _epochs(newest: NewestCheckpoint, before: RunConfig | Mapping[str, Any], config: RunConfig) -> int:
-    """Return the epochs that a checkpoint was trained for; an older raysl stored them in the settings alone."""
-    return int(newest.meta.get("epochs") or _train_setting(before, "epochs", config))
+def _trained_epochs(checkpoint: NewestCheckpoint, old_config: RunConfig | Mapping[str, Any], config: RunConfig) -> int:
+    """Return the length of the run at its checkpoint; an older raysl stored it in the settings alone."""
+    return int(checkpoint.meta.get("epochs") or _train_setting(old_config, "epochs", config))
 
 
-def _train_setting(before: RunConfig | Mapping[str, Any], name: str, config: RunConfig) -> Any:
+def _train_setting(old_config: RunConfig | Mapping[str, Any], name: str, config: RunConfig) -> Any:
     """Return a setting of `train` at the last start, or that of this start if an older raysl did not store it."""
-    if isinstance(before, RunConfig):
-        return getattr(before.train, name)
-    return before.get("train", {}).get(name, getattr(config.train, name))
+    if isinstance(old_config, RunConfig):
+        return getattr(old_config.train, name)
+    return old_config.get("train", {}).get(name, getattr(config.train, name))
 
 
-def _check_length(before: int, config: RunConfig, newest: NewestCheckpoint) -> str | None:
-    """Refuse to shorten a run that has begun, or to lengthen it without `train.extend`.
+def _extension_message(old_epochs: int, config: RunConfig, checkpoint: NewestCheckpoint) -> str | None:
+    """Describe how a run is extended; refuse to shorten it, or to extend it without `train.extend`.
 
     Args:
-        before: epochs that its newest checkpoint was trained for.
-        config: its settings at this start.
-        newest: that checkpoint; at step 0 any length is allowed.
+        old_epochs: length of the run at its newest checkpoint.
+        config: the settings of this start.
+        checkpoint: the newest checkpoint; at step 0 any length is allowed.
 
     Returns:
-        A sentence on what an extension changes, or None without one.
+        A line for the event log; None if the run is not extended.
 
     Raises:
-        ConfigError: with the numbers.
+        ConfigError: with both lengths and, for an extension, both learning rates.
     """
     epochs = config.train.epochs
-    if newest.step == 0 or epochs == before:
+    if checkpoint.step == 0 or epochs == old_epochs:
         return None
-    if epochs < before:
+    if epochs < old_epochs:
         raise ConfigError(
-            f"train.epochs: {before} -> {epochs} would make the run {config.name!r} shorter, which has followed the "
-            f"learning rate of {before} epochs up to step {newest.step}; set train.epochs={before}, or give this one "
-            "another name="
+            f"train.epochs: {old_epochs} -> {epochs} would make the run {config.name!r} shorter, which has followed "
+            f"the learning rate of {old_epochs} epochs up to step {checkpoint.step}; set train.epochs={old_epochs}, "
+            "or give this one another name="
         )
-    text = _describe_extension(before, config, newest)
+    text = _describe_extension(old_epochs, config, checkpoint)
     if not config.train.extend:
         raise ConfigError(
-            f"train.epochs: {before} -> {epochs} extends the run {config.name!r}: {text}\n"
-            f"set train.extend=true to go on like that, train.epochs={before} to leave it at that, or another name="
+            f"train.epochs: {old_epochs} -> {epochs} extends the run {config.name!r}: {text}\n"
+            f"set train.extend=true to accept these changes, train.epochs={old_epochs} to keep the length of the run, "
+            "or another name="
         )
-    return f"extended from {before} to {epochs} epochs: {text}"
+    return f"extended from {old_epochs} to {epochs} epochs: {text}"
 
 
-def _describe_extension(before: int, config: RunConfig, newest: NewestCheckpoint) -> str:
-    """Describe what an extension changes in the learning rate."""
-    num_samples = int(newest.meta["data"]["num_samples"])
-    shorter = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=before))
-    old, new = (TrainPlan.from_config(either, num_samples) for either in (shorter, config))
-    optim, batch_size = new.optim, new.batch_size
-    step, last = newest.step, lr_at(optim, old.step(newest.step - 1), batch_size)
+def _describe_extension(old_epochs: int, config: RunConfig, checkpoint: NewestCheckpoint) -> str:
+    """Describe how an extension changes the learning rate and other schedules."""
+    num_samples = int(checkpoint.meta["data"]["num_samples"])
+    old_config = dataclasses.replace(config, train=dataclasses.replace(config.train, epochs=old_epochs))
+    old, new = (TrainPlan.from_config(each, num_samples) for each in (old_config, config))
+    optim, batch_size, step = new.optim, new.batch_size, checkpoint.step
+    # the last update had index step - 1 in the old plan; the next one has index step in the new plan
+    last_lr = lr_at(optim, old.step(step - 1), batch_size)
+    next_lr = lr_at(optim, new.step(step), batch_size)
     parts = [
-        f"it is at step {step} of {old.total_steps}, where the learning rate was {last:.4g} (its peak: "
+        f"it is at step {step} of {old.total_steps}, where the learning rate was {last_lr:.4g} (its peak: "
         f"{peak_lr(optim, batch_size):.4g})",
-        f"the curve is computed anew for {new.total_steps} steps and goes on at "
-        f"{lr_at(optim, new.step(step), batch_size):.4g}",
+        f"the curve is computed anew for {new.total_steps} steps and goes on at {next_lr:.4g}",
     ]
     old_warmup, new_warmup = (optim.warmup.steps(plan.total_steps, plan.epoch_len) for plan in (old, new))
     if old_warmup != new_warmup:
-        again = ", so that it warms up again" if old_warmup <= step < new_warmup else ""
-        parts.append(f"the warm-up of {optim.warmup} is {new_warmup} steps instead of {old_warmup}{again}")
-    parts.append("other schedules that follow the share of the run that is done go back with it")
+        repeat = ", so that it warms up again" if old_warmup <= step < new_warmup else ""
+        parts.append(f"the warm-up of {optim.warmup} is {new_warmup} steps instead of {old_warmup}{repeat}")
+    parts.append("all schedules based on progress also jump back, because progress is now a smaller fraction")
     return "; ".join(parts)

@@ -132,7 +132,7 @@ def test_a_run_that_has_begun_keeps_its_workers(tmp_path: Path) -> None:
     RunFolder.of(config).claim(config, NewestCheckpoint(None, {}))
     RunFolder.of(config).claim(config, NewestCheckpoint(None, {}))
     other = dataclasses.replace(config, train=dataclasses.replace(config.train, workers=4))
-    with pytest.raises(ConfigError, match=r"train.workers: 2 -> 4, which the batch follows by train.reference_workers"):
+    with pytest.raises(ConfigError, match=r"train.workers: 2 -> 4, which changes the batch size, as train.ref"):
         RunFolder.of(other).claim(other, NewestCheckpoint(None, {}))
     free = dataclasses.replace(config, name="free", train=dataclasses.replace(config.train, reference_workers=None))
     RunFolder.of(free).claim(free, NewestCheckpoint(None, {}))

@@ -69,7 +69,7 @@ def test_more_epochs_are_refused_with_the_learning_rates_that_training_then_has(
     step = until or 20
     text = refusal(config_of(tmp_path, "train.epochs=8"))
     assert text.startswith("train.epochs: 5 -> 8 extends the run 'one': ")
-    assert text.splitlines()[-1].startswith("set train.extend=true to go on like that, train.epochs=5 to leave it")
+    assert text.splitlines()[-1].startswith("set train.extend=true to accept these changes, train.epochs=5 to keep")
     told = re.search(
         rf"it is at step {step} of 20, where the learning rate was (\S+) .* 32 steps and goes on at (\S+);", text
     )

@@ -95,6 +95,14 @@ def test_a_local_folder_is_locked_by_the_system(tmp_path: Path) -> None:
         pass
 
 
+def test_a_free_folder_is_not_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = RunFolder(str(tmp_path / "one"))
+    folder.make()
+    with caplog.at_level(logging.INFO, logger="raysl"):
+        assert folder.wait_until_free()
+    assert not caplog.records
+
+
 def test_a_folder_in_use_is_waited_for_until_it_is_free_or_the_wait_is_called_off(tmp_path: Path) -> None:
     folder, called_off = RunFolder(str(tmp_path / "one")), threading.Event()
     folder.make()
