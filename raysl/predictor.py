@@ -66,8 +66,10 @@ class Predictor:
     Images are paths or URIs, encoded bytes, Pillow images, uint8 tensors [3, H, W] or arrays [H, W, 3]: one of them, a
     list of any sizes and kinds, or a batch as a uint8 tensor [N, 3, H, W] or an array [N, H, W, 3].
 
-        predictor = raysl.Predictor("runs/mine")
-        features = predictor(["a.jpg", "s3://bucket/b.png"])  # [2, D]
+    >>> predictor = Predictor("runs/mine")
+    >>> predictor(torch.zeros(2, 3, 16, 16, dtype=torch.uint8)).shape == (2, predictor.backbone.feature_dim)
+    True
+
         near = predictor.neighbours("a.jpg", among="photos/", k=3)
         shares = predictor.probabilities("a.jpg", among=raysl.extract("runs/mine", split="train"))
     """

@@ -61,6 +61,11 @@ def pretrain(
 ) -> Result:
     """Train, measure and report; an interrupted run of this name goes on from its newest checkpoint.
 
+    >>> import raysl
+    >>> config = raysl.load_config("quickstart", ["train.epochs=1", "benchmarks={}"])
+    >>> pretrain(config, show_progress=False).metrics["step"]
+    22
+
     Args:
         config: the run's settings.
         callbacks: observers of Ray Train's, called in its controller (Ray Tune's reporting, for one).

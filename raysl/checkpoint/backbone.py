@@ -58,6 +58,11 @@ def load_checkpoint(uri: str, trust_code: bool = False, config: RunConfig | None
 def load_backbone(checkpoint: str, trust_code: bool = False) -> Backbone:
     """Return the trained backbone of a checkpoint, or of a run's newest checkpoint, in evaluation mode.
 
+    >>> import torch
+    >>> backbone = load_backbone("runs/mine")
+    >>> backbone(torch.zeros(2, 3, 16, 16)).shape == (2, backbone.feature_dim)
+    True
+
     Args:
         checkpoint: local path or URI of a checkpoint, or of a run's folder.
         trust_code: whether to import components of the checkpoint that are not raysl's.

@@ -40,6 +40,10 @@ def benchmark(
     of a run's newest checkpoint on its own images lies in the run's folder, any other beside its results. What was
     measured before of the same weights, images, settings and code is not measured again.
 
+    >>> report = benchmark("runs/mine", ["knn"])
+    >>> 0 <= report.metrics["knn/top1"] <= 100
+    True
+
     Args:
         checkpoint: local path or URI of a checkpoint, or of a run, whose newest one is taken.
         benchmarks: names; default: those of the run's settings, or `knn` and `low_shot` where it has none.

@@ -60,6 +60,10 @@ def compare(
 
     All are looked at before the first is measured. Each keeps its own results and report, see `raysl.benchmark`.
 
+    >>> comparison = compare(["runs/mine", "runs/other"], ["knn"])
+    >>> comparison.path.endswith("comparison.html")
+    True
+
     Args:
         checkpoints: local paths or URIs of checkpoints, or of runs, whose newest ones are taken.
         benchmarks, overrides, trust_code, again, keep_features: as of `raysl.benchmark`.
