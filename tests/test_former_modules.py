@@ -33,3 +33,10 @@ def test_the_line_of_a_users_method_still_gives_the_collectives() -> None:
 def test_an_unknown_module_is_still_unknown() -> None:
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("raysl.no_such_module")
+
+
+def test_notebooks_take_connect_from_the_room_of_clusters() -> None:
+    from raysl.cluster import connect
+    from raysl.cluster.connection import connect as function
+
+    assert connect is function
