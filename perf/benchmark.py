@@ -19,10 +19,9 @@ import torch
 
 from perf.classifiers import knn_contenders, linear_contenders, made_features
 from perf.clusterwork import Extraction, num_cpus, svm_contenders
-from perf.numbers import machine, medians, ratios, rotated, verdict
+from perf.numbers import choose_cases, machine, medians, ratios, rotated, verdict
 from perf.own_processes import memory_of, started
 from perf.sizes import Sizes
-from raysl.errors import ConfigError
 from raysl.process.memory import keep_freed_memory
 
 log = logging.getLogger("raysl")
@@ -45,18 +44,6 @@ class Case:
     lines: Callable[[Found, Sizes], list[str]]
 
 
-def check_names(names: Sequence[str]) -> list[str]:
-    """Return the cases to measure, in their order; all if none is named.
-
-    Raises:
-        ConfigError: if there is no such case.
-    """
-    for name in names:
-        if name not in CASES:
-            raise ConfigError(f"--only {name}: there is no such case; known: {', '.join(CASES)}")
-    return [name for name in CASES if not names or name in names]
-
-
 def measure_benchmark(names: Sequence[str] = (), *, repeats: int = 3, sizes: Sizes | None = None) -> Found:
     """Measure seconds, memory and answers of each contender of each case.
 
@@ -72,7 +59,7 @@ def measure_benchmark(names: Sequence[str] = (), *, repeats: int = 3, sizes: Siz
         ConfigError: if there is no such case.
         RunFailed: if a process fails.
     """
-    sizes, names = sizes or Sizes(), check_names(names)
+    sizes, names = sizes or Sizes(), choose_cases(names, CASES)
     environment = machine() | {"threads": torch.get_num_threads(), "sizes": asdict(sizes)}
     keep_freed_memory()
     result: Found = {}

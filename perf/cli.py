@@ -117,9 +117,11 @@ def run_loss(
 ) -> None:
     """Compare the losses, Sinkhorn-Knopp, k-means and a teacher's update with lightly's, faiss and plain forms."""
     set_up(verbose)
-    from perf.loss import check_names, loss_table, measure_loss
+    from perf.loss import loss_table, measure_loss
+    from perf.loss_cases import CASES
+    from perf.numbers import choose_cases
 
-    names = check_names(only or [])
+    names = choose_cases(only or [], CASES)
     _tell(json_file, lambda: measure_loss(names, repeats=repeats, with_memory=memory), loss_table)
 
 
@@ -138,10 +140,11 @@ def run_benchmark(
 ) -> None:
     """Compare kNN, linear probes, SVMs and extraction with scikit-learn, faiss and plain forms; memory beside."""
     set_up(verbose)
-    from perf.benchmark import benchmark_table, check_names, measure_benchmark
+    from perf.benchmark import CASES, benchmark_table, measure_benchmark
+    from perf.numbers import choose_cases
     from perf.sizes import QUICK, Sizes, with_words
 
-    names, sizes = check_names(only or []), with_words(QUICK if quick else Sizes(), size or [])
+    names, sizes = choose_cases(only or [], CASES), with_words(QUICK if quick else Sizes(), size or [])
     _tell(json_file, lambda: measure_benchmark(names, repeats=repeats, sizes=sizes), benchmark_table)
 
 
@@ -175,9 +178,10 @@ def run_sweep(
 ) -> None:
     """Compare trials with bare runs, count trials an hour, and time the start of a sweep of a thousand."""
     set_up(verbose)
-    from perf.sweep import SweepSizes, check_names, measure_sweep, sweep_table
+    from perf.numbers import choose_cases
+    from perf.sweep import CASES, SweepSizes, measure_sweep, sweep_table
 
-    names, sizes = check_names(only or []), SweepSizes.of_machine(trials, is_quick=quick)
+    names, sizes = choose_cases(only or [], CASES), SweepSizes.of_machine(trials, is_quick=quick)
     _tell(json_file, lambda: measure_sweep(names, repeats=repeats, sizes=sizes), sweep_table)
 
 

@@ -18,26 +18,14 @@ from typing import Any
 import torch
 
 from perf.loss_cases import CASES, Case, Contenders, Sizes
-from perf.numbers import machine, medians, ratios, rotated, verdict
-from raysl.errors import ConfigError, RunFailed
+from perf.numbers import choose_cases, machine, medians, ratios, rotated, verdict
+from raysl.errors import RunFailed
 from raysl.process.memory import keep_freed_memory, most_resident, resident
 
 log = logging.getLogger("raysl")
 
 PEERS = ("lightly", "faiss", "plain")
 RATIOS = [f"raysl/{peer}" for peer in PEERS]
-
-
-def check_names(names: Sequence[str]) -> list[str]:
-    """Return the cases to measure, in their order; all if none is named.
-
-    Raises:
-        ConfigError: if there is no such case.
-    """
-    for name in names:
-        if name not in CASES:
-            raise ConfigError(f"--only {name}: there is no such case; known: {', '.join(CASES)}")
-    return [name for name in CASES if not names or name in names]
 
 
 def measure_loss(
@@ -60,7 +48,7 @@ def measure_loss(
         RunFailed: if a process fails.
     """
     sizes = sizes or Sizes()
-    names = check_names(names)
+    names = choose_cases(names, CASES)
     keep_freed_memory()
     found: dict[str, Any] = {}
     for name in names:

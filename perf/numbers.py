@@ -14,6 +14,18 @@ from raysl.errors import ConfigError
 Repeat = Mapping[str, float]
 
 
+def choose_cases(names: Sequence[str], cases: Iterable[str]) -> list[str]:
+    """Return the cases to measure, in the order of `cases`; all if none is named.
+
+    Raises:
+        ConfigError: if there is no such case.
+    """
+    known = list(cases)
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(f"--only {unknown[0]}: there is no such case; known: {', '.join(known)}")
+    return [name for name in known if not names or name in names]
+
+
 def medians(repeats: Sequence[Repeat]) -> dict[str, float]:
     """The median over repeats of each number."""
     return {name: median(repeat[name] for repeat in repeats) for name in repeats[0]}

@@ -12,7 +12,6 @@ from typing import Any
 from perf.many_trials import ManyTrials, fill, measure_driver
 from perf.numbers import machine, medians, rotated, seconds_line, verdict
 from perf.trials import Work, bare_s, looped_s, swept
-from raysl.errors import ConfigError
 
 log = logging.getLogger("raysl")
 
@@ -77,17 +76,6 @@ def up_to(cores: int) -> list[int]:
     """1, 2, 4, ... and the number of cores."""
     doubled = [2**power for power in range(cores.bit_length()) if 2**power < cores]
     return [*doubled, cores]
-
-
-def check_names(names: Sequence[str]) -> list[str]:
-    """The cases to measure; all of them where none is named.
-
-    Raises:
-        ConfigError: if there is no such case.
-    """
-    if unknown := [name for name in names if name not in CASES]:
-        raise ConfigError(f"--only {unknown[0]}: there is no such case; known: {', '.join(CASES)}")
-    return list(dict.fromkeys(names)) or list(CASES)
 
 
 def measure_sweep(

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from perf import clusterwork
-from perf.benchmark import CASES, benchmark_table, check_names, measure_benchmark
+from perf.benchmark import CASES, benchmark_table, measure_benchmark
 from perf.classifiers import knn_contenders, linear_contenders, made_features
 from perf.clusterwork import Extraction, driver_memory, svm_contenders
+from perf.numbers import choose_cases
 from perf.own_processes import memory_of
 from perf.sizes import Sizes, with_words
 from raysl.errors import ConfigError
@@ -89,10 +90,10 @@ def test_a_driver_tells_the_most_that_it_had(own_ray: None) -> None:
 
 
 def test_what_does_not_exist_is_refused() -> None:
-    assert check_names([]) == list(CASES)
-    assert check_names(["svm", "knn"]) == ["knn", "svm"]
+    assert choose_cases([], CASES) == list(CASES)
+    assert choose_cases(["svm", "knn"], CASES) == ["knn", "svm"]
     with pytest.raises(ConfigError, match="--only nn: there is no such case; known: knn"):
-        check_names(["nn"])
+        choose_cases(["nn"], CASES)
     assert with_words(TINY, ["keys=7"]).keys == 7
     with pytest.raises(ConfigError, match="--size key=7: there is no such size; known: keys, queries"):
         with_words(TINY, ["key=7"])

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from perf import loss_cases
-from perf.loss import check_names, loss_table, measure_loss
+from perf.loss import loss_table, measure_loss
 from perf.loss_cases import CASES, Sizes, has_lightly
+from perf.numbers import choose_cases
 from raysl.errors import ConfigError
 
 TINY = Sizes(
@@ -98,7 +99,7 @@ def test_memory_counts_what_a_case_holds_at_once() -> None:
 
 
 def test_a_case_that_does_not_exist_is_refused() -> None:
-    assert check_names([]) == list(CASES)
-    assert check_names(["sup_con", "nt_xent"]) == ["nt_xent", "sup_con"]
+    assert choose_cases([], CASES) == list(CASES)
+    assert choose_cases(["sup_con", "nt_xent"], CASES) == ["nt_xent", "sup_con"]
     with pytest.raises(ConfigError, match="--only ntxent: there is no such case; known: nt_xent"):
-        check_names(["ntxent"])
+        choose_cases(["ntxent"], CASES)

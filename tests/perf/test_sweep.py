@@ -6,7 +6,8 @@ import pytest
 
 from perf import sweep as speed
 from perf.many_trials import ManyTrials, fill, measure_driver, simulate
-from perf.sweep import SweepSizes, Work, check_names, measure_sweep, sweep_table, up_to
+from perf.numbers import choose_cases
+from perf.sweep import CASES, SweepSizes, Work, measure_sweep, sweep_table, up_to
 from perf.trials import Swept, bare_s, swept
 from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.leaderboard import Leaderboard
@@ -111,8 +112,8 @@ def test_trials_at_a_time_double_up_to_the_cores() -> None:
 
 def test_an_unknown_case_is_refused_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match="--only size: there is no such case; known: overhead, concurrency, scale"):
-        check_names(["size"])
-    assert check_names([]) == ["overhead", "concurrency", "scale"]
+        choose_cases(["size"], CASES)
+    assert choose_cases([], CASES) == ["overhead", "concurrency", "scale"]
 
 
 def test_a_sweep_of_ended_trials_comes_to_its_last_one_and_to_a_board_of_all(tmp_path: Path) -> None:

@@ -33,9 +33,9 @@ class WebDataset(Source):
     another ending of images), and its label from `.cls`, an integer, else from a field of `.json`. Samples without an
     image are left out, those without a label are unlabelled.
 
-    Of the shards in `path`, those whose names, or those of their folders, begin or end with `train` are the training
-    images, and `val` or else `test` the held-out ones (`valid`, `validation`, `training` and `testing` mean the same);
-    if no shard is called `train`, all but the held-out ones are.
+    A shard in `path` is of the part with which its name, or that of a folder above it, begins or ends: `train`, `val`
+    or `test` (`training`, `valid`, `validation` and `testing` mean the same). Training takes the shards of `train`, or
+    those of no part if there are none; `val` is held out, or `test` if there is no `val`.
 
     The first start writes the position of each image to `SHARD.index.npz` beside its shard; with it, images of remote
     shards are read one by one.
@@ -80,9 +80,9 @@ class WebDataset(Source):
 
     def _classes_for(self, name: str) -> tuple[str, ...]:
         """Return the names of the classes; those of the training images also number the held-out ones."""
-        is_alone = self.config.train is None and self.config.path is None
+        has_no_training_data = self.config.train is None and self.config.path is None
         given: tuple[str, ...] = self.config.classes
-        return given if name == "train" or given or is_alone else self._train_classes
+        return given if name == "train" or given or has_no_training_data else self._train_classes
 
     @cached_property
     def _train_classes(self) -> tuple[str, ...]:
