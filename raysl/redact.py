@@ -1,12 +1,13 @@
-"""Credentials in URIs: used to open them, and replaced by `***` in everything that raysl stores or shows.
+"""Credentials in URIs and variables: used, and replaced by `***` in everything that raysl stores or shows.
 
 `s3://KEY:SECRET@bucket/x` becomes `s3://***@bucket/x`, and `https://host/x?token=abc` becomes `https://host/x?token=***`.
 When such a URI is opened, its `***` are left out, so that the credentials of the environment apply.
 """
 
+import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -35,6 +36,9 @@ def _parameter(stop: str) -> re.Pattern[str]:
 
 _IN_TEXT = (_user(r"\s\""), _parameter(r"\s\"<>"))
 _WHOLE = (_user(""), _parameter(""))
+_PLACEHOLDER = re.compile(rf"{re.escape(HIDDEN)}|\$\w+|\$\{{[^}}]*\}}")
+_SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
+_SECRET_VARIABLE = re.compile("TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|KEY|CREDENTIAL", re.IGNORECASE)
 _HIDDEN_USER = re.compile(rf"://([^/?#@:]*)(:?){re.escape(HIDDEN)}@")
 
 
@@ -69,6 +73,61 @@ def without_hidden(uri: str) -> str:
 def bare_uri(uri: str) -> str:
     """Return a URI without credentials of any kind, so that it is the same for every user."""
     return without_hidden(redact_uri(uri))
+
+
+def credential_scheme(uri: str) -> str | None:
+    """Return the scheme of a URI that holds a credential, None for one without.
+
+    `***` is not a credential, and neither is a variable, such as `$TOKEN`, which is read later.
+
+    >>> credential_scheme("s3://KEY:SECRET@bucket/x"), credential_scheme("https://host/x?token=$TOKEN")
+    ('s3', None)
+    """
+    if "://" not in uri:
+        return None
+    uri = _PLACEHOLDER.sub("", uri)
+    user, parameter = _WHOLE
+    for match in user.finditer(uri):
+        secret = match[2] if match[1].lower() in KEY_SCHEMES else match[2].partition(":")[2]
+        if secret.strip(":"):
+            return match[1].lower()
+    for match in parameter.finditer(uri):
+        if _is_secret(match[2]) and match[3]:
+            return str(_SCHEME.findall(uri[: match.start()])[-1]).lower()
+    return None
+
+
+def redact_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables with `***` for credentials: by the variable's name, in URIs and in JSON.
+
+    >>> redact_variables({"RAY_AUTH_TOKEN": "abc", "RAY_ADDRESS": "10.0.0.1:6379"})
+    {'RAY_AUTH_TOKEN': '***', 'RAY_ADDRESS': '10.0.0.1:6379'}
+    """
+    return {name: _redact_named(name, value) for name, value in variables.items()}
+
+
+def _redact_named(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _redact_named(str(key), inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_redact_named(name, inner) for inner in value]
+    if _SECRET_VARIABLE.search(name) and value not in ("", None):
+        return HIDDEN
+    if not isinstance(value, str):
+        return value
+    tree = _json_object(value)
+    return redact(value) if tree is None else json.dumps(_redact_named("", tree))
+
+
+def _json_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object in a variable such as RAY_JOB_CONFIG_JSON_ENV_VAR, which holds those of a job."""
+    if not text.lstrip().startswith("{"):
+        return None
+    try:
+        tree = json.loads(text)
+    except ValueError:
+        return None
+    return tree if isinstance(tree, dict) else None
 
 
 def redact_tree(tree: Any) -> Any:

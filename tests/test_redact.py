@@ -1,6 +1,7 @@
 """Credentials in addresses: used, and never shown or stored."""
 
 import base64
+import json
 import logging
 import sys
 import threading
@@ -15,6 +16,7 @@ from aiohttp import ClientResponseError
 
 from raysl import cli
 from raysl.checkpoint.backbone import load_checkpoint
+from raysl.cli.credentials import refuse_credentials
 from raysl.config.docs import annotate
 from raysl.config.dump import differences, dump
 from raysl.config.load import load_config, load_dumped
@@ -23,7 +25,7 @@ from raysl.data.decode.images import read_images
 from raysl.data.sources.file_list import FileList
 from raysl.errors import ConfigError, RunFailed
 from raysl.plan.setup import Setup
-from raysl.redact import redact, redact_uri, without_hidden
+from raysl.redact import redact, redact_uri, redact_variables, without_hidden
 from raysl.report.page import write_report
 from raysl.runs.folder import RunFolder
 from raysl.storage.addresses import open_uri
@@ -148,11 +150,12 @@ def test_the_command_line_shows_no_credentials(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text("raise ZeroDivisionError('at s3://K:SeCrEt@bucket')\n")
+    written = tmp_path / "mine.yaml"
+    written.write_text(f"base: simclr\ndata: {{path: '{KEY}'}}\n")
     for words, code, shown in (
-        (["config", "simclr", f"data.path={KEY}"], 0, "path: s3://***@bucket/images"),
-        (["config", "simclr", f"data.path={KEY}", "data.pth=1"], 2, "error: data.pth: no such setting"),
-        (["benchmark", "--checkpoint", "foo://K:SeCrEt@bucket"], 2, "error: cannot open 'foo://K:***@bucket'"),
-        (["config", f"simclr {KEY}"], 2, "no configuration 'simclr s3://***@bucket/images'"),
+        (["config", str(written)], 0, "path: s3://***@bucket/images"),
+        (["config", str(written), "data.pth=1"], 2, "error: data.pth: no such setting"),
+        (["benchmark", "--checkpoint", "foo://$KEY:$SECRET@bucket"], 2, "error: cannot open 'foo://"),
     ):
         monkeypatch.setattr(sys, "argv", ["raysl", *words])
         with pytest.raises(SystemExit) as caught:
@@ -168,6 +171,74 @@ def test_the_command_line_shows_no_credentials(
     printed = capsys.readouterr()
     assert "ZeroDivisionError: at s3://***@bucket" in printed.err
     assert "SeCrEt" not in printed.err
+
+
+AWS = "leave it out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY on each node"
+WRITTEN = "write it as $NAME in a configuration file and export NAME where the command runs"
+
+
+@pytest.mark.parametrize("command", [["pretrain", "simclr"], ["sweep"], ["benchmark"], ["ingest"], ["extract"]])
+@pytest.mark.parametrize(
+    ("word", "shown", "advice"),
+    [
+        (f"data.path={KEY}", "data.path=s3://***@bucket/images", AWS),
+        (KEY, "s3://***@bucket/images", AWS),
+        ("--out=s3://b/x?secret_key=SeCrEt", "--out=s3://b/x?secret_key=***", AWS),
+        (f"space.data.path=[s3://bucket/a,{KEY}]", "space.data.path=[s3://bucket/a,s3://***@bucket/images]", AWS),
+        (f"data.train={TOKEN}", "data.train=https://host/images?token=***&size=3", WRITTEN),
+        ("data.path=s3://b?endpoint_override=http://u:SeCrEt@h", "http://***@h", WRITTEN),
+        ("storage=abfs://box:SeCrEt@acc.dfs.core.windows.net/x", "storage=abfs://box:***@acc", "AZURE_CLIENT_SECRET"),
+        ("storage=gs://b/x?access_token=SeCrEt", "access_token=***", "GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_a_credential_on_the_command_line_is_refused_with_what_to_use_instead(
+    command: list[str],
+    word: str,
+    shown: str,
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["raysl", *command, word])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    printed = "".join(capsys.readouterr())
+    assert caught.value.code == 2
+    assert shown in printed
+    assert advice in printed
+    assert "SeCrEt" not in printed
+    assert "job list" not in printed
+
+
+def test_in_a_job_a_refused_credential_is_said_to_be_in_the_job_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    with pytest.raises(ConfigError, match="Ray's job list shows this one already, so replace it with a new one"):
+        refuse_credentials([KEY])
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "data.path=s3://bucket/x?endpoint_override=http://host:9000&region=r", "data.path=s3://***@bucket/images",
+        "data.path=https://host/x?token=$TOKEN", "storage=s3://$KEY:${SECRET}@bucket", "storage=sftp://me@host/x",
+        "method.name=me/mine.py:Mine", "data.path=/local/a:b@c?token=x", "data.path=https://host/x?token=***&size=3",
+        "data.path=s3://bucket/a:b@c", "name=token", "storage=gs://anonymous@bucket/x", "hf://datasets/me/x@rev/a",
+        "data.path=abfs://box@acc.dfs.core.windows.net/x", "[s3://one/a,s3://two/b]", "knn.k=[20,200]",
+    ],
+)  # fmt: skip
+def test_what_is_no_credential_may_be_on_the_command_line(word: str) -> None:
+    refuse_credentials([word])
+
+
+def test_variables_are_hidden_by_their_name_in_uris_and_in_the_settings_of_a_job() -> None:
+    names = ("RAY_AUTH_TOKEN", "RAY_REDIS_PASSWORD", "RAYSL_SECRET", "TORCH_API_KEY", "RAY_credentials", "NCCL_PASSWD")
+    assert redact_variables(dict.fromkeys(names, "SeCrEt")) == dict.fromkeys(names, "***")
+    plain = {"RAY_AUTH_MODE": "token", "RAY_ADDRESS": "10.0.0.1:6379", "RAY_A": "{not json", "RAY_SECRET": ""}
+    assert redact_variables(plain) == plain
+    job = {"runtime_env": {"env_vars": {"AWS_SECRET_ACCESS_KEY": "SeCrEt", "A": KEY}, "pip": ["x"]}, "n": 1}
+    (text,) = redact_variables({"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps(job)}).values()
+    job["runtime_env"] = {"env_vars": {"AWS_SECRET_ACCESS_KEY": "***", "A": "s3://***@bucket/images"}, "pip": ["x"]}
+    assert json.loads(text) == job
 
 
 # a website that asks who one is

@@ -15,6 +15,7 @@ from raysl.cli import report
 from raysl.cli.arguments import DEFAULT_CONFIG, split_arguments
 from raysl.cli.benchmark import run_benchmark, run_cluster, run_extract
 from raysl.cli.convert import run_convert
+from raysl.cli.credentials import refuse_credentials
 from raysl.cli.doctor import run_doctor
 from raysl.cli.ingest import run_ingest
 from raysl.cli.listing import list_names, show_config
@@ -67,6 +68,7 @@ def run_app(app: typer.Typer, name: str) -> None:
     Exit code 0: done, 1: the run failed, 2: the input is wrong, 130: stopped by Ctrl-C, 143: stopped by SIGTERM.
     """
     try:
+        refuse_credentials(sys.argv[1:])
         code = app(prog_name=name, standalone_mode=False)
     except Stopped as stopped:  # its message has been printed already
         end_on_any_signal(stopped.code)

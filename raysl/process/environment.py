@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from raysl.redact import redact
+from raysl.redact import redact_variables
 
 PACKAGES = (
     *("raysl", "torch", "torchvision", "ray", "numpy", "pyarrow", "pillow", "safetensors", "omegaconf", "numba"),
@@ -45,7 +45,9 @@ def environment() -> dict[str, Any]:
         "disk": _space(Path.cwd()),
         "shm": _space(Path("/dev/shm")),
         "git": _git(Path(__file__).resolve().parents[2]),
-        "variables": {name: redact(value) for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)},
+        "variables": redact_variables(
+            {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)}
+        ),
     }
 
 

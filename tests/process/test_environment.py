@@ -78,7 +78,10 @@ def test_json_and_lines_hold_the_same(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_credentials_in_variables_are_hidden_and_others_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_STORAGE", "s3://AKIAKEY:secret@bucket/x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "hush")
+    monkeypatch.setenv("RAY_REDIS_PASSWORD", "hush")
     told = environment()["variables"]
+    assert told["RAY_AUTH_TOKEN"] == told["RAY_REDIS_PASSWORD"] == "***"
     assert told["RAY_STORAGE"] == "s3://***@bucket/x"
     assert "hush" not in str(told)
 

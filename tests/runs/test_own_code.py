@@ -31,12 +31,13 @@ def test_own_code_and_credentials_serve_a_run_and_stay_with_its_user(
     images = {f"/{number}.png": b"broken" if number == 7 else png(number) for number in range(24)}
     monkeypatch.setattr(Guarded, "files", {"/train.txt": listed, "/test.txt": listed, **images})
     (tmp_path / "mine.py").write_text(MINE.format(mark=str(tmp_path / "mark")))
-    data = [f"data.{name}=http://me:SeCrEt@{website}/{name}.txt" for name in ("train", "test")]
+    monkeypatch.setenv("MY_SECRET", "SeCrEt")
+    data = [f"data.{name}=http://me:$MY_SECRET@{website}/{name}.txt" for name in ("train", "test")]
     own = [f"method.name={tmp_path}/mine.py:Method", f"backbone.name={tmp_path}/mine.py:Net"]
     out = ("data.limit", "train.batch", "train.epochs", "train.online", "benchmarks")
     words = [*(word for word in SMALL if not word.startswith(out)), *own, "data=file_list", *data]
     words += ["data.max_corrupt=0.5", "train.batch_size=8", "train.epochs=4", "train.online_knn_every=1ep"]
-    words += ["benchmarks=[knn]", f"storage=file://{tmp_path}/runs?secret_key=SeCrEt", "name=one"]
+    words += ["benchmarks=[knn]", f"storage=file://{tmp_path}/runs?secret_key=$MY_SECRET", "name=one"]
     config = load_config("quickstart", words)
     folder = RunFolder.of(config)
     folder.claim(config)
