@@ -176,7 +176,7 @@ def count_gpus(train: TrainConfig) -> float:
     if not ray.is_initialized():
         return 0.0
     is_on_gpus = train.device == "cuda" or (train.device == "auto" and cluster_resources().gpus >= 1)
-    return train.workers * train.gpus_per_worker if is_on_gpus else 0.0
+    return train.most_workers * train.gpus_per_worker if is_on_gpus else 0.0
 
 
 def cluster_resources() -> Resources:

@@ -99,15 +99,16 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
         device = "cuda" if cluster.gpus >= 1 else "cpu"
     if device == "cuda":
         _check_gpus(train, cluster)
-    most, cpus = cluster.most_cpus(train.workers), train.cpus_per_worker
+    num = _num_workers(train, cluster, device)
+    most, cpus = cluster.most_cpus(num), train.cpus_per_worker
     if cpus is not None and cpus > most >= LEAST_CPUS:
         raise ConfigError(
             f"{_workers(train, cluster)} of {cpus:g} CPUs leave no CPU for data tasks: this cluster can never have "
             f"more than {cluster.cpus:g}; set train.cpus_per_worker={most:g}" + _or_fewer(train, cluster)
         )
-    if cpus is None and train.workers > cluster.cpus:
+    if cpus is None and num > cluster.cpus:
         raise ConfigError(
-            f"{train.workers} workers are more than the {cluster.cpus:g} CPUs that this cluster can ever have; "
+            f"{num} workers are more than the {cluster.cpus:g} CPUs that this cluster can ever have; "
             f"set train.workers={int(cluster.cpus)}, or train.cpus_per_worker to let them share CPUs"
         )
     if most < LEAST_CPUS:
@@ -120,6 +121,18 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
     )
 
 
+def fitting_workers(train: TrainConfig, shape: WorkerShape, cluster: Resources) -> int:
+    """Return how many workers of a shape the cluster holds beside a data task, by CPUs; of a trial, in its share.
+
+    >>> train, shape = TrainConfig(workers=(1, 4)), WorkerShape("cpu", cpus=1.0, task_cpus=0.5)
+    >>> [fitting_workers(train, shape, Resources(cpus, gpus=0)) for cpus in (4, 2, 1)]
+    [3, 1, 0]
+    """
+    share = cluster.cpus / max(1, cluster.trials)
+    fit = int((share - shape.task_cpus) / shape.cpus + 1e-6)
+    return fit if train.cpus_per_worker is not None else min(fit, int(share))
+
+
 def most_trials(train: TrainConfig, cluster: Resources) -> int:
     """Return how many runs the cluster holds at a time, each with as much as it would have alone; at least one.
 
@@ -127,10 +140,24 @@ def most_trials(train: TrainConfig, cluster: Resources) -> int:
         ConfigError: if it can never hold one.
     """
     shape = worker_shape(train, cluster)
-    num = int(cluster.cpus // (train.workers * shape.cpus + shape.task_cpus))
+    num_workers = _num_workers(train, cluster, shape.device)
+    num = int(cluster.cpus // (num_workers * shape.cpus + shape.task_cpus))
     if shape.device == "cuda":
-        num = min(num, _most_workers(train, cluster) // train.workers)
+        num = min(num, _most_workers(train, cluster) // num_workers)
     return max(1, num)
+
+
+def _num_workers(train: TrainConfig, cluster: Resources, device: str) -> int:
+    """Return the number of workers to plan for: of an elastic run as many as the cluster can hold."""
+    if not train.is_elastic:
+        return train.most_workers
+    if device == "cuda":
+        fit = _most_workers(train, cluster) // max(1, cluster.trials)
+    elif train.cpus_per_worker is None:
+        fit = int(cluster.cpus) // max(1, cluster.trials)
+    else:
+        fit = int((cluster.cpus - cluster.kept_cpus) / (max(1, cluster.trials) * train.cpus_per_worker) + 1e-6)
+    return max(train.least_workers, min(train.most_workers, fit))
 
 
 def _most_workers(train: TrainConfig, cluster: Resources) -> int:
@@ -141,16 +168,16 @@ def _most_workers(train: TrainConfig, cluster: Resources) -> int:
 def _check_gpus(train: TrainConfig, cluster: Resources) -> None:
     """Raise ConfigError for more workers than the GPUs hold."""
     fit = _most_workers(train, cluster)
-    if max(1, cluster.trials) * train.workers <= fit:
+    if max(1, cluster.trials) * train.least_workers <= fit:
         return
     have = f"this cluster can never have more than {cluster.gpus:g}"
     if cluster.trials <= 1:
         raise ConfigError(
-            f"{train.workers} workers need as many GPUs, and {have}; set train.workers={max(1, int(cluster.gpus))}"
-            + ("" if cluster.gpus >= 1 else " and train.device=cpu")
+            f"{train.least_workers} workers need as many GPUs, and {have}; "
+            f"set train.workers={max(1, int(cluster.gpus))}" + ("" if cluster.gpus >= 1 else " and train.device=cpu")
         )
-    ways = [f"run {fit // train.workers} at a time"] if fit >= train.workers else []
-    if train.workers == 1 and cluster.gpus >= 1:
+    ways = [f"run {fit // train.least_workers} at a time"] if fit >= train.least_workers else []
+    if train.least_workers == 1 and cluster.gpus >= 1:
         each = _floor(1 / math.ceil(cluster.trials / int(cluster.gpus)))
         ways.append(f"set train.gpus_per_worker={each:g}")
     need = f"{train.gpus_per_worker:g} of a GPU each" if train.gpus_per_worker < 1 else "a GPU each"
@@ -160,7 +187,7 @@ def _check_gpus(train: TrainConfig, cluster: Resources) -> None:
 
 
 def _workers(train: TrainConfig, cluster: Resources) -> str:
-    workers = f"{train.workers} workers" if train.workers > 1 or cluster.trials <= 1 else "1 worker"
+    workers = f"{train.least_workers} workers" if train.least_workers > 1 or cluster.trials <= 1 else "1 worker"
     return workers if cluster.trials <= 1 else f"{cluster.trials} trials at a time of {workers}"
 
 
@@ -168,7 +195,7 @@ def _or_fewer(train: TrainConfig, cluster: Resources) -> str:
     """Return how many concurrent trials would fit, as the end of a sentence; empty where none would."""
     wanted = LEAST_CPUS if train.cpus_per_worker is None else train.cpus_per_worker
     for trials in range(cluster.trials - 1, 0, -1):
-        if cluster.shared(trials).most_cpus(train.workers) >= wanted:
+        if cluster.shared(trials).most_cpus(train.least_workers) >= wanted:
             return f", or run {trials} at a time"
     return ""
 

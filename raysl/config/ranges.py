@@ -70,11 +70,19 @@ class Within:
 
 @dataclass(frozen=True)
 class Rising:
-    """A list of two numbers [low, high] with low <= high."""
+    """A list of two numbers [low, high] with low <= high.
+
+    Args:
+        strictly: whether low must be below high.
+    """
+
+    strictly: bool = False
 
     def problem(self, value: Any) -> str | None:
-        """Return the message for low > high; None for others."""
+        """Return the message for numbers in the wrong order; None for others."""
         low, high = value
+        if self.strictly and low == high:
+            return f"is one number; write {low}, or [low, high] with low < high"
         return None if low <= high else "holds no number; write [low, high]"
 
     def describe(self) -> str:
@@ -195,7 +203,7 @@ def lacks_range(kind: Any) -> bool:
     inner = bare(kind)
     members = get_args(inner) if _holds_others(inner) else ()
     is_pair = get_origin(inner) is tuple and len(members) == 2 and members[0] == members[1]
-    if is_pair and bare(members[0]) in (int, float) and Rising() not in rules_of(kind):
+    if is_pair and bare(members[0]) in (int, float) and not any(isinstance(rule, Rising) for rule in rules_of(kind)):
         return True
     return inner in (int, float, Duration) or any(lacks_range(member) for member in members)
 

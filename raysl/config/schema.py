@@ -31,6 +31,7 @@ from raysl.config.ranges import (
 )
 from raysl.schedule import Duration
 
+Workers = Annotated[int, Within(1, 65_536)]
 Byte = Annotated[int, Within(0, 255)]
 Deviation = Annotated[float, Within(0.001, 1)]
 Rival = Literal["untrained", "pixels"]
@@ -136,9 +137,10 @@ class CourseConfig:
     """Continue a run with more `epochs`; its learning rate then follows the curve of the longer run."""
     batch_size: Annotated[int, Within(1, 10_000_000)] = 256
     """Images in a global batch, over all workers."""
-    workers: Annotated[int, Within(1, 65_536)] = field(default=1, metadata=MAY_CHANGE)
-    """Training processes; one per GPU."""
-    reference_workers: Annotated[int, Within(1, 65_536)] | None = None
+    workers: Workers | Annotated[tuple[Workers, Workers], Rising(strictly=True)] = field(default=1, metadata=MAY_CHANGE)
+    """Training processes; one per GPU. [2, 8] trains on as many of 2 to 8 as the cluster holds: with fewer once a node
+    is lost for good, with more once one comes, and always with the same batches (ranks may have uneven rows)."""
+    reference_workers: Workers | None = None
     """Number of workers for which the settings are made. With r times as many, the batch is r times as large, the peak
     learning rate grows with it (by `optim.lr_scaling`; r times for none), and durations in updates (500st), except
     `log_every`, are divided by r. Such a run keeps its number of workers. Default: nothing is scaled."""
@@ -199,11 +201,48 @@ class TrainConfig(ComputeConfig, ParallelConfig, CourseConfig):
     """Training: its length and workers, how they share it, and how a step is computed."""
 
     def __post_init__(self) -> None:
-        if self.workers > 1 and self.gpus_per_worker < 1 and self.device != "cpu":
+        if self.most_workers > 1 and self.gpus_per_worker < 1 and self.device != "cpu":
             raise ValueError(
-                f"gpus_per_worker={self.gpus_per_worker:g} with {self.workers} workers: NCCL allows one rank per "
+                f"gpus_per_worker={self.gpus_per_worker:g} with {self.most_workers} workers: NCCL allows one rank per "
                 "GPU; set train.workers=1, or train.gpus_per_worker=1"
             )
+        if self.is_elastic and self.reference_workers is not None:
+            raise ValueError(
+                f"workers=[{self.least_workers}, {self.most_workers}] keeps the batch on any number of workers, and "
+                f"reference_workers={self.reference_workers} makes it follow that number; leave one of the two out"
+            )
+
+    @property
+    def least_workers(self) -> int:
+        """Smallest number of workers that the run trains on."""
+        return self.workers if isinstance(self.workers, int) else self.workers[0]
+
+    @property
+    def most_workers(self) -> int:
+        """Largest number of workers that the run trains on."""
+        return self.workers if isinstance(self.workers, int) else self.workers[1]
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of workers may change while the run trains."""
+        return not isinstance(self.workers, int)
+
+    @property
+    def is_uneven_allowed(self) -> bool:
+        """Whether ranks may have uneven rows."""
+        return self.uneven or self.is_elastic
+
+
+def limit_workers(workers: int | tuple[int, int], most: int) -> int | tuple[int, int]:
+    """Return a setting `train.workers` with no number above `most`.
+
+    >>> limit_workers(8, 4), limit_workers((2, 8), 4), limit_workers((2, 8), 2)
+    (4, (2, 4), 2)
+    """
+    if isinstance(workers, int):
+        return min(workers, most)
+    low, high = (min(number, most) for number in workers)
+    return (low, high) if low < high else high
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -132,6 +132,8 @@ def _convert_union(kind: Any, value: Any, key: str, default: Any, node: Node) ->
         raise ConfigError(errors[0])
     is_duration = any(bare(member) is Duration for member in members)
     texts = "; write epochs (10ep), steps (500st) or a share of the run (5%)" if is_duration else ""
+    if bare(members[0]) is int and get_origin(bare(members[-1])) is tuple:
+        texts = "; write a whole number or [a, b]"
     raise ConfigError(f"{key}: {show(value)} is not of type {describe_type(kind)}{texts}")
 
 

@@ -74,7 +74,7 @@ class MoCo(Method):
         check_queue(setup, "keys would leave before a query met them")
         method, is_sync = setup.method, setup.config.train.sync_bn
         # With one worker both statistics are the same.
-        if method.key_bn == "shuffle" and is_sync and setup.config.train.workers > 1:
+        if method.key_bn == "shuffle" and is_sync and setup.config.train.most_workers > 1:
             raise ConfigError(
                 "method.key_bn=shuffle is for statistics of each worker's rows, and train.sync_bn=true takes those of "
                 "all; set train.sync_bn=false, or method.key_bn=sync"

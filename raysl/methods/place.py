@@ -37,10 +37,11 @@ def check_place(train: TrainConfig, method_class: type[Method], units: Collectio
     kind = train.parallel
     if kind == "ddp":
         return
-    if train.workers == 1:
+    if train.least_workers == 1:
+        number = "may be" if train.is_elastic else "is"
         raise ConfigError(
-            f"train.parallel={kind} shares memory between workers, and there is 1; set train.workers=2 or more, or "
-            "train.parallel=ddp"
+            f"train.parallel={kind} shares memory between workers, and there {number} 1; set train.workers=2 or more, "
+            "or train.parallel=ddp"
         )
     if kind == "zero1":
         return

@@ -99,7 +99,7 @@ class ReSSL(Method):
             )
         train = setup.config.train
         # With one worker both statistics are the same.
-        if method.teacher_bn == "shuffle" and train.sync_bn and train.workers > 1:
+        if method.teacher_bn == "shuffle" and train.sync_bn and train.most_workers > 1:
             raise ConfigError(
                 "method.teacher_bn=shuffle is for statistics of each worker's rows, and train.sync_bn=true takes those "
                 "of all; set train.sync_bn=false, or method.teacher_bn=plain"

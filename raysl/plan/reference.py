@@ -26,17 +26,17 @@ def for_workers(config: RunConfig) -> RunConfig:
         ConfigError: if the reference workers do not share the batch evenly.
     """
     train = config.train
-    if train.reference_workers is None or train.reference_workers == train.workers:
+    if train.reference_workers is None or train.reference_workers == train.most_workers:
         return config
     if train.batch_size % train.reference_workers:
         low = train.batch_size // train.reference_workers * train.reference_workers
         ways = f"{low} or {low + train.reference_workers}" if low else f"{train.reference_workers}"
         raise ConfigError(
             f"train.batch_size={train.batch_size} is not shared evenly by train.reference_workers="
-            f"{train.reference_workers}, so {train.workers} worker(s) get no whole batch like it; set "
+            f"{train.reference_workers}, so {train.most_workers} worker(s) get no whole batch like it; set "
             f"train.batch_size={ways}, or leave reference_workers out"
         )
-    ratio = Fraction(train.workers, train.reference_workers)
+    ratio = Fraction(train.most_workers, train.reference_workers)
     parts = {name: _divide_updates(getattr(config, name), ratio, name) for name in ("method", "optim", "train")}
     if config.optim.lr_scaling == "none":
         head = parts["optim"].head_lr
@@ -45,8 +45,8 @@ def for_workers(config: RunConfig) -> RunConfig:
         )
     parts["train"] = dataclasses.replace(
         parts["train"],
-        batch_size=train.batch_size // train.reference_workers * train.workers,
-        reference_workers=train.workers,
+        batch_size=train.batch_size // train.reference_workers * train.most_workers,
+        reference_workers=train.most_workers,
     )
     return dataclasses.replace(config, **parts)
 

@@ -94,9 +94,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     train, test = source.required("train"), source.optional("test")
     warn_of_notes([train] if test is None else [train, test])
     callbacks = configured(config)
-    plan = TrainPlan.from_config(config, train.num_samples, config.train.workers)
-    if not config.train.uneven:
-        plan.check_even()
+    plan = _plan(config, train.num_samples)
     num_classes = len(train.classes)
     setup = Setup.of(
         config,
@@ -125,6 +123,21 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
         has_held_out=has_held_out,
         callbacks=callbacks,
     )
+
+
+def _plan(config: RunConfig, num_samples: int) -> TrainPlan:
+    """Return the plan of a run on its largest number of workers, after checking every other number that it allows.
+
+    Raises:
+        ConfigError: if a batch cannot be shared by one of these numbers.
+    """
+    train = config.train
+    plan = TrainPlan.from_config(config, num_samples, train.most_workers)
+    for world in range(train.least_workers, train.most_workers):
+        TrainPlan.from_config(config, num_samples, world)
+    if not train.is_uneven_allowed:
+        plan.check_even()
+    return plan
 
 
 def check_views(setup: Setup, classes: Classes) -> ViewRecipe:

@@ -166,7 +166,7 @@ def _blind_nodes(folder: RunFolder, probe: str) -> list[str]:
 def _plan(job: Job, device: torch.device) -> TrainPlan:
     setup = job.run.setup
     plan = TrainPlan.from_config(job.config, setup.data.num_samples, dist.world(), device.type, setup.plan.lanes)
-    if not job.config.train.uneven:
+    if not job.config.train.is_uneven_allowed:
         plan.check_even()
     return plan
 

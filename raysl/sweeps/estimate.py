@@ -65,7 +65,7 @@ def seconds_of(config: RunConfig) -> float | None:
         fit(state, state.method, run.setup.plan, stream, callbacks=[timed], reporter=LocalReporter())
     spent = timed.times[1:] if len(timed.times) > 2 else timed.times
     step_s = (spent[-1] - spent[0]) / max(1, len(spent) - 1)
-    return step_s * run.setup.plan.total_steps / config.train.workers
+    return step_s * run.setup.plan.total_steps / config.train.most_workers
 
 
 def hours_left(records: Sequence[Record], num_left: float, concurrent: int) -> float | None:

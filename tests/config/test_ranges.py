@@ -198,9 +198,10 @@ def ends(kind: Any) -> list[Any]:
             high = math.nextafter(rule.high, -math.inf) if rule.below else rule.high
             return [f"{x:f}ep" for x in (rule.low + 0.01, high)] if bare(kind) is Duration else [low, high]
     inner = [arg for arg in get_args(bare(kind)) if arg not in (type(None), Ellipsis)]
-    if Rising() in rules_of(kind):
-        low, high = ends(inner[0])
-        return [[low, low], [low, high], [high, high]]
+    for rule in rules_of(kind):
+        if isinstance(rule, Rising):
+            low, high = ends(inner[0])
+            return [[low, high]] if rule.strictly else [[low, low], [low, high], [high, high]]
     found = ends(inner[-1])
     is_list = get_origin(bare(kind)) is tuple and (bare(kind) != kind or len(inner) > 1)
     return [[value] * len(inner) for value in found] if is_list else found

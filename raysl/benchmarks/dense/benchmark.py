@@ -14,7 +14,15 @@ from raysl.benchmarks.dense.sources import TargetSource
 from raysl.benchmarks.training_runs.run import TrainingBenchmark, machine_of, named_run
 from raysl.benchmarks.training_runs.trained import held_out_results
 from raysl.config.ranges import Count, Interpolation, Within
-from raysl.config.schema import BenchmarkConfig, DataConfig, MethodConfig, OptimConfig, RunConfig, TrainConfig
+from raysl.config.schema import (
+    BenchmarkConfig,
+    DataConfig,
+    MethodConfig,
+    OptimConfig,
+    RunConfig,
+    TrainConfig,
+    limit_workers,
+)
 from raysl.errors import ConfigError
 from raysl.schedule import Duration
 
@@ -115,7 +123,7 @@ class TargetBenchmark(TrainingBenchmark):
         images = {name: source.required(name) for name in ("train", "test")}
         if others := sorted(set(images["train"].classes) ^ set(images["test"].classes)):
             raise ConfigError(f"training and test images have other classes: {', '.join(others[:5])}")
-        workers = min(config.workers or measured.train.workers, config.batch_size)
+        workers = limit_workers(config.workers or measured.train.workers, config.batch_size)
         epoch_len = max(1, images["train"].num_samples // config.batch_size)
         weights = context.checkpoint.uri if context.side == "trained" else None
         run = RunConfig(

@@ -184,5 +184,5 @@ def is_last(checkpoint: Folder, trust_code: bool = False) -> bool:
     meta = read_meta(checkpoint)
     text = checkpoint.read(SETTINGS_FILE).decode()
     config = load_dumped(text, f"the checkpoint {checkpoint.uri}", trust_code)
-    plan = TrainPlan.from_config(config, meta["data"]["num_samples"], config.train.workers)
+    plan = TrainPlan.from_config(config, meta["data"]["num_samples"], config.train.most_workers)
     return meta.get("ended") is not None or meta["step"] >= plan.total_steps

@@ -25,7 +25,7 @@ from raysl.config.dump import plain
 from raysl.config.layers import parse_overrides
 from raysl.config.load import apply_overrides
 from raysl.config.ranges import Amount, Area, Every, Length, Momentum, Share, Within
-from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, TrainConfig, is_may_change
+from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, TrainConfig, is_may_change, limit_workers
 from raysl.config.sizes import backbone_size_overrides
 from raysl.data.split import Split
 from raysl.errors import ConfigError
@@ -189,7 +189,7 @@ def training_run(
         train=TrainConfig(
             epochs=config.epochs,
             batch_size=batch_size,
-            workers=min(config.workers or measured.train.workers, batch_size // 2),
+            workers=limit_workers(config.workers or measured.train.workers, batch_size // 2),
             uneven=True,
             checkpoint_every=SAVED,
             **{name: getattr(measured.train, name) for name in MACHINE},
@@ -215,7 +215,7 @@ def named_run(context: Context, run: RunConfig, config: BenchmarkConfig, images:
     return replace(run, name=f"{_word(config.name)}_{_digest(context, run, config, images)}")
 
 
-def machine_of(train: TrainConfig, workers: int) -> dict[str, Any]:
+def machine_of(train: TrainConfig, workers: int | tuple[int, int]) -> dict[str, Any]:
     """Return the settings of a run's machines that change nothing but the last bits of a result on as many of them.
 
     Args:
