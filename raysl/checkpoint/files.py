@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysl.errors import ConfigError
+from raysl.process.temporary import temporary_folder
 from raysl.storage.folder import Folder
 
 log = logging.getLogger("raysl")
@@ -177,7 +177,7 @@ def local_copy(uri: str, names: Collection[str]) -> Iterator[Path]:
     if folder.is_local:
         yield Path(folder.path)
         return
-    with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as target:
+    with temporary_folder("checkpoint") as target:
         folder.download(Path(target), names)
         yield Path(target)
 

@@ -1,7 +1,6 @@
 """The checkpoint that a start of a run goes on from: its newest one, or one with the weights of another run."""
 
 import logging
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from raysl.checkpoint.tensors import load_tensors
 from raysl.checkpoint.weights import describe_origin
 from raysl.data.batch import DataInfo
 from raysl.errors import ConfigError
+from raysl.process.temporary import temporary_folder
 from raysl.runs.dataset_note import DatasetNote, claim_dataset
 from raysl.runs.folder import RunFolder
 from raysl.runs.prepare import Prepared
@@ -72,7 +72,7 @@ def _store(folder: RunFolder, state: TrainState) -> NewestCheckpoint:
     """Store a state as the run's checkpoint at step 0."""
     assert state.weights is not None
     name = checkpoint_name(0)
-    with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as draft:
+    with temporary_folder("checkpoint") as draft:
         state.save(Path(draft), {})
         outlast(partial(upload, Path(draft), folder, name))
     text = describe_origin(state.weights)

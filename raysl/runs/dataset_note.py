@@ -8,7 +8,6 @@ again, as by a copy, cause a warning. Facts that an older note lacks are not com
 
 import json
 import logging
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from raysl.data.batch import DataInfo
 from raysl.data.source import Split
 from raysl.errors import ConfigError
 from raysl.plan.plan import TrainPlan
+from raysl.process.temporary import temporary_folder
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
 from raysl.train.callbacks.logs import parse_metrics
@@ -139,7 +139,7 @@ def _at_epoch_start(
     epoch = newest.step // epoch_len
     step = epoch * now.epoch_len
     name = checkpoint_name(step)
-    with tempfile.TemporaryDirectory(prefix="raysl_checkpoint_") as draft:
+    with temporary_folder("checkpoint") as draft:
         copy = Path(draft) / name
         folder.child(newest.name).download(copy)
         tensors = load_tensors(copy / STATE_FILE)

@@ -6,7 +6,6 @@ step and the state of callbacks: population based training (Jaderberg et al. 201
 
 import json
 import logging
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +38,7 @@ from raysl.data.batch import DataInfo
 from raysl.data.order import epoch_length
 from raysl.errors import ConfigError
 from raysl.optim.build import build_optimizer
+from raysl.process.temporary import temporary_folder
 from raysl.redact import redact_uri
 from raysl.runs.dataset_note import DatasetNote, claim_dataset
 from raysl.runs.folder import RunFolder
@@ -109,7 +109,7 @@ def _is_done(folder: RunFolder, source: Folder, name: str | None) -> bool:
 
 def _fork(run: Prepared, folder: RunFolder, source: Folder, name: str | None) -> None:
     """Copy the checkpoint last: a run has begun once it has one, and everything else must be in place then."""
-    with tempfile.TemporaryDirectory(prefix="raysl_fork_") as above:
+    with temporary_folder("fork") as above:
         draft = Path(above) / "checkpoint"
         name, meta = outlast(partial(_download, source, name, draft))
         origin = _Origin.read(source.uri_of(name), draft, meta, run.config)

@@ -1,6 +1,5 @@
 """Reporting through Ray Train: metrics to its controller, checkpoints to the run's own folder."""
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.checkpoint.files import KEPT_FILE, META_FILE, STATE_FILE, checkpoint_name, newest_whole, sweep
+from raysl.process.temporary import make_temporary_folder, temporary_folder
 from raysl.runs.folder import RunFolder
 from raysl.runs.store import LocalStore, RemoteStore, Store
 from raysl.storage.folder import Folder, outlast
@@ -49,7 +49,7 @@ class RayReporter(Reporter):
             return None
         if self.folder.is_local:
             return Path(self.folder.path) / name
-        self.copy = tempfile.TemporaryDirectory(prefix="raysl_restored_")
+        self.copy = temporary_folder("restored")
         target = Path(self.copy.name)
         outlast(lambda: self.folder.child(name).download(target, [META_FILE, STATE_FILE]))
         return target
@@ -110,7 +110,7 @@ def local_logs(folder: RunFolder) -> Path:
     """Return the local folder for logs: the run's own if local, else a new one with a copy of the earlier logs."""
     if folder.is_local:
         return Path(folder.path)
-    logs = Path(tempfile.mkdtemp(prefix="raysl_logs_"))
+    logs = make_temporary_folder("logs")
 
     def download() -> None:
         folder.download(

@@ -5,7 +5,6 @@ for half an hour. A full local disk is remembered instead, and ends the run.
 """
 
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from typing_extensions import override
 
 from raysl.checkpoint.files import remove_old, upload, write_local
 from raysl.errors import ConfigError, StorageError
+from raysl.process.temporary import make_temporary_folder
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.owner import Owner, OwnerFiles
 from raysl.storage.reads import short_reason
@@ -141,7 +141,7 @@ class RemoteStore(Store):
 
     @override
     def put(self, name: str, save: Save) -> None:
-        draft = Path(tempfile.mkdtemp(prefix="raysl_checkpoint_"))
+        draft = make_temporary_folder("checkpoint")
         try:
             save(draft)
         except OSError as error:

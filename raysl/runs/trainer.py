@@ -1,6 +1,5 @@
 """Ray Train's trainer: it starts a run's workers, and leaves Ctrl-C to us."""
 
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from raysl.cluster.connection import disconnect
 from raysl.cluster.resources import WorkerShape
 from raysl.errors import RunFailed
+from raysl.process.temporary import temporary_folder
 from raysl.runs.worker import Job, Outcome, train_worker
 
 ABORT_S = 10.0
@@ -31,7 +31,7 @@ def run_workers(job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback] 
     Raises:
         RunFailed: if workers were lost too often, or one raised an exception at each try.
     """
-    with tempfile.TemporaryDirectory(prefix="raysl_ray_") as notes:  # Ray's own; nothing is resumed from it
+    with temporary_folder("ray") as notes:  # Ray's own; nothing is resumed from it
         trainer = Trainer(
             train_worker,
             train_loop_config={"job": ray.cloudpickle.dumps(job)},  # Ray Train's controller need not import it

@@ -5,7 +5,6 @@ What Tune keeps of its own is thrown away: which trials there are and which are 
 
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -22,6 +21,7 @@ from raysl.cluster.connection import share_cluster
 from raysl.cluster.resources import TRIAL_CPUS
 from raysl.config.schema import RunConfig
 from raysl.errors import StorageError
+from raysl.process.temporary import temporary_folder
 from raysl.redact import redact
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.storage.folder import outlast
@@ -252,7 +252,7 @@ def run_all(stage: Stage, retries: int, checkpoints: Collection[str] = ()) -> No
             note = run_trial(config, own.told(), own.until)
         return {"epoch": note.epoch}
 
-    with tempfile.TemporaryDirectory(prefix="raysl_tune_") as notes:
+    with temporary_folder("tune") as notes:
         Tuner(
             tune.with_resources(trial, {"CPU": TRIAL_CPUS}),
             tune_config=tune.TuneConfig(

@@ -4,7 +4,6 @@ import argparse
 import pickle
 import re
 import struct
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from torch import nn
 
 from raysl.checkpoint.files import META_FILE, local_copy
 from raysl.errors import ConfigError
+from raysl.process.temporary import temporary_folder
 from raysl.storage.addresses import absolute, cut, stat_uri
 from raysl.storage.folder import Folder
 
@@ -121,5 +121,5 @@ def _load(path: Path, trust_code: bool) -> Any:
 @contextmanager
 def draft() -> Iterator[Path]:
     """Give a temporary local folder, removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="raysl_weights_") as folder:
+    with temporary_folder("weights") as folder:
         yield Path(folder)

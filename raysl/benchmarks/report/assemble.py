@@ -3,7 +3,6 @@
 import json
 import logging
 import platform
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from raysl.config.schema import DataConfig
 from raysl.data.decode.images import cut_images, read_images
 from raysl.data.source import Split
 from raysl.hashing import permutation
+from raysl.process.temporary import temporary_folder
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
 from raysl.report.page import FILES, write_report
 from raysl.runs.lineage import read_parents
@@ -107,7 +107,7 @@ def assemble(
 def upload(report: RunReport, folder: Folder) -> None:
     """Write the files of a report into a folder."""
     outlast(folder.make)
-    with tempfile.TemporaryDirectory(prefix="raysl_report_") as draft:
+    with temporary_folder("report") as draft:
         write_report(report, Path(draft))
         for name in FILES:
             outlast(partial(folder.upload, Path(draft) / name, name))

@@ -2,7 +2,6 @@
 
 import json
 import math
-import tempfile
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 from typing_extensions import override
 
 from raysl import distributed as dist
+from raysl.process.temporary import temporary_folder
 from raysl.redact import bare_tree
 from raysl.schedule import Step
 from raysl.storage.folder import Folder, outlast
@@ -99,7 +99,7 @@ def write_hparams(folder: Folder, settings: Mapping[str, Any], metrics: Mapping[
     values = {key: _plain(value) for key, value in bare_tree(dict(settings)).items()}
     _, start, end = hparams(values, {})
     numbers = [scalar(name, value) for name, value in metrics.items() if math.isfinite(value)]
-    with tempfile.TemporaryDirectory(prefix="raysl_hparams_") as draft:
+    with temporary_folder("hparams") as draft:
         file = EventFile(Path(draft), 0)
         file.add(step, start, *numbers, end)
         file.close()
