@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -13,19 +14,22 @@ import psutil
 RAY = str(Path(sys.executable).with_name("ray"))
 
 
-def start_node(*words: str, log: Path, before: str = "") -> subprocess.Popen[bytes]:
+def start_node(
+    *words: str, log: Path, before: str = "", environment: Mapping[str, str] = {}
+) -> subprocess.Popen[bytes]:
     """`ray start --block` with these words.
 
     Args:
         words: of the command.
         log: file for what it says.
         before: shell command that runs before it in a mount namespace of the node's own.
+        environment: more variables of the node's processes.
     """
     command = [RAY, "start", "--block", "--disable-usage-stats", *words]
     if before:
         command = ["unshare", "--mount", "sh", "-c", f'{before} && exec "$0" "$@"', *command]
     with log.open("wb") as output:
-        return subprocess.Popen(command, stdout=output, stderr=output, env=client_environment())
+        return subprocess.Popen(command, stdout=output, stderr=output, env={**client_environment(), **environment})
 
 
 def end_node(process: subprocess.Popen[bytes]) -> None:
