@@ -1,7 +1,7 @@
 """Reading weights of one kind and writing another: `raysl convert`."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from raysl.nn.backbones.vit import SIZES
 from raysl.redact import redact_uri
 from raysl.storage.addresses import absolute, cut
 from raysl.storage.folder import Folder
-from raysl.weights.exports import EXPORTS
+from raysl.weights.exports import EXPORTS, FOLDER_FILES
 from raysl.weights.files import draft, is_checkpoint, local_file, read_tree
 from raysl.weights.fill import Loaded, Table, check_filled, fill, rename
 from raysl.weights.imported import METHOD, NAME, write_imported
@@ -81,7 +81,7 @@ def convert(
         near = difflib.get_close_matches(to, KINDS, n=1)
         raise ConfigError(f"to={to!r}: {f'did you mean {near[0]!r}? ' if near else ''}known: {', '.join(KINDS)}")
     source, out = absolute(source), absolute(out)
-    _check_free(out, is_folder=to in ("raysl", "safetensors"))
+    _check_free(out, is_folder=to in ("raysl", "safetensors"), cut_off=FOLDER_FILES if to == "safetensors" else ())
     _, name = cut(absolute(out))
     loaded = load_weights(source, overrides, rules, name)
     if to == "raysl":
@@ -94,7 +94,11 @@ def convert(
     folder_uri, name = cut(absolute(out))
     target = Folder(out if isinstance(written.content, dict) else folder_uri)
     target.make()
-    for file, content in written.content.items() if isinstance(written.content, dict) else [(name, written.content)]:
+    files = written.content if isinstance(written.content, dict) else {name: written.content}
+    for file, content in files.items():
+        if target.read_if_there(file) not in (b"", content):  # equal ones are of an export that was cut off
+            raise _in_use(out, file)
+    for file, content in files.items():
         target.write(file, content)
     path = redact_uri(absolute(out))
     usage = written.usage.replace("'PATH/", f"'{path}/").replace("PATH", repr(path))
@@ -199,15 +203,19 @@ def _with_size_spelt_out(seen: Mapping[str, Any]) -> dict[str, Any]:
     return {"width": width, "depth": depth, "heads": heads, **seen}
 
 
-def _check_free(out: str, is_folder: bool) -> None:
-    """Refuse to overwrite anything."""
+def _check_free(out: str, is_folder: bool, cut_off: Collection[str] = ()) -> None:
+    """Refuse to overwrite anything but files of an export that may have been cut off."""
     folder, name = cut(absolute(out))
     if not name:
         raise ConfigError(f"out={out!r} names no {'folder' if is_folder else 'file'}; give one after the last /")
     if is_folder:
-        names = Folder(out).names()
+        names = [name for name in Folder(out).names() if name not in cut_off]
         known = [name for name in names if name == META_FILE or name.startswith("checkpoint_")] or names
         if known:
-            raise ConfigError(f"{redact_uri(out)} is in use, it holds {known[0]}; give an empty folder, or a new one")
+            raise _in_use(out, known[0])
     elif Folder(folder).exists(name):
         raise ConfigError(f"{redact_uri(out)} exists; delete it, or give another file")
+
+
+def _in_use(out: str, name: str) -> ConfigError:
+    return ConfigError(f"{redact_uri(out)} is in use, it holds {name}; give an empty folder, or a new one")

@@ -20,6 +20,8 @@ from raysl.weights.fill import Loaded
 
 Tensors = dict[str, Tensor]
 _LARGEST_PROTO = 2**31
+_WEIGHTS, _CARD = FOLDER_FILES = ("model.safetensors", "README.md")
+"""Files of an export to a folder."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def to_safetensors_folder(loaded: Loaded) -> Written:
     """Write `model.safetensors` with the backbone's own names, and `README.md`, a model card for the Hub."""
     content = to_safetensors(_tensors(loaded.backbone), metadata={"format": "pt"})
     return Written(
-        {"model.safetensors": content, "README.md": card_of(loaded, content).encode()},
+        {_WEIGHTS: content, _CARD: card_of(loaded, content).encode()},
         "raysl.convert('PATH/model.safetensors', 'runs/again')",
     )
 
