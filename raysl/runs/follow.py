@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -18,6 +19,7 @@ from raysl.plan.plan import TrainPlan
 from raysl.process.screen import console, duration
 from raysl.process.waiting import Waiting
 from raysl.runs.folder import RunFolder
+from raysl.storage.folder import Folder
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE
 
@@ -98,9 +100,18 @@ class _Follower:
 
 def read_events(folder: RunFolder, with_saves: bool = True) -> list[str]:
     """Return the noted events of a run in order: starts, resumes and, by default, saved checkpoints."""
+    return [note["event"] for note in _notes(folder) if with_saves or note.get("kind") != "save"]
+
+
+def read_nodes(folder: Folder) -> tuple[str, ...]:
+    """Return the addresses of the nodes on which the workers of a run's newest start are; empty if not known."""
+    noted = next((note["nodes"] for note in reversed(_notes(folder)) if "nodes" in note), ())
+    return tuple(dict.fromkeys(noted))
+
+
+def _notes(folder: Folder) -> list[dict[str, Any]]:
     content = folder.read_if_there(EVENTS_FILE).decode()
-    notes = [json.loads(line) for line in content.splitlines(keepends=True) if line.endswith("\n")]
-    return [note["event"] for note in notes if with_saves or note.get("kind") != "save"]
+    return [json.loads(line) for line in content.splitlines(keepends=True) if line.endswith("\n")]
 
 
 def _startup_text(folder: RunFolder) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,9 +109,10 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     logs, disk = local_logs(folder) if dist.is_main() else Path(folder.path), Disk()
     reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.owner, disk)
     state = _restore(job, setup, device, reporter)
+    nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
         with disk.writing(logs):
-            _announce(plan, state, logs)
+            _announce(plan, state, logs, nodes)
             if scaling := describe_scaling(setup.as_written):
                 note_event(logs, scaling)
         reporter.put_logs()
@@ -214,12 +216,12 @@ def _batches(job: Job, plan: TrainPlan, device: torch.device, corrupt: CorruptLo
     )
 
 
-def _announce(plan: TrainPlan, state: TrainState, logs: Path) -> None:
+def _announce(plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[str]) -> None:
     """Note the start in events.jsonl, which the driver shows."""
     rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
     where = f"{plan.world} worker(s) on {state.device.type}, {rows} images each, {torch.get_num_threads()} thread(s)"
     what = f"resumed at step {state.step}" if state.step else "started"
-    note_event(logs, f"{what} on {where}")
+    note_event(logs, f"{what} on {where}", nodes=nodes)
     if state.device.type == "cuda" and not state.config.train.deterministic:
         note_event(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
 

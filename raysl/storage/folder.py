@@ -4,8 +4,9 @@ import hashlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +27,18 @@ CHUNK_BYTES = 8 << 20
 PATIENCE_S = 1800.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 
+_may_wait = ContextVar("may_wait", default=True)
+
+
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    """Have `outlast` raise the first error while inside, in this thread: for a caller that tries again later."""
+    before = _may_wait.set(False)
+    try:
+        yield
+    finally:
+        _may_wait.reset(before)
+
 
 def outlast(
     action: Callable[[], T],
@@ -35,7 +48,7 @@ def outlast(
 ) -> T:
     """Return what `action` returns; while the storage fails, call it again, with pauses that grow to half a minute.
 
-    A full disk is an error at once, so that somebody makes room.
+    A full disk is an error at once, so that somebody makes room; inside `without_waiting`, so is every failure.
 
     Args:
         action: may be called more than once.
@@ -52,7 +65,7 @@ def outlast(
         try:
             return action()
         except StorageError as error:
-            if waited >= patience_s or full_disk(error) or not goes_on():
+            if waited >= patience_s or full_disk(error) or not _may_wait.get() or not goes_on():
                 raise
             log.warning("%s; trying again in %.0f s, for up to %.0f min", error, pause, (patience_s - waited) / 60)
         sleep(pause)

@@ -9,7 +9,7 @@ from raysl.errors import ConfigError
 from raysl.leaderboard.entry import State
 from raysl.leaderboard.files import LeaderboardFiles
 from raysl.leaderboard.leaderboard import Leaderboard
-from raysl.storage.folder import Folder, outlast
+from raysl.storage.folder import Folder, outlast, without_waiting
 
 log = logging.getLogger("raysl")
 
@@ -31,16 +31,25 @@ class Board:
         self.files = LeaderboardFiles(folder)
         self.written = 0.0
         self.took = 0.0
+        self.is_failing = False
 
     def write_now_and_then(self, force: bool = False) -> None:
-        """Write if enough time has passed, more if writing is slow; log a storage that fails."""
+        """Write if enough time has passed, more if writing is slow; log once that a storage fails, and go on."""
         since = time.monotonic() - self.written
         if since < self.took / MOST_OF_THE_TIME or (since < WRITE_EVERY_S and not force):
             return
         try:
-            self.write()
+            with without_waiting():
+                self.write()
         except ConfigError as error:
-            log.warning("the leaderboard is not written: %s; the trials go on", error)
+            self.written = time.monotonic()
+            if not self.is_failing:
+                log.warning("the leaderboard is not written, and the trials go on: %s", error)
+            self.is_failing = True
+            return
+        if self.is_failing:
+            log.info("the leaderboard is written again")
+        self.is_failing = False
 
     def write(self, state: State = "running") -> Leaderboard:
         """Write all files, and return what was written."""

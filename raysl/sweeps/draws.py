@@ -47,8 +47,8 @@ class Draws:
 
     def keep(self, index: int, trial: Trial, drawn_from: DrawnFrom) -> None:
         """Write a draw, and the numbers that it was drawn from, before its trial starts."""
-        self._known[index] = trial
         if not self.may_write():
+            self._known[index] = trial
             return
         tree = {
             "settings": redact_tree(dict(trial.settings)),
@@ -59,6 +59,7 @@ class Draws:
         text = json.dumps({"trial": tree, "drawn_from": dict(drawn_from)}, indent=1) + "\n"
         self.folder.make()
         outlast(partial(self.folder.write, _file_name(index), text.encode()))
+        self._known[index] = trial
 
     def _read(self, index: int) -> Trial | None:
         text = outlast(partial(self.folder.read_if_there, _file_name(index)))

@@ -25,8 +25,8 @@ log = logging.getLogger("raysl")
 
 TIMED_STEPS = 3
 MOST_S = 30.0
-START_S = 15.0
-"""Seconds from the start of a trial to its first step, and from its last to its end."""
+START_S = 20.0
+"""Seconds of a trial that are no steps: before its first one and after its last, where no trial has been measured."""
 
 
 class _Timed(Callback):
@@ -68,36 +68,44 @@ def seconds_of(config: RunConfig) -> float | None:
     return step_s * run.setup.plan.total_steps / config.train.most_workers
 
 
-def hours_left(records: Sequence[Record], num_left: float, concurrent: int) -> float | None:
-    """Return the hours for further trials, estimated from those that have ended; None if none has.
-
-    Args:
-        records: trials so far.
-        num_left: trials that are still to come, those that run counted by what is left of them.
-        concurrent: trials at a time.
-    """
+def mean_seconds(records: Sequence[Record]) -> float | None:
+    """Return the mean seconds of the trials that have ended, from their start to their end; None if none has."""
     spent = [record.last.costs["seconds"] for record in records if record.last and "seconds" in record.last.costs]
-    if not spent:
-        return None
-    return sum(spent) / len(spent) * num_left / concurrent / 3600
+    return sum(spent) / len(spent) if spent else None
 
 
-def hours_ahead(
-    records: Sequence[Record], bases: Mapping[str, RunConfig], num_left: float, concurrent: int
-) -> tuple[float | None, str]:
-    """Return the hours for further trials, and the basis of the estimate in words; None without one.
+def whole_seconds(record: Record, elapsed: float, before: float) -> float | None:
+    """Return the seconds of a whole trial by the part of a running one: its start, and its steps on and on.
 
     Args:
-        records: trials so far.
-        bases: what trials depart from that are trained, of which the first one's steps are timed where no trial has
-            ended.
+        record: of the running trial.
+        elapsed: seconds since it was started, start-up included.
+        before: epoch that it had come to then.
+
+    Returns:
+        None before its first epoch is logged.
+    """
+    trained = record.logged.seconds()
+    if not trained or record.course.reached <= before:
+        return None
+    until_before = max((seconds for epoch, seconds in trained if epoch <= before), default=0.0)
+    seconds, gained = trained[-1][1] - until_before, trained[-1][0] - before
+    if gained <= 0:
+        return None
+    return max(0.0, elapsed - seconds) + seconds / gained * record.epochs
+
+
+def hours_by_steps(bases: Mapping[str, RunConfig], num_left: float, concurrent: int) -> tuple[float | None, str]:
+    """Return the hours for trials of which none has ended, and the basis of the estimate in words; None without one.
+
+    Args:
+        bases: what trials depart from that are trained, of which the first one's steps are timed.
         num_left: trials that are still to come.
         concurrent: trials at a time.
     """
-    hours = hours_left(records, num_left, concurrent)
     name, base = next(iter(bases.items()), ("", None))
-    if hours is not None or base is None or not is_like_here(base):
-        return hours, ""
+    if base is None or not is_like_here(base):
+        return None, ""
     try:
         seconds = seconds_of(base)
     except Exception as error:  # noqa: BLE001 - the trials have other settings, and tell of their own failures

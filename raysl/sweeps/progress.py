@@ -1,14 +1,19 @@
 """Progress of a sweep: trials that have ended and are to come, and their lines in the log."""
 
+import time
 from collections.abc import Mapping
 
 from raysl.config.schema import RunConfig
 from raysl.leaderboard.entry import Objective
 from raysl.process.screen import duration
-from raysl.sweeps.estimate import hours_ahead, hours_left
+from raysl.sweeps.estimate import hours_by_steps, mean_seconds, whole_seconds
 from raysl.sweeps.listing import time_left
 from raysl.sweeps.record import Record
 from raysl.sweeps.replay import Replay
+from raysl.sweeps.stage import Stage
+from raysl.sweeps.view import TrialRow
+
+Begun = Mapping[str, tuple[float, float]]
 
 
 class Progress:
@@ -57,30 +62,102 @@ class Progress:
         return f"{most}{left} {what} to run, {concurrent} at a time; {time_left(hours, how)}"
 
     def hours(self, left: int, bases: Mapping[str, RunConfig], concurrent: int) -> tuple[float | None, str]:
-        """Return the hours for a number of further trials, and the basis of the estimate; see `hours_ahead`."""
-        if self.parts == 1 or not self.num_ended:
-            return hours_ahead(self.replay.records, bases, left / self.parts, concurrent)
-        runs = {record.trial.name: record for record in self.replay.records if record.last is not None}
-        spent = sum(record.last.costs.get("seconds", 0.0) for record in runs.values() if record.last is not None)
-        return spent / self.num_ended * left / concurrent / 3600, ""
+        """Return the hours for a number of further trials, and the basis of the estimate in words.
 
-    def line(self, record: Record, concurrent: int) -> str:
+        The basis is what the trials took that have ended; without any, a few steps, see `hours_by_steps`.
+        """
+        seconds = self._seconds_per_trial()
+        if seconds is not None:
+            return seconds * left / concurrent / 3600, ""
+        return hours_by_steps(bases, left / self.parts, concurrent)
+
+    def line(self, record: Record, concurrent: int, begun: Begun | None = None) -> str:
         """Describe a trial that has ended, and the rest of the sweep.
 
         Args:
             record: of the trial.
             concurrent: trials at a time.
+            begun: as of `seconds_left`.
         """
-        end, costs = self._end(record), {} if record.last is None else record.last.costs
-        value = costs.get(self.objective.metric, record.metrics.get(self.objective.metric))
-        number = "" if value is None or record.failure else f": {self.objective.metric} {value:.4g}"
-        ended, total = self.num_ended, self.num_trials
-        left = None
-        if total > ended and self.parts == 1:
-            left = hours_left(self.replay.records, total - ended, concurrent)
-        rest = f"; about {duration(3600 * left)} left" if left else ""
-        count = f"{ended} of {total}{' parts' * (self.parts > 1)}"
-        return f"{record.trial.name} {end}{number} ({count}{rest})"
+        number = self._number(record)
+        count = f"{self.num_ended} of {self.num_trials}{' parts' * (self.parts > 1)}"
+        shown = f": {number}" if number and not record.failure else ""
+        return f"{record.trial.name} {self._end(record)}{shown} ({count}{self._rest(concurrent, begun)})"
+
+    def state(self, concurrent: int, begun: Begun | None = None) -> str:
+        """Describe how many trials have ended and run, the best one, and the time left; arguments as of `line`."""
+        records = self.replay.records
+        num_running = sum(record.is_running for record in records)
+        num_failed = sum(record.failure is not None for record in records)
+        what = "parts of runs" if self.parts > 1 else "trials"
+        failed = f", {num_failed} failed" if num_failed else ""
+        text = f"{self.num_ended} of {self.num_trials} {what} ended{failed}, {num_running} running"
+        numbered = [record for record in records if record.metric(self.objective) is not None]
+        if numbered:
+            best = min(numbered, key=lambda record: self.objective.key(record.metric(self.objective)))
+            text += f"; best {best.trial.name}: {self._number(best)}"
+        return text + self._rest(concurrent, begun)
+
+    def rows(self, stage: Stage) -> list[TrialRow]:
+        """Return the running trials of a stage."""
+        now, rows = time.time(), []
+        for name, record in stage.running.items():
+            since, before = stage.begun[name]
+            epochs = stage.until[name] or record.epochs
+            is_at_end = record.course.reached >= epochs
+            phase = "starting" if record.course.reached <= before else "ending" if is_at_end else ""
+            rows.append(
+                TrialRow(
+                    name=name,
+                    settings=record.trial.words(),
+                    nodes=stage.nodes.get(name, ()),
+                    epoch=record.course.reached,
+                    epochs=epochs,
+                    value=self._number(record),
+                    seconds=now - since,
+                    phase=phase,
+                )
+            )
+        return rows
+
+    def seconds_left(self, concurrent: int, begun: Begun | None = None) -> float | None:
+        """Return the seconds until the last trial ends; None while no trial has got on.
+
+        Args:
+            concurrent: trials at a time.
+            begun: when trials were started, in seconds since 1970, and the epoch that they had come to.
+        """
+        now, begun = time.time(), begun or {}
+        running = [record for record in self.replay.records if record.is_running and record.trial.name in begun]
+        elapsed = {record.trial.name: now - begun[record.trial.name][0] for record in running}
+        whole = self._seconds_per_trial()
+        if whole is None:
+            expected = [whole_seconds(own, elapsed[own.trial.name], begun[own.trial.name][1]) for own in running]
+            known = [seconds for seconds in expected if seconds is not None]
+            if not known:
+                return None
+            whole = sum(known) / len(known)
+        num_waiting = self.num_trials - self.num_ended - len(running)
+        left = sum(max(0.0, whole - seconds) for seconds in elapsed.values()) + num_waiting * whole
+        return max(0.0, left) / concurrent
+
+    def _seconds_per_trial(self) -> float | None:
+        """Return the mean seconds of a trial that has ended, or of a part of one; None without any."""
+        if self.parts == 1:
+            return mean_seconds(self.replay.records)
+        runs = {record.trial.name: record for record in self.replay.records if record.last is not None}
+        spent = sum(record.last.costs.get("seconds", 0.0) for record in runs.values() if record.last is not None)
+        return spent / self.num_ended if self.num_ended else None
+
+    def _rest(self, concurrent: int, begun: Begun | None) -> str:
+        left = self.seconds_left(concurrent, begun) if self.num_trials > self.num_ended else None
+        return f"; about {duration(left)} left" if left else ""
+
+    def _number(self, record: Record) -> str:
+        """Return the newest number that ranks, with its name; empty while there is none."""
+        costs, name = {} if record.last is None else record.last.costs, self.objective.metric
+        value = costs.get(name, record.metrics.get(name))
+        return "" if value is None else f"{name} {value:.4g}"
 
     def _end(self, record: Record) -> str:
         verdict = self.replay.verdict_of(record)

@@ -149,7 +149,7 @@ class Record:
 
 
 def look(record: Record, folder: Folder, judged_by: Objective, measures: Mapping[str, list[str]]) -> None:
-    """Update a record from its run's folder.
+    """Update a record from its run's folder; it stays as it is while the storage fails.
 
     Args:
         record: to be changed.
@@ -157,12 +157,12 @@ def look(record: Record, folder: Folder, judged_by: Objective, measures: Mapping
         judged_by: number of the course.
         measures: what is asked for now, see `measures_of`: a note of something else counts as unfinished.
     """
-    record.logged = logged = _logged(folder, record.epochs)
-    course = record.course
+    logged = _logged(folder, record.epochs)
+    note = None if record.is_running else Note.read(folder)
+    record.logged, course = logged, record.course
     course.epochs = list(logged.epochs.get(judged_by.metric, ()))
     course.values = list(logged.values.get(judged_by.metric, ()))
     course.reached = logged.reached
-    note = None if record.is_running else Note.read(folder)
     record.note = note if note is not None and _is_of_now(note, record, measures) else None
     record.last = note or record.last
     if record.last is not None and record.last.status != "failed":  # which may have logged nothing since

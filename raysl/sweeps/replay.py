@@ -37,6 +37,7 @@ class Replay:
         self._left: list[int] = []  # places of trials that may still have to run, or be judged otherwise
         self._is_fresh = False  # whether all trials were judged by what is known
         self._by_key: dict[tuple[str, int | None], Record] = {}
+        self._unread: Trial | None = None  # drawn, while its run's folder could not be read
 
     def next(self) -> Record | None:
         """Return the earliest drawn trial that can run now; None if there is none, and, if `is_done`, will be none."""
@@ -55,15 +56,22 @@ class Replay:
         return None
 
     def draw(self) -> bool:
-        """Draw one more trial; return whether there was one that depends on no unfinished trial."""
+        """Draw one more trial; return whether there was one that depends on no unfinished trial.
+
+        A trial whose folder could not be read is not lost: the next call goes on with it.
+        """
         while not self.is_drawn:
             self._is_fresh = False
-            trial = self.search.next(self.records, self.is_kept)
+            trial = self._unread or self.search.next(self.records, self.is_kept)
             if isinstance(trial, Wait):
                 return False
+            self._unread = trial
             if trial is None:
                 self.is_drawn = True
-            elif self._is_new(trial):
+                return False
+            is_new = self._is_new(trial)
+            self._unread = None
+            if is_new:
                 return True
         return False
 
@@ -141,8 +149,9 @@ class Replay:
         if key in self._by_key:
             self._by_key[key].draws += 1
             return False
-        record = self._by_key[key] = self.make(trial)
+        record = self.make(trial)
         self.look(record)
+        self._by_key[key] = record
         record.course.has_failed = record.has_failed
         self._is_fresh = False
         self.records.append(record)

@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from raysl.checkpoint.files import checkpoint_name
-from raysl.cluster.connection import cluster_resources, connect
-from raysl.cluster.resources import most_trials, worker_shape
 from raysl.config.arguments import instance, run_config
 from raysl.config.load import apply_overrides, load_config
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.errors import ConfigError, RunFailed
 from raysl.leaderboard.entry import State, SweepFacts
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.process.screen import logging_shown
@@ -31,7 +29,7 @@ from raysl.runs.prepare import prepare
 from raysl.schedule import Duration
 from raysl.storage.addresses import absolute
 from raysl.sweeps.board import Board
-from raysl.sweeps.checks import check_reported, check_trials, named, warn_about_space
+from raysl.sweeps.checks import check_trials, warn_about_space
 from raysl.sweeps.claim import as_begun, claim
 from raysl.sweeps.draws import Draws
 from raysl.sweeps.entries import make_entries
@@ -42,15 +40,14 @@ from raysl.sweeps.load import dump_space, from_tree, load_starts, measured_start
 from raysl.sweeps.optuna_search import OptunaSearch
 from raysl.sweeps.population import PopulationSearch, interval_ends
 from raysl.sweeps.progress import Progress
-from raysl.sweeps.record import Note, Record, look, measures_of
+from raysl.sweeps.record import Record, look, measures_of
 from raysl.sweeps.replay import Replay
-from raysl.sweeps.run_trial import failed_note
 from raysl.sweeps.schedulers import judge_of
 from raysl.sweeps.schema import SweepConfig
 from raysl.sweeps.search import RandomSearch, Search
 from raysl.sweeps.space import Space
+from raysl.sweeps.start import SweepStart
 from raysl.sweeps.trial import ALONE, Trial
-from raysl.sweeps.tuning import Stage, run_all
 
 log = logging.getLogger("raysl")
 
@@ -110,10 +107,6 @@ class SweepRun:
         self._measures = {name: measures_of(base) for name, base in self.bases.items()}
         self.is_acting = False
         self.board = Board(self.folder, self.leaderboard)
-        self.stage: Stage | None = None
-        self.problem: ConfigError | None = None
-        self.has_warned = False
-        self.has_reported = len(bases) > 1  # what some configurations report, others need not
         varied = Space.of(sweep.space).distributions.get(EPOCHS)
         lengths = [] if varied is None else [int(value) for value in varied.examples()]
         if varied is None or varied.when:
@@ -214,9 +207,8 @@ class SweepRun:
                 log.info("the sweep grows: %s", line)
             self._check_images()
             self.is_acting = True
-            first = self._first_left()
-            if first is not None:
-                self._run_rest(signals)
+            if self._first_left() is not None:
+                SweepStart(self).run(signals)
             board = self.board.write("done")
         self._check_finished(board)
         return board
@@ -250,79 +242,6 @@ class SweepRun:
         for line in outdated(self.replay.records, self.measures):
             log.info(line)
         return record
-
-    def _run_rest(self, signals: Any) -> None:
-        connect(with_state=True)
-        concurrent, bases = self._room()
-        log.info(self.progress.outlook(self.trained, concurrent))
-        self.stage = stage = Stage(self.replay, bases, self.folder, concurrent, self._report)
-
-        def save() -> bool:
-            print("raysl: the trials save and stop; once more to end at once", file=sys.stderr, flush=True)
-            stage.is_ending = True
-            return True
-
-        with signals.saving(save):
-            run_all(stage, self.sweep.retries, self.sweep.checkpoints)
-        if not stage.is_ending:
-            return
-        self.board.write("stopped")
-        if self.problem is not None:
-            raise self.problem
-        raise Stopped(
-            f"stopped after {self.progress.num_ended} trials; the same command goes on", 128 + (signals.received or 2)
-        )
-
-    def _room(self) -> tuple[int, dict[str, RunConfig]]:
-        """Return the number of trials at a time, and the configurations with a trial's share of the cluster."""
-        have = cluster_resources()
-        num = self.sweep.concurrent or min(most_trials(base.train, have) for base in self.bases.values())
-        bases = {}
-        for name, base in self.bases.items():
-            with named(name):
-                share = worker_shape(base.train, have.shared(num))
-            bases[name] = replace(base, train=replace(base.train, cpus_per_worker=share.cpus))
-        is_greedy = any(base.train.threads is None and base.train.device != "cuda" for base in bases.values())
-        if num > 1 and is_greedy and have.gpus == 0:
-            log.info("each of %d trials at a time takes a thread a core of its machine; try train.threads=1", num)
-        return num, bases
-
-    def _report(self, record: Record | None) -> None:
-        if record is None:
-            self.board.write_now_and_then()
-            return
-        log.info(self.progress.line(record, 1 if self.stage is None else self.stage.concurrent))
-        if record.verdict is not None and not record.course.values and not self.has_warned:
-            self.has_warned = True
-            log.warning(
-                "%s has logged no %s by epoch %g, so there is nothing to compare; log more often, train.log_every=1ep",
-                record.trial.name,
-                self.sweep.early.metric,
-                record.verdict.epoch,
-            )
-        if record.failure is not None:
-            log.warning("%s is not tried again: %s; the others go on", record.trial.name, record.failure)
-            record.note = record.last = self._failed_note(record)
-        elif record.note is not None and not self.has_reported:
-            self.has_reported = True
-            wanted = self.sweep.objectives if record.trial.until is None else [self.sweep.early]
-            try:
-                check_reported(wanted, {**record.note.metrics, **record.note.costs})
-            except ConfigError as error:
-                self._end(error)
-        self.board.write_now_and_then(force=True)
-
-    def _failed_note(self, record: Record) -> Note:
-        name, config = record.trial.name, record.trial.run_of(self.bases, self.folder.uri)
-        begun = None if self.stage is None else self.stage.begun.get(name, (None,))[0]
-        earlier = None if self.stage is None else self.stage.earlier.get(name)
-        return failed_note(config, record.failure or "", begun, earlier)
-
-    def _end(self, problem: ConfigError) -> None:
-        """Have the trials save and stop, for what is wrong with the sweep."""
-        self.problem = problem
-        if self.stage is not None:
-            self.stage.is_ending = True
 
     def leaderboard(self, state: State = "running") -> Leaderboard:
         """The leaderboard as things stand."""

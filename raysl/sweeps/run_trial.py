@@ -1,6 +1,7 @@
 """The process of a trial: its run, resumed where it stopped, and the note of its end."""
 
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from raysl.sweeps.record import Note, measures_of
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.callbacks.tensorboard import write_hparams
 from raysl.train.files import METRICS_FILE
+
+log = logging.getLogger("raysl")
 
 
 def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None = None) -> Note:
@@ -47,7 +50,10 @@ def run_trial(config: RunConfig, settings: Mapping[str, Any], until: int | None 
         note = _note(config, folder, "failed", config.train.epochs, begun, earlier, reason=str(error))
     except Exception as error:
         # it may do better when it is tried again, and then counts the time that this start took
-        _note(config, folder, "paused", config.train.epochs, begun, earlier, reason=str(error)).write(folder)
+        try:
+            _note(config, folder, "paused", config.train.epochs, begun, earlier, reason=str(error)).write(folder)
+        except StorageError as full:
+            log.warning("the note of %s is not written: %s", config.name, full)
         raise
     else:
         is_whole = result.report is not None or not config.benchmarks
@@ -182,7 +188,7 @@ def _name(score: Score) -> str:
 
 
 def failed_note(config: RunConfig, reason: str, begun: float | None = None, earlier: Note | None = None) -> Note:
-    """Write why a trial failed for good, with the numbers that its run logged and measured, and its cost.
+    """Return the note of why a trial failed for good, with the numbers that its run logged and measured, and its cost.
 
     Args:
         config: of its run.
@@ -195,6 +201,4 @@ def failed_note(config: RunConfig, reason: str, begun: float | None = None, earl
         begun, earlier = time.time(), Note.read(folder)
     note = _note(config, folder, "failed", config.train.epochs, begun, earlier, reason=reason)
     measured = json.loads(outlast(partial(folder.read_if_there, "report.json")) or b"{}").get("metrics", {})
-    note = replace(note, metrics={**note.metrics, **measured})
-    note.write(folder)
-    return note
+    return replace(note, metrics={**note.metrics, **measured})

@@ -8,7 +8,8 @@ from typing import Any
 
 from raysl.config.load import apply_overrides
 from raysl.config.schema import RunConfig
-from raysl.redact import bare_tree, bare_uri
+from raysl.leaderboard.flat import shown
+from raysl.redact import bare_tree, bare_uri, redact_tree, redact_uri
 
 ALONE = ""
 """The name of the base configuration if there is only one."""
@@ -59,6 +60,16 @@ class Trial:
     def told(self) -> dict[str, Any]:
         """The settings that vary, with the configuration if there are several."""
         return {**({CONFIG: self.config} if self.config else {}), **self.settings}
+
+    def words(self) -> str:
+        """The settings that vary in one line, without credentials.
+
+        >>> Trial({"optim.lr": 0.1}, seed=3).words()
+        'optim.lr=0.1 seed=3'
+        """
+        config = [redact_uri(self.config)] if self.config else []
+        varied = (f"{key}={shown(value)}" for key, value in redact_tree(dict(self.settings)).items())
+        return " ".join([*config, *varied, f"seed={self.seed}"])
 
     def run_of(self, bases: Mapping[str, RunConfig], storage: str) -> RunConfig:
         """Return the settings of its run."""

@@ -2,7 +2,9 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from raysl.redact import redact
 
@@ -13,20 +15,23 @@ CORRUPT_FILE = "corrupt.jsonl"  # broken images
 STARTUP_FILE = "startup.json"  # seconds from the command to the first step, by part
 
 
-def note_event(logs: Path, event: str, kind: str | None = None) -> None:
+def note_event(logs: Path, event: str, kind: str | None = None, nodes: Sequence[str] = ()) -> None:
     """Add a line to the events of a run, which the driver shows.
 
     Args:
         logs: local folder of the run's logs.
         event: a sentence without a full stop.
         kind: `save` for events that reports leave out.
+        nodes: addresses of the nodes of the workers that start, in the order of their ranks.
     """
     logs.mkdir(parents=True, exist_ok=True)
     with (logs / EVENTS_FILE).open("ab") as file:
-        file.write(event_line(event, kind))
+        file.write(event_line(event, kind, nodes))
 
 
-def event_line(event: str, kind: str | None = None) -> bytes:
-    """Return a line of the events file, without credentials."""
-    line = {"time": time.time(), "event": redact(event)} | ({} if kind is None else {"kind": kind})
+def event_line(event: str, kind: str | None = None, nodes: Sequence[str] = ()) -> bytes:
+    """Return a line of the events file, without credentials; arguments as of `note_event`."""
+    line: dict[str, Any] = {"time": time.time(), "event": redact(event)} | ({} if kind is None else {"kind": kind})
+    if nodes:
+        line["nodes"] = list(nodes)
     return (json.dumps(line) + "\n").encode()

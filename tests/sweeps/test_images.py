@@ -13,7 +13,6 @@ from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.runs.dataset_note import DATASET_FILE, DatasetNote
-from raysl.sweeps import run as sweeps_run
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.record import Note, Record
 from raysl.sweeps.run import SweepRun
@@ -30,7 +29,7 @@ def _without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**settings: object) -> None:
         raise AssertionError("the sweep went on to run trials")
 
-    monkeypatch.setattr(sweeps_run, "connect", refuse)
+    monkeypatch.setattr("raysl.sweeps.start.connect", refuse)
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from raysl.sweeps.replay import Replay
 from raysl.sweeps.run import SweepRun
 from raysl.sweeps.schedulers import judge_of
 from raysl.sweeps.search import RandomSearch
+from raysl.sweeps.stage import MOST_ENDS_WITHOUT, Stage
 from raysl.sweeps.trial import ALONE, Trial
-from raysl.sweeps.tuning import MOST_ENDS_WITHOUT, Stage
 from tests.sweeps.world import World
 
 BASE = load_config("quickstart", ["train.epochs=4"])
@@ -120,7 +120,6 @@ def test_what_is_to_stop_is_asked_to_by_a_note_in_its_folder(tmp_path: Path) -> 
     stage = _stage(tmp_path, told.append)
     record = stage.start()
     assert record is not None
-    stage.running["1"] = record
     run = tmp_path / record.trial.name
     run.mkdir()
     stage.look()

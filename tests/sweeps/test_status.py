@@ -12,7 +12,7 @@ from raysl.leaderboard.files import write
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder
 from raysl.sweeps import estimate
-from raysl.sweeps.estimate import hours_left
+from raysl.sweeps.estimate import mean_seconds
 from raysl.sweeps.listing import outdated, summary, trial_lines
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.logged import Logged
@@ -80,10 +80,10 @@ def test_changed_code_is_told_of_with_the_trials_that_it_makes_old() -> None:
     assert line == "the code of knn has changed: 2 trials will be measured again by it, and not trained"
 
 
-def test_hours_are_those_of_the_trials_that_have_ended() -> None:
-    record = Record(Trial({}, 0), 4, last=Note("finished", 4, costs={"seconds": 1800.0}))
-    assert hours_left([record], 4, 2) == 1.0
-    assert hours_left([Record(Trial({}, 0), 4)], 4, 2) is None
+def test_the_time_of_a_trial_is_that_of_those_that_have_ended() -> None:
+    records = [Record(Trial({}, 0), 4, last=Note("finished", 4, costs={"seconds": own})) for own in (1800.0, 600.0)]
+    assert mean_seconds([*records, Record(Trial({}, 0), 4)]) == 1200.0
+    assert mean_seconds([Record(Trial({}, 0), 4)]) is None
 
 
 def test_a_note_of_other_code_or_another_length_does_not_count_as_the_end(tmp_path: Path) -> None:
@@ -145,7 +145,10 @@ def test_each_end_says_what_came_of_it_and_what_is_left() -> None:
     first = run.replay.next()
     assert first is not None
     first.note = first.last = Note("paused", 2, 2.0, {"loss": 1.25}, costs={"seconds": 1800.0})
-    assert run.progress.line(first, 3) == f"{first.trial.name} is at epoch 2: loss 1.25 (1 of 8 parts)"
+    assert (
+        run.progress.line(first, 3)
+        == f"{first.trial.name} is at epoch 2: loss 1.25 (1 of 8 parts; about 1 h 10 min left)"
+    )
     assert run.progress.outlook({}, 1) == "7 parts of runs to run, 1 at a time; about 3 h 30 min for what is left"
 
 

@@ -1,0 +1,161 @@
+"""One start of a sweep: it runs the trials that are left, tells how they go, and keeps the leaderboard up to date."""
+
+import logging
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from raysl.cluster.connection import cluster_resources, connect
+from raysl.cluster.resources import most_trials, worker_shape
+from raysl.config.schema import RunConfig
+from raysl.errors import ConfigError, Stopped
+from raysl.process.waiting import waiting
+from raysl.storage.folder import without_waiting
+from raysl.sweeps.checks import check_reported, named
+from raysl.sweeps.record import Note, Record
+from raysl.sweeps.run_trial import failed_note
+from raysl.sweeps.stage import Stage
+from raysl.sweeps.tuning import run_all
+from raysl.sweeps.view import SweepView
+
+if TYPE_CHECKING:
+    from raysl.sweeps.run import SweepRun
+
+log = logging.getLogger("raysl")
+
+
+class SweepStart:
+    """One start of a sweep.
+
+    Args:
+        plan: the sweep, whose folder is locked.
+
+    Attributes:
+        problem: what is wrong with the sweep, which ends it.
+    """
+
+    def __init__(self, plan: "SweepRun") -> None:
+        self.plan = plan
+        self.problem: ConfigError | None = None
+        self.has_warned = False
+        self.has_reported = len(plan.bases) > 1  # what some configurations report, others need not
+
+    def run(self, signals: Any) -> None:
+        """Run the trials that are left.
+
+        Args:
+            signals: of `raysl.process.signals.handling_signals`.
+
+        Raises:
+            ConfigError: if no trial reports what the sweep looks at, or the sweep cannot go on.
+            RunFailed: if Ray ends.
+            Stopped: if the process was asked to end.
+        """
+        plan = self.plan
+        with waiting() as waits:
+            waits.enter("starting Ray")
+            connect(with_state=True)
+            self.concurrent, bases = self._room()
+            waits.end()
+        log.info(plan.progress.outlook(plan.trained, self.concurrent))
+        self.stage = stage = Stage(plan.replay, bases, plan.folder, self.concurrent, self._report)
+        self.view = SweepView()
+
+        def save() -> bool:
+            print("raysl: the trials save and stop; once more to end at once", file=sys.stderr, flush=True)
+            stage.is_ending = True
+            return True
+
+        try:
+            with signals.saving(save), self.view:
+                run_all(stage, plan.sweep.retries, plan.sweep.checkpoints)
+        except Exception:
+            self._write_stopped()
+            raise
+        if not stage.is_ending:
+            return
+        self._write_stopped()
+        if self.problem is not None:
+            raise self.problem
+        raise Stopped(
+            f"stopped after {plan.progress.num_ended} trials; the same command goes on", 128 + (signals.received or 2)
+        )
+
+    def _write_stopped(self) -> None:
+        """Write the leaderboard of a sweep that ends before its end; log a storage that fails."""
+        try:
+            with without_waiting():
+                self.plan.board.write("stopped")
+        except ConfigError as error:
+            log.warning("the leaderboard is not written: %s; the next start of the sweep writes it", error)
+
+    def _room(self) -> tuple[int, dict[str, RunConfig]]:
+        """Return the number of trials at a time, and the configurations with a trial's share of the cluster."""
+        have = cluster_resources()
+        sweep = self.plan.sweep
+        num = sweep.concurrent or min(most_trials(base.train, have) for base in self.plan.bases.values())
+        bases = {}
+        for name, base in self.plan.bases.items():
+            with named(name):
+                share = worker_shape(base.train, have.shared(num))
+            bases[name] = replace(base, train=replace(base.train, cpus_per_worker=share.cpus))
+        is_greedy = any(base.train.threads is None and base.train.device != "cuda" for base in bases.values())
+        if num > 1 and is_greedy and have.gpus == 0:
+            log.info("each of %d trials at a time takes a thread a core of its machine; try train.threads=1", num)
+        return num, bases
+
+    def _report(self, record: Record | None) -> None:
+        """Tell how the sweep goes, or that a trial has ended; called by the thread that runs the stage."""
+        progress, board = self.plan.progress, self.plan.board
+        if record is not None:
+            self._tell_end(record)
+        self.view.show(progress.rows(self.stage), progress.state(self.concurrent, self.stage.begun))
+        board.write_now_and_then(force=record is not None)
+
+    def _tell_end(self, record: Record) -> None:
+        line = self.plan.progress.line(record, self.concurrent, self.stage.begun)
+        if record.failure is not None:
+            log.warning("%s: %s; it is not tried again, and the others go on", line, record.failure)
+            self._note_failure(record)
+            return
+        log.info(line)
+        if record.verdict is not None and not record.course.values and not self.has_warned:
+            self.has_warned = True
+            log.warning(
+                "%s has logged no %s by epoch %g, so there is nothing to compare; log more often, train.log_every=1ep",
+                record.trial.name,
+                self.plan.sweep.early.metric,
+                record.verdict.epoch,
+            )
+        if record.note is not None and not self.has_reported:
+            self._check_reported(record, record.note)
+
+    def _check_reported(self, record: Record, note: Note) -> None:
+        """End the sweep if the first trial that has ended lacks the numbers that rank."""
+        self.has_reported = True
+        sweep = self.plan.sweep
+        wanted = sweep.objectives if record.trial.until is None else [sweep.early]
+        try:
+            check_reported(wanted, {**note.metrics, **note.costs})
+        except ConfigError as error:
+            self.problem = error
+            self.stage.is_ending = True
+
+    def _note_failure(self, record: Record) -> None:
+        """Note why a trial failed for good, for the leaderboard now and in its folder as soon as that takes it."""
+        name, plan, reason = record.trial.name, self.plan, record.failure or ""
+        config = record.trial.run_of(plan.bases, plan.folder.uri)
+        begun, earlier = self.stage.begun.get(name, (None,))[0], self.stage.earlier.get(name)
+        try:
+            with without_waiting():
+                note = failed_note(config, reason, begun, earlier)
+        except ConfigError:
+            note = Note("failed", record.epochs, record.logged.reached, record.logged.newest(), reason=reason)
+        record.note = record.last = note
+        folder = plan.folder.child(name)
+
+        def write() -> None:
+            folder.make()
+            note.write(folder)
+
+        self.stage.outbox.put(f"the note of {name}", write)
