@@ -221,7 +221,7 @@ class _Start:
             showing_progress(self.folder, self.plan, self.waits, self.newest.step),
             stopping(self.folder, self.signals, self.stop) as is_stopping,
         ):
-            outcome = run_workers(job, shape, self.callbacks)
+            outcome = run_workers(job, shape, self.callbacks, self.newest.step)
         if outcome.failure is not None:
             raise self._failure(outcome)
         if is_stopping() or (outcome.step < self.last and outcome.ended is None):

@@ -1,5 +1,6 @@
 """A training worker: device, method, restored state, this rank's stream from the right step, `fit`."""
 
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ from raysl.train.callbacks.stop import Pause, StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.callbacks.watch import CollapseWatch, DataWait
 from raysl.train.disk import Disk
-from raysl.train.files import note_event
+from raysl.train.files import EVENTS_FILE, note_event
 from raysl.train.loop import fit
 from raysl.train.process import repeat_kernels
 from raysl.train.state import TrainState
@@ -221,9 +222,29 @@ def _announce(plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[st
     rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
     where = f"{plan.world} worker(s) on {state.device.type}, {rows} images each, {torch.get_num_threads()} thread(s)"
     what = f"resumed at step {state.step}" if state.step else "started"
+    if change := _size_change(plan, state, logs):
+        note_event(logs, change)
     note_event(logs, f"{what} on {where}", nodes=nodes)
     if state.device.type == "cuda" and not state.config.train.deterministic:
         note_event(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
+
+
+_FEWER, _AGAIN = "going on with", "workers again"
+
+
+def _size_change(plan: TrainPlan, state: TrainState, logs: Path) -> str | None:
+    """Return a line if an elastic run goes on with fewer workers than its most, or with all of them again."""
+    most = state.config.train.most_workers
+    if not state.config.train.is_elastic or not state.step:
+        return None
+    if plan.world < most:
+        return f"{_FEWER} {plan.world} of {most} workers from step {state.step}"
+    file = logs / EVENTS_FILE
+    lines = file.read_text().splitlines() if file.exists() else []
+    changes = [event for event in (json.loads(line)["event"] for line in lines) if _FEWER in event or _AGAIN in event]
+    if not changes or _AGAIN in changes[-1]:
+        return None
+    return f"{most} {_AGAIN} from step {state.step}"
 
 
 def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:

@@ -179,11 +179,13 @@ def _average(out: StepOutput) -> dict[str, float]:
 
 def _is_save_due(run: Run) -> bool:
     step = run.plan.step(run.state.step)
-    return run.plan.checkpoint_every.is_due(step) or step.index == step.total or run.stopped is not None
+    is_last = step.index == step.total or run.stopped is not None
+    return run.plan.checkpoint_every.is_due(step) or is_last or run.is_save_asked
 
 
 def _save(run: Run, callbacks: Sequence[Callback], reporter: Reporter) -> None:
     state = run.state
+    run.is_save_asked = False
     state.callbacks = {callback.state_key: callback.state_dict() for callback in callbacks}
     _check_weights(state)
     for callback in callbacks:

@@ -34,6 +34,7 @@ class Run:
         line: the numbers logged at this step.
         batch: this rank's rows of the current step; None before the first one.
         stopped: the reason given to `stop` or `finish`, or None.
+        is_save_asked: whether a checkpoint is saved after this step because `save` was called.
         callback_s: seconds that this start has spent in callbacks after its steps.
     """
 
@@ -50,6 +51,7 @@ class Run:
         self.line: dict[str, float] = {}
         self.batch: Batch | None = None
         self.stopped: str | None = None
+        self.is_save_asked = False
         self.callback_s = 0.0
         self._reporter = reporter
         self._stream = stream
@@ -62,6 +64,10 @@ class Run:
         """Add numbers to the line of this step. All ranks must log the same names at the same steps."""
         self.line.update(numbers)
         self.metrics.update(numbers)
+
+    def save(self) -> None:
+        """Save a checkpoint after this step. All ranks must call it at the same step."""
+        self.is_save_asked = True
 
     def stop(self, reason: str) -> None:
         """End training after this step, with a checkpoint; the same command goes on from there.

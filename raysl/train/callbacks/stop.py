@@ -1,4 +1,4 @@
-"""Ends of a start that leave a checkpoint: on request from outside, and at a step known before."""
+"""Checkpoints on request from outside, and ends of a start that leave one: on request, and at a step known before."""
 
 import logging
 import threading
@@ -18,9 +18,16 @@ log = logging.getLogger("raysl")
 
 LOOK_EVERY_S = 1.0
 
+_is_save_asked = threading.Event()
+
+
+def ask_to_save() -> None:
+    """Ask the run that trains in this process, in another thread, to save a checkpoint soon; for the main rank."""
+    _is_save_asked.set()
+
 
 class StopRequest(Callback):
-    """Stops the run with a checkpoint on request; on a GPU one step after the ranks have agreed on it.
+    """Stops the run with a checkpoint on request, or saves one; on a GPU one step after the ranks have agreed on it.
 
     Args:
         is_requested: whether someone wants the run to stop; called about once a second by a thread of the main rank, so
@@ -37,23 +44,31 @@ class StopRequest(Callback):
 
     @override
     def on_train_start(self, run: Run) -> None:
+        _is_save_asked.clear()
         if dist.is_main():
             threading.Thread(target=self._look_for_request, name="raysl-stop", daemon=True).start()
 
     @override
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
         if self.unread is not None:
-            self._stop_if_agreed(run)
+            self._do_as_agreed(run)
         if step.index % self.every == 0:
-            goes_on = torch.full((1,), float(not self.was_requested.is_set()), device=run.state.device)
-            self.unread = Late(dist.all_least(goes_on))
+            # Filled on the device: a copy of numbers of the host would wait for a GPU.
+            are_unset = [
+                torch.full((1,), float(not request.is_set()), device=run.state.device)
+                for request in (self.was_requested, _is_save_asked)
+            ]
+            self.unread = Late(dist.all_least(torch.cat(are_unset)))
             if not is_late(run.state.device):
-                self._stop_if_agreed(run)
+                self._do_as_agreed(run)
 
-    def _stop_if_agreed(self, run: Run) -> None:
+    def _do_as_agreed(self, run: Run) -> None:
         assert self.unread is not None
-        (goes_on,) = self.unread.read()
+        goes_on, needs_no_save = self.unread.read()
         self.unread = None
+        if not needs_no_save:
+            _is_save_asked.clear()
+            run.save()
         if not goes_on:
             run.stop("asked to")
 

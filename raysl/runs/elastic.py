@@ -1,0 +1,133 @@
+"""Ray Train's elastic policy, which chooses the number of workers of a run, with what raysl needs beside it."""
+
+import os
+import time
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.train import ScalingConfig
+from ray.train.v2._internal.constants import WORKER_GROUP_START_TIMEOUT_S_ENV_VAR
+from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingDecision
+from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+from typing_extensions import override
+
+from raysl.cluster.resources import Resources, WorkerShape, fitting_workers
+from raysl.config.schema import TrainConfig
+
+LOOK_EVERY_S = 30.0  # seconds between looks for nodes that have come, while a group of workers trains
+START_S = 15.0  # Ray's time limit for a group whose resources are there; it then tries another size
+SAVE_S = 300.0  # longest wait for a checkpoint before a group grows
+WAIT_S = 1.0
+
+
+class Elastic(ElasticScalingPolicy):
+    """Starts as many workers as fit the nodes that live at that moment, beside a data task.
+
+    Ray's policy looks at nodes as they were up to 20 s ago, leaves no CPU to data tasks, asks again without a pause
+    while too few workers fit, and grows a group without a checkpoint, so that steps are done again.
+
+    Args:
+        scaling_config: least and largest number of workers, and their resources.
+        train: settings of the run.
+        shape: resources of each worker.
+        trials: number of concurrent trials that share the cluster; 0 for a run that has it alone.
+    """
+
+    def __init__(self, scaling_config: ScalingConfig, train: TrainConfig, shape: WorkerShape, trials: int) -> None:
+        super().__init__(scaling_config)
+        self.train = train
+        self.shape = shape
+        self.trials = trials
+        self.growth: _Growth | None = None
+
+    @override
+    def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
+        self.growth = None
+        decision = super().make_decision_for_non_running_worker_group()
+        if isinstance(decision, NoopDecision):
+            time.sleep(WAIT_S)  # the controller asks again at once
+        return decision
+
+    @override
+    def make_decision_for_running_worker_group(
+        self, worker_group_state: Any, worker_group_status: Any
+    ) -> ScalingDecision:
+        if self.growth is None:
+            decision = super().make_decision_for_running_worker_group(worker_group_state, worker_group_status)
+            if not isinstance(decision, ResizeDecision) or decision.num_workers < worker_group_state.num_workers:
+                return decision
+            self.growth = _Growth(decision, worker_group_state.workers[0])
+        return self.growth.decision if self.growth.is_due() else NoopDecision()
+
+    @override
+    def after_controller_start(self, train_run_context: Any) -> None:
+        os.environ.setdefault(WORKER_GROUP_START_TIMEOUT_S_ENV_VAR, f"{START_S:g}")
+        super().after_controller_start(train_run_context)
+
+    @override
+    def _count_possible_workers(self, reserved_resources: dict[str, dict[str, float]]) -> int:
+        cpus = ray.cluster_resources().get("CPU", 0.0)
+        fit = fitting_workers(self.train, self.shape, Resources(cpus, 0, self.trials))
+        placed = sum(
+            min(int(node.get(name, 0.0) / amount + 1e-6) for name, amount in self.shape.resources.items())
+            for node in reserved_resources.values()
+        )
+        return max(0, min(fit, placed, self.train.most_workers))
+
+    @override
+    def _get_reserved_resources(self) -> dict[str, dict[str, float]] | None:
+        """Return the resources that are reserved for this run on the nodes that live now; None on an error."""
+        try:
+            reserved: dict[str, dict[str, float]] = ray.get(
+                self._autoscaling_coordinator.get_reserved_resources.remote(self._requester_id, recompute=True),
+                timeout=5,
+            )
+        except RayError:
+            return None  # Ray tries again
+        return reserved
+
+
+class _Growth:
+    """A decision for more workers, which waits for a checkpoint of the group that trains.
+
+    Args:
+        decision: what Ray's policy has decided.
+        main: the main worker.
+    """
+
+    def __init__(self, decision: ResizeDecision, main: Any) -> None:
+        self.decision = decision
+        self.main = main
+        self.before: int | None = None
+        self.answer = main.execute_async(_ask_to_save)
+        self.deadline = time.monotonic() + SAVE_S
+
+    def is_due(self) -> bool:
+        """Whether a checkpoint has been stored since, or none will be."""
+        if time.monotonic() > self.deadline:
+            return True
+        if not ray.wait([self.answer], timeout=0)[0]:
+            return False
+        try:
+            stored: int = ray.get(self.answer)
+        except RayError:
+            return False  # the worker is lost, which the controller sees too
+        self.before = stored if self.before is None else self.before
+        self.answer = self.main.execute_async(_stored_step)
+        return stored > self.before
+
+
+def _ask_to_save() -> int:
+    """Ask the run of this worker to save a checkpoint; return the last step that is stored."""
+    from raysl.train.callbacks.stop import ask_to_save
+
+    ask_to_save()
+    return _stored_step()
+
+
+def _stored_step() -> int:
+    """Return the last step that this worker has stored."""
+    from raysl.runs.ray_reporter import stored_step
+
+    return stored_step()

@@ -1,0 +1,111 @@
+"""How often a run is tried again: failures without a saved step between them are counted, pre-emptions apart.
+
+The policy runs in Ray Train's controller. Only the driver can see that the controller itself has died; its tries of a
+new one (`raysl.runs.trainer`) go on with the same count.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray._private.state import state
+from ray._raylet import PlacementGroupID
+from ray.core.generated.gcs_pb2 import PlacementGroupTableData
+from ray.train import FailureConfig
+from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
+from ray.train.v2._internal.execution.callback import ReportCallback
+from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
+from ray.train.v2._internal.execution.failure_handling.default import _is_preemption_failure
+from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+from typing_extensions import override
+
+
+@dataclass
+class Failures:
+    """Failures of a run since it last saved a step that it had not saved before.
+
+    Args:
+        most: number of failures after which the run is tried again; -1 for no limit.
+        step: the last saved step, in updates of the run.
+        num: failures so far.
+
+    >>> failures = Failures(most=1, step=10)
+    >>> [failures.add(saved) for saved in (10, 15, 15)]
+    [True, True, False]
+    """
+
+    most: int
+    step: int = 0
+    num: int = 0
+
+    def add(self, saved: int) -> bool:
+        """Count a failure; return whether the run is tried again.
+
+        Args:
+            saved: the last saved step now.
+        """
+        if saved > self.step:
+            self.step, self.num = saved, 0
+        self.num += 1
+        return self.most < 0 or self.num <= self.most
+
+    def __str__(self) -> str:
+        """Describe the count, such as `3 failures without a saved step between them`."""
+        return "1 failure" if self.num == 1 else f"{self.num} failures without a saved step between them"
+
+
+class SavedStep(ReportCallback):
+    """Remembers the last step that the workers have saved, in updates of the run.
+
+    Ray pickles policies and callbacks apart, so those of a controller share the number through `saved_step`.
+    """
+
+    @override
+    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
+        """Remember the step of a report; workers report after each checkpoint."""
+        global _saved_step
+        _saved_step = max(_saved_step, int(metrics[0]["step"]))
+
+
+_saved_step = 0
+
+
+def saved_step() -> int:
+    """Return the last step that the workers of this controller have saved."""
+    return _saved_step
+
+
+class Retries(FailurePolicy):
+    """Tries a run again until `Failures` says that it is enough.
+
+    A node that is taken away after a notice (spot instances) and a start that waits for resources do not count.
+
+    Args:
+        failures: so far, before this controller.
+    """
+
+    def __init__(self, failures: Failures) -> None:
+        super().__init__(FailureConfig(max_failures=failures.most))
+        self.failures = failures
+
+    @override
+    def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
+        if is_waiting(training_failed_error) or _is_preemption_failure(training_failed_error):
+            return FailureDecision.RETRY
+        goes_on = self.failures.add(saved_step())
+        return FailureDecision.RETRY if goes_on else FailureDecision.RAISE
+
+
+def is_waiting(error: TrainingFailedError) -> bool:
+    """Whether workers could not start within Ray's time limit because the cluster has no room for them."""
+    return isinstance(error, ControllerError) and isinstance(error.controller_failure, WorkerGroupStartupTimeoutError)
+
+
+def free_places() -> None:
+    """Free the resources of workers whose controller has died; Ray itself does so only where a dashboard runs."""
+    job = ray.get_runtime_context().get_job_id()
+    for content in state._connect_and_get_accessor().get_placement_group_table():
+        group = PlacementGroupTableData.FromString(content)
+        if group.creator_job_id.hex() == job and group.creator_actor_dead:
+            remove_placement_group(PlacementGroup(PlacementGroupID(group.placement_group_id)))
