@@ -210,9 +210,9 @@ def upload(source: Path, run: Folder, name: str) -> None:
     Raises:
         ConfigError: if the storage fails.
     """
-    remove(run, name)
     target = run.child(name)
-    target.make()
+    if target.versions():
+        remove(run, name)
     paths = [path for path in sorted(source.rglob("*")) if path.is_file() and path.name != META_FILE]
     for path in [*paths, source / META_FILE]:
         target.copy_in(path, path.relative_to(source).as_posix())
@@ -220,10 +220,8 @@ def upload(source: Path, run: Folder, name: str) -> None:
 
 def remove(run: Folder, name: str) -> None:
     """Delete a checkpoint, `meta.json` first, so that half of it never counts."""
-    folder = run.child(name)
-    if folder.exists():
-        folder.remove(META_FILE)
-        run.remove_folder(name)
+    run.child(name).remove(META_FILE)
+    run.remove_folder(name)
 
 
 def remove_old(run: Folder, newest: str, keep: int) -> None:

@@ -104,7 +104,7 @@ class RunFolder(Folder):
             return True
         _, name = cut(self.uri)
         log.info("%s waits for another process that is running it", name)
-        while not stop.wait(self.look_every_s):
+        while not stop.wait(2 * self.look_every_s):  # each look is some requests
             if not self.is_in_use():
                 return True
         return False

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,7 @@ from raysl.plan.plan import TrainPlan
 from raysl.process.screen import console, duration
 from raysl.process.waiting import Waiting
 from raysl.runs.folder import RunFolder
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, Version
 from raysl.train.callbacks.logs import parse_metrics
 from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE
 
@@ -65,6 +65,7 @@ class _Follower:
         self.view: ProgressView | None = None
         self.shown = first
         self.is_storage_fine = True
+        self.read: dict[str, Version] = {}  # what was read of each file
 
     def look(self) -> None:
         """Show new lines; warn once while the storage fails."""
@@ -82,20 +83,32 @@ class _Follower:
             self.view.close()
 
     def _show_new(self) -> None:
+        versions = self.folder.versions()
+        self._show_events(versions)
+        if self.view is None and STARTUP_FILE in versions:
+            self.waits.end()
+            log.info(_startup_text(self.folder))
+            self.view = ProgressView(self.plan.total_steps, self.first)
+        if self.view is not None and self._has_changed(METRICS_FILE, versions):
+            lines = parse_metrics(self.folder.last_lines(METRICS_FILE))
+            if lines and lines[-1]["step"] != self.shown:
+                self.shown = int(lines[-1]["step"])
+                self.view.show(self.shown, lines[-1])
+            self.read[METRICS_FILE] = versions[METRICS_FILE]
+
+    def _show_events(self, versions: Mapping[str, Version]) -> None:
+        if not self._has_changed(EVENTS_FILE, versions):
+            return
         new = read_events(self.folder)[self.num_events :]
         if new and self.view is None:
             self.waits.enter("making the first batch")
         for event in new:
             log.info(event)
             self.num_events += 1
-        if self.view is None and self.folder.exists(STARTUP_FILE):
-            self.waits.end()
-            log.info(_startup_text(self.folder))
-            self.view = ProgressView(self.plan.total_steps, self.first)
-        lines = parse_metrics(self.folder.last_lines(METRICS_FILE))
-        if lines and self.view is not None and lines[-1]["step"] != self.shown:
-            self.shown = int(lines[-1]["step"])
-            self.view.show(self.shown, lines[-1])
+        self.read[EVENTS_FILE] = versions[EVENTS_FILE]
+
+    def _has_changed(self, name: str, versions: Mapping[str, Version]) -> bool:
+        return name in versions and versions[name] != self.read.get(name)
 
 
 def read_events(folder: RunFolder, with_saves: bool = True) -> list[str]:

@@ -126,6 +126,7 @@ class RemoteStore(Store):
         self.on_saved = on_saved
         self.disk = disk or Disk()
         self.owner = owner
+        self.owners = OwnerFiles(folder)
         self.is_overtaken = False
         self.logs = logs
         self.keep = keep
@@ -220,7 +221,7 @@ class RemoteStore(Store):
                 self._stored_logs[name] = version
 
     def _check_owner(self) -> None:
-        successor = None if self.owner is None else OwnerFiles(self.folder).successor(self.owner)
+        successor = None if self.owner is None else self.owners.successor(self.owner)
         if successor is not None:
             self.is_overtaken = True
             raise StorageError(f"nothing more is stored in {self.folder.uri}, which is now held by {successor}")

@@ -248,7 +248,13 @@ def _size_change(plan: TrainPlan, state: TrainState, logs: Path) -> str | None:
 
 
 def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:
-    callbacks: list[Callback] = [StopRequest(lambda: disk.failure is not None or folder.exists(STOP_FILE), every=1)]
+    stop = StopRequest(
+        lambda: STOP_FILE in folder.versions(),
+        every=1,
+        look_every_s=folder.look_every_s,
+        has_failed=lambda: disk.failure is not None,
+    )
+    callbacks: list[Callback] = [stop]
     knn_every, eval_every = run.config.train.online_knn_every, run.config.train.eval_every
     if knn_every is not None and run.online_knn is not None and run.test is not None:
         callbacks.append(run.online_knn(run.loader, run.test, run.setup.data.num_classes, knn_every))

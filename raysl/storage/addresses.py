@@ -12,6 +12,7 @@ from pyarrow import fs
 from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.redact import without_hidden
 from raysl.storage.reads import CHECK, LASTING, ROOM, check_server, file_errors, full_disk, short_reason
+from raysl.storage.s3 import with_single_puts
 
 GCS_RETRY_S = 20  # the client's default is a silent quarter of an hour
 
@@ -75,7 +76,7 @@ def _open_remote(uri: str) -> tuple[fs.FileSystem, str]:
             system, path = fs.FileSystem.from_uri(_bounded(uri))
         except pa.ArrowInvalid:
             system, path = _open_fsspec(uri)
-    return system, path.rstrip("/")
+    return with_single_puts(system), path.rstrip("/")
 
 
 def _bounded(uri: str) -> str:

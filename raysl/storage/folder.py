@@ -9,14 +9,15 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
 
 from raysl.errors import RunFailed, StorageError
+from raysl.storage import s3
 from raysl.storage.addresses import absolute, join, open_uri, split_query, storage_errors
-from raysl.storage.reads import file_errors, full_disk, retrying
+from raysl.storage.reads import file_errors, fsspec_client, full_disk, is_object_store, retrying
 
 log = logging.getLogger("raysl")
 
@@ -85,11 +86,12 @@ class Folder:
         self.uri = f"{base.rstrip('/')}{query}"
         self.system, self.path = open_uri(self.uri)
         self.is_local = isinstance(self.system, fs.LocalFileSystem)
+        self.is_object_store = is_object_store(self.system)
 
     @property
     def look_every_s(self) -> float:
         """Seconds between two looks for files of other processes."""
-        return 0.5 if self.is_local else 5.0
+        return 0.5 if self.is_local else 10.0
 
     def child(self, name: str) -> "Folder":
         """Return the folder `name` inside this one."""
@@ -100,7 +102,12 @@ class Folder:
         return join(self.uri, name)
 
     def make(self) -> None:
-        """Create the folder."""
+        """Create the folder; in an object store only its bucket, where that is allowed, since files make folders."""
+        if self.is_object_store:
+            bucket = self.path.partition("/")[0]
+            info = self._do("create", "", lambda path: self.system.get_file_info(bucket))
+            if info.type != fs.FileType.NotFound:
+                return
         self._do("create", "", lambda path: self.system.create_dir(path, recursive=True))
 
     def exists(self, name: str = "") -> bool:
@@ -115,15 +122,11 @@ class Folder:
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
 
-        def read(path: str) -> bytes:
-            with self.system.open_input_stream(path) as stream:
-                return bytes(stream.read())
-
-        return self._do("read", name, read)
+        return self._do("read", name, partial(_read, self.system))
 
     def read_if_there(self, name: str) -> bytes:
         """Return the content of a file; empty if it does not exist."""
-        return self.read(name) if self.exists(name) else b""
+        return self._do("read", name, partial(_read_if_there, self.system))
 
     def sha256(self, name: str) -> str:
         """Return the hexadecimal SHA-256 of a file."""
@@ -141,61 +144,48 @@ class Folder:
         """Return the complete lines in the last `num_bytes` of a file; empty if it does not exist."""
 
         def read(path: str) -> bytes:
-            with self.system.open_input_file(path) as file:
+            try:
+                file = self.system.open_input_file(path)
+            except FileNotFoundError:
+                return b""
+            with file:
                 first = max(0, file.size() - num_bytes)
                 content = bytes(file.read_at(file.size() - first, first))
             return content if first == 0 else content.partition(b"\n")[2]
 
-        return self._do("read", name, read) if self.exists(name) else b""
+        return self._do("read", name, read)
 
     def remove(self, name: str) -> None:
         """Delete a file, if it exists."""
-
-        def delete(path: str) -> None:
-            with suppress(FileNotFoundError):
-                self.system.delete_file(path)
-
-        if self.exists(name):  # some storages raise other errors than FileNotFoundError
-            self._do("delete", name, delete)
+        self._do("delete", name, partial(delete_file, self.system))
 
     def remove_folder(self, name: str) -> None:
         """Delete a folder in this one, with its content, if it exists."""
-
-        def delete(path: str) -> None:
-            with suppress(FileNotFoundError):
-                self.system.delete_dir(path)
-
-        if self.exists(name):
-            self._do("delete", name, delete)
+        self._do("delete", name, partial(_delete_folder, self.system))
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file under a temporary name and move it into place, so that no reader sees half of it.
+        """Write a file so that no reader sees half of it; of several writers at a time the last one wins.
 
-        Of several writers at a time the last one wins.
+        An object store shows a file when it is whole. Elsewhere it gets a temporary name first, and is moved into
+        place.
         """
-
-        def write(path: str) -> None:
-            unfinished = f"{path}.{uuid.uuid4().hex[:8]}{PART}"
-            try:
-                with self.system.open_output_stream(unfinished) as stream:
-                    stream.write(content)
-                self.system.move(unfinished, path)
-            except BaseException:
-                with suppress(*file_errors(), pa.ArrowException):  # the first error is the one to raise
-                    self.system.delete_file(unfinished)
-                raise
-
-        self._do("write", name, write)
+        write = put if self.is_object_store else _write_and_move
+        self._do("write", name, partial(write, self.system, content))
 
     def names(self) -> list[str]:
         """Return the names of the files and folders directly inside, sorted."""
         return sorted(entry.base_name for entry in self.entries())
 
+    def versions(self) -> dict[str, "Version"]:
+        """Return the names of the files and folders directly inside, each with what changes when it is written again.
+
+        This is one request to a bucket, however many names there are up to 1,000.
+        """
+        return {entry.base_name: Version(entry.size, entry.mtime_ns) for entry in self.entries()}
+
     def entries(self) -> list[fs.FileInfo]:
         """Return name, kind, size and time of the files and folders directly inside, in any order."""
-        return self._do(
-            "read", "", lambda path: list(self.system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
-        )
+        return self._do("read", "", partial(_list, self.system))
 
     def download(self, target: Path, names: Collection[str] | None = None) -> None:
         """Copy everything inside, or only the files `names`, to a local folder."""
@@ -208,14 +198,14 @@ class Folder:
         self.write(name, source.read_bytes())
 
     def copy_in(self, source: Path, name: str) -> None:
-        """Copy a local file of any size to `name`; readers may see half of it meanwhile."""
-        parent = name.rpartition("/")[0]
-        if parent:
-            self.child(parent).make()
+        """Copy a local file of any size to `name`; except in an object store, readers may see half of it meanwhile."""
+        if not self.is_object_store:
+            parent = name.rpartition("/")[0]
+            (self.child(parent) if parent else self).make()
         self._do("write", name, partial(_copy_in, self.system, source))
 
     def _info(self, name: str) -> fs.FileInfo:
-        return self._do("read", name, self.system.get_file_info)
+        return self._do("read", name, partial(_stat, self.system))
 
     def _do(self, what: str, name: str, action: Callable[[str], T]) -> T:
         """Call `action` with the path of `name`, a few times if a remote storage fails."""
@@ -227,6 +217,90 @@ class Folder:
                 return retrying(lambda: action(path), what, uri)
             except RunFailed as error:
                 raise StorageError(str(error)) from error
+
+
+class Version(NamedTuple):
+    """Size and time of a file; another content has other ones.
+
+    Args:
+        size: in bytes; None for a folder.
+        time: of its last change, in nanoseconds since 1970; None where the client does not tell.
+    """
+
+    size: int | None
+    time: int | None
+
+
+def put(system: fs.FileSystem, content: bytes, path: str) -> None:
+    """Write a file in place of the one that is there."""
+    with system.open_output_stream(path) as stream:
+        stream.write(content)
+
+
+def _write_and_move(system: fs.FileSystem, content: bytes, path: str) -> None:
+    unfinished = f"{path}.{uuid.uuid4().hex[:8]}{PART}"
+    try:
+        with system.open_output_stream(unfinished) as stream:
+            stream.write(content)
+        system.move(unfinished, path)
+    except BaseException:
+        with suppress(*file_errors(), pa.ArrowException):  # the first error is the one to raise
+            system.delete_file(unfinished)
+        raise
+
+
+def delete_file(system: fs.FileSystem, path: str) -> None:
+    """Delete a file, if it exists."""
+    if system.type_name == "s3":
+        with suppress(s3.NoClient):
+            s3.delete(system, [path])
+            return
+    # some storages raise other errors than FileNotFoundError for what does not exist
+    if _stat(system, path).type != fs.FileType.NotFound:
+        with suppress(FileNotFoundError):
+            system.delete_file(path)
+
+
+def _delete_folder(system: fs.FileSystem, path: str) -> None:
+    if system.type_name == "s3":
+        inside = system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+        # a former version left empty objects for folders
+        paths = [f"{entry.path}/" if entry.type == fs.FileType.Directory else entry.path for entry in inside]
+        with suppress(s3.NoClient):
+            s3.delete(system, [*paths, f"{path}/"])
+            return
+    if _stat(system, path).type != fs.FileType.NotFound:
+        with suppress(FileNotFoundError):
+            system.delete_dir(path)
+
+
+def _read(system: fs.FileSystem, path: str) -> bytes:
+    with system.open_input_stream(path) as stream:
+        return bytes(stream.read())
+
+
+def _read_if_there(system: fs.FileSystem, path: str) -> bytes:
+    try:
+        return _read(system, path)
+    except FileNotFoundError:
+        return b""
+
+
+def _list(system: fs.FileSystem, path: str) -> list[fs.FileInfo]:
+    _forget_listings(system)
+    return list(system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
+
+
+def _stat(system: fs.FileSystem, path: str) -> fs.FileInfo:
+    _forget_listings(system)
+    return system.get_file_info(path)
+
+
+def _forget_listings(system: fs.FileSystem) -> None:
+    """Drop the listings that an fsspec client keeps, which lack what other processes have written since."""
+    client = fsspec_client(system)
+    if client is not None:
+        client.invalidate_cache()
 
 
 _LOCAL = fs.LocalFileSystem()

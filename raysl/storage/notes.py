@@ -1,18 +1,18 @@
 """Small files in a remote folder by which processes agree on something, and their creation by one process alone.
 
-fsspec has that creation as the mode `create` of `pipe_file`. pyarrow's own clients do not have it: that for S3 drops a
-header `If-None-Match` given as metadata, so botocore sends the request, and gcsfs does for Google's buckets.
+fsspec has that creation as the mode `create` of `pipe_file`. pyarrow's own clients do not have it: botocore sends the
+request to S3 (`raysl.storage.s3`), and gcsfs does to Google's buckets.
 """
 
-from contextlib import suppress
 from typing import Any
 
 from fsspec import AbstractFileSystem
 from pyarrow import fs
 
 from raysl.storage.addresses import storage_errors
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, Version, delete_file, put
 from raysl.storage.reads import fsspec_client
+from raysl.storage.s3 import NoClient, endpoint, put_new
 
 
 class Unconditional(Exception):
@@ -30,12 +30,9 @@ class Notes:
         self.folder = folder
         self.system = folder.system
 
-    def names(self) -> list[str]:
-        """Return the names of all files and folders in the folder, sorted."""
-        client = fsspec_client(self.system)
-        if client is not None:
-            client.invalidate_cache()  # it keeps listings, which lack what others have written since
-        return self.folder.names()
+    def versions(self) -> dict[str, Version]:
+        """Return the files and folders in the folder: each name with what changes when the file is written again."""
+        return self.folder.versions()
 
     def create(self, name: str, content: bytes) -> bool:
         """Create a file unless there is one, as `create_new`."""
@@ -53,14 +50,13 @@ class Notes:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file, or write it anew."""
-        path = f"{self.folder.path}/{name}"
-        with storage_errors("write", self.folder.uri_of(name)), self.system.open_output_stream(path) as stream:
-            stream.write(content)
+        with storage_errors("write", self.folder.uri_of(name)):
+            put(self.system, content, f"{self.folder.path}/{name}")
 
     def delete(self, name: str) -> None:
         """Delete a file, if it is there."""
-        with storage_errors("delete", self.folder.uri_of(name)), suppress(FileNotFoundError):
-            self.system.delete_file(f"{self.folder.path}/{name}")
+        with storage_errors("delete", self.folder.uri_of(name)):
+            delete_file(self.system, f"{self.folder.path}/{name}")
 
 
 def create_new(system: fs.FileSystem, path: str, content: bytes) -> bool:
@@ -78,8 +74,8 @@ def create_new(system: fs.FileSystem, path: str, content: bytes) -> bool:
     if system.type_name not in ("s3", "gcs"):
         raise Unconditional(system.type_name)
     try:
-        return _put_s3(system, path, content) if system.type_name == "s3" else _pipe(_gcsfs(system), path, content)
-    except ImportError as error:
+        return put_new(system, path, content) if system.type_name == "s3" else _pipe(_gcsfs(system), path, content)
+    except (ImportError, NoClient) as error:
         raise Unconditional(str(error)) from error
 
 
@@ -95,43 +91,8 @@ def _pipe(client: Any, path: str, content: bytes) -> bool:
     return True
 
 
-def _put_s3(system: fs.FileSystem, path: str, content: bytes) -> bool:
-    import botocore.session
-    from botocore.config import Config
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    bucket, _, key = path.partition("/")
-    options = system.__reduce__()[1][0]  # address and credentials of pyarrow's client, which has no attributes for them
-    try:
-        client = botocore.session.get_session().create_client(
-            "s3",
-            region_name=options["region"] or None,
-            endpoint_url=_endpoint(options),
-            aws_access_key_id=options["access_key"],
-            aws_secret_access_key=options["secret_key"],
-            aws_session_token=options["session_token"] or None,
-            config=Config(signature_version=botocore.UNSIGNED) if options["anonymous"] else None,
-        )
-        client.put_object(Bucket=bucket, Key=key, Body=content, IfNoneMatch="*")
-    except ClientError as error:
-        status = error.response["ResponseMetadata"]["HTTPStatusCode"]
-        if status in (409, 412):  # 409: another request for this file is on its way
-            return False
-        if status >= 500 and status != 501:
-            raise OSError(str(error)) from error
-        raise Unconditional(str(error)) from error  # such as rights that pyarrow's client has and this one has not
-    except BotoCoreError as error:
-        raise Unconditional(str(error)) from error
-    return True
-
-
 def _gcsfs(system: fs.FileSystem) -> Any:
     import gcsfs
 
     options = system.__reduce__()[1][0]
-    return gcsfs.GCSFileSystem(token="anon" if options["anonymous"] else None, endpoint_url=_endpoint(options))
-
-
-def _endpoint(options: dict[str, Any]) -> str | None:
-    address = options["endpoint_override"]
-    return f"{options['scheme'] or 'https'}://{address}" if address and "://" not in address else address or None
+    return gcsfs.GCSFileSystem(token="anon" if options["anonymous"] else None, endpoint_url=endpoint(options))

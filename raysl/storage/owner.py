@@ -22,7 +22,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ from raysl.errors import ConfigError, RunFailed, RunInUse
 from raysl.process.proc import ProcessIdentity
 from raysl.process.signals import end_at_once
 from raysl.storage.addresses import storage_errors
-from raysl.storage.folder import Folder
+from raysl.storage.folder import Folder, Version
 from raysl.storage.notes import Notes, Unconditional
 
 log = logging.getLogger("raysl")
@@ -56,10 +56,10 @@ class OwnerTimes:
         settle_s: in which other contenders' writes arrive, on a storage without conditional writes.
     """
 
-    beat_s: float = 15.0
+    beat_s: float = 20.0
     stale_s: float = 60.0
     clock_error_s: float = 300.0
-    look_s: float = 2.0
+    look_s: float = 5.0
     settle_s: float = 5.0
 
 
@@ -192,7 +192,7 @@ def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
     if owner.place is not None and owner.place.has_ended():
         log.info("taking over from %s, which has ended", owner)
         return True
-    beat = files.beat(owner)
+    signs, beat = files.signs(owner), files.beat(owner)
     age = time.time() - _last_seen(owner, beat)
     if age > times.stale_s + times.clock_error_s:
         log.info("taking over from %s, which was last seen %.0f min ago", owner, age / 60)
@@ -202,11 +202,11 @@ def _is_abandoned(files: "OwnerFiles", owner: Owner, times: OwnerTimes) -> bool:
     end = time.monotonic() + times.stale_s
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(times.look_s, left))
-        newest = files.newest()
-        if newest is None:
+        signs_now = files.signs(owner)
+        if signs_now is None:
             return False
-        if newest != owner or files.beat(owner) != beat:
-            raise _in_use(files.folder, str(newest))
+        if signs_now != signs:
+            raise _in_use(files.folder, str(files.newest() or owner))
     log.info("taking over from %s, which gave no sign", owner)
     return True
 
@@ -280,6 +280,7 @@ class OwnerFiles:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self.notes = Notes(folder)
+        self._read_version: Version | None = None  # of the file that was this process's when it was last read
 
     def newest(self) -> Owner | None:
         """Return the owner that counts; None where there is none."""
@@ -290,13 +291,33 @@ class OwnerFiles:
         return None
 
     def successor(self, owner: Owner) -> str | None:
-        """Describe who owns the folder in place of `owner`; None while that one does."""
+        """Describe who owns the folder in place of `owner`; None while that one does.
+
+        This takes one request while the file of `owner` stays as it was when it was read.
+        """
+        versions = self.notes.versions()
+        version = versions.get(owner.name)
+        if version is not None and version == self._read_version and self._last(versions) == owner.name:
+            return None
+        successor = self._read_successor(owner)
+        self._read_version = None if successor or version is None or version.time is None else version
+        return successor
+
+    def _read_successor(self, owner: Owner) -> str | None:
         newest = self.newest()
         if newest is None or newest.generation < owner.generation:
             newest = self._read_owner(owner.generation)  # a listing made while others' files come and go may lack files
         if newest is None:
             return "no one (its files were removed)"
         return None if newest == owner else str(newest)
+
+    def signs(self, owner: Owner) -> tuple[str, Version | None, Version | bytes | None] | None:
+        """Return what changes while an owner is at work, or once another one counts; None where there is none."""
+        versions = self.notes.versions()
+        last, beat = self._last(versions), versions.get(owner.beat_name)
+        if last is None:
+            return None
+        return last, versions[last], beat if beat is None or beat.time is not None else self.beat(owner)
 
     def beat(self, owner: Owner) -> bytes:
         """Return what an owner wrote last; it is at work while this changes."""
@@ -346,7 +367,7 @@ class OwnerFiles:
 
     def remove_others(self, owner: Owner) -> None:
         """Delete the files of earlier owners."""
-        names = self.notes.names()
+        names = self.notes.versions()
         # from the lowest number on, as `is_heir` expects
         for generation in self._generations(names):
             if generation < owner.generation:
@@ -355,9 +376,13 @@ class OwnerFiles:
             if name.startswith(BEAT_PREFIX) and name != owner.beat_name:
                 self.notes.delete(name)
 
-    def _generations(self, names: list[str] | None = None) -> list[int]:
-        matches = map(OWNER_FILE.fullmatch, self.notes.names() if names is None else names)
+    def _generations(self, names: Iterable[str] | None = None) -> list[int]:
+        matches = map(OWNER_FILE.fullmatch, self.notes.versions() if names is None else names)
         return sorted(int(match[1]) for match in matches if match)
+
+    def _last(self, names: Iterable[str]) -> str | None:
+        """Return the name of the owner file that counts."""
+        return max(filter(OWNER_FILE.fullmatch, names), key=lambda name: int(name[len(".lock-") :]), default=None)
 
     def _read_owner(self, generation: int) -> Owner | None:
         content = self.notes.read(f".lock-{generation:06d}")

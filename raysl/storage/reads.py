@@ -25,6 +25,7 @@ REMOTE_READS = 16  # in parallel
 CHECK = "check the address, the network and the rights"
 ROOM = "the disk is full: make room there, then give the same command again"
 FULL = (errno.ENOSPC, errno.EDQUOT)
+OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}  # names of pyarrow's and of fsspec's clients
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
@@ -142,6 +143,14 @@ def fsspec_client(system: fs.FileSystem) -> Any:
     """
     is_wrapped = isinstance(system, fs.PyFileSystem) and isinstance(system.handler, fs.FSSpecHandler)
     return system.handler.fs if is_wrapped else None
+
+
+def is_object_store(system: fs.FileSystem) -> bool:
+    """Return whether files of a storage appear whole, and folders are no more than parts of names."""
+    client = fsspec_client(system)
+    if client is None:
+        return system.type_name in OBJECT_STORES
+    return not OBJECT_STORES.isdisjoint([client.protocol] if isinstance(client.protocol, str) else client.protocol)
 
 
 def _may_pass(error: Exception) -> bool:

@@ -16,8 +16,6 @@ from raysl.train.late import Late, is_late
 
 log = logging.getLogger("raysl")
 
-LOOK_EVERY_S = 1.0
-
 _is_save_asked = threading.Event()
 
 
@@ -30,14 +28,24 @@ class StopRequest(Callback):
     """Stops the run with a checkpoint on request, or saves one; on a GPU one step after the ranks have agreed on it.
 
     Args:
-        is_requested: whether someone wants the run to stop; called about once a second by a thread of the main rank, so
-            that training never waits for a storage that is slow or does not answer.
+        is_requested: whether someone wants the run to stop; called by a thread of the main rank, so that training never
+            waits for a storage that is slow or does not answer.
         every: steps between two agreements of the ranks.
+        look_every_s: seconds between two calls of `is_requested`.
+        has_failed: whether this process has to stop; called at each agreement, so it must not wait.
     """
 
-    def __init__(self, is_requested: Callable[[], bool], every: int) -> None:
+    def __init__(
+        self,
+        is_requested: Callable[[], bool],
+        every: int,
+        look_every_s: float = 1.0,
+        has_failed: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.is_requested = is_requested
         self.every = max(1, every)
+        self.look_every_s = look_every_s
+        self.has_failed = has_failed
         self.was_requested = threading.Event()
         self.has_ended = threading.Event()
         self.unread: Late | None = None
@@ -53,10 +61,11 @@ class StopRequest(Callback):
         if self.unread is not None:
             self._do_as_agreed(run)
         if step.index % self.every == 0:
+            stops = self.was_requested.is_set() or self.has_failed()
             # Filled on the device: a copy of numbers of the host would wait for a GPU.
             are_unset = [
-                torch.full((1,), float(not request.is_set()), device=run.state.device)
-                for request in (self.was_requested, _is_save_asked)
+                torch.full((1,), float(not is_set), device=run.state.device)
+                for is_set in (stops, _is_save_asked.is_set())
             ]
             self.unread = Late(dist.all_least(torch.cat(are_unset)))
             if not is_late(run.state.device):
@@ -78,7 +87,7 @@ class StopRequest(Callback):
 
     def _look_for_request(self) -> None:
         has_warned = False
-        while not self.has_ended.wait(LOOK_EVERY_S):
+        while not self.has_ended.wait(self.look_every_s):
             try:
                 if self.is_requested():
                     self.was_requested.set()
