@@ -20,6 +20,7 @@ import raysl
 from raysl.errors import ConfigError
 
 CATALOG_FILE = "catalog.yaml"  # names datasets, not runs
+_CLUSTER_FOLDER = "cluster"  # files of Ray's cluster launcher
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*)")
 
 
@@ -41,8 +42,9 @@ def packaged_folder() -> Path:
 def config_names() -> list[str]:
     """Return the names of the packaged configurations, sorted: `simclr`, `data/cifar10`."""
     folder = packaged_folder()
-    paths = (path for path in folder.rglob("*.yaml") if path.name != CATALOG_FILE)
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in paths)
+    paths = (path.relative_to(folder) for path in folder.rglob("*.yaml"))
+    runs = (path for path in paths if path.name != CATALOG_FILE and path.parts[0] != _CLUSTER_FOLDER)
+    return sorted(path.with_suffix("").as_posix() for path in runs)
 
 
 def read_summary(path: Path) -> str:
