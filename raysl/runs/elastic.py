@@ -32,13 +32,17 @@ class Elastic(ElasticScalingPolicy):
         train: settings of the run.
         shape: resources of each worker.
         trials: number of concurrent trials that share the cluster; 0 for a run that has it alone.
+        last: updates to be done when this start ends, after which it grows no more; None if that is not known.
     """
 
-    def __init__(self, scaling_config: ScalingConfig, train: TrainConfig, shape: WorkerShape, trials: int) -> None:
+    def __init__(
+        self, scaling_config: ScalingConfig, train: TrainConfig, shape: WorkerShape, trials: int, last: int | None
+    ) -> None:
         super().__init__(scaling_config)
         self.train = train
         self.shape = shape
         self.trials = trials
+        self.last = last
         self.growth: _Growth | None = None
 
     @override
@@ -58,7 +62,9 @@ class Elastic(ElasticScalingPolicy):
             if not isinstance(decision, ResizeDecision) or decision.num_workers < worker_group_state.num_workers:
                 return decision
             self.growth = _Growth(decision, worker_group_state.workers[0])
-        return self.growth.decision if self.growth.is_due() else NoopDecision()
+        if not self.growth.is_due() or self.growth.stored == self.last:
+            return NoopDecision()
+        return self.growth.decision
 
     @override
     def after_controller_start(self, train_run_context: Any) -> None:
@@ -100,6 +106,7 @@ class _Growth:
         self.decision = decision
         self.main = main
         self.before: int | None = None
+        self.stored = 0
         self.answer = main.execute_async(_ask_to_save)
         self.deadline = time.monotonic() + SAVE_S
 
@@ -110,12 +117,12 @@ class _Growth:
         if not ray.wait([self.answer], timeout=0)[0]:
             return False
         try:
-            stored: int = ray.get(self.answer)
+            self.stored = int(ray.get(self.answer))
         except RayError:
             return False  # the worker is lost, which the controller sees too
-        self.before = stored if self.before is None else self.before
+        self.before = self.stored if self.before is None else self.before
         self.answer = self.main.execute_async(_stored_step)
-        return stored > self.before
+        return self.stored > self.before
 
 
 def _ask_to_save() -> int:

@@ -81,7 +81,7 @@ def _run_workers(job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback]
         )
         trainer.failure_policy = Retries(failures)
         if train.is_elastic:
-            trainer.scaling_policy = Elastic(scaling, train, shape, cluster_resources().trials)
+            trainer.scaling_policy = Elastic(scaling, train, shape, cluster_resources().trials, job.last)
         try:
             outcome: Outcome = trainer.fit().return_value
         except KeyboardInterrupt:

@@ -229,22 +229,18 @@ def _announce(plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[st
         note_event(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
 
 
-_FEWER, _AGAIN = "going on with", "workers again"
-
-
 def _size_change(plan: TrainPlan, state: TrainState, logs: Path) -> str | None:
-    """Return a line if an elastic run goes on with fewer workers than its most, or with all of them again."""
+    """Return a line if an elastic run begins or goes on with fewer workers than its most, or with all of them after."""
     most = state.config.train.most_workers
-    if not state.config.train.is_elastic or not state.step:
+    if not state.config.train.is_elastic:
         return None
+    fewer, all_again = f" of {most} workers", f" all {most} workers"
     if plan.world < most:
-        return f"{_FEWER} {plan.world} of {most} workers from step {state.step}"
+        return f"{f'going on from step {state.step}' if state.step else 'starting'} with {plan.world}{fewer}"
     file = logs / EVENTS_FILE
-    lines = file.read_text().splitlines() if file.exists() else []
-    changes = [event for event in (json.loads(line)["event"] for line in lines) if _FEWER in event or _AGAIN in event]
-    if not changes or _AGAIN in changes[-1]:
-        return None
-    return f"{most} {_AGAIN} from step {state.step}"
+    events = [json.loads(line)["event"] for line in file.read_text().splitlines()] if file.exists() else []
+    sizes = [event for event in events if event.endswith((fewer, all_again))]
+    return f"going on from step {state.step} with{all_again}" if sizes and sizes[-1].endswith(fewer) else None
 
 
 def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:

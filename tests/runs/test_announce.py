@@ -29,12 +29,14 @@ def test_gpu_runs_are_told_that_they_do_not_repeat(
 
 def test_an_elastic_run_says_when_it_goes_on_with_fewer_workers_and_with_all_again(tmp_path: Path) -> None:
     config = load_config("quickstart", ["train.workers=[1,3]"])
-    for step, world in [(0, 3), (10, 3), (20, 2), (30, 1), (40, 3), (50, 3)]:
+    for step, world in [(0, 2), (5, 3), (10, 3), (20, 2), (30, 1), (40, 3), (50, 3)]:
         state = SimpleNamespace(step=step, device=torch.device("cpu"), config=config)
         _announce(TrainPlan.from_config(config, 1000, world), state, tmp_path, [])
     events = [json.loads(line)["event"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
-    assert [event for event in events if "started" not in event and "resumed" not in event] == [
-        "going on with 2 of 3 workers from step 20",
-        "going on with 1 of 3 workers from step 30",
-        "3 workers again from step 40",
+    assert [event for event in events if event.endswith("workers")] == [
+        "starting with 2 of 3 workers",
+        "going on from step 5 with all 3 workers",
+        "going on from step 20 with 2 of 3 workers",
+        "going on from step 30 with 1 of 3 workers",
+        "going on from step 40 with all 3 workers",
     ]

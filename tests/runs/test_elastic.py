@@ -1,0 +1,95 @@
+"""Runs on several nodes go on with fewer workers when one is lost for good, and with more when one comes."""
+
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from raysl.runs.folder import RunFolder
+from raysl.runs.follow import read_events
+from raysl.train.callbacks.logs import parse_metrics
+from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
+from tests.runs.runs import finish, logged_step, start, wait_for_step
+
+pytestmark = pytest.mark.slow
+
+Node = subprocess.Popen[bytes]
+LONG = ("train.epochs=1000", "train.checkpoint_every=5000st")  # no checkpoint but those on request
+
+
+@pytest.fixture
+def add_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Node]]:
+    """A head with two CPUs; a function that adds another node like it."""
+    (port,) = free_ports(1)
+    sessions = tempfile.mkdtemp(prefix="ray_")  # short: the paths of its sockets have a limit
+    nodes: list[Node] = []
+
+    def add(*words: str) -> Node:
+        log = tmp_path / f"node{len(nodes)}.log"
+        nodes.append(start_node("--num-cpus=2", *words, log=log))
+        wait_for_line("Ray runtime started", log, nodes[-1])
+        return nodes[-1]
+
+    try:
+        add("--head", f"--port={port}", f"--temp-dir={sessions}", "--include-dashboard=false")
+        for name, value in {**client_environment(), "RAY_ADDRESS": f"127.0.0.1:{port}"}.items():
+            monkeypatch.setenv(name, value)
+        yield lambda: add(f"--address=127.0.0.1:{port}")
+    finally:
+        for node in reversed(nodes):
+            if node.poll() is None:
+                end_node(node)
+        shutil.rmtree(sessions, ignore_errors=True)
+
+
+def wait_for_event(text: str, run: Path, process: subprocess.Popen[str], timeout: float = 180) -> str:
+    """Wait until an event of the run contains a text; the event."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        found = [event for event in read_events(RunFolder(str(run))) if text in event]
+        if found:
+            return found[0]
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.2)
+    raise TimeoutError(f"no event {text!r} within {timeout} s: {read_events(RunFolder(str(run)))}")
+
+
+def test_a_run_that_loses_a_node_for_good_goes_on_with_fewer_workers_and_ends_alone(
+    tmp_path: Path, add_node: Callable[[], Node]
+) -> None:
+    node, run = add_node(), tmp_path / "one"
+    process = start(tmp_path, "one", "train.workers=[1,2]", "train.cpus_per_worker=1.2", "train.epochs=12")
+    wait_for_step(run, 12, process)
+    end_node(node)
+    killed = time.monotonic()
+    change = wait_for_event("with 1 of 2 workers", run, process)
+    step = int(change.split()[4])
+    assert step % 5 == 0
+    wait_for_step(run, step + 1, process)
+    assert time.monotonic() - killed < 90
+    output = finish(process)
+    assert change in output
+    assert "32 images each" in next(event for event in read_events(RunFolder(str(run))) if "resumed" in event)
+    lines = parse_metrics((run / "metrics.jsonl").read_bytes())
+    assert [line["step"] for line in lines] == list(range(1, 97)), "each global batch counts once"
+
+
+def test_a_run_grows_when_a_node_comes_and_does_no_step_again(tmp_path: Path, add_node: Callable[[], Node]) -> None:
+    run = tmp_path / "one"
+    process = start(tmp_path, "one", "train.workers=[1,2]", "train.cpus_per_worker=0.9", *LONG)
+    assert wait_for_event("starting with", run, process) == "starting with 1 of 2 workers"
+    wait_for_step(run, 5, process)
+    add_node()
+    change = wait_for_event("with all 2 workers", run, process)
+    step = int(change.split()[4])
+    assert step > 5, "a checkpoint was saved for this"
+    wait_for_step(run, step + 1, process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    lines = parse_metrics((run / "metrics.jsonl").read_bytes())
+    assert [line["step"] for line in lines] == list(range(1, logged_step(run) + 1))
