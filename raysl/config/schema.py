@@ -191,7 +191,8 @@ class CourseConfig:
     """How often a method's pretext task (RotNet's rotations, Jigsaw's permutations) is evaluated on held-out images
     during training; default: never."""
     max_failures: Annotated[int, Within(-1, 1_000_000)] = field(default=3, metadata=MAY_CHANGE)
-    """Losses of a worker or a node after which the run continues; -1 for no limit."""
+    """Failures without a saved step between them after which the run continues; -1 for no limit. Nodes that are taken
+    away after a notice do not count."""
     expect: dict[str, Annotated[tuple[AnyBound, AnyBound], Rising()]] = field(default_factory=dict, metadata=MAY_CHANGE)
     """Expected ranges of final metrics, {metric: [low, high]}; outside them the run fails."""
 
