@@ -45,7 +45,7 @@ CLAIMS = {
             "test_order.py::test_seed_epoch_and_dataset_each_give_another_order",
             "test_voc.py::test_an_image_of_another_size_gives_another_fingerprint",
             "test_file_list.py::test_what_is_in_the_images_is_not_in_the_fingerprint",
-            "test_recovery.py::test_any_number_of_workers_losing_one_and_the_driver_change_no_bit",
+            "test_processes.py::test_a_killed_worker_is_replaced",
         ),
         "Noticing changes": (
             "test_versions.py::test_labels_of_a_parquet_file_are_in_the_content_and_not_in_the_order_of_samples",

@@ -1,7 +1,6 @@
 """Whole runs on a storage that fails, with folders that were damaged, and with a dataset that changed."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,47 +82,6 @@ def test_a_remote_run_that_loses_worker_driver_and_storage_ends_as_one_that_lost
     kill_driver(process)
     assert "resumed at step" in finish(start(storage, "one", *long))
     check_as_undisturbed(tmp_path / "calm", run, ["started", "resumed", "resumed"], *long)
-
-
-@pytest.mark.slow
-def test_a_kill_while_the_last_checkpoint_is_uploaded_is_not_taken_for_the_end(tmp_path: Path, faults: Faults) -> None:
-    storage, run = f"faulty://{tmp_path}/bucket", tmp_path / "bucket" / "one"
-    calm = start(tmp_path, "calm")
-    finish(calm)
-    faults.add("write", "checkpoint_000000040/train_state.pt", "wait", seconds=120)
-    process = start(storage, "one")
-    wait_for_step(run, 35, process)
-    while faults.num_left():
-        assert process.poll() is None
-    kill_driver(process)
-    assert (run / "checkpoint_000000040").is_dir()
-    output = finish(start(storage, "one"))
-    assert "resumed at step 35" in output
-    assert "passed over checkpoint_000000040" in output
-    assert_same(tensors(tmp_path / "calm"), tensors(run))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("harm", ["delete it", "flip a bit"])
-def test_a_newest_checkpoint_that_was_harmed_costs_only_the_steps_since_the_one_before(
-    tmp_path: Path, harm: str
-) -> None:
-    run = tmp_path / "one"
-    process = start(tmp_path, "one")
-    wait_for_step(run, 22, process)
-    kill_driver(process)
-    before, newest = sorted(path.parent.name for path in run.glob("checkpoint_*/meta.json"))[-2:]
-    state = run / newest / "train_state.pt"
-    if harm == "delete it":
-        shutil.rmtree(run / newest)
-    else:
-        content = bytearray(state.read_bytes())
-        content[-1000] ^= 1
-        state.write_bytes(content)
-    output = finish(start(tmp_path, "one"))
-    assert f"resumed at step {int(before.removeprefix('checkpoint_'))} " in output
-    assert ("passed over " + newest in output) == (harm == "flip a bit")
-    assert logged_step(run) == 40
 
 
 @pytest.mark.slow

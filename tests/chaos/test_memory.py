@@ -1,0 +1,43 @@
+"""Processes that take more memory than the machine has, as far as Ray's monitor is told."""
+
+import psutil
+import pytest
+
+from tests.chaos.conftest import Calm, Disturb, Record
+from tests.chaos.harness import GATED
+from tests.processes import has_ended
+
+pytestmark = pytest.mark.slow
+
+EATEN_GB = 4.0
+ROOM_GB = 2.0
+
+
+def little_memory() -> dict[str, str]:
+    """Variables with which Ray kills processes once 2 GB more than now are in use."""
+    memory = psutil.virtual_memory()
+    share = (memory.total - memory.available + ROOM_GB * 2**30) / memory.total
+    return {"RAY_memory_usage_threshold": f"{share:.3f}", "RAY_memory_monitor_refresh_ms": "100"}
+
+
+def test_a_data_task_without_memory_is_repeated(disturb: Disturb, calm: Calm, record: Record) -> None:
+    run = disturb(*GATED, f"data.eat_gb={EATEN_GB}", hold=0, environment=little_memory())
+    run.start()
+    run.last.until(run.held_readers)
+    eater = run.held_readers()[0]
+    run.hit(lambda: run.last.until(lambda: has_ended(eater)))
+    run.let_go()
+    run.last.ended()
+    record(run.row("out of memory in a data task", calm()))
+    assert run.steps_again() == 0
+
+
+def test_a_worker_without_memory_is_replaced(disturb: Disturb, calm: Calm, record: Record) -> None:
+    run = disturb(f"callbacks.gate.eat_gb={EATEN_GB}", environment=little_memory())
+    run.start()
+    run.until_held()
+    worker = run.workplace.one("RayTrainWorker")
+    run.hit(lambda: run.last.until(lambda: has_ended(worker)))
+    run.let_go()
+    run.last.ended()
+    record(run.row("out of memory in a worker", calm()))

@@ -1,0 +1,71 @@
+"""Nodes that lose their power while a run trains on them."""
+
+import signal
+import subprocess
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from tests.chaos.conftest import Calm, Disturb, Join, Record
+from tests.chaos.harness import send
+
+pytestmark = pytest.mark.slow
+
+TWO = ("train.workers=2",)
+APART = ("train.workers=2", "train.cpus_per_worker=2")  # of nodes with three CPUs each has one worker
+
+
+def cut_power(node: subprocess.Popen[bytes]) -> None:
+    """SIGKILL a node and all that runs on it."""
+    for process in [*psutil.Process(node.pid).children(recursive=True), psutil.Process(node.pid)]:
+        send(signal.SIGKILL, process.pid)
+    node.wait()
+
+
+def test_a_node_that_comes_back_is_used_again(disturb: Disturb, join: Join, calm: Calm, record: Record) -> None:
+    run = disturb(*APART)
+    cluster = join(run, "--num-cpus=3")
+    node = cluster.add("--num-cpus=3")
+    run.start()
+    run.until_held()
+    run.hit(lambda: cut_power(node))
+    run.let_go()
+    cluster.add("--num-cpus=3")
+    run.last.ended()
+    row = run.row("a node of two loses its power, and comes back", calm(*TWO), is_over=False)
+    record(replace(row, left=[*row.left, *cluster.placement_groups()]))
+    assert run.steps_again() == 2
+
+
+def test_an_elastic_run_goes_on_with_fewer_workers(disturb: Disturb, join: Join, record: Record) -> None:
+    run = disturb("train.workers=[1,2]", "train.cpus_per_worker=2")
+    cluster = join(run, "--num-cpus=3")
+    node = cluster.add("--num-cpus=3")
+    run.start()
+    run.until_held()
+    run.hit(lambda: cut_power(node))
+    run.let_go()
+    assert "going on with 1 of 2 workers from step 15" in run.last.ended()
+    row = run.row("a node of two is gone for good, train.workers=[1,2]", None, is_over=False)
+    record(replace(row, left=[*row.left, *cluster.placement_groups()]))
+    assert run.steps_again() == 2
+
+
+def test_a_run_of_fixed_size_says_what_is_missing_and_goes_on_with_fewer_workers(
+    disturb: Disturb, join: Join, record: Record
+) -> None:
+    run = disturb(*APART)
+    cluster = join(run, "--num-cpus=3")
+    node = cluster.add("--num-cpus=3")
+    run.start()
+    run.until_held()
+    run.hit(lambda: cut_power(node))
+    run.let_go()
+    run.last.until(lambda: any("train.workers=1" in line for line in run.sees()))
+    send(signal.SIGTERM, run.last.process.pid)
+    run.last.ended(128 + signal.SIGTERM)
+    assert "resumed at step 15 of 40" in run.start("train.workers=1").ended()
+    row = run.row("a node of two is gone for good, train.workers=2, then 1", None, is_over=False)
+    record(replace(row, left=[*row.left, *cluster.placement_groups()]))
+    assert run.steps_again() == 2
