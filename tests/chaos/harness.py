@@ -304,6 +304,7 @@ def readable(lines: Sequence[str], storage: str) -> list[str]:
     """Lines without the folders, process ids and dates of this machine."""
     found = []
     for line in lines:
+        line = re.sub(r"\x1b\[\d+m", "", line).strip()
         line = line.replace(storage.partition("?")[0], "runs").replace(storage, "runs")
         line = re.sub(r"\?endpoint_override=\S*?(?=[,;:)]*(?:\s|$))", "", line)
         line = re.sub(r"process \d+ on \S+ \(since [^)]*\)", "process N on HOST (since ...)", line)
@@ -316,5 +317,6 @@ def readable(lines: Sequence[str], storage: str) -> list[str]:
 def keep(row: Row, name: str) -> None:
     """Write a row where the environment says so."""
     if folder := os.environ.get(ROWS):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / f"{name}.json").write_text(json.dumps(asdict(row), indent=1, ensure_ascii=False) + "\n")
+        file = Path(folder) / f"{re.sub(r'[^a-z0-9_]+', '-', name).strip('-')}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(row), indent=1, ensure_ascii=False) + "\n")

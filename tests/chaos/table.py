@@ -24,9 +24,10 @@ PARTS = {
 
 HEAD = """# Faults: what happens when something breaks
 
-Each row is one real fault, injected by a test into a run of 40 small steps, on two shared CPU cores: seconds are rough,
-and most of them are the start of processes. A checkpoint is saved every 5 steps, and the fault happens at step 17
-unless the row says otherwise. Where the driver ended, the same command was given again at once.
+Each row is one real fault, injected by a test into a run of 40 small steps. A checkpoint is saved every 5 steps, and
+the fault happens at step 17 unless the row says otherwise. Where the driver ended, the same command was given again at
+once. Seconds are rough: they were taken on two CPU cores that other work shared, where an undisturbed start needed 30
+to 60 s to its first step, and most of them are such starts of processes.
 
 - **What you see**: all that raysl printed because of it, without the lines that every run prints.
 - **Seconds**: to the end of the next step; of commands that do not train, and of refusals, to the end of the command.
