@@ -37,6 +37,7 @@ def _parameter(stop: str) -> re.Pattern[str]:
 _IN_TEXT = (_user(r"\s\""), _parameter(r"\s\"<>"))
 _WHOLE = (_user(""), _parameter(""))
 _PLACEHOLDER = re.compile(rf"{re.escape(HIDDEN)}|\$\w+|\$\{{[^}}]*\}}")
+_LATER = "\0"  # stands for a placeholder
 _SCHEME = re.compile(r"([a-z][a-z0-9+.\-]*)://", re.IGNORECASE)
 _SECRET_VARIABLE = re.compile("TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|KEY|CREDENTIAL", re.IGNORECASE)
 _HIDDEN_USER = re.compile(rf"://([^/?#@:]*)(:?){re.escape(HIDDEN)}@")
@@ -85,14 +86,15 @@ def credential_scheme(uri: str) -> str | None:
     """
     if "://" not in uri:
         return None
-    uri = _PLACEHOLDER.sub("", uri)
+    uri = _PLACEHOLDER.sub(_LATER, uri)
     user, parameter = _WHOLE
     for match in user.finditer(uri):
-        secret = match[2] if match[1].lower() in KEY_SCHEMES else match[2].partition(":")[2]
-        if secret.strip(":"):
-            return match[1].lower()
+        name, _, password = match[2].partition(":")
+        secret = (password or name) if match[1].lower() in KEY_SCHEMES else password
+        if secret.strip(_LATER):
+            return str(match[1]).lower()
     for match in parameter.finditer(uri):
-        if _is_secret(match[2]) and match[3]:
+        if _is_secret(match[2]) and match[3].strip(_LATER):
             return str(_SCHEME.findall(uri[: match.start()])[-1]).lower()
     return None
 

@@ -188,6 +188,8 @@ WRITTEN = "write it as $NAME in a configuration file and export NAME where the c
         (f"data.train={TOKEN}", "data.train=https://host/images?token=***&size=3", WRITTEN),
         ("data.path=s3://b?endpoint_override=http://u:SeCrEt@h", "http://***@h", WRITTEN),
         ("storage=abfs://box:SeCrEt@acc.dfs.core.windows.net/x", "storage=abfs://box:***@acc", "AZURE_CLIENT_SECRET"),
+        ("data.path=https://SeCrEt:@host/x", "https://***@host/x", WRITTEN),
+        ("data.path=https://me:SeCrEt$X@host/x", "https://***@host/x", WRITTEN),
         ("storage=gs://b/x?access_token=SeCrEt", "access_token=***", "GOOGLE_APPLICATION_CREDENTIALS"),
     ],
 )
@@ -220,7 +222,8 @@ def test_in_a_job_a_refused_credential_is_said_to_be_in_the_job_list(monkeypatch
     "word",
     [
         "data.path=s3://bucket/x?endpoint_override=http://host:9000&region=r", "data.path=s3://***@bucket/images",
-        "data.path=https://host/x?token=$TOKEN", "storage=s3://$KEY:${SECRET}@bucket", "storage=sftp://me@host/x",
+        "data.path=https://host/x?token=$TOKEN", "storage=s3://$KEY:${SECRET}@bucket", "data.path=http://me:$PASSWORD@host/x",
+        "storage=sftp://me@host/x",
         "method.name=me/mine.py:Mine", "data.path=/local/a:b@c?token=x", "data.path=https://host/x?token=***&size=3",
         "data.path=s3://bucket/a:b@c", "name=token", "storage=gs://anonymous@bucket/x", "hf://datasets/me/x@rev/a",
         "data.path=abfs://box@acc.dfs.core.windows.net/x", "[s3://one/a,s3://two/b]", "knn.k=[20,200]",
