@@ -1,25 +1,86 @@
 """`raysl doctor`."""
 
-from typing import Annotated
+import json
+import os
+import sys
+from contextlib import redirect_stdout
+from typing import Annotated, Any
 
 import typer
 
+from raysl.cli.arguments import DEFAULT_CONFIG, Verbose, set_up, split_arguments
+from raysl.errors import ConfigError
+
 
 def run_doctor(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[storage=URI]",
+            help="A storage that every node has to read and write.",
+            show_default=False,
+        ),
+    ] = None,
     env: Annotated[bool, typer.Option("--env", help="Print the environment, not only its problems.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the environment and its problems as JSON.")] = False,
+    verbose: Verbose = False,
 ) -> None:
-    """List likely problems of this machine; with --env also versions, devices, memory and the git revision."""
-    from raysl.process.environment import environment, environment_json, environment_text, problems
+    """List likely problems of this machine, and of the cluster that RAY_ADDRESS names.
+
+    On a cluster, which a Ray job also has: versions, memory and clock of each node, how fast nodes sum gradients, how
+    many images a second they decode. With storage=URI whether all nodes read and write it. With --env also versions,
+    devices, memory and the git revision of this machine. Exit code 0, with problems too; 2 if no cluster answers.
+    """
+    set_up(verbose)
+    storage = _storage(arguments or [])
+    from raysl.doctor.findings import cluster_text, storage_text
+    from raysl.process.environment import environment, environment_text, problems
 
     facts = environment()
+    lines = problems(facts)
+    seen = _look(storage)
+    lines += seen["problems"]
     if as_json:
-        typer.echo(environment_json(facts))
+        typer.echo(json.dumps({**facts, **seen, "problems": lines}, indent=1))
         return
     if env:
         typer.echo(environment_text(facts))
-    lines = problems(facts)
+    if seen["cluster"] is not None:
+        typer.echo(cluster_text(seen["cluster"]))
+    elif "storage" in seen:
+        typer.echo(f"storage     {storage_text(seen['storage'])}")
     for line in lines:
         typer.echo(f"problem: {line}")
     if not lines:
         typer.echo("nothing found that would stand in the way of a run")
+
+
+def _storage(arguments: list[str]) -> str | None:
+    """Return the storage that the arguments name, absolute."""
+    name, overrides = split_arguments(arguments)
+    others = [] if name is None else [name]
+    others += [word for word in overrides if not word.startswith("storage=")]
+    if others:
+        raise ConfigError(f"raysl doctor takes storage=URI, not {others[0]!r}; leave it out")
+    if not overrides:
+        return None
+    from raysl.config.load import load_config
+    from raysl.storage.addresses import absolute
+
+    return absolute(load_config(DEFAULT_CONFIG, overrides).storage)
+
+
+def _look(storage: str | None) -> dict[str, Any]:
+    """Look at the cluster of RAY_ADDRESS, without one at the storage alone."""
+    from raysl.doctor.look import look_at_cluster, look_at_storage
+    from raysl.process.waiting import waiting
+
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        with waiting(), redirect_stdout(sys.stderr):  # Ray prints what it has to say of nodes
+            cluster = look_at_cluster(address, storage)
+        return {"cluster": cluster, "problems": cluster["problems"]}
+    if storage is None:
+        return {"cluster": None, "problems": []}
+    seen = look_at_storage(storage)
+    return {"cluster": None, "storage": seen, "problems": seen["problems"]}

@@ -1,6 +1,5 @@
 """The environment of a run: versions, devices, memory, the state of a checkout (as `collect_env` of Detectron2)."""
 
-import json
 import os
 import platform
 import shutil
@@ -39,11 +38,11 @@ def environment() -> dict[str, Any]:
         "packages": {name: _version(name) for name in PACKAGES},
         "torch": _torch(),
         "devices": _devices(),
-        "driver": _driver(),
+        "driver": driver_version(),
         "cpu": {"model": _processor(), "cores": os.cpu_count(), "usable": _usable_cores()},
-        "memory": _memory(),
-        "disk": _space(Path.cwd()),
-        "shm": _space(Path("/dev/shm")),
+        "memory": free_memory(),
+        "disk": free_space(Path.cwd()),
+        "shm": free_space(Path("/dev/shm")),
         "git": _git(Path(__file__).resolve().parents[2]),
         "variables": redact_variables(
             {name: value for name, value in sorted(os.environ.items()) if name.startswith(VARIABLES)}
@@ -91,11 +90,6 @@ def environment_text(facts: dict[str, Any]) -> str:
     return "\n".join(f"{name:<{width}}  {'-' if value is None else value}" for name, value in rows)
 
 
-def environment_json(facts: dict[str, Any]) -> str:
-    """Return an environment as JSON, with its `problems`."""
-    return json.dumps({**facts, "problems": problems(facts)}, indent=1)
-
-
 def _version(package: str) -> str | None:
     try:
         return version(package)
@@ -140,7 +134,8 @@ def _devices() -> list[dict[str, Any]]:
     return devices
 
 
-def _driver() -> str | None:
+def driver_version() -> str | None:
+    """Return the version of NVIDIA's driver in words; None if none is loaded."""
     try:
         first = Path("/proc/driver/nvidia/version").read_text().splitlines()[0]
     except (OSError, IndexError):  # no driver is loaded
@@ -162,16 +157,37 @@ def _usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _memory() -> dict[str, float] | None:
+def free_memory() -> dict[str, float] | None:
+    """Return the `total` and `free` GiB of memory that this machine, or its container, has; None without /proc."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:  # no /proc on this system
         return None
     facts = {line.partition(":")[0]: int(line.split()[1]) * 1024 for line in lines}
-    return {"total": round(facts["MemTotal"] / GIB, 2), "free": round(facts["MemAvailable"] / GIB, 2)}
+    total, free = facts["MemTotal"], facts["MemAvailable"]
+    if (limit := _read_number(_CGROUP / "memory.max")) is not None and limit < total:
+        total, free = limit, min(free, limit - (_read_number(_CGROUP / "memory.current") or 0) + _cached_files())
+    return {"total": round(total / GIB, 2), "free": round(free / GIB, 2)}
 
 
-def _space(folder: Path) -> dict[str, float] | None:
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def _read_number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # not in a container, or one without a limit
+        return None
+
+
+def _cached_files() -> int:
+    """Return the bytes of files in memory that the kernel can drop, of this container."""
+    lines = (_CGROUP / "memory.stat").read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
+
+
+def free_space(folder: Path) -> dict[str, float] | None:
+    """Return the `total` and `free` GiB of a folder's disk; None if the folder does not exist."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError:  # the folder does not exist

@@ -68,7 +68,8 @@ def test_the_environment_is_that_of_this_process() -> None:
 
 def test_json_and_lines_hold_the_same(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(run(["doctor", "--env", "--json"], monkeypatch, capsys))
-    assert set(told) == KEYS | {"problems"}
+    assert set(told) == KEYS | {"problems", "cluster"}
+    assert told["cluster"] is None, "nothing is asked without RAY_ADDRESS"
     lines = dict(line.split(None, 1) for line in run(["doctor", "--env"], monkeypatch, capsys).splitlines() if line)
     assert lines["python"] == told["python"]
     assert {name for name in told["packages"] if name in lines} == set(told["packages"])

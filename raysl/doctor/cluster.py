@@ -1,0 +1,178 @@
+"""Asking the nodes of a Ray cluster; no question can hang, and one that is not answered in time is a finding."""
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+import ray.cloudpickle
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raysl.doctor import node as node_module
+from raysl.doctor.measures import image_speed, storage_speed, sum_speed
+from raysl.doctor.node import node_facts
+from raysl.process import environment
+from raysl.process.waiting import enter
+
+ANSWER_S = 20.0
+"""Seconds in which a node must answer."""
+STORAGE_S, SUM_S, IMAGES_S = 60.0, 45.0, 45.0
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that is up, as the head knows it.
+
+    Args:
+        id: Ray's, hexadecimal.
+        address: its IP address.
+        is_head: whether it is the head.
+        cpus, gpus: that it offers to Ray.
+        object_store: GiB.
+    """
+
+    id: str
+    address: str
+    is_head: bool
+    cpus: float
+    gpus: float
+    object_store: float
+
+    @property
+    def name(self) -> str:
+        """Address, and the beginning of Ray's id, since nodes may share an address."""
+        return f"{self.address} ({'head, ' if self.is_head else ''}{self.id[:6]})"
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether it can train or load data."""
+        return self.cpus > 0 or self.gpus > 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a task returned.
+
+    Args:
+        value: the result; None without one.
+        error: why there is none, in a line; None with a result.
+        is_late: whether the time was over.
+        received: seconds since 1970.
+    """
+
+    value: Any = None
+    error: str | None = None
+    is_late: bool = False
+    received: float = field(default_factory=time.time)
+
+
+def nodes() -> list[Node]:
+    """Return the nodes that are up, the head first."""
+    found = [_node(entry) for entry in ray.nodes() if entry["Alive"]]
+    return sorted(found, key=lambda node: (not node.is_head, node.address, node.id))
+
+
+def _node(entry: dict[str, Any]) -> Node:
+    resources = entry["Resources"]
+    return Node(
+        id=entry["NodeID"],
+        address=entry["NodeManagerAddress"],
+        is_head="node:__internal_head__" in resources,
+        cpus=resources.get("CPU", 0.0),
+        gpus=resources.get("GPU", 0.0),
+        object_store=round(resources.get("object_store_memory", 0.0) / GIB, 2),
+    )
+
+
+def ask_facts(asked: Sequence[Node]) -> dict[str, Answer]:
+    """Return `node_facts` of nodes, by id."""
+    enter(f"asking {len(asked)} node(s)")
+    for module in (node_module, environment):
+        ray.cloudpickle.register_pickle_by_value(module)
+    try:
+        return _collect({node.id: _on(node, node_facts).remote() for node in asked}, ANSWER_S)
+    finally:
+        for module in (node_module, environment):
+            ray.cloudpickle.unregister_pickle_by_value(module)
+
+
+def ask_storage(asked: Sequence[Node], uri: str, note: str) -> dict[str, Answer]:
+    """Return `storage_speed` of nodes, by id; all read and write at a time."""
+    enter(f"reading and writing the storage on {len(asked)} node(s)")
+    return _collect({node.id: _on(node, storage_speed).remote(uri, note, node.id) for node in asked}, STORAGE_S)
+
+
+def ask_sums(asked: Sequence[Node]) -> Answer:
+    """Return `sum_speed` of two or more nodes: on a GPU of each where all have a free one, else on their CPUs."""
+    enter(f"summing tensors over {len(asked)} nodes")
+    free = ray.available_resources()
+    is_cuda = all(node.gpus >= 1 for node in asked) and free.get("GPU", 0.0) >= sum(node.gpus for node in asked)
+    (port,) = _collect({"port": _on(asked[0], _free_port).remote()}, ANSWER_S).values()
+    if port.error is not None:
+        return port
+    address = f"{asked[0].address}:{port.value}"
+    tasks = {
+        node.id: _on(node, sum_speed, 1.0 if is_cuda else 0.0).remote(address, rank, len(asked), is_cuda)
+        for rank, node in enumerate(asked)
+    }
+    answers = _collect(tasks, SUM_S)
+    late = [answer for answer in answers.values() if answer.is_late]
+    failed = [answer for answer in answers.values() if answer.error is not None]
+    return next(iter([*late, *failed, *answers.values()]))
+
+
+def ask_images(cpus: float) -> Answer:
+    """Return `image_speed` with as many data tasks."""
+    enter("decoding images on the cluster")
+    (answer,) = _collect({"": ray.remote(num_cpus=0, max_retries=0)(image_speed).remote(cpus)}, IMAGES_S).values()
+    return answer
+
+
+def free_cpus(workers: Sequence[Node]) -> float:
+    """Return the CPUs of these nodes that nothing holds; 0 if less than one."""
+    free = min(ray.available_resources().get("CPU", 0.0), sum(node.cpus for node in workers))
+    return float(free) if free >= 1 else 0.0
+
+
+def _on(node: Node, function: Any, gpus: float = 0.0) -> Any:
+    """Return a function as a task of one node, which needs none of its CPUs."""
+    strategy = NodeAffinitySchedulingStrategy(node.id, soft=False)
+    return ray.remote(num_cpus=0, num_gpus=gpus, max_retries=0, scheduling_strategy=strategy)(function)
+
+
+def _collect(tasks: Mapping[str, Any], timeout_s: float) -> dict[str, Answer]:
+    """Wait for tasks, note when each answers, and cancel those that do not in time."""
+    names = {task: name for name, task in tasks.items()}
+    answers: dict[str, Answer] = {}
+    left, deadline = list(names), time.monotonic() + timeout_s
+    while left and (rest := deadline - time.monotonic()) > 0:
+        done, left = ray.wait(left, num_returns=1, timeout=rest)
+        answers |= {names[task]: _answer(task) for task in done}
+    for task in left:
+        ray.cancel(task, force=True)
+        answers[names[task]] = Answer(error=f"no answer within {timeout_s:.0f} s", is_late=True)
+    return answers
+
+
+def _answer(task: Any) -> Answer:
+    try:
+        return Answer(ray.get(task, timeout=ANSWER_S))
+    except RayTaskError as error:
+        cause = error.cause if isinstance(error.cause, Exception) else error
+        return Answer(error=_first_line(cause))
+    except RayError as error:
+        return Answer(error=_first_line(error))
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        return int(listener.getsockname()[1])

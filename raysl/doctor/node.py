@@ -1,0 +1,65 @@
+"""What a node says of itself. The function is sent by value, so it answers on a node without raysl too."""
+
+import hashlib
+import importlib.util
+import os
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from raysl.process.environment import driver_version, free_memory, free_space
+
+PACKAGES = ("ray", "torch", "raysl")
+"""Packages that have to be alike on all nodes."""
+
+
+def node_facts() -> dict[str, Any]:
+    """Return what this node is, in JSON types.
+
+    Returns:
+        `python`, `packages` (versions, None where one is missing), `code` (a digest of raysl's source, None without),
+        `driver` and `devices` (NVIDIA's driver and how many GPUs it has), `memory` and `shm` (total and free, in GiB)
+        and `time` (seconds since 1970).
+    """
+    package = _package_folder("raysl")
+    return {
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "code": None if package is None else _digest(package),
+        "driver": driver_version(),
+        "devices": len(_entries(Path("/proc/driver/nvidia/gpus"))),
+        "memory": free_memory(),
+        "shm": free_space(Path("/dev/shm")),
+        "time": time.time(),
+    }
+
+
+def _version(name: str) -> str | None:
+    """Return the version of what would be imported, which for raysl need not be an installed one."""
+    if name == "raysl" and _package_folder(name) is not None:
+        import raysl
+
+        return raysl.__version__
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _package_folder(name: str) -> Path | None:
+    spec = importlib.util.find_spec(name)
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+def _digest(folder: Path) -> str:
+    """Return twelve hexadecimal digits of the SHA-256 of a package's source."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _entries(folder: Path) -> list[str]:
+    return os.listdir(folder) if folder.is_dir() else []

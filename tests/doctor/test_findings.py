@@ -1,0 +1,133 @@
+"""What `raysl doctor` makes of what nodes say, each with what helps."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raysl import cli
+from raysl.doctor import findings
+from raysl.doctor.cluster import Answer, Node
+from raysl.doctor.look import look_at_storage
+from raysl.doctor.node import node_facts
+
+DRIVER = {
+    "python": "3.11.7",
+    "packages": {"ray": "2.60.0", "torch": "2.15.0", "raysl": "0.1.0"},
+    "code": "aaa",
+    "driver": None,
+    "devices": 0,
+    "memory": {"total": 16.0, "free": 8.0},
+    "shm": {"total": 8.0, "free": 8.0},
+    "time": 100.0,
+}
+NODE = Node("4f2a91ff", "10.0.0.2", is_head=False, cpus=8.0, gpus=0.0, object_store=4.0)
+SUMS = {"nodes": 2, "backend": "gloo", "latency_ms": 1.25, "seconds": 0.06712, "gb_per_s": 1.0}
+
+
+def problems(node: Node = NODE, received: float = 100.0, **change: Any) -> list[str]:
+    return findings.of_node(findings.describe(node, Answer(DRIVER | change, received=received)), DRIVER)
+
+
+def test_a_node_like_this_machine_has_no_finding() -> None:
+    assert problems() == []
+    assert problems(python="3.11.9") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"python": "3.12.1"}, "runs Python 3.12.1, this machine 3.11.7; install the same on both"),
+        (
+            {"packages": DRIVER["packages"] | {"torch": "2.14.0"}},
+            "has torch 2.14.0, this machine 2.15.0; install torch",
+        ),
+        (
+            {"packages": DRIVER["packages"] | {"raysl": None}},
+            "has no raysl; install raysl 0.1.0 on it, or submit a job",
+        ),
+        ({"code": "bbb"}, "has other code of raysl 0.1.0 than this machine"),
+        ({"driver": "NVIDIA 560", "devices": 4}, "has 4 GPU(s) and offers none to Ray; start it with --num-gpus"),
+        ({"memory": {"total": 16.0, "free": 0.5}}, "has 0.5 GiB of memory left; end other processes"),
+        ({"shm": {"total": 0.06, "free": 0.06}}, "start its container with --shm-size"),
+        ({"received": 130.0}, "has a clock 30.0 s behind this machine's; run chrony or ntpd"),
+        ({"received": 95.0}, "has a clock 5.0 s ahead of this machine's"),
+        ({"node": Node("4f2a91ff", "10.0.0.2", False, 8.0, 0.0, 0.07)}, "--object-store-memory=2000000000 or more"),
+        (
+            {
+                "node": Node("4f2a91ff", "10.0.0.2", False, 8.0, 1.0, 4.0),
+                "packages": DRIVER["packages"] | {"torch": "2.15.0+cpu"},
+            },
+            "has 1 GPU(s) and torch 2.15.0+cpu, which uses none; install one for CUDA",
+        ),
+    ],
+)
+def test_a_finding_names_the_node_and_what_helps(change: dict[str, Any], told: str) -> None:
+    lines = problems(**change)
+    assert all(line.startswith("node 10.0.0.2 (4f2a91) ") for line in lines)
+    assert any(told in line for line in lines)
+
+
+def test_a_node_without_an_answer_and_nodes_that_cannot_meet_are_findings() -> None:
+    late = findings.describe(NODE, Answer(error="no answer within 20 s", is_late=True))
+    (line,) = findings.of_node(late, DRIVER)
+    assert line.startswith("node 10.0.0.2 (4f2a91): no answer within 20 s; look at its load")
+    (line,) = findings.of_sums(Answer(error="no answer within 45 s", is_late=True))
+    assert "open all TCP ports between them" in line
+    (line,) = findings.of_sums(Answer(SUMS | {"gb_per_s": 0.01}))
+    assert line.startswith("the network between nodes sends 0.01 GB/s; take nodes with a faster one")
+    assert findings.of_sums(Answer(SUMS)) == []
+
+
+def test_a_storage_that_nodes_do_not_share_names_them() -> None:
+    good = {"sees": True, "read": 100.0, "write": 50.0, "arrives": True}
+    names = {"a": "10.0.0.1", "b": "10.0.0.2"}
+    assert findings.of_storage("/runs", names, {"a": good, "b": good}) == []
+    (line,) = findings.of_storage("s3://K:S@runs", names, {"a": good, "b": {"sees": False, "arrives": False}})
+    assert line.startswith("storage s3://***@runs is another folder on the node(s) 10.0.0.2 than on this machine")
+    (line,) = findings.of_storage("/runs", names, {"a": good | {"arrives": False}, "b": good})
+    assert "what the node(s) 10.0.0.1 write is not seen here" in line
+    (line,) = findings.of_storage("/runs", names, {"b": {"sees": False, "error": "no rights", "arrives": False}})
+    assert line == "storage /runs from node 10.0.0.2: no rights"
+
+
+def test_the_lines_of_a_cluster_say_what_was_seen() -> None:
+    seen = {
+        "address": "10.0.0.1:6379",
+        "nodes": [findings.describe(NODE, Answer(DRIVER, received=99.5))],
+        "all_reduce": SUMS,
+        "images": {"images_per_s": 1234.5, "cpus": 8.0},
+        "notes": ["no storage was looked at"],
+    }
+    assert findings.cluster_text(seen).splitlines() == [
+        "cluster     10.0.0.1:6379: 1 node(s), 8 CPUs, 0 GPUs",
+        "node        10.0.0.2 (4f2a91): 8 CPUs, 0 GPUs, object store 4.0 GiB, 8.0 of 16.0 GiB of memory free, "
+        "/dev/shm 8.0 GiB, clock +0.50 s, Python 3.11.7, ray 2.60.0, torch 2.15.0, raysl 0.1.0",
+        "sums        over 2 nodes by gloo: one number in 1.25 ms, 64 MiB in 0.067 s, 1.00 GB/s; the gradients of a "
+        "ResNet-50 would take 0.10 s a step",
+        "images      1,234/s decoded and cropped by 8 CPUs",
+        "note        no storage was looked at",
+    ]
+
+
+def test_the_facts_of_this_machine_are_those_of_a_node() -> None:
+    assert set(node_facts()) == set(DRIVER)
+
+
+def test_without_a_cluster_a_storage_is_looked_at_from_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    seen = look_at_storage(str(tmp_path))
+    assert seen["problems"] == []
+    assert seen["driver"]["read"] > 0
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    (line,) = look_at_storage(str(tmp_path / "file"))["problems"]
+    assert line.startswith(f"storage {tmp_path}/file from this machine: cannot create")
+    monkeypatch.setattr(sys, "argv", ["raysl", "doctor", "data.path=/x"])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    assert caught.value.code == 2
+    assert "raysl doctor takes storage=URI, not 'data.path=/x'" in capsys.readouterr().err

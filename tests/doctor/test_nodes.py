@@ -1,0 +1,124 @@
+"""`raysl doctor` of clusters of real nodes: a healthy one, a sick one, and one without nodes that train."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import raysl
+from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
+
+pytestmark = pytest.mark.cluster
+
+STORE = "--object-store-memory=600000000"
+
+
+class Nodes:
+    """A head and the nodes that a test adds, as child processes."""
+
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self.processes: list[subprocess.Popen[bytes]] = []
+        (self.port,) = free_ports(1)
+        self.sessions = tempfile.mkdtemp(prefix="ray_")  # short: the paths of its sockets have a limit
+
+    def add(self, *words: str, before: str = "") -> subprocess.Popen[bytes]:
+        """Start the head, then further nodes, and wait until each is up."""
+        first = ("--head", f"--port={self.port}", f"--temp-dir={self.sessions}", "--include-dashboard=false")
+        where = (f"--address=127.0.0.1:{self.port}",) if self.processes else first
+        log = self.logs / f"node_{len(self.processes)}.log"
+        process = start_node(*where, *words, STORE, log=log, before=before)
+        self.processes.append(process)
+        wait_for_line("Ray runtime started", log, process)
+        return process
+
+    def doctor(self, folder: Path, *words: str) -> dict[str, Any]:
+        """Return what `raysl doctor --json` says of the cluster."""
+        environment = client_environment() | {"RAY_ADDRESS": f"127.0.0.1:{self.port}"}
+        command = [sys.executable, "-m", "raysl", "doctor", "--json", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+        told: dict[str, Any] = json.loads(done.stdout)
+        assert set(told["cluster"]["problems"]) <= set(told["problems"])
+        return told
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(raysl.__file__).parents[1]))
+    started = Nodes(tmp_path)
+    yield started
+    for process in reversed(started.processes):
+        end_node(process)
+    shutil.rmtree(started.sessions, ignore_errors=True)
+
+
+def test_a_healthy_cluster_has_no_finding_and_a_node_that_is_frozen_is_one(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.add("--num-cpus=1")
+    nodes.add("--num-cpus=1")
+    storage = tmp_path / "runs"
+    told = nodes.doctor(tmp_path, f"storage={storage}")
+    cluster = told["cluster"]
+    assert cluster["problems"] == []
+    assert [node["is_head"] for node in cluster["nodes"]] == [True, False]
+    assert [node["packages"]["raysl"] for node in cluster["nodes"]] == [raysl.__version__] * 2
+    assert all(0 < node["memory"]["free"] <= node["memory"]["total"] for node in cluster["nodes"])
+    assert all(abs(node["clock_s"]) < 2 for node in cluster["nodes"])
+    assert cluster["all_reduce"]["backend"] == "gloo"
+    assert cluster["all_reduce"]["gb_per_s"] > 0
+    assert cluster["images"]["images_per_s"] > 0
+    assert [node["arrives"] for node in cluster["storage"]["nodes"].values()] == [True, True]
+    assert list(storage.iterdir()) == [], "it leaves nothing behind"
+
+    frozen = psutil.Process(nodes.processes[1].pid).children(recursive=True)
+    for process in frozen:
+        process.suspend()
+    start = time.monotonic()
+    lines = nodes.doctor(tmp_path)["cluster"]["problems"]
+    assert time.monotonic() - start < 120
+    for process in frozen:
+        process.resume()
+    name = cluster["nodes"][1]["name"]
+    assert f"node {name}: no answer within 20 s; look at its load" in lines[0]
+
+
+def test_a_folder_that_is_not_shared_and_another_raysl_are_findings(nodes: Nodes, tmp_path: Path) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
+        pytest.skip("this user may not give a process other mounts than its own")
+    storage, other = tmp_path / "runs", tmp_path / "other"
+    storage.mkdir()
+    shutil.copytree(Path(raysl.__file__).parent, other / "raysl", ignore=shutil.ignore_patterns("configs"))
+    package = other / "raysl" / "__init__.py"
+    package.write_text(package.read_text().replace(f'"{raysl.__version__}"', '"0.0.1"'))
+    nodes.add("--num-cpus=1")
+    path = f"{other}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    nodes.add("--num-cpus=1", before=f"mount -t tmpfs none {storage} && export PYTHONPATH={path}")
+    cluster = nodes.doctor(tmp_path, f"storage={storage}")["cluster"]
+    name = cluster["nodes"][1]["name"]
+    versions, blind = cluster["problems"]
+    assert versions == (
+        f"node {name} has raysl 0.0.1, this machine {raysl.__version__}; install raysl {raysl.__version__} on it, or "
+        "submit a job with --working-dir"
+    )
+    assert blind.startswith(f"storage {storage} is another folder on the node(s) {name} than on this machine; give")
+    assert list(storage.iterdir()) == []
+
+
+def test_a_cluster_without_nodes_that_train_says_so(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.add("--num-cpus=0")
+    cluster = nodes.doctor(tmp_path)["cluster"]
+    assert [node["cpus"] for node in cluster["nodes"]] == [0]
+    assert cluster["all_reduce"] is None
+    assert cluster["images"] is None
+    assert cluster["problems"] == []
+    assert any("fewer than two nodes with CPUs or GPUs are up" in note for note in cluster["notes"])
