@@ -28,6 +28,7 @@ from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
 from raysl.runs.fork import fork
 from raysl.runs.lineage import read_parents
+from raysl.schedule import Step
 from raysl.storage.addresses import absolute
 from raysl.storage.folder import outlast
 from raysl.sweeps.trial import setting, trial_name
@@ -146,7 +147,7 @@ class RunTrainable(Trainable):
     def step(self) -> dict[str, Any]:
         """Train until the next checkpoint is saved, or to the end of the run."""
         if self.training is None:
-            self.training = _Training(self._run(), self.parent)
+            self.training = _Training(self._run(), self.parent, self.last_step)
         while (saved := self.training.next_saved()) is not None:
             if saved > self.last_step and (numbers := self.training.numbers(saved)) is not None:
                 return self._report(saved, numbers)
@@ -201,18 +202,35 @@ class _Training:
     Args:
         config: of the run.
         parent: the checkpoint that it is forked from, or None.
+        reported: step of the last checkpoint that was reported of it; 0: what it has saved before is not reported.
     """
 
-    def __init__(self, config: RunConfig, parent: Pointer | None) -> None:
+    def __init__(self, config: RunConfig, parent: Pointer | None, reported: int = 0) -> None:
         self.config = config
         self.parent = parent
         self.folder = RunFolder.of(config)
         self.stop = threading.Event()
         self.outcome: Result | BaseException | None = None
-        self.unreported: list[int] = []
-        self.num_events = len(outlast(partial(read_events, self.folder)))
+        events = outlast(partial(read_events, self.folder))
+        self.unreported = self._saved_beyond(events, reported)
+        self.num_events = len(events)
         self.thread = threading.Thread(target=self._train, name="raysl-trial", daemon=True)
         self.thread.start()
+
+    def _saved_beyond(self, events: list[str], reported: int) -> list[int]:
+        """Return the steps of the checkpoints that the run has saved on its way after the last reported one.
+
+        A run trains on while Tune handles a report, so one that was paused may have saved more. They are reported when
+        it goes on: a scheduler that compares trials at each epoch waits for ever for a trial that skips one.
+        """
+        steps = [_parse_step(event) for event in events if event.startswith(f"saved {PREFIX}")]
+        if reported not in steps:
+            return []
+        train, epoch_len = self.config.train, self._epoch_len
+        last = len(steps) - steps[::-1].index(reported)
+        newer = (Step(step, train.epochs * epoch_len, epoch_len) for step in steps[last:])
+        # others were saved because the run was stopped
+        return [step.index for step in newer if train.checkpoint_every.is_due(step)]
 
     def next_saved(self) -> int | None:
         """Wait for the next checkpoint and return its step, or None when the run has ended."""

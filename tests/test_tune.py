@@ -179,6 +179,23 @@ def test_a_trial_that_is_stopped_saves_and_leaves_its_run_unlocked(
     assert trial.name == trial_name({"optim.lr": 0.5})
 
 
+def test_what_a_paused_trial_has_saved_beyond_its_last_report_is_reported_when_it_goes_on(
+    tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
+) -> None:
+    trial = base({"optim.lr": 0.25})
+    assert trial.train()["epoch"] == 1.0
+    run = RunFolder(str(tmp_path / "mine" / trial.name))
+    gate.release(1)
+    while run.newest().step < 2 * LENGTH:
+        time.sleep(0.01)
+    trial.save_checkpoint(str(tmp_path))
+    trial.stop()
+    again = base({"optim.lr": 0.25})
+    again.load_checkpoint(str(tmp_path))
+    gate.release(EPOCHS)
+    assert [again.train()["epoch"] for _ in range(2)] == [2.0, 3.0]
+
+
 def test_what_ends_a_run_ends_its_trial(base: type[RunTrainable], monkeypatch: pytest.MonkeyPatch) -> None:
     def failed(config: RunConfig, show_progress: bool, stop: threading.Event) -> Result:
         raise RunFailed("the loss is not finite at step 3")

@@ -14,6 +14,7 @@ from raysl.storage.folder import Folder, outlast, without_waiting
 log = logging.getLogger("raysl")
 
 WRITE_EVERY_S = 5.0
+"""Seconds between two writings at least; of a remote folder, two of its looks."""
 MOST_OF_THE_TIME = 0.05
 """Share of the driver's time that writing the leaderboard may take."""
 
@@ -29,6 +30,7 @@ class Board:
     def __init__(self, folder: Folder, make: Callable[[State], Leaderboard]) -> None:
         self.make = make
         self.files = LeaderboardFiles(folder)
+        self.every_s = max(WRITE_EVERY_S, 2 * folder.look_every_s)
         self.written = 0.0
         self.took = 0.0
         self.is_failing = False
@@ -36,7 +38,7 @@ class Board:
     def write_now_and_then(self, force: bool = False) -> None:
         """Write if enough time has passed, more if writing is slow; log once that a storage fails, and go on."""
         since = time.monotonic() - self.written
-        if since < self.took / MOST_OF_THE_TIME or (since < WRITE_EVERY_S and not force):
+        if since < self.took / MOST_OF_THE_TIME or (since < self.every_s and not force):
             return
         try:
             with without_waiting():

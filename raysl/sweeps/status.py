@@ -12,6 +12,8 @@ from raysl.storage.folder import Folder
 from raysl.sweeps.claim import SWEEP_FILE
 
 POLL_S = 5.0
+MOST_NAMED = 8
+"""Running trials that the line names."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,14 @@ class Status:
         num = {name: sum(entry.status == name for entry in entries) for name in _NAMES}
         told = ", ".join(f"{count} {name}" for name, count in num.items() if count) or "no trials"
         total = f" of {facts.trials}" if facts.trials is not None else ""
+        running = [entry for entry in entries if entry.status == "running" and self.is_running]
+        where = ", ".join(f"{own.trial} at epoch {own.epoch or 0:.3g} of {own.epochs}" for own in running[:MOST_NAMED])
+        more = f" and {len(running) - MOST_NAMED} more" if len(running) > MOST_NAMED else ""
         age = duration(max(0.0, time.time() - facts.written))
         if facts.state == "done":
             end = "it is done"
         elif self.is_running:
-            end = "it is running"
+            end = f"{where}{more}; it is running" if running else "it is running"
         else:
             end = "nobody runs it; the command that started it goes on with it"
         return f"{facts.name}: {told}{total}, as of {age} ago; {end}"
