@@ -1,5 +1,6 @@
 """Reporting through Ray Train: metrics to its controller, checkpoints to the run's own folder."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,13 +73,15 @@ class RayReporter(Reporter):
             self.store.put_logs()
 
     def finish(self) -> None:
-        """Wait until everything is stored.
+        """Wait until everything is stored, and delete the local logs of a remote run.
 
         Raises:
             StorageError: if the newest checkpoint could not be stored for half an hour.
         """
         if self.store is not None:
             self.store.finish()
+            if not self.folder.is_local:
+                shutil.rmtree(self.logs, ignore_errors=True)
 
     def _newest(self) -> str | None:
         """Name the newest whole checkpoint, after removing what an earlier start left half-written."""

@@ -39,7 +39,8 @@ GATED = (
 """Settings of the digits with reads that wait."""
 HOLD = 17  # between the checkpoints of steps 15 and 20, in the third of five epochs
 NOT_ABOUT_IT = re.compile(
-    r"^(step \d|saved checkpoint_|first step after|started on| *[\d.]+ s  |checkpoint  |run   |report  |$)"
+    r"^(step \d|saved checkpoint_|first step after|started on| *[\d.]+ s  |checkpoint  |run   |report  |$"
+    r"|\d{4}-\d\d-\d\d .* -- |Running entrypoint for job|Killed$)"  # of `ray job submit`
 )
 
 
