@@ -1,10 +1,66 @@
-"""What a run waits for when the cluster has too few nodes for its workers, in one line."""
+"""What a run waits for when the cluster has too few nodes for its workers, in a line each minute."""
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from raysl.cluster.resources import WorkerShape
 from raysl.config.schema import TrainConfig
 from raysl.process.screen import duration
+
+log = logging.getLogger("raysl")
+
+EVERY_S = 60.0
+
+Nodes = Sequence[Mapping[str, float]]
+"""Resources of each node that lives, by name."""
+
+
+class MissingLines:
+    """Says each minute which workers have no place, while a run waits for them.
+
+    Args:
+        train: settings of the run.
+        shape: resources of each worker.
+        nodes: returns the nodes that live.
+        saved_step: returns the last saved step.
+        say: takes the lines.
+    """
+
+    def __init__(
+        self,
+        train: TrainConfig,
+        shape: WorkerShape,
+        nodes: Callable[[], Nodes],
+        saved_step: Callable[[], int],
+        say: Callable[[str], None] = log.warning,
+    ) -> None:
+        self.train = train
+        self.shape = shape
+        self.nodes = nodes
+        self.saved_step = saved_step
+        self.say = say
+        self.since: float | None = None
+        self.num_said = 0
+
+    def look(self, is_waiting: bool, now: float) -> None:
+        """Say a line if it is time for one.
+
+        Args:
+            is_waiting: whether no group of workers is there.
+            now: seconds of a clock that goes on evenly.
+        """
+        if not is_waiting:
+            self.since, self.num_said = None, 0
+            return
+        self.since = now if self.since is None else self.since
+        waited_s = now - self.since
+        if waited_s < EVERY_S * (self.num_said + 1):
+            return
+        self.num_said += 1
+        nodes = self.nodes()
+        # Where there is room for all, workers are probably just starting.
+        if self.num_said > 1 or num_fitting(self.train, self.shape, nodes) < self.train.least_workers:
+            self.say(describe_missing(self.train, self.shape, nodes, self.saved_step(), waited_s))
 
 
 def describe_missing(
@@ -25,9 +81,9 @@ train.workers=[1,2] goes on from step 40 with as many as there are
         waited_s: seconds since the wait began.
     """
     nodes = list(nodes)
+    fit = num_fitting(train, shape, nodes)
     name, amount = ("GPU", shape.gpus) if shape.device == "cuda" else ("CPU", shape.cpus)
     num, have = train.least_workers, sum(node.get(name, 0.0) for node in nodes)
-    fit = min(num, sum(_num_fitting(shape, node) for node in nodes))
     since, workers = duration(waited_s), "worker" if num == 1 else "workers"
     if fit == num:
         need = f"waiting for {num} {workers} since {since}: other programs use what they need"
@@ -45,5 +101,9 @@ train.workers=[1,2] goes on from step 40 with as many as there are
     )
 
 
-def _num_fitting(shape: WorkerShape, node: Mapping[str, float]) -> int:
-    return min(int(node.get(name, 0.0) / amount + 1e-6) for name, amount in shape.resources.items())
+def num_fitting(train: TrainConfig, shape: WorkerShape, nodes: Iterable[Mapping[str, float]]) -> int:
+    """Return how many of the least workers of a run have a place."""
+    places = [
+        min(int(node.get(name, 0.0) / amount + 1e-6) for name, amount in shape.resources.items()) for node in nodes
+    ]
+    return min(train.least_workers, sum(places))

@@ -4,7 +4,7 @@ import pytest
 
 from raysl.cluster.resources import WorkerShape
 from raysl.config.schema import TrainConfig
-from raysl.runs.missing import describe_missing
+from raysl.runs.missing import MissingLines, describe_missing
 
 CPU = WorkerShape("cpu", cpus=1.0, task_cpus=0.5)
 GPU = WorkerShape("cuda", cpus=1.0, task_cpus=0.5)
@@ -53,3 +53,29 @@ def test_a_wait_names_what_is_missing_and_the_settings_that_go_on_with_fewer(
     train: TrainConfig, shape: WorkerShape, nodes: list[dict[str, float]], line: str
 ) -> None:
     assert describe_missing(train, shape, nodes, step=70, waited_s=120) == line
+
+
+def test_lines_come_each_minute_while_a_run_waits_and_begin_again_with_the_next_wait() -> None:
+    said: list[str] = []
+    nodes = [{"CPU": 1.0}]
+    lines = MissingLines(TrainConfig(workers=2), CPU, lambda: nodes, lambda: 70, said.append)
+    for second in range(0, 200, 5):
+        lines.look(is_waiting=True, now=1000.0 + second)
+    assert [line.partition(": ")[0] for line in said] == [
+        f"waiting for 1 of 2 workers since {since}" for since in ("60 s", "2 min", "3 min")
+    ]
+    said.clear()
+    lines.look(is_waiting=False, now=1200.0)
+    for second in range(0, 65, 5):
+        lines.look(is_waiting=True, now=1300.0 + second)
+    assert len(said) == 1
+
+
+def test_a_group_that_has_room_and_only_starts_slowly_is_not_called_missing() -> None:
+    said: list[str] = []
+    lines = MissingLines(TrainConfig(workers=2), CPU, lambda: [{"CPU": 4.0}], lambda: 70, said.append)
+    for second in range(0, 115, 5):
+        lines.look(is_waiting=True, now=float(second))
+    assert said == []
+    lines.look(is_waiting=True, now=120.0)
+    assert said == ["waiting for 2 workers since 2 min: other programs use what they need"]
