@@ -1,13 +1,15 @@
-"""Ray Train's elastic policy, which chooses the number of workers of a run, with what raysl needs beside it."""
+"""How a group of workers changes: the number of an elastic run's workers, and nodes that are about to go."""
 
 import os
 import time
 from typing import Any
 
 import ray
+from ray._private.state import state
 from ray.exceptions import RayError
 from ray.train import ScalingConfig
 from ray.train.v2._internal.constants import WORKER_GROUP_START_TIMEOUT_S_ENV_VAR
+from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingDecision
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
 from typing_extensions import override
@@ -83,7 +85,7 @@ class Elastic(ElasticScalingPolicy):
 
     @override
     def _get_reserved_resources(self) -> dict[str, dict[str, float]] | None:
-        """Return the resources that are reserved for this run on the nodes that live now; None on an error."""
+        """Return the resources that are reserved for this run on the nodes that live and stay; None on an error."""
         try:
             reserved: dict[str, dict[str, float]] = ray.get(
                 self._autoscaling_coordinator.get_reserved_resources.remote(self._requester_id, recompute=True),
@@ -91,7 +93,27 @@ class Elastic(ElasticScalingPolicy):
             )
         except RayError:
             return None  # Ray tries again
-        return reserved
+        leaving = state.get_draining_nodes()
+        return {node: resources for node, resources in reserved.items() if node not in leaving}
+
+
+class SaveOnNotice(WorkerGroupCallback):
+    """Saves a checkpoint when a node of the run is about to be taken away, as spot nodes are."""
+
+    def __init__(self) -> None:
+        self.main: Any = None
+        self.is_asked = False
+
+    @override
+    def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
+        self.main, self.is_asked = workers[0], False
+        return {}
+
+    @override
+    def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
+        if not self.is_asked and worker_group_status.get_preemption_info() is not None:
+            self.is_asked = True
+            self.main.execute_async(_ask_to_save)
 
 
 class _Growth:

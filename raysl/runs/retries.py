@@ -4,8 +4,8 @@ The policy runs in Ray Train's controller. Only the driver can see that the cont
 new one (`raysl.runs.trainer`) go on with the same count.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import ray
 from ray._private.state import state
@@ -13,12 +13,15 @@ from ray._raylet import PlacementGroupID
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 from ray.train import FailureConfig
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
-from ray.train.v2._internal.execution.callback import ReportCallback
 from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
 from ray.train.v2._internal.execution.failure_handling.default import _is_preemption_failure
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from typing_extensions import override
+
+from raysl.checkpoint.files import newest_whole
+from raysl.errors import ConfigError, StorageError
+from raysl.storage.folder import Folder
 
 
 @dataclass
@@ -55,25 +58,16 @@ class Failures:
         return "1 failure" if self.num == 1 else f"{self.num} failures without a saved step between them"
 
 
-class SavedStep(ReportCallback):
-    """Remembers the last step that the workers have saved, in updates of the run.
+def saved_step(uri: str) -> int:
+    """Return the step of the newest whole checkpoint of a run; 0 without one, or while the storage fails.
 
-    Ray pickles policies and callbacks apart, so those of a controller share the number through `saved_step`.
+    Args:
+        uri: of the run's folder.
     """
-
-    @override
-    def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
-        """Remember the step of a report; workers report after each checkpoint."""
-        global _saved_step
-        _saved_step = max(_saved_step, int(metrics[0]["step"]))
-
-
-_saved_step = 0
-
-
-def saved_step() -> int:
-    """Return the last step that the workers of this controller have saved."""
-    return _saved_step
+    try:
+        return newest_whole(Folder(uri), ()).step
+    except (ConfigError, StorageError):
+        return 0
 
 
 class Retries(FailurePolicy):
@@ -83,17 +77,19 @@ class Retries(FailurePolicy):
 
     Args:
         failures: so far, before this controller.
+        saved_step: returns the last saved step, in updates of the run.
     """
 
-    def __init__(self, failures: Failures) -> None:
+    def __init__(self, failures: Failures, saved_step: Callable[[], int]) -> None:
         super().__init__(FailureConfig(max_failures=failures.most))
         self.failures = failures
+        self.saved_step = saved_step
 
     @override
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         if is_waiting(training_failed_error) or _is_preemption_failure(training_failed_error):
             return FailureDecision.RETRY
-        goes_on = self.failures.add(saved_step())
+        goes_on = self.failures.add(self.saved_step())
         return FailureDecision.RETRY if goes_on else FailureDecision.RAISE
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import ray
@@ -14,16 +15,14 @@ from ray.train.v2._internal.execution.failure_handling import FailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import ScalingPolicy
 from ray.train.v2.api.exceptions import TrainingFailedError
 
-from raysl.checkpoint.files import newest_whole
 from raysl.cluster.connection import cluster_resources, disconnect
 from raysl.cluster.resources import WorkerShape
 from raysl.errors import RunFailed
 from raysl.process.temporary import temporary_folder
-from raysl.runs.elastic import LOOK_EVERY_S, Elastic
+from raysl.runs.elastic import LOOK_EVERY_S, Elastic, SaveOnNotice
 from raysl.runs.folder import RunFolder
-from raysl.runs.retries import Failures, Retries, SavedStep, free_places
+from raysl.runs.retries import Failures, Retries, free_places, saved_step
 from raysl.runs.worker import Job, Outcome, train_worker
-from raysl.storage.folder import outlast
 
 log = logging.getLogger("raysl")
 
@@ -49,13 +48,14 @@ def run_workers(job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback] 
         except (TrainingFailedError, RayTaskError) as error:
             raise RunFailed(f"training failed: {_root_cause(error)}; start the same command again to resume") from error
         except RayError as error:  # the controller has died, for example for lack of memory
-            if not failures.add(_saved_step(job)):
+            step = saved_step(RunFolder.of(job.config).uri)
+            if not failures.add(step):
                 raise RunFailed(
                     f"training failed: Ray Train's controller was lost, {failures}; start the same command again to "
                     "resume"
                 ) from error
             free_places()
-            log.warning("Ray Train's controller was lost; going on from step %d", _saved_step(job))
+            log.warning("Ray Train's controller was lost; going on from step %d", step)
 
 
 def _run_workers(job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback], failures: Failures) -> Outcome:
@@ -76,10 +76,10 @@ def _run_workers(job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback]
                 name=job.config.name.encode("ascii", "replace").decode().replace("?", "_"),  # Ray takes no others
                 storage_path=notes,
                 failure_config=FailureConfig(max_failures=train.max_failures),
-                callbacks=[SavedStep(), *callbacks],
+                callbacks=[SaveOnNotice(), *callbacks],
             ),
         )
-        trainer.failure_policy = Retries(failures)
+        trainer.failure_policy = Retries(failures, partial(saved_step, RunFolder.of(job.config).uri))
         if train.is_elastic:
             trainer.scaling_policy = Elastic(scaling, train, shape, cluster_resources().trials, job.last)
         try:
@@ -89,12 +89,6 @@ def _run_workers(job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback]
                 trainer.abort()
             raise
     return outcome
-
-
-def _saved_step(job: Job) -> int:
-    """Return the step of the run's newest whole checkpoint."""
-    folder = RunFolder.of(job.config)
-    return outlast(lambda: newest_whole(folder, ())).step
 
 
 def _root_cause(error: BaseException) -> str:

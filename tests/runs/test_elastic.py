@@ -1,8 +1,10 @@
 """Runs on several nodes go on with fewer workers when one is lost for good, and with more when one comes."""
 
+import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +15,7 @@ import pytest
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
 from raysl.train.callbacks.logs import parse_metrics
-from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
+from tests.ray_nodes import RAY, client_environment, end_node, free_ports, start_node, wait_for_line
 from tests.runs.runs import finish, logged_step, start, wait_for_step
 
 pytestmark = pytest.mark.slow
@@ -59,6 +61,16 @@ def wait_for_event(text: str, run: Path, process: subprocess.Popen[str], timeout
     raise TimeoutError(f"no event {text!r} within {timeout} s: {read_events(RunFolder(str(run)))}")
 
 
+def drain(seconds: int) -> None:
+    """Tell Ray that the node beside the head is taken away soon."""
+    names = "print(*(n['NodeID'] for n in ray.nodes() if 'node:__internal_head__' not in n['Resources']))"
+    code = f"import ray; ray.init(logging_level='ERROR'); {names}"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    command = [RAY, "drain-node", f"--node-id={told.stdout.split()[-1]}", "--reason=DRAIN_NODE_REASON_PREEMPTION"]
+    command += ["--reason-message=spot", f"--deadline-remaining-seconds={seconds}"]
+    subprocess.run([*command, f"--address={os.environ['RAY_ADDRESS']}"], check=True)
+
+
 def test_a_run_that_loses_a_node_for_good_goes_on_with_fewer_workers_and_ends_alone(
     tmp_path: Path, add_node: Callable[[], Node]
 ) -> None:
@@ -77,6 +89,22 @@ def test_a_run_that_loses_a_node_for_good_goes_on_with_fewer_workers_and_ends_al
     assert "32 images each" in next(event for event in read_events(RunFolder(str(run))) if "resumed" in event)
     lines = parse_metrics((run / "metrics.jsonl").read_bytes())
     assert [line["step"] for line in lines] == list(range(1, 97)), "each global batch counts once"
+
+
+def test_a_node_that_is_taken_away_after_a_notice_costs_no_step_before_it_and_is_no_failure(
+    tmp_path: Path, add_node: Callable[[], Node]
+) -> None:
+    node, run = add_node(), tmp_path / "one"
+    settings = ("train.workers=[1,2]", "train.cpus_per_worker=1.2", "train.max_failures=0", *LONG)
+    process = start(tmp_path, "one", *settings)
+    wait_for_step(run, 5, process)
+    drain(20)
+    saved = wait_for_event("saved checkpoint", run, process)
+    end_node(node)
+    change = wait_for_event("with 1 of 2 workers", run, process)
+    assert int(change.split()[4]) == int(saved.rpartition("_")[2]) >= 5
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
 
 
 def test_a_run_grows_when_a_node_comes_and_does_no_step_again(tmp_path: Path, add_node: Callable[[], Node]) -> None:

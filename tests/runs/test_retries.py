@@ -1,6 +1,7 @@
 """Which failures a run goes on after: pure decisions, as Ray Train's controller asks for them."""
 
-import pytest
+from pathlib import Path
+
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.train.v2._internal.exceptions import (
     WorkerGroupStartupFailedError,
@@ -10,17 +11,19 @@ from ray.train.v2._internal.exceptions import (
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
 
-from raysl.runs import retries
-from raysl.runs.retries import Failures, Retries, SavedStep
+from raysl.runs.retries import Failures, Retries, saved_step
 
 
-@pytest.fixture(autouse=True)
-def _new_controller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retries, "_saved_step", 0)
+class Run:
+    """A run whose last saved step is set by hand, and its policy."""
 
+    def __init__(self, most: int, step: int = 0, num: int = 0) -> None:
+        self.step = step
+        self.policy = Retries(Failures(most, step, num), lambda: self.step)
 
-def save(step: int) -> None:
-    SavedStep().after_report(None, [{"step": step}, {"step": step}])
+    def goes_on_after(self, error: TrainingFailedError) -> bool:
+        """Whether the run goes on."""
+        return self.policy.make_decision(error) == FailureDecision.RETRY
 
 
 def killed(preempted: bool = False) -> TrainingFailedError:
@@ -28,70 +31,69 @@ def killed(preempted: bool = False) -> TrainingFailedError:
     return WorkerGroupError("rank 1 died", {1: WorkerHealthCheckFailedError("rank 1 died", death)})
 
 
-def decide(policy: Retries, error: TrainingFailedError) -> bool:
-    """Whether the run goes on."""
-    return policy.make_decision(error) == FailureDecision.RETRY
-
-
 def test_failures_with_a_saved_step_between_them_never_end_a_run() -> None:
-    policy = Retries(Failures(most=2))
+    run = Run(most=2)
     for step in range(5, 105, 5):
-        save(step)
-        assert decide(policy, killed())
-        assert decide(policy, killed())
+        run.step = step
+        assert run.goes_on_after(killed())
+        assert run.goes_on_after(killed())
 
 
 def test_failures_without_progress_end_a_run() -> None:
-    policy = Retries(Failures(most=3))
-    save(5)
-    assert [decide(policy, killed()) for _ in range(4)] == [True, True, True, False]
+    run = Run(most=3)
+    run.step = 5
+    assert [run.goes_on_after(killed()) for _ in range(4)] == [True, True, True, False]
 
 
 def test_a_step_that_is_saved_again_after_a_fall_back_is_no_progress() -> None:
-    policy = Retries(Failures(most=1, step=20))
-    save(15)
-    assert decide(policy, killed())
-    save(20)
-    assert not decide(policy, killed())
+    run = Run(most=1, step=20)
+    run.step = 15
+    assert run.goes_on_after(killed())
+    run.step = 20
+    assert not run.goes_on_after(killed())
 
 
 def test_an_exception_of_a_worker_counts_like_a_loss() -> None:
-    policy = Retries(Failures(most=1))
+    run = Run(most=1)
     error = WorkerGroupError("wrong", {0: ValueError("wrong")})
-    assert [decide(policy, error), decide(policy, error)] == [True, False]
+    assert [run.goes_on_after(error), run.goes_on_after(error)] == [True, False]
 
 
 def test_a_limit_of_minus_one_has_no_end_and_zero_ends_at_once() -> None:
-    endless, strict = Retries(Failures(most=-1)), Retries(Failures(most=0))
-    assert all(decide(endless, killed()) for _ in range(50))
-    assert not decide(strict, killed())
+    endless, strict = Run(most=-1), Run(most=0)
+    assert all(endless.goes_on_after(killed()) for _ in range(50))
+    assert not strict.goes_on_after(killed())
 
 
 def test_nodes_that_are_taken_away_after_a_notice_do_not_count() -> None:
-    policy = Retries(Failures(most=1))
-    assert all(decide(policy, killed(preempted=True)) for _ in range(20))
-    assert decide(policy, killed())
-    assert not decide(policy, killed())
+    run = Run(most=1)
+    assert all(run.goes_on_after(killed(preempted=True)) for _ in range(20))
+    assert run.goes_on_after(killed())
+    assert not run.goes_on_after(killed())
 
 
 def test_waiting_for_resources_does_not_count_and_workers_that_fail_to_start_do() -> None:
-    policy = Retries(Failures(most=1))
+    run = Run(most=1)
     waiting = ControllerError(WorkerGroupStartupTimeoutError(2))
     failing = ControllerError(WorkerGroupStartupFailedError("a worker died while it started"))
-    assert all(decide(policy, waiting) for _ in range(20))
-    assert [decide(policy, failing), decide(policy, failing)] == [True, False]
+    assert all(run.goes_on_after(waiting) for _ in range(20))
+    assert [run.goes_on_after(failing), run.goes_on_after(failing)] == [True, False]
 
 
 def test_a_loss_while_the_controller_starts_workers_is_tried_again() -> None:
-    policy = Retries(Failures(most=1))
+    run = Run(most=1)
     lost = ControllerError(OutOfMemoryError("the node ran out of memory"))
-    assert [decide(policy, lost), decide(policy, lost)] == [True, False]
+    assert [run.goes_on_after(lost), run.goes_on_after(lost)] == [True, False]
 
 
 def test_a_new_controller_goes_on_with_the_count_of_the_one_before() -> None:
-    failures = Failures(most=2, step=10)
-    assert failures.add(10)
-    policy = Retries(failures)
-    assert decide(policy, killed())
-    assert not decide(policy, killed())
-    assert str(failures) == "3 failures without a saved step between them"
+    run = Run(most=2, step=10, num=1)
+    assert run.goes_on_after(killed())
+    assert not run.goes_on_after(killed())
+    assert str(run.policy.failures) == "3 failures without a saved step between them"
+
+
+def test_a_folder_without_a_checkpoint_or_that_cannot_be_read_shows_no_progress(tmp_path: Path) -> None:
+    assert saved_step(str(tmp_path)) == 0
+    (tmp_path / "file").write_text("")
+    assert saved_step(str(tmp_path / "file")) == 0

@@ -40,7 +40,7 @@ _NO_MATTER = (
     *("raysl.train.process", "raysl.train.reporter", "raysl.train.state", "raysl.runs.follow"),
     *("raysl.train.callbacks.tensorboard", "raysl.train.callbacks.logs"),
     *("raysl.runs.dataset_note", "raysl.runs.folder", "raysl.runs.fork", "raysl.runs.history", "raysl.runs.lineage"),
-    *("raysl.runs.ray_reporter", "raysl.runs.store"),
+    *("raysl.runs.elastic", "raysl.runs.missing", "raysl.runs.ray_reporter", "raysl.runs.retries", "raysl.runs.store"),
 )
 """Packages and modules that only move, store, check or tell numbers; settings are compared as such."""
 
