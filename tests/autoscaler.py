@@ -70,7 +70,7 @@ def autoscaled_cluster(
     groups: Groups = CPU_NODES,
     *,
     max_workers: int = 4,
-    idle_s: float = 10.0,
+    idle_s: float = 20.0,
     version: int = 2,
     environment: Mapping[str, str] = {},
 ) -> Iterator[AutoscaledCluster]:

@@ -15,7 +15,9 @@ import ray
 import raysl
 from raysl.checkpoint.files import checkpoint_name
 from raysl.checkpoint.tensors import load_tensors
+from raysl.cluster import connection
 from raysl.cluster.connection import cluster_resources, share_cluster
+from raysl.cluster.growth import NodeGroup
 from raysl.cluster.resources import Resources, worker_shape
 from raysl.config.load import load_config
 from raysl.config.schema import RunConfig
@@ -231,8 +233,8 @@ def test_the_cluster_is_shared_and_enough_checkpoints_stay(
     copy = ray.cloudpickle.loads(ray.cloudpickle.dumps(base))
     assert (copy.base, copy.concurrent) == (base.base, 16), "it reaches the processes of the trials"
     monkeypatch.undo()
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0})
-    monkeypatch.setattr("ray._private.state.state.get_max_resources_from_cluster_config", lambda: None)
+    monkeypatch.setattr(connection, "_nodes", lambda: [NodeGroup(cpus=8, gpus=0)])
+    monkeypatch.setattr(connection, "_growth", lambda: None)
     base({})
     have = cluster_resources()
     assert (have.trials, worker_shape(base.base.train, have).cpus) == (16, 0.39), "(8 - 1.5 - 16 drivers) / 16"

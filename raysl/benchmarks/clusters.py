@@ -12,6 +12,7 @@ from raysl.benchmarks.features.stored import Features
 from raysl.benchmarks.suite.results import weights_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_data
 from raysl.checkpoint.backbone import load_checkpoint
+from raysl.cluster.settings import use_settings
 from raysl.components import resolve
 from raysl.config.build import build_node
 from raysl.config.layers import parse_overrides
@@ -76,6 +77,7 @@ def cluster_images(
     words = parse_overrides([word for word in overrides if word not in of_data])
     settings = build_node(Clustering, words, "cluster")
     loaded = load_checkpoint(checkpoint, trust_code)
+    use_settings(loaded.config.cluster)
     data = load_data(loaded.config, of_data) if of_data else loaded.config.data
     images = resolve("source", data.name)(data).required("train")
     if settings.k > images.num_samples:

@@ -17,8 +17,11 @@ import ray._private.utils
 import ray._private.worker
 import ray.cloudpickle
 
+from raysl.cluster.autoscaler import read_autoscaler
+from raysl.cluster.growth import Growth, NodeGroup
 from raysl.cluster.resources import Resources
-from raysl.config.schema import TrainConfig
+from raysl.cluster.settings import cluster_settings
+from raysl.config.schema import ClusterConfig, TrainConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.process.signals import install_handlers
 
@@ -105,10 +108,15 @@ _private_node: Any = None  # of the cluster that `connect` has started
 
 def disconnect() -> bool:
     """End the private cluster that `connect` started and everything in it; return whether there was one."""
-    is_private = ray.is_initialized() and ray._private.worker.global_worker.node is _private_node
-    if is_private:
+    was_private = is_private()
+    if was_private:
         ray.shutdown()
-    return is_private
+    return was_private
+
+
+def is_private() -> bool:
+    """Return whether this process is connected to a private cluster that `connect` started, which never grows."""
+    return ray.is_initialized() and ray._private.worker.global_worker.node is _private_node
 
 
 _print = ray._private.worker.print_to_stdstream
@@ -180,8 +188,24 @@ def count_gpus(train: TrainConfig) -> float:
 
 
 def cluster_resources() -> Resources:
-    """Return the resources of the connected cluster, shared as set by `share_cluster`."""
-    have = ray.cluster_resources()
-    at_most = ray._private.state.state.get_max_resources_from_cluster_config() or {}
-    cpus, gpus = (max(have.get(name, 0.0), float(at_most.get(name, 0))) for name in ("CPU", "GPU"))
-    return Resources(cpus, gpus, _trials)
+    """Return the resources that the connected cluster has or may add, shared as set by `share_cluster`."""
+    if is_private():
+        return Resources.of(_nodes(), None, ClusterConfig(), "", _trials)
+    return Resources.of(_nodes(), _growth(), cluster_settings(), MAY_GROW, _trials)
+
+
+def _nodes() -> list[NodeGroup]:
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [NodeGroup(resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for resources in alive]
+
+
+MAY_GROW = "; if its autoscaler adds nodes, set cluster.max_cpus and cluster.max_gpus to what it may add up to"
+"""Advice where nobody knows whether a cluster grows: it has no autoscaler, or one that cannot be asked."""
+_growths: dict[str, Growth | None] = {}  # of a cluster, by its address
+
+
+def _growth() -> Growth | None:
+    address = ray.get_runtime_context().gcs_address
+    if address not in _growths:
+        _growths[address] = read_autoscaler()
+    return _growths[address]

@@ -1,9 +1,11 @@
 """Shares of a cluster for workers, data tasks, benchmarks and concurrent trials, computed without Ray."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from raysl.config.schema import TrainConfig
+from raysl.cluster.growth import Growth, NodeGroup
+from raysl.config.schema import ClusterConfig, TrainConfig
 from raysl.errors import ConfigError
 
 TASK_CPUS = 0.5  # two data tasks a CPU: Ray Data starts the next one up to 0.1 s after one has ended
@@ -19,6 +21,9 @@ class Resources:
     Args:
         cpus, gpus: total numbers.
         trials: concurrent trials of Ray Tune that share them; 0: one run has them alone.
+        node_cpus: CPUs of its largest node; with GPUs, of the largest node that has one; None: unknown.
+        origin: what says how many the cluster can ever have, for messages: ` by FILE`.
+        advice: what to do where that may be wrong, as the end of a message.
 
     >>> Resources(cpus=8, gpus=0).most_cpus(workers=2)
     3.47
@@ -27,6 +32,44 @@ class Resources:
     cpus: float
     gpus: float
     trials: int = 0
+    node_cpus: float | None = None
+    origin: str = ""
+    advice: str = ""
+
+    @classmethod
+    def of(
+        cls, up: Sequence[NodeGroup], growth: Growth | None, settings: ClusterConfig, advice: str, trials: int
+    ) -> "Resources":
+        """Return the most that a cluster can have.
+
+        Args:
+            up: its nodes.
+            growth: what its autoscaler may add up to, where that is known.
+            settings: of the run, which say more about it.
+            advice: what to do where nobody knows whether it grows.
+            trials: that share it.
+
+        >>> nodes, settings = [NodeGroup(cpus=8, gpus=0)], ClusterConfig(max_gpus=4)
+        >>> have = Resources.of(nodes, None, settings, advice="", trials=0)
+        >>> have.cpus, have.gpus, have.origin
+        (8.0, 4.0, ' by cluster.max_gpus')
+        """
+        cpus, gpus = (sum(getattr(node, kind) for node in up) for kind in ("cpus", "gpus"))
+        if growth is not None:
+            cpus, gpus = max(cpus, growth.cpus), max(gpus, growth.gpus)
+        cpus, gpus = max(cpus, settings.max_cpus or 0.0), max(gpus, settings.max_gpus or 0.0)
+        groups = [group for group in (*up, *(growth.groups if growth else ())) if group.most > 0]
+        sizes = [group.cpus for group in groups if group.gpus >= 1] or [group.cpus for group in groups]
+        names = [f"cluster.{name}" for name in ("max_cpus", "max_gpus") if getattr(settings, name) is not None]
+        origin = " and ".join(names) or (growth.origin if growth else "")
+        return cls(
+            float(cpus),
+            float(gpus),
+            trials,
+            node_cpus=None if names else max(sizes, default=0.0) or None,
+            origin=f" by {origin}" if origin else "",
+            advice="" if growth or len(names) == 2 else advice,
+        )
 
     def shared(self, trials: int) -> "Resources":
         """Return the resources as shared by concurrent trials, so that `worker_shape` gives each only its part.
@@ -47,6 +90,12 @@ class Resources:
         if self.trials == 0:
             return self.cpus
         return self.cpus - self._driver_cpus if self.trials == 1 else min(1.0, self.cpus / 2)
+
+    @property
+    def task_cpus(self) -> float:
+        """CPUs that one task may request once the workers of a run have ended: it lies on one node."""
+        node_cpus = 1.0 if self.node_cpus is None else self.node_cpus - (self._driver_cpus if self.trials else 0.0)
+        return min(self.benchmark_cpus, node_cpus)
 
     @property
     def kept_cpus(self) -> float:
@@ -104,17 +153,25 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
     if cpus is not None and cpus > most >= LEAST_CPUS:
         raise ConfigError(
             f"{_workers(train, cluster)} of {cpus:g} CPUs leave no CPU for data tasks: this cluster can never have "
-            f"more than {cluster.cpus:g}; set train.cpus_per_worker={most:g}" + _or_fewer(train, cluster)
+            f"more than {cluster.cpus:g}{cluster.origin}; set train.cpus_per_worker={most:g}"
+            f"{_or_fewer(train, cluster)}{cluster.advice}"
+        )
+    if cpus is not None and cluster.node_cpus is not None and cpus > cluster.node_cpus >= LEAST_CPUS:
+        raise ConfigError(
+            f"a worker of {cpus:g} CPUs fits no node: the largest of this cluster has {cluster.node_cpus:g}"
+            f"{cluster.origin}; set train.cpus_per_worker={cluster.node_cpus:g} or less{cluster.advice}"
         )
     if cpus is None and num > cluster.cpus:
+        fewer = f"; set train.workers={int(cluster.cpus)}, or train.cpus_per_worker to let them share CPUs"
         raise ConfigError(
-            f"{num} workers are more than the {cluster.cpus:g} CPUs that this cluster can ever have; "
-            f"set train.workers={int(cluster.cpus)}, or train.cpus_per_worker to let them share CPUs"
+            f"{_count(num)} {'is' if num == 1 else 'are'} more than the {cluster.cpus:g} CPUs that this cluster can "
+            f"ever have{cluster.origin}{fewer if cluster.cpus >= 1 else ''}{cluster.advice}"
         )
     if most < LEAST_CPUS:
+        fewer = _or_fewer(train, cluster).replace(", or run", "; run") or "; set train.workers to less"
         raise ConfigError(
-            f"{_workers(train, cluster)} do not fit the {cluster.cpus:g} CPUs that this cluster can ever have beside "
-            f"data tasks{_or_fewer(train, cluster).replace(', or run', '; run') or '; set train.workers to less'}"
+            f"{_workers(train, cluster)} do not fit the {cluster.cpus:g} CPUs that this cluster can ever have"
+            f"{cluster.origin} beside data tasks{fewer}{cluster.advice}"
         )
     return WorkerShape(
         device, min(1.0, most) if cpus is None else cpus, min(TASK_CPUS, cluster.cpus / 2), train.gpus_per_worker
@@ -131,6 +188,16 @@ def fitting_workers(train: TrainConfig, shape: WorkerShape, cluster: Resources) 
     share = cluster.cpus / max(1, cluster.trials)
     fit = int((share - shape.task_cpus) / shape.cpus + 1e-6)
     return fit if train.cpus_per_worker is not None else min(fit, int(share))
+
+
+def run_bundles(train: TrainConfig, shape: WorkerShape, cluster: Resources) -> list[dict[str, float]]:
+    """Return what a run needs at its start, each on one node: its workers and, unless trials share them, a data task.
+
+    >>> run_bundles(TrainConfig(workers=2), WorkerShape("cpu", cpus=1.0, task_cpus=0.5), Resources(8, 0))
+    [{'CPU': 1.0}, {'CPU': 1.0}, {'CPU': 0.5}]
+    """
+    task = [] if cluster.trials > 1 else [{"CPU": shape.task_cpus}]
+    return [shape.resources] * train.least_workers + task
 
 
 def most_trials(train: TrainConfig, cluster: Resources) -> int:
@@ -170,12 +237,13 @@ def _check_gpus(train: TrainConfig, cluster: Resources) -> None:
     fit = _most_workers(train, cluster)
     if max(1, cluster.trials) * train.least_workers <= fit:
         return
-    have = f"this cluster can never have more than {cluster.gpus:g}"
+    have = f"this cluster can never have more than {cluster.gpus:g}{cluster.origin}"
     if cluster.trials <= 1:
-        raise ConfigError(
-            f"{train.least_workers} workers need as many GPUs, and {have}; "
-            f"set train.workers={max(1, int(cluster.gpus))}" + ("" if cluster.gpus >= 1 else " and train.device=cpu")
+        need = (
+            "1 worker needs a GPU" if train.least_workers == 1 else f"{train.least_workers} workers need as many GPUs"
         )
+        way = f"train.workers={int(cluster.gpus)}" if cluster.gpus >= 1 else "train.device=cpu"
+        raise ConfigError(f"{need}, and {have}; set {way}{cluster.advice}")
     ways = [f"run {fit // train.least_workers} at a time"] if fit >= train.least_workers else []
     if train.least_workers == 1 and cluster.gpus >= 1:
         each = _floor(1 / math.ceil(cluster.trials / int(cluster.gpus)))
@@ -183,7 +251,12 @@ def _check_gpus(train: TrainConfig, cluster: Resources) -> None:
     need = f"{train.gpus_per_worker:g} of a GPU each" if train.gpus_per_worker < 1 else "a GPU each"
     raise ConfigError(
         f"{_workers(train, cluster)} need {need}, and {have}; {', or '.join(ways) or 'set train.device=cpu'}"
+        f"{cluster.advice}"
     )
+
+
+def _count(num: int) -> str:
+    return "1 worker" if num == 1 else f"{num} workers"
 
 
 def _workers(train: TrainConfig, cluster: Resources) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from raysl.config.background import parse_color
+from raysl.config.cluster import ClusterConfig as ClusterConfig
 from raysl.config.component import MAY_CHANGE as MAY_CHANGE
 from raysl.config.component import ComponentConfig as ComponentConfig
 from raysl.config.compute import ComputeConfig, ParallelConfig
@@ -294,6 +295,8 @@ class RunConfig:
     """Optimizer and learning rate."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """Length, batch size, workers, checkpoints."""
+    cluster: ClusterConfig = field(default_factory=ClusterConfig, metadata=MAY_CHANGE)
+    """What the cluster may grow to, and how long to wait for it."""
     benchmarks: dict[str, BenchmarkConfig] = field(default_factory=dict, metadata=MAY_CHANGE)
     """Benchmarks after training: settings by name."""
     callbacks: dict[str, CallbackConfig] = field(default_factory=dict, metadata=MAY_CHANGE)

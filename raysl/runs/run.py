@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from raysl.checkpoint.files import Kept, NewestCheckpoint, newest_whole
 from raysl.cluster.connection import cluster_resources, connect
-from raysl.cluster.resources import WorkerShape, worker_shape
+from raysl.cluster.resources import WorkerShape, run_bundles, worker_shape
+from raysl.cluster.settings import use_settings
+from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped
@@ -211,8 +213,11 @@ class _Start:
         """Train on Ray's workers, and say how that ended unless it is an error."""
         self.waits.enter("starting Ray")
         connect()
+        use_settings(self.run.config.cluster)
+        train, cluster = self.run.config.train, cluster_resources()
+        shape = worker_shape(train, cluster)
+        wait_for_nodes(run_bundles(train, shape, cluster), "workers")
         self.waits.enter("starting workers")
-        shape = worker_shape(self.run.config.train, cluster_resources())
         job = self._job(shape)
         for note in (STOP_FILE, STARTUP_FILE):
             self.folder.remove(note)

@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from raysl.cluster.connection import cluster_resources, connect
-from raysl.cluster.resources import most_trials, worker_shape
+from raysl.cluster.resources import TRIAL_CPUS, most_trials, run_bundles, worker_shape
+from raysl.cluster.settings import use_settings
+from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, Stopped
 from raysl.process.waiting import waiting
@@ -91,6 +93,7 @@ class SweepStart:
 
     def _room(self) -> tuple[int, dict[str, RunConfig]]:
         """Return the number of trials at a time, and the configurations with a trial's share of the cluster."""
+        use_settings(self.plan.base.cluster)
         have = cluster_resources()
         sweep = self.plan.sweep
         num = sweep.concurrent or min(most_trials(base.train, have) for base in self.plan.bases.values())
@@ -98,7 +101,10 @@ class SweepStart:
         for name, base in self.plan.bases.items():
             with named(name):
                 share = worker_shape(base.train, have.shared(num))
+            # room for one trial is enough: the others start as nodes come
+            bundles = [*run_bundles(base.train, share, have.shared(num)), {"CPU": TRIAL_CPUS}]
             bases[name] = replace(base, train=replace(base.train, cpus_per_worker=share.cpus))
+        wait_for_nodes(bundles, "the first trial")
         is_greedy = any(base.train.threads is None and base.train.device != "cuda" for base in bases.values())
         if num > 1 and is_greedy and have.gpus == 0:
             log.info("each of %d trials at a time takes a thread a core of its machine; try train.threads=1", num)

@@ -16,9 +16,10 @@ from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read
 from raysl.benchmarks.features.store import About, Dtype, Rows, Store, part_rows_for
 from raysl.benchmarks.features.stored import Features, StoredSet
 from raysl.benchmarks.suite.code import code_of
-from raysl.benchmarks.suite.settings import dataset_tag, load_data
+from raysl.benchmarks.suite.settings import dataset_tag, load_cluster, load_data
 from raysl.checkpoint.backbone import load_checkpoint
 from raysl.checkpoint.files import BACKBONE_FILE
+from raysl.cluster.settings import use_settings
 from raysl.components import resolve
 from raysl.config.arguments import instance, words
 from raysl.config.schema import DataConfig
@@ -58,7 +59,8 @@ def extract(
         out: Parquet folder to write; default: `features_<split>.parquet` beside the checkpoint, and for images that are
             not the run's `features_<dataset>_<split>.parquet`, which a part of a hash makes another one for others.
         trust_code: whether components that the checkpoint names may be code that is not raysl's.
-        overrides: other images by settings on top of the run's: `data=parquet`, `data.path=/b`.
+        overrides: other images by settings on top of the run's, `data=parquet`, `data.path=/b`, and settings about the
+            cluster, `cluster.max_gpus=8`.
         stage: name of a stage, whose mean over all places is taken; default: the features.
         dtype: of the numbers on disk, fp32 or fp16.
 
@@ -75,9 +77,14 @@ def extract(
         )
     if dtype not in ("fp32", "fp16"):
         raise ConfigError(f"dtype {dtype!r} is none of fp32 and fp16; write one of them")
+    of_cluster = [word for word in overrides if word.startswith("cluster.")]
+    overrides = [word for word in overrides if word not in of_cluster]
     if others := [word for word in overrides if not re.match(r"data[.=]", word)]:
-        raise ConfigError(f"{others[0]!r} is not a setting of the images, which begin with data= or data.")
+        raise ConfigError(
+            f"{others[0]!r} is not a setting of the images, which begin with data= or data., or of the cluster"
+        )
     loaded = load_checkpoint(checkpoint, trust_code)
+    use_settings(load_cluster(loaded.config, of_cluster))
     check_stages(loaded.backbone, (stage,), loaded.uri)
     data = source or (load_data(loaded.config, overrides) if overrides else loaded.config.data)
     images = resolve("source", data.name)(data).required(split)

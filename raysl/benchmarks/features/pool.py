@@ -18,6 +18,7 @@ from torch import nn
 
 from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.resources import TASK_CPUS
+from raysl.cluster.waiting_for_nodes import wait_for_nodes
 
 Numpy = dict[str, np.ndarray]
 
@@ -49,6 +50,8 @@ def over_chunks(
     resources = cluster_resources()
     each = min(1.0, resources.benchmark_cpus)
     with_pool = resources.gpus >= 1 if with_pool is None else with_pool
+    own = {"GPU": min(1.0, resources.own_gpus)} if with_pool and resources.gpus >= 1 else {"CPU": each}
+    wait_for_nodes([own, {"CPU": TASK_CPUS}] if "GPU" in own else [own], "feature extraction")
     context = DataContext.get_current()
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -9,9 +9,10 @@ from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.measurement import Measurement
 from raysl.benchmarks.suite.measurement import Report as Report
 from raysl.benchmarks.suite.results import RESULTS_FOLDER
-from raysl.benchmarks.suite.settings import dataset_tag, load_benchmarks, load_data
+from raysl.benchmarks.suite.settings import dataset_tag, load_benchmarks, load_cluster, load_data
 from raysl.checkpoint.backbone import Checkpoint, load_checkpoint
 from raysl.checkpoint.files import checkpoint_names
+from raysl.cluster.settings import use_settings
 from raysl.config.arguments import words
 from raysl.config.schema import DataConfig, RunConfig
 from raysl.errors import ConfigError
@@ -85,7 +86,10 @@ def prepare(
     loaded = outlast(lambda: load_checkpoint(checkpoint, trust_code, config), patience_s=patience_s)
     _check_finite(loaded)
     of_images = [word for word in overrides if re.match(r"data[.=]", word)]
-    wanted = load_benchmarks(loaded.config, benchmarks, [word for word in overrides if word not in of_images])
+    of_cluster = [word for word in overrides if word.startswith("cluster.")]
+    use_settings(load_cluster(loaded.config, of_cluster))
+    rest = [word for word in overrides if word not in (*of_images, *of_cluster)]
+    wanted = load_benchmarks(loaded.config, benchmarks, rest)
     data = load_data(loaded.config, of_images) if of_images else loaded.config.data
     images = MeasuredImages.of(data)
     fitting = images.fit(wanted, in_run=config is not None)

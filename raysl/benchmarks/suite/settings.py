@@ -15,7 +15,7 @@ from raysl.config.dump import plain, to_dict
 from raysl.config.files import read
 from raysl.config.layers import Layers, parse_overrides
 from raysl.config.load import apply_overrides
-from raysl.config.schema import BenchmarkConfig, DataConfig, RunConfig, is_may_change
+from raysl.config.schema import BenchmarkConfig, ClusterConfig, DataConfig, RunConfig, is_may_change
 from raysl.errors import ConfigError
 from raysl.redact import bare_tree
 
@@ -78,6 +78,15 @@ def load_data(config: RunConfig, overrides: Sequence[str]) -> DataConfig:
     layers.lay(tree, Path.cwd())
     layers.lay(changes, Path.cwd())
     return from_dict(layers.values).data
+
+
+def load_cluster(config: RunConfig, overrides: Sequence[str]) -> ClusterConfig:
+    """Return the settings about the cluster that a checkpoint is measured on: the run's, with changes.
+
+    Raises:
+        ConfigError: if a setting is wrong.
+    """
+    return apply_overrides(config, overrides).cluster
 
 
 def other_data(run_data: DataConfig, settings: str | Mapping[str, Any]) -> DataConfig:

@@ -20,6 +20,7 @@ from raysl.benchmarks.features.stored import StoredSet
 from raysl.benchmarks.parallel import ANYWHERE
 from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.cluster.connection import cluster_resources, connect
+from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.schema import BenchmarkConfig
 from raysl.redact import redact
 
@@ -152,12 +153,16 @@ def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Except
     have = cluster_resources()
     share = float(max(1, int(have.benchmark_cpus // len(tasks))))
     options: dict[str, Any] = {
-        "num_cpus": min(share, have.benchmark_cpus),
+        "num_cpus": min(share, have.task_cpus),
         "max_retries": MAX_RETRIES,
         "scheduling_strategy": ANYWHERE,
     }
     if have.gpus >= 1:
         options["num_gpus"] = min(1.0, have.own_gpus, max(0.25, int(4 * have.own_gpus / len(tasks)) / 4))
+    wait_for_nodes(
+        [{kind: options[name] for kind, name in (("CPU", "num_cpus"), ("GPU", "num_gpus")) if name in options}],
+        "benchmarks",
+    )
     networks: dict[int, Any] = {}
     remote = ray.remote(_measure_there).options(**options)
     waiting = {}

@@ -8,6 +8,7 @@ import ray
 from ray.exceptions import RayTaskError
 
 from raysl.cluster.connection import cluster_resources, connect
+from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.data.ingest.split_parts import SplitPart
 from raysl.data.source import Split
 from raysl.errors import ConfigError, RunFailed
@@ -26,6 +27,7 @@ def on_ray(
         ConfigError, RunFailed: as `work` does.
     """
     connect()
+    wait_for_nodes([{"CPU": 1.0}], "ingest tasks")
     most_running = max(1, int(cluster_resources().cpus))
     task = ray.remote(num_cpus=1)(_work_on)
     work_ref = ray.put(work)

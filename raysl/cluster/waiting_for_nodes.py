@@ -1,0 +1,111 @@
+"""Waiting until a cluster has room for workers or tasks, and saying what is missing."""
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import ray
+from ray.exceptions import RayError, RpcError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+from raysl.cluster.autoscaler import Activity, read_activity
+from raysl.cluster.connection import is_private
+from raysl.cluster.settings import cluster_settings
+from raysl.errors import RunFailed
+from raysl.process.screen import duration
+from raysl.process.waiting import waiting
+
+SILENT_S = 1.0
+"""Seconds of waiting about which nothing is said."""
+LOOK_S = 2.0
+"""Seconds between two looks at the cluster."""
+Amounts = Mapping[str, float]
+
+
+def wait_for_nodes(bundles: Sequence[Amounts], user: str) -> None:
+    """Wait until the cluster has room for all bundles at once, which makes its autoscaler add nodes; then free it.
+
+    Says what is missing, and again each minute. Does nothing on a private cluster, which never grows.
+
+    Args:
+        bundles: resources, each on one node: `[{"CPU": 1.0, "GPU": 1.0}, {"CPU": 0.5}]`.
+        user: what they are for, such as `8 workers`.
+
+    Raises:
+        RunFailed: if there is no room within `cluster.wait_minutes`.
+    """
+    if is_private() or not bundles:
+        return
+    group = placement_group([dict(bundle) for bundle in bundles])
+    try:
+        if not group.wait(SILENT_S):
+            _wait(group, bundles, user)
+    finally:
+        with suppress(RayError):
+            remove_placement_group(group)
+
+
+def _wait(group: PlacementGroup, bundles: Sequence[Amounts], user: str) -> None:
+    need = total(bundles)
+    limit, begun = cluster_settings().wait_minutes, time.monotonic()
+    with waiting() as waits:
+        while True:
+            missing = describe_missing(need, ray.cluster_resources(), ray.available_resources(), _activity())
+            waits.enter(f"waiting for {missing}")
+            if group.wait(LOOK_S):
+                waits.enter(f"starting {user}")
+                return
+            if limit is not None and time.monotonic() - begun > 60 * limit:
+                raise RunFailed(
+                    f"no room for {user} after {duration(60 * limit)}, by cluster.wait_minutes={limit:g}: waited for "
+                    f"{missing}; start the same command again, or ask for fewer"
+                )
+
+
+def _activity() -> Activity:
+    try:
+        return read_activity()
+    except (RpcError, RayError):  # the next look may get an answer
+        return Activity()
+
+
+def total(bundles: Sequence[Amounts]) -> dict[str, float]:
+    """Add up bundles.
+
+    >>> total([{"CPU": 1.0, "GPU": 1.0}, {"CPU": 0.5}])
+    {'CPU': 1.5, 'GPU': 1.0}
+    """
+    kinds = dict.fromkeys(kind for bundle in bundles for kind in bundle)
+    return {kind: round(sum(bundle.get(kind, 0.0) for bundle in bundles), 4) for kind in kinds}
+
+
+def describe_missing(need: Amounts, up: Amounts, free: Amounts, activity: Activity) -> str:
+    """Return what a cluster lacks, in words.
+
+    Args:
+        need: CPUs and GPUs that are waited for.
+        up: those of the nodes that are there.
+        free: those that nobody uses.
+        activity: of the autoscaler.
+
+    >>> describe_missing({"GPU": 8}, {"GPU": 2}, {"GPU": 2}, Activity(is_adding=True))
+    '8 GPUs: 2 of 8 there, the autoscaler is adding nodes'
+    >>> describe_missing({"CPU": 4}, {"CPU": 8}, {"CPU": 1.5}, Activity())
+    '4 CPUs: all there, 1.5 of them free until other work ends'
+    """
+    kinds = [kind for kind in ("GPU", "CPU") if need.get(kind, 0) > 0]
+    kind = next((kind for kind in kinds if free.get(kind, 0.0) < need[kind]), kinds[0])
+    wanted = need[kind]
+    if up.get(kind, 0.0) < wanted:
+        text = f"{up.get(kind, 0.0):g} of {wanted:g} there"
+    elif free.get(kind, 0.0) < wanted:
+        text = f"all there, {free.get(kind, 0.0):g} of them free until other work ends"
+    else:
+        text = "enough there, but not together on the nodes"
+    if activity.problem:
+        text += f", the autoscaler could not add a node: {activity.problem}"
+    elif activity.is_adding:
+        text += ", the autoscaler is adding nodes"
+    elif activity.is_infeasible:
+        text += ", and the autoscaler has no nodes that hold it"
+    return f"{wanted:g} {kind}{'' if wanted == 1 else 's'}: {text}"
