@@ -1,7 +1,7 @@
 """`raysl pretrain` as a Ray job.
 
-    export RAY_AUTH_MODE=token
-    ray job submit --working-dir . --runtime-env-json '{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "120"}}' \\
+    RAY_AUTH_MODE=token ray job submit --address http://127.0.0.1:8265 --working-dir . \\
+        --runtime-env-json '{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}' \\
         -- python jobs/pretrain.py quickstart name=first storage=s3://bucket/runs train.workers=8
 
 The working directory travels to every node, so raysl itself need not be installed there, only what it depends on.

@@ -1,4 +1,11 @@
-"""Measure the speed of raysl as a Ray job: `ray job submit --working-dir . -- python jobs/speed.py step`."""
+"""`python -m perf` as a Ray job: measure the speed of raysl on the machines of a cluster.
+
+    RAY_AUTH_MODE=token ray job submit --address http://127.0.0.1:8265 --working-dir . \\
+        --runtime-env-json '{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}' \\
+        -- python jobs/speed.py step
+
+The job's log ends with the table.
+"""
 
 import sys
 from pathlib import Path

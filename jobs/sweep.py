@@ -1,6 +1,8 @@
 """`raysl sweep` as a Ray job: search over settings, with as many runs at a time as the cluster can hold.
 
-    ray job submit --working-dir . -- python jobs/sweep.py sweep/quickstart trials=8 storage=s3://bucket/runs
+    RAY_AUTH_MODE=token ray job submit --address http://127.0.0.1:8265 --working-dir . \\
+        --runtime-env-json '{"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}' \\
+        -- python jobs/sweep.py sweep/quickstart trials=8 storage=s3://bucket/runs
 
 The log ends with the URI of the leaderboard. The same command, submitted again, goes on with the trials that are left.
 """
