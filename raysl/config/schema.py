@@ -146,7 +146,8 @@ class CourseConfig:
     learning rate grows with it (by `optim.lr_scaling`; r times for none), and durations in updates (500st), except
     `log_every`, are divided by r. Such a run keeps its number of workers. Default: nothing is scaled."""
     uneven: bool = field(default=False, metadata=MAY_CHANGE)
-    """Allow a number of workers that does not divide the lanes: ranks have uneven rows, the gradient stays exact."""
+    """Allow a number of workers that does not divide the lanes: ranks have uneven rows, the gradient stays exact. A
+    range of `workers` allows it in any case."""
     device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata=MAY_CHANGE)
     """Where to train; auto takes GPUs when the cluster has or can start them."""
     threads: Annotated[int, Within(1, 1024)] | None = field(default=None, metadata=MAY_CHANGE)
