@@ -61,12 +61,9 @@ class StopRequest(Callback):
         if self.unread is not None:
             self._do_as_agreed(run)
         if step.index % self.every == 0:
-            stops = self.was_requested.is_set() or self.has_failed()
+            requests = self.was_requested.is_set() or self.has_failed(), _is_save_asked.is_set()
             # Filled on the device: a copy of numbers of the host would wait for a GPU.
-            are_unset = [
-                torch.full((1,), float(not is_set), device=run.state.device)
-                for is_set in (stops, _is_save_asked.is_set())
-            ]
+            are_unset = [torch.full((1,), float(not is_set), device=run.state.device) for is_set in requests]
             self.unread = Late(dist.all_least(torch.cat(are_unset)))
             if not is_late(run.state.device):
                 self._do_as_agreed(run)
