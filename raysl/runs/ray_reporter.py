@@ -12,13 +12,14 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.checkpoint.files import KEPT_FILE, META_FILE, PREFIX, STATE_FILE, checkpoint_name, newest_whole, sweep
+from raysl.errors import StorageError
 from raysl.process.temporary import make_temporary_folder, temporary_folder
 from raysl.runs.folder import RunFolder
 from raysl.runs.store import LocalStore, RemoteStore, Store
 from raysl.storage.folder import Folder, outlast
 from raysl.storage.owner import Owner
 from raysl.train.disk import Disk
-from raysl.train.files import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, PROJECTOR_FILE, note_event
+from raysl.train.files import CORRUPT_FILE, EVENTS_FILE, METRICS_FILE, PROJECTOR_FILE
 from raysl.train.reporter import Reporter, Save
 
 
@@ -40,6 +41,7 @@ class RayReporter(Reporter):
         self.folder = folder
         self.logs = logs
         self.store: Store | None = None
+        self.is_saving = False
         if dist.is_main():
             self.store = make_store(folder, logs, keep, owner, self.disk)
 
@@ -58,14 +60,26 @@ class RayReporter(Reporter):
     @override
     def report(self, metrics: dict[str, Any], save: Save | None) -> None:
         if save is not None and self.store is not None:
-            self.store.put(checkpoint_name(int(metrics["step"])), save)
+            self.is_saving = True  # an error in it makes the store save again later
+            try:
+                self.store.put(checkpoint_name(int(metrics["step"])), save)
+            finally:
+                self.is_saving = False
         ray.train.report(metrics)
 
     @override
     @contextmanager
     def writing(self) -> Iterator[Path | None]:
-        with self.disk.writing(self.logs):
-            yield self.logs
+        if self.is_saving:
+            with self.disk.writing(self.logs):
+                yield self.logs
+            return
+        self.disk.settle()
+        try:
+            with self.disk.writing(self.logs):
+                yield self.logs
+        except StorageError as error:
+            self.disk.note(self.logs, f"a callback's files are left out: {error}")
 
     def put_logs(self) -> None:
         """Store the logs as they are now, soon."""
@@ -76,10 +90,12 @@ class RayReporter(Reporter):
         """Wait until everything is stored, and delete the local logs of a remote run.
 
         Raises:
-            StorageError: if the newest checkpoint could not be stored for half an hour.
+            StorageError: if the newest checkpoint or the logs could not be stored for half an hour.
         """
         if self.store is not None:
+            self.disk.settle()
             self.store.finish()
+            self.disk.settle()  # the note of the last checkpoint
             if not self.folder.is_local:
                 shutil.rmtree(self.logs, ignore_errors=True)
 
@@ -87,9 +103,8 @@ class RayReporter(Reporter):
         """Name the newest whole checkpoint, after removing what an earlier start left half-written."""
         sweep(self.folder)
         newest = newest_whole(self.folder)
-        with self.disk.writing(self.logs):
-            for reason in newest.passed_over:
-                note_event(self.logs, f"passed over {reason}")
+        for reason in newest.passed_over:
+            self.disk.note(self.logs, f"passed over {reason}")
         return newest.name
 
 
@@ -98,8 +113,7 @@ def make_store(folder: Folder, logs: Path, keep: int, owner: Owner | None = None
     disk = disk or Disk()
 
     def tell(event: str, kind: str | None = None) -> None:
-        with disk.writing(logs):
-            note_event(logs, event, kind)
+        disk.note(logs, event, kind)
 
     def on_saved(name: str) -> None:
         global _stored_step

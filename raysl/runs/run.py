@@ -68,13 +68,13 @@ class TrainedRun:
     since: float
 
     @classmethod
-    def read(cls, config: RunConfig, is_done: bool, since: float) -> "TrainedRun":
-        """Read what a run has logged and saved.
+    def read(cls, config: RunConfig, is_done: bool, since: float, folder: RunFolder | None = None) -> "TrainedRun":
+        """Read what a run has logged and saved; by default from the folder that its settings name.
 
         Raises:
             RunFailed: if no whole checkpoint is left.
         """
-        folder = RunFolder.of(config)
+        folder = folder or RunFolder.of(config)
         lines = parse_metrics(outlast(lambda: folder.read_if_there(METRICS_FILE)))
         metrics: dict[str, float] = {}
         for line in lines:
@@ -141,7 +141,7 @@ def training(
             is_done = start.train()
             if is_done:
                 signals.left = "training is done; the same command goes on with the measurements"
-            yield TrainedRun.read(config, is_done, waits.since)
+            yield TrainedRun.read(config, is_done, waits.since, folder)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """Storing the checkpoints and logs of a run, from its main rank, also while the storage fails.
 
 Training goes on if a checkpoint cannot be stored: the next one replaces it, and the last one of a run is tried again
-for half an hour. A full local disk is remembered instead, and ends the run.
+for half an hour. A local disk that is full or read-only is remembered instead, and ends the run.
 """
 
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -44,57 +45,6 @@ class Store(Protocol):
         Raises:
             StorageError: if that fails for half an hour.
         """
-
-
-class LocalStore(Store):
-    """Keeps the newest checkpoints in a local folder, where the logs already are.
-
-    Args:
-        folder: of the run.
-        keep: number of checkpoints to keep.
-        tell: takes a sentence when one cannot be stored.
-        on_saved: takes the name of each stored checkpoint.
-        disk: remembers whether it is full.
-    """
-
-    def __init__(
-        self, folder: Folder, keep: int, tell: Tell, on_saved: Tell = _ignore, disk: Disk | None = None
-    ) -> None:
-        self.folder = folder
-        self.keep = keep
-        self.tell = tell
-        self.on_saved = on_saved
-        self.disk = disk or Disk()
-        self.unsaved: tuple[str, Save] | None = None
-
-    @override
-    def put(self, name: str, save: Save) -> None:
-        self.unsaved = name, save
-        try:
-            self._write(name, save)
-        except StorageError as error:
-            if self.disk.is_full(Path(self.folder.path), error):
-                return
-            self.tell(f"{error}; training goes on, the next checkpoint is tried as planned")
-
-    @override
-    def put_logs(self) -> None:
-        pass
-
-    @override
-    def finish(self) -> None:
-        if self.unsaved is not None:
-            name, save = self.unsaved
-            outlast(lambda: self._write(name, save), goes_on=lambda: self.disk.failure is None)
-
-    def _write(self, name: str, save: Save) -> None:
-        try:
-            write_local(Path(self.folder.path), name, save)
-            self.unsaved = None
-            self.on_saved(name)
-            remove_old(self.folder, name, self.keep)
-        except (OSError, ConfigError) as error:
-            raise StorageError(f"cannot write {self.folder.uri_of(name)!r}: {short_reason(error)}") from error
 
 
 class RemoteStore(Store):
@@ -145,10 +95,10 @@ class RemoteStore(Store):
         draft = make_temporary_folder("checkpoint")
         try:
             save(draft)
-        except OSError as error:
+        except (OSError, StorageError) as error:
             shutil.rmtree(draft, ignore_errors=True)
             self._unstored = StorageError(f"cannot write {name} to {draft}: {short_reason(error)}")
-            if self.disk.is_full(draft.parent, error):
+            if self.disk.refuses(draft.parent, error):
                 return
             self.tell(f"{self._unstored}; training goes on without it")
             return
@@ -200,7 +150,7 @@ class RemoteStore(Store):
             self._store_logs()
             if task is not None:
                 name, draft = task
-                upload(draft, self.folder, name)
+                self._upload(draft, name)
                 self.on_saved(name)
                 self._are_logs_due = True  # they now name this checkpoint
                 remove_old(self.folder, name, self.keep)
@@ -220,6 +170,9 @@ class RemoteStore(Store):
                 self.folder.copy_in(path, name) if "/" in name else self.folder.upload(path, name)
                 self._stored_logs[name] = version
 
+    def _upload(self, draft: Path, name: str) -> None:
+        upload(draft, self.folder, name)
+
     def _check_owner(self) -> None:
         successor = None if self.owner is None else self.owners.successor(self.owner)
         if successor is not None:
@@ -235,3 +188,77 @@ class RemoteStore(Store):
         with self._change:
             self._change.notify_all()
             self._change.wait_for(lambda: self._waiting is not None, seconds)
+
+
+class LocalStore(RemoteStore):
+    """Keeps the newest checkpoints in a local folder, where the logs already are.
+
+    Each is written there at once. If that fails for the moment, it is written to a temporary folder, and moved from
+    there in the background.
+
+    Args:
+        folder: of the run.
+        keep: number of checkpoints to keep.
+        tell: takes a sentence when one cannot be stored.
+        on_saved: takes the name of each stored checkpoint.
+        disk: remembers whether it is full.
+    """
+
+    def __init__(
+        self, folder: Folder, keep: int, tell: Tell, on_saved: Tell = _ignore, disk: Disk | None = None
+    ) -> None:
+        super().__init__(folder, Path(folder.path), keep, tell, None, on_saved, disk)
+        self._newest: tuple[str, Save] | None = None
+
+    @override
+    def put(self, name: str, save: Save) -> None:
+        self._newest, self._unstored = (name, save), None
+        if self._is_busy:  # with the one before, which this one replaces
+            super().put(name, save)
+            return
+        try:
+            self._write(name, save)
+        except StorageError as error:
+            self._unstored = error
+            if self.disk.failure is None:
+                super().put(name, save)
+
+    @override
+    def put_logs(self) -> None:
+        pass
+
+    @override
+    def finish(self) -> None:
+        if self._unstored is not None and self.disk.failure is None:  # nor in the temporary folder
+            assert self._newest is not None
+            outlast(partial(self._write, *self._newest), goes_on=lambda: self.disk.failure is None)
+            self._unstored = None
+        super().finish()
+
+    @override
+    def _store_logs(self) -> None:
+        pass
+
+    @override
+    def _upload(self, draft: Path, name: str) -> None:
+        self._place(name, partial(shutil.copytree, draft, dirs_exist_ok=True))
+
+    def _write(self, name: str, save: Save) -> None:
+        self._place(name, save)
+        self.on_saved(name)
+        with self._failing(name):
+            remove_old(self.folder, name, self.keep)
+
+    def _place(self, name: str, fill: Save) -> None:
+        with self._failing(name):
+            self.folder.check_there()  # the draft would make it anew
+            write_local(Path(self.folder.path), name, fill)
+
+    @contextmanager
+    def _failing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ConfigError) as error:
+            self.disk.refuses(Path(self.folder.path), error)
+            reason = error if isinstance(error, StorageError) else short_reason(error)
+            raise StorageError(f"cannot write {self.folder.uri_of(name)!r}: {reason}") from error

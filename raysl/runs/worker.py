@@ -13,6 +13,7 @@ import ray.train
 import ray.train.torch
 import ray.util
 import torch
+from ray.experimental.internal_kv import _internal_kv_exists, _internal_kv_put
 from ray.train.collective import broadcast_from_rank_zero
 
 from raysl import distributed as dist
@@ -30,6 +31,7 @@ from raysl.process.memory import keep_freed_memory
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.prepare import Prepared
 from raysl.runs.ray_reporter import RayReporter, local_logs
+from raysl.storage.folder import FIRST_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S
 from raysl.storage.owner import Owner
 from raysl.train.batches import BatchStream
 from raysl.train.callbacks.callback import Callback
@@ -40,7 +42,7 @@ from raysl.train.callbacks.stop import Pause, StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.callbacks.watch import CollapseWatch, DataWait
 from raysl.train.disk import Disk
-from raysl.train.files import EVENTS_FILE, note_event
+from raysl.train.files import EVENTS_FILE
 from raysl.train.loop import fit
 from raysl.train.process import repeat_kernels
 from raysl.train.state import TrainState
@@ -71,6 +73,12 @@ class Job:
         """The run's settings."""
         return self.run.config
 
+    def folder(self) -> RunFolder:
+        """Return the run's folder, which counts as gone without the driver's note in it."""
+        folder = RunFolder.of(self.config)
+        folder.sign = f"{folder.path}/{PROBE_FILE}" if folder.is_local else None
+        return folder
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -97,9 +105,9 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     """
     job: Job = ray.cloudpickle.loads(settings["job"])
     marks = job.marks | {"workers": time.time()}
-    folder = RunFolder.of(job.config)
-    if blind := _blind_nodes(folder, job.probe):
-        return Outcome(0, _BLIND.format(uri=folder.uri, nodes=", ".join(blind)), is_input_wrong=True)
+    folder = job.folder()
+    if (outcome := _find_folder(folder, job.probe)) is not None:
+        return outcome
     device = ray.train.torch.get_device()
     setup = replace(job.run.setup, plan=_plan(job, device))
     plan = setup.plan
@@ -107,28 +115,30 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         _prepare_process(job, device)
     except ConfigError as error:
         return Outcome(0, str(error), is_input_wrong=True)
-    logs, disk = local_logs(folder) if dist.is_main() else Path(folder.path), Disk()
+    logs = local_logs(folder) if dist.is_main() else Path(folder.path)
+    disk = Disk(folder if folder.is_local and dist.is_main() else None)
     reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.owner, disk)
     state = _restore(job, setup, device, reporter)
     nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
-        with disk.writing(logs):
-            _announce(plan, state, logs, nodes)
-            if scaling := describe_scaling(setup.as_written):
-                note_event(logs, scaling)
+        _announce(plan, state, logs, nodes, disk)
+        if scaling := describe_scaling(setup.as_written):
+            disk.note(logs, scaling)
         reporter.put_logs()
     corrupt = CorruptLog()
     broken = CorruptImages(corrupt, logs, max_corrupt(setup), disk)
     writers = [
-        Startup(logs, marks, reporter.put_logs),
-        DataWait(logs, job.run.loader.augment_in_task),
         MetricsLog(logs),
         TensorBoard(logs),
     ]
-    watch = CollapseWatch(logs, disk)
+    watching = [
+        Startup(logs, marks, reporter.put_logs, disk),
+        DataWait(logs, job.run.loader.augment_in_task, disk),
+        CollapseWatch(logs, disk),
+    ]
     measuring = [*_callbacks(job.run, folder, disk), *([] if job.last is None else [Pause(job.last)])]
     # Broken images count first; the writers come last, so that they write what the others have logged.
-    callbacks = [broken, *measuring, *job.run.callbacks, watch, OnDisk(writers, logs, disk)]
+    callbacks = [broken, *measuring, *job.run.callbacks, *watching, OnDisk(writers, logs, disk)]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
     train, batches = job.config.train, _batches(job, plan, device, corrupt)
@@ -140,7 +150,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         reporter.put_logs()
         return Outcome(state.step, str(error))
     except StorageError as error:
-        failure = disk.failure or f"the checkpoint at step {state.step} could not be stored: {error}"
+        failure = disk.failure or f"what was trained up to step {state.step} could not be stored: {error}"
         return Outcome(state.step, failure)
     except ConfigError as error:
         if dist.world() > 1:  # the other ranks wait for this one until Ray Train ends them
@@ -160,9 +170,40 @@ _BLIND = (
 )
 
 
+_GONE = (
+    "the folder {uri} has been gone on the node(s) {nodes} for {minutes:.0f} min; bring it back, then the same command "
+    "goes on"
+)
+
+
+def _find_folder(folder: RunFolder, probe: str) -> Outcome | None:
+    """Look for the driver's note in the run's folder from all nodes; return how the run ends if some do not see it.
+
+    Workers that replace others wait for it, since those have seen it.
+    """
+    if not folder.is_local:
+        return None
+    key = f"raysl/{probe}"
+    was_seen = dist.gather_objects(_internal_kv_exists(key))[0]
+    waited, pause = 0.0, FIRST_PAUSE_S
+    while blind := _blind_nodes(folder, probe):
+        if not was_seen:
+            return Outcome(0, _BLIND.format(uri=folder.uri, nodes=", ".join(blind)), is_input_wrong=True)
+        if waited >= PATIENCE_S:
+            return Outcome(0, _GONE.format(uri=folder.uri, nodes=", ".join(blind), minutes=waited / 60))
+        time.sleep(pause)
+        waited, pause = waited + pause, min(2 * pause, LONGEST_PAUSE_S)
+    if dist.is_main():
+        _internal_kv_put(key, "seen")
+    return None
+
+
 def _blind_nodes(folder: RunFolder, probe: str) -> list[str]:
     """Return the nodes whose workers do not see the driver's note in the run's folder."""
-    sees = not folder.is_local or folder.read_if_there(PROBE_FILE).decode() == probe
+    try:
+        sees = folder.read(PROBE_FILE).decode() == probe
+    except ConfigError:
+        sees = False
     return sorted({name for name in dist.gather_objects("" if sees else ray.util.get_node_ip_address()) if name})
 
 
@@ -217,16 +258,16 @@ def _batches(job: Job, plan: TrainPlan, device: torch.device, corrupt: CorruptLo
     )
 
 
-def _announce(plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[str]) -> None:
+def _announce(plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[str], disk: Disk) -> None:
     """Note the start in events.jsonl, which the driver shows."""
     rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
     where = f"{plan.world} worker(s) on {state.device.type}, {rows} images each, {torch.get_num_threads()} thread(s)"
     what = f"resumed at step {state.step}" if state.step else "started"
     if change := _size_change(plan, state, logs):
-        note_event(logs, change)
-    note_event(logs, f"{what} on {where}", nodes=nodes)
+        disk.note(logs, change)
+    disk.note(logs, f"{what} on {where}", nodes=nodes)
     if state.device.type == "cuda" and not state.config.train.deterministic:
-        note_event(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
+        disk.note(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
 
 
 def _size_change(plan: TrainPlan, state: TrainState, logs: Path) -> str | None:

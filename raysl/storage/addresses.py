@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.redact import without_hidden
-from raysl.storage.reads import CHECK, LASTING, ROOM, check_server, file_errors, full_disk, short_reason
+from raysl.storage.reads import LASTING, advice, check_server, file_errors, short_reason
 from raysl.storage.s3 import with_single_puts
 
 GCS_RETRY_S = 20  # the client's default is a silent quarter of an hour
@@ -139,8 +139,7 @@ def storage_errors(what: str, uri: str) -> Iterator[None]:
     except (*file_errors(), pa.ArrowException, ImportError, ValueError) as error:
         may_pass = isinstance(error, file_errors()) and not isinstance(error, LASTING)
         kind = StorageError if may_pass else ConfigError
-        advice = ROOM if full_disk(error) else CHECK
-        raise kind(f"cannot {what} {uri!r}: {short_reason(error)}; {advice}") from error
+        raise kind(f"cannot {what} {uri!r}: {short_reason(error)}; {advice(error)}") from error
 
 
 def _is_uri(uri: str) -> bool:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
@@ -17,7 +18,7 @@ from pyarrow import fs
 from raysl.errors import RunFailed, StorageError
 from raysl.storage import s3
 from raysl.storage.addresses import absolute, join, open_uri, split_query, storage_errors
-from raysl.storage.reads import file_errors, fsspec_client, full_disk, is_object_store, retrying
+from raysl.storage.reads import file_errors, fsspec_client, is_object_store, refusal, retrying
 
 log = logging.getLogger("raysl")
 
@@ -66,7 +67,7 @@ def outlast(
         try:
             return action()
         except StorageError as error:
-            if waited >= patience_s or full_disk(error) or not _may_wait.get() or not goes_on():
+            if waited >= patience_s or refusal(error) or not _may_wait.get() or not goes_on():
                 raise
             log.warning("%s; trying again in %.0f s, for up to %.0f min", error, pause, (patience_s - waited) / 60)
         sleep(pause)
@@ -77,9 +78,15 @@ def outlast(
 class Folder:
     """A folder at a local path or a URI.
 
-    Its methods raise ConfigError where the user can help (a missing file or right), and StorageError where a remote
-    storage still fails after a few tries.
+    Its methods raise ConfigError where the user can help (a missing file or right), and StorageError where the storage
+    fails, a remote one after a few tries.
+
+    Attributes:
+        sign: path of a file without which a local folder counts as gone for the moment, such as one on a disk that is
+            not mounted; the methods then raise StorageError. None: the folder may be made.
     """
+
+    sign: str | None = None
 
     def __init__(self, uri: str) -> None:
         base, query = split_query(absolute(uri))
@@ -95,7 +102,16 @@ class Folder:
 
     def child(self, name: str) -> "Folder":
         """Return the folder `name` inside this one."""
-        return Folder(self.uri_of(name))
+        child = Folder(self.uri_of(name))
+        child.sign = self.sign
+        return child
+
+    def check_there(self) -> None:
+        """Raise StorageError if the folder is gone for the moment."""
+        if self.sign is not None and not os.path.exists(self.sign):
+            raise StorageError(
+                f"the folder {self.uri} has gone; bring it back as it was (is its disk mounted, and not renamed?)"
+            )
 
     def uri_of(self, name: str) -> str:
         """Return the address of `name` in this folder."""
@@ -212,7 +228,11 @@ class Folder:
         path, uri = (f"{self.path}/{name}", self.uri_of(name)) if name else (self.path, self.uri)
         with storage_errors(what, uri):
             if self.is_local:
-                return action(path)
+                self.check_there()
+                try:
+                    return action(path)
+                finally:
+                    self.check_there()  # what it did not find may be in the folder
             try:
                 return retrying(lambda: action(path), what, uri)
             except RunFailed as error:

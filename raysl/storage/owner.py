@@ -118,7 +118,7 @@ def own_folder(folder: Folder, on_lost: OnLost = end_process) -> AbstractContext
 
 @contextmanager
 def own_local(folder: Folder) -> Iterator[None]:
-    """Own a local folder by a lock of the operating system.
+    """Own a local folder by a lock of the operating system; while it is owned, it counts as gone without that file.
 
     Raises:
         RunInUse: if another process owns it.
@@ -136,7 +136,11 @@ def own_local(folder: Folder) -> Iterator[None]:
             os.ftruncate(file.fileno(), 0)
             # unbuffered: a buffer that a full disk has refused would be written again at the end
             os.write(file.fileno(), str(Owner(0)).encode())
-        yield
+        folder.sign = str(path)
+        try:
+            yield
+        finally:
+            folder.sign = None
 
 
 @contextmanager

@@ -23,8 +23,15 @@ TRIES = 5
 FIRST_WAIT_S = 0.2
 REMOTE_READS = 16  # in parallel
 CHECK = "check the address, the network and the rights"
-ROOM = "the disk is full: make room there, then give the same command again"
-FULL = (errno.ENOSPC, errno.EDQUOT)
+REFUSALS = {
+    errno.ENOSPC: ("the disk is full", "make room there"),
+    errno.EDQUOT: ("the quota is used up", "make room there, or have it raised"),
+    errno.EFBIG: ("a file would be larger than this process may write", "raise the limit (ulimit -f)"),
+    errno.EROFS: ("the folder is read-only", "make it writable"),
+    errno.EACCES: ("this user may not write there", "give the right to"),
+    errno.EPERM: ("this user may not write there", "give the right to"),
+}
+"""Why a storage refuses to write until somebody helps, and how, by the number of the error."""
 OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}  # names of pyarrow's and of fsspec's clients
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
@@ -163,15 +170,24 @@ def _may_pass(error: Exception) -> bool:
     return not 400 <= response.status < 500 or response.status in (408, 429)
 
 
-def full_disk(error: BaseException | None) -> OSError | None:
-    """Return the error of a full disk or quota if `error` is one or was caused by one, else None."""
+def refusal(error: BaseException | None) -> OSError | None:
+    """Return the error of `REFUSALS` that `error` is or was caused by, else None."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:  # an error that was raised again may be its own cause
-        if isinstance(error, OSError) and error.errno in FULL:
+        if isinstance(error, OSError) and error.errno in REFUSALS:
             return error
         seen.append(error)
         error = error.__cause__ or error.__context__
     return None
+
+
+def advice(error: Exception) -> str:
+    """Return what a user may do about an error of a storage."""
+    refused = None if isinstance(error, PermissionError) else refusal(error)  # it may have been a read
+    if refused is None or refused.errno is None:
+        return CHECK
+    what, remedy = REFUSALS[refused.errno]
+    return f"{what}: {remedy}, then give the same command again"
 
 
 def file_errors() -> tuple[type[Exception], ...]:

@@ -1,8 +1,10 @@
 """Names of the files that training writes into a run's folder, and notes of its events there."""
 
 import json
+import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,22 @@ def note_event(logs: Path, event: str, kind: str | None = None, nodes: Sequence[
         kind: `save` for events that reports leave out.
         nodes: addresses of the nodes of the workers that start, in the order of their ranks.
     """
-    logs.mkdir(parents=True, exist_ok=True)
-    with (logs / EVENTS_FILE).open("ab") as file:
-        file.write(event_line(event, kind, nodes))
+    append(logs / EVENTS_FILE, event_line(event, kind, nodes))
+
+
+def append(path: Path, content: bytes) -> None:
+    """Add lines to a file, all or none of them; its folder is made where it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = None
+    try:
+        with path.open("ab") as file:
+            size = file.tell()
+            file.write(content)
+    except OSError:
+        if size is not None:
+            with suppress(OSError):  # the first error is the one to raise
+                os.truncate(path, size)
+        raise
 
 
 def event_line(event: str, kind: str | None = None, nodes: Sequence[str] = ()) -> bytes:

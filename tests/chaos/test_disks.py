@@ -68,7 +68,7 @@ def test_a_file_size_limit_counts_as_a_full_disk(disturb: Disturb, calm: Calm, r
     worker = psutil.Process(run.workplace.one("RayTrainWorker"))
     run.hit(lambda: worker.rlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)))
     run.let_go()
-    check_ends_and_goes_on(run, "the disk is full: ")
+    check_ends_and_goes_on(run, "a file would be larger than this process may write: ")
     assert "resumed at step 15 of 40" in run.start().ended()
     record(run.row("a limit of file sizes (EFBIG), as of a quota", calm()))
 

@@ -16,7 +16,7 @@ from raysl.runs.follow import read_events
 from raysl.runs.ray_reporter import make_store
 from raysl.schedule import Step
 from raysl.storage.folder import Folder, outlast
-from raysl.storage.reads import full_disk
+from raysl.storage.reads import refusal
 from raysl.train import LocalReporter, fit
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.callbacks.logs import MetricsLog, OnDisk, parse_metrics
@@ -36,7 +36,7 @@ def fill(folder: Path) -> None:
         file.write(b"x" * 100_000)
 
 
-def test_a_checkpoint_that_a_full_disk_refuses_is_named_and_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_checkpoint_that_a_refusal_refuses_is_named_and_leaves_the_one_before(tmp_path: Path) -> None:
     run, disk = tmp_path / "run", Disk()
     run.mkdir()
     store = make_store(Folder(str(run)), run, keep=2, disk=disk)
@@ -77,7 +77,7 @@ class _FillDisk(Callback):
             (self.logs / METRICS_FILE).symlink_to("/dev/full")
 
 
-def test_logs_that_a_full_disk_refuses_stop_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+def test_logs_that_a_refusal_refuses_stop_the_run_with_a_checkpoint(tmp_path: Path) -> None:
     logs, disk = tmp_path / "logs", Disk()
     state, plan = problem("train.epochs=2000", "train.log_every=1st")
     stop = StopRequest(lambda: False, every=1, has_failed=lambda: disk.failure is not None)
@@ -90,7 +90,7 @@ def test_logs_that_a_full_disk_refuses_stop_the_run_with_a_checkpoint(tmp_path: 
     assert newest(str(tmp_path / "run")).endswith(checkpoint_name(state.step))
 
 
-def test_metrics_of_before_outlive_a_start_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_before_outlive_a_start_on_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, plan = problem()
     before = b'{"step": 0, "loss": 1.0}\n'
     (tmp_path / METRICS_FILE).write_bytes(before)
@@ -112,7 +112,7 @@ def test_other_errors_of_a_disk_are_not_taken_for_a_full_one(tmp_path: Path) -> 
     assert disk.failure.startswith(f"the quota is used up: {tmp_path}/gone has ")
 
 
-def test_a_full_disk_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_refusal_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(bytes(100_000))
     (tmp_path / "kept").symlink_to("/dev/full")
     pauses: list[float] = []
@@ -124,4 +124,4 @@ def test_a_full_disk_is_not_waited_for(tmp_path: Path) -> None:
 def test_an_error_that_is_behind_itself_has_an_end() -> None:
     first, second = OSError(errno.EIO, os.strerror(errno.EIO)), ValueError("again")
     first.__cause__, second.__cause__ = second, first
-    assert full_disk(first) is None
+    assert refusal(first) is None

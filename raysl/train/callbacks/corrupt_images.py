@@ -13,7 +13,7 @@ from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.disk import Disk
-from raysl.train.files import CORRUPT_FILE, note_event
+from raysl.train.files import CORRUPT_FILE, append
 from raysl.train.late import Late, is_late
 
 SHOWN = 5
@@ -26,7 +26,7 @@ class CorruptImages(Callback):
         corrupt: log of the broken images in this rank's batches.
         logs: local folder of the run's logs.
         limit: number of images; with more broken ones the run stops and fails.
-        disk: records a full disk.
+        disk: writes the list.
     """
 
     def __init__(self, corrupt: CorruptLog, logs: Path, limit: int, disk: Disk | None = None) -> None:
@@ -41,8 +41,8 @@ class CorruptImages(Callback):
     def on_train_start(self, run: Run) -> None:
         # images that became known after the restored step are met again
         if self.images and dist.is_main():
-            with self.disk.writing(self.logs):
-                (self.logs / CORRUPT_FILE).write_text("".join(map(_line, self.images)))
+            content = "".join(map(_line, self.images))
+            self.disk.write(self.logs, lambda: (self.logs / CORRUPT_FILE).write_text(content))
 
     def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
         # ranks agree whether there are new images; on a GPU one step late, except where a line is logged
@@ -74,11 +74,10 @@ class CorruptImages(Callback):
     def _list(self, images: list[str]) -> None:
         new = [image for image in dict.fromkeys(images) if image not in self.images]
         if new and dist.is_main():
-            with self.disk.writing(self.logs):
-                if not self.images:
-                    note_event(self.logs, f"replaced a broken image, listed in {CORRUPT_FILE}: {new[0]}")
-                with (self.logs / CORRUPT_FILE).open("a") as file:
-                    file.writelines(map(_line, new))
+            if not self.images:
+                self.disk.note(self.logs, f"replaced a broken image, listed in {CORRUPT_FILE}: {new[0]}")
+            content = "".join(map(_line, new)).encode()
+            self.disk.write(self.logs, lambda: append(self.logs / CORRUPT_FILE, content))
         self.images |= dict.fromkeys(new)
 
     @override

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from typing_extensions import override
@@ -12,7 +13,7 @@ from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.disk import Disk
-from raysl.train.files import METRICS_FILE, STARTUP_FILE
+from raysl.train.files import METRICS_FILE, STARTUP_FILE, append
 
 
 class MetricsLog(Callback):
@@ -37,9 +38,8 @@ class MetricsLog(Callback):
     @override
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
         if dist.is_main():
-            with self.path.open("a") as file:
-                head = {"step": step.index, "epoch": step.index / step.epoch_len}
-                file.write(json.dumps(head | line) + "\n")
+            head = {"step": step.index, "epoch": step.index / step.epoch_len}
+            append(self.path, (json.dumps(head | line) + "\n").encode())
 
 
 def parse_metrics(content: bytes) -> list[dict[str, float]]:
@@ -64,12 +64,20 @@ class Startup(Callback):
         folder: local folder to write into.
         marks: moments so far, in seconds since the epoch by name; "command" is the first.
         put_logs: called when the file is written, so that the driver sees it soon.
+        disk: writes it.
     """
 
-    def __init__(self, folder: Path, marks: dict[str, float], put_logs: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        marks: dict[str, float],
+        put_logs: Callable[[], None] = lambda: None,
+        disk: Disk | None = None,
+    ) -> None:
         self.folder = folder
         self.marks = marks
         self.put_logs = put_logs
+        self.disk = disk or Disk()
         self.is_written = False
 
     @override
@@ -86,20 +94,24 @@ class Startup(Callback):
         parts = {
             name: round(after - before, 2) for name, before, after in zip(names[1:], times, times[1:], strict=False)
         }
+        content = json.dumps({"total": round(times[-1] - times[0], 2), **parts})
+        self.disk.write(self.folder, lambda: self._write(content))
+
+    def _write(self, content: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         draft = self.folder / f"{STARTUP_FILE}.part"
-        draft.write_text(json.dumps({"total": round(times[-1] - times[0], 2), **parts}))
+        draft.write_text(content)
         draft.rename(self.folder / STARTUP_FILE)
         self.put_logs()
 
 
 class OnDisk(Callback):
-    """Calls other callbacks that write into a run's folder, until the disk is full, which `disk` reports.
+    """Calls other callbacks that write into a run's folder at the start, with each logged line, and at the end.
 
     Args:
-        writers: callbacks without a state, called in this order.
+        writers: callbacks without a state, called in this order. A call that fails is repeated with the same line.
         logs: local folder that they write to.
-        disk: records a full disk.
+        disk: calls them.
     """
 
     def __init__(self, writers: Sequence[Callback], logs: Path, disk: Disk) -> None:
@@ -110,14 +122,7 @@ class OnDisk(Callback):
     @override
     def on_train_start(self, run: Run) -> None:
         self._each(lambda writer: writer.on_train_start(run))
-
-    @override
-    def on_step_end(self, run: Run, step: Step, out: StepOutput) -> None:
-        self._each(lambda writer: writer.on_step_end(run, step, out))
-
-    @override
-    def on_epoch_end(self, run: Run, step: Step) -> None:
-        self._each(lambda writer: writer.on_epoch_end(run, step))
+        self.disk.settle()  # they look at the step that is restored
 
     @override
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
@@ -129,6 +134,4 @@ class OnDisk(Callback):
 
     def _each(self, call: Callable[[Callback], None]) -> None:
         for writer in self.writers:
-            if self.disk.failure is None:
-                with self.disk.writing(self.logs):
-                    call(writer)
+            self.disk.write(self.logs, partial(call, writer))

@@ -67,10 +67,13 @@ class TensorBoard(Callback):
 
     @override
     def on_log(self, run: Run, step: Step, line: dict[str, float]) -> None:
-        if self.file is not None:
-            from tensorboardX.summary import scalar
+        if not dist.is_main():
+            return
+        from tensorboardX.summary import scalar
 
-            self.file.add(step.index, *(scalar(f"train/{name}", value) for name, value in line.items()))
+        file, self.file = self.file or EventFile(self.folder, step.index - 1), None
+        file.add(step.index, *(scalar(f"train/{name}", value) for name, value in line.items()))
+        self.file = file  # one that has failed is not gone on with
 
     @override
     def on_train_end(self, run: Run) -> None:

@@ -11,7 +11,6 @@ from raysl.nn.collapse import COLLAPSE
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
 from raysl.train.disk import Disk
-from raysl.train.files import note_event
 
 MUCH = 0.2  # share of the time
 LINES = 5  # logged lines in a row: more than a slow start has
@@ -23,10 +22,12 @@ class DataWait(Callback):
     Args:
         logs: local folder of the run's logs.
         augment_in_task: whether the data tasks also augment.
+        disk: writes the note.
     """
 
-    def __init__(self, logs: Path, augment_in_task: bool) -> None:
+    def __init__(self, logs: Path, augment_in_task: bool, disk: Disk | None = None) -> None:
         self.logs = logs
+        self.disk = disk or Disk()
         self.augment_in_task = augment_in_task
         self.shares: list[float] = []
         self.is_noted = False
@@ -40,7 +41,7 @@ class DataWait(Callback):
             self.is_noted = True
             share = sum(self.shares) / LINES
             other = "device" if self.augment_in_task else "task"
-            note_event(
+            self.disk.note(
                 self.logs,
                 f"data wait {share:.0%}: training waits for images; add CPU nodes, or set data.augment_on={other}, "
                 "or a smaller method.views.size",
@@ -68,7 +69,7 @@ class CollapseWatch(Callback):
 
     Args:
         logs: local folder of the run's logs.
-        disk: records a full disk.
+        disk: writes the notes.
     """
 
     def __init__(self, logs: Path, disk: Disk | None = None) -> None:
@@ -108,8 +109,7 @@ class CollapseWatch(Callback):
 
     def _note(self, event: str) -> None:
         if dist.is_main():
-            with self.disk.writing(self.logs):
-                note_event(self.logs, event)
+            self.disk.note(self.logs, event)
 
     @override
     def state_dict(self) -> dict[str, Any]:
