@@ -149,7 +149,9 @@ class RunTrainable(Trainable):
     def step(self) -> dict[str, Any]:
         """Train until the next checkpoint is saved, or to the end of the run."""
         if self.training is None:
-            self.training = _Training(self._run(), self.parent, self.last_step)
+            self.training = _Training(
+                self._run(), self.parent, self.last_step or (self.parent.step if self.parent else 0)
+            )
         while (saved := self.training.next_saved()) is not None:
             if saved > self.last_step and (numbers := self.training.numbers(saved)) is not None:
                 return self._report(saved, numbers)
@@ -204,7 +206,7 @@ class _Training:
     Args:
         config: of the run.
         parent: the checkpoint that it is forked from, or None.
-        reported: step of the last checkpoint that was reported of it; 0: what it has saved before is not reported.
+        reported: step of the last checkpoint that Tune knows of; 0: what the run has saved before is not reported.
     """
 
     def __init__(self, config: RunConfig, parent: Pointer | None, reported: int = 0) -> None:
@@ -222,17 +224,18 @@ class _Training:
     def _saved_beyond(self, events: list[str], reported: int) -> list[int]:
         """Return the steps of the checkpoints that the run has saved on its way after the last reported one.
 
-        A run trains on while Tune handles a report, so one that was paused may have saved more. They are reported when
-        it goes on: a scheduler that compares trials at each epoch waits for ever for a trial that skips one.
+        A run trains on while Tune handles a report, and a trial with equal settings may have trained it before. What
+        was saved is reported all the same: a scheduler that compares trials at each epoch waits for ever for a trial
+        that skips one.
         """
         steps = [_parse_step(event) for event in events if event.startswith(f"saved {PREFIX}")]
-        if reported not in steps:
+        if not steps or reported == 0:
             return []
         train, epoch_len = self.config.train, self._epoch_len
-        last = len(steps) - steps[::-1].index(reported)
-        newer = (Step(step, train.epochs * epoch_len, epoch_len) for step in steps[last:])
+        newest = len(steps) - steps[::-1].index(reported) if reported in steps else 0
+        later = (Step(step, train.epochs * epoch_len, epoch_len) for step in steps[newest:] if step > reported)
         # others were saved because the run was stopped
-        return [step.index for step in newer if train.checkpoint_every.is_due(step)]
+        return [step.index for step in later if train.checkpoint_every.is_due(step)]
 
     def next_saved(self) -> int | None:
         """Wait for the next checkpoint and return its step, or None when the run has ended."""

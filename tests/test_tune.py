@@ -198,6 +198,21 @@ def test_what_a_paused_trial_has_saved_beyond_its_last_report_is_reported_when_i
     assert [again.train()["epoch"] for _ in range(2)] == [2.0, 3.0]
 
 
+def test_two_trials_that_fork_alike_are_one_run_and_report_the_same(
+    tmp_path: Path, base: type[RunTrainable], gate: threading.Semaphore
+) -> None:
+    donor = base({"optim.lr": 0.25})
+    donor.train()
+    donor.save_checkpoint(str(tmp_path))
+    donor.stop()
+    gate.release(4 * EPOCHS)
+    heirs = [base({"optim.lr": 0.5}), base({"optim.lr": 0.5})]
+    for heir in heirs:
+        heir.load_checkpoint(str(tmp_path))
+        assert [heir.train()["epoch"] for _ in range(2)] == [2.0, 3.0]
+    assert heirs[0].name == heirs[1].name
+
+
 def test_what_ends_a_run_ends_its_trial(base: type[RunTrainable], monkeypatch: pytest.MonkeyPatch) -> None:
     def failed(config: RunConfig, show_progress: bool, stop: threading.Event) -> Result:
         raise RunFailed("the loss is not finite at step 3")

@@ -1,5 +1,6 @@
-"""A sweep in which the disk of one trial, or of the leaderboard, is full."""
+"""Whole sweeps in which the disk of one trial, or of the leaderboard, is full, or the storage of one trial fails."""
 
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ import pytest
 
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.sweeps.trial import trial_name
+from tests.faults import Faults
 from tests.runs.runs import SMALL
 
 pytestmark = pytest.mark.slow
@@ -18,13 +20,16 @@ NAMES = [trial_name({"optim.lr": rate}) for rate in RATES]
 SPACE = f"scheduler: none\nmetric: loss\nmode: min\nconcurrent: 2\nspace: {{optim.lr: {{grid: {list(RATES)}}}}}\n"
 
 
+def _command(folder: Path, *words: str) -> list[str]:
+    (folder / "search.yaml").write_text(SPACE)
+    return [sys.executable, "-m", "raysl", "sweep", str(folder / "search.yaml"), *SMALL, "name=s", *words]
+
+
 def _start(folder: Path, mounts: str, log: Path, *more: str) -> subprocess.Popen[bytes]:
     """Start a sweep with mounts of its own; what it leaves in `s` is copied to `left` at its end."""
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode != 0:
         pytest.skip("this user may not give a process other mounts than its own")
-    (folder / "search.yaml").write_text(SPACE)
-    own = [f"storage={folder}", "name=s", "train.epochs=2", *more]
-    command = [sys.executable, "-m", "raysl", "sweep", str(folder / "search.yaml"), *SMALL, *own]
+    command = _command(folder, f"storage={folder}", "train.epochs=2", *more)
     script = f'{mounts} && "$0" "$@"; code=$?; cp -r {folder}/s {folder}/left; exit $code'
     with log.open("wb") as output:
         return subprocess.Popen(["unshare", "--mount", "sh", "-c", script, *command], stdout=output, stderr=output)
@@ -84,4 +89,25 @@ def test_a_leaderboard_whose_disk_is_full_for_a_while_is_told_of_and_written_lat
     assert said.count("the leaderboard is not written") == 1
     assert "the leaderboard is written again" in said
     board = Leaderboard.load(str(tmp_path / "left"))
+    assert (board.facts.state, [run.status for run in board.entries]) == ("done", ["finished"] * 3)
+
+
+def test_a_trial_whose_storage_fails_for_a_while_goes_on_later_and_the_others_meanwhile(tmp_path: Path) -> None:
+    faults, log, runs = Faults(tmp_path), tmp_path / "log", tmp_path / "runs"
+    words = (f"storage=faulty://{runs}", "train.epochs=100", "train.checkpoint_every=10ep", "retries=0")
+    environment = {**os.environ, **faults.environment()}
+    with log.open("wb") as output:
+        sweep = subprocess.Popen(_command(tmp_path, *words), stdout=output, stderr=output, env=environment)
+    end = time.monotonic() + 200
+    while not (runs / "s" / NAMES[0] / "metrics.jsonl").exists():
+        assert sweep.poll() is None, log.read_text()
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.05)
+    faults.add("*", f"/s/{NAMES[0]}", times=None)
+    _wait_for(f"{NAMES[0]} waits for its storage, and the others go on: ", log, sweep)
+    _wait_for(f"{NAMES[2]} starts", log, sweep)
+    faults.clear()
+    said = _finish(sweep, log)
+    assert said.count("waits for its storage") == 1
+    board = Leaderboard.load(str(runs / "s"))
     assert (board.facts.state, [run.status for run in board.entries]) == ("done", ["finished"] * 3)
