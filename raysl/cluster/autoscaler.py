@@ -15,18 +15,14 @@ import ray
 import ray._private.worker
 import yaml
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
-from ray.exceptions import RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysl.cluster.growth import Growth, NodeGroup, read_growth
+from raysl.cluster.head import on_head
 from raysl.process.proc import PROC
 
 log = logging.getLogger("raysl")
 
-READ_S = 60.0
-"""Seconds for the head node to say what its autoscaler may add; it starts a process for that."""
 ANSWER_S = 10
-_HEAD = "node:__internal_head__"  # resource that Ray gives the head node
 _KUBERNETES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -35,19 +31,7 @@ def read_autoscaler() -> Growth | None:
     if (growth := _from_ray()) is not None:
         return growth
     port = ray.get_runtime_context().gcs_address.rpartition(":")[2]
-    head = next((node for node in ray.nodes() if node["Alive"] and _HEAD in node["Resources"]), None)
-    if head is None:
-        return None
-    if head["NodeID"] == ray.get_runtime_context().get_node_id():
-        return read_here(port)
-    there = NodeAffinitySchedulingStrategy(head["NodeID"], soft=False)
-    task = ray.remote(num_cpus=0, max_retries=0)(read_here).options(scheduling_strategy=there)
-    try:
-        answer: Growth | None = ray.get(task.remote(port), timeout=READ_S)
-        return answer
-    except RayError as error:  # the head has no raysl, or is too busy: settings say the same
-        log.debug("the head node has not said what its autoscaler may add: %s", error)
-        return None
+    return on_head(read_here, port)
 
 
 def _from_ray() -> Growth | None:

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import ray
+import ray._private.worker
 from ray.exceptions import RayError, RpcError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from raysl.cluster.autoscaler import Activity, read_activity
 from raysl.cluster.connection import is_private
+from raysl.cluster.head import keep_actors_on_head
 from raysl.cluster.settings import cluster_settings
 from raysl.errors import RunFailed
 from raysl.process.screen import duration
@@ -25,7 +27,8 @@ Amounts = Mapping[str, float]
 def wait_for_nodes(bundles: Sequence[Amounts], user: str) -> None:
     """Wait until the cluster has room for all bundles at once, which makes its autoscaler add nodes; then free it.
 
-    Says what is missing, and again each minute. Does nothing on a private cluster, which never grows.
+    Says what is missing, and again each minute. Does nothing on a private cluster, which never grows, and in a task or
+    an actor, whose own CPUs it may be that are missing.
 
     Args:
         bundles: resources, each on one node: `[{"CPU": 1.0, "GPU": 1.0}, {"CPU": 0.5}]`.
@@ -34,8 +37,9 @@ def wait_for_nodes(bundles: Sequence[Amounts], user: str) -> None:
     Raises:
         RunFailed: if there is no room within `cluster.wait_minutes`.
     """
-    if is_private() or not bundles:
+    if is_private() or not bundles or ray._private.worker.global_worker.mode != ray.SCRIPT_MODE:
         return
+    keep_actors_on_head()
     group = placement_group([dict(bundle) for bundle in bundles])
     try:
         if not group.wait(SILENT_S):

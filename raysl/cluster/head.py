@@ -1,0 +1,65 @@
+"""Work on the head node of the connected cluster, wherever the driver is."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+log = logging.getLogger("raysl")
+
+T = TypeVar("T")
+ANSWER_S = 60.0
+"""Seconds for the head node to answer; it starts a process for that."""
+_HEAD = "node:__internal_head__"  # resource that Ray gives the head node
+
+
+def on_head(function: Callable[..., T], *arguments: Any) -> T | None:
+    """Return what a function returns on the head node; None if there is no answer.
+
+    The function is called here if this process is there. Else it runs as a task, which takes no CPU.
+    """
+    head = next((node["NodeID"] for node in ray.nodes() if node["Alive"] and _HEAD in node["Resources"]), None)
+    if head is None:
+        return None
+    if head == ray.get_runtime_context().get_node_id():
+        return function(*arguments)
+    there = NodeAffinitySchedulingStrategy(head, soft=False)
+    task = ray.remote(num_cpus=0, max_retries=0)(function).options(scheduling_strategy=there)
+    try:
+        answer: T = ray.get(task.remote(*arguments), timeout=ANSWER_S)
+        return answer
+    except RayError as error:  # the head has no raysl, or is too busy
+        log.debug("the head node has not answered: %s", error)
+        return None
+
+
+def keep_actors_on_head() -> None:
+    """Start the actors of Ray Data that outlive a job on the head node, unless they run already.
+
+    Ray starts each on the node that needs it first, and Ray's autoscaler never gives back a node with an actor.
+    """
+    if not _have_started():
+        on_head(_start_actors)
+
+
+def _have_started() -> bool:
+    from ray.data._internal.stats import STATS_ACTOR_NAME, STATS_ACTOR_NAMESPACE
+
+    try:
+        ray.get_actor(STATS_ACTOR_NAME, namespace=STATS_ACTOR_NAMESPACE)
+    except ValueError:
+        return False
+    return True
+
+
+def _start_actors() -> None:
+    from ray.data._internal.cluster_autoscaler import get_or_create_autoscaling_coordinator
+    from ray.data._internal.stats import get_or_create_stats_actor
+    from ray.data._internal.usage.actor import get_or_create_usage_collection_actor
+
+    get_or_create_stats_actor()
+    get_or_create_usage_collection_actor()
+    get_or_create_autoscaling_coordinator()
