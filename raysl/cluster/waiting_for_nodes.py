@@ -106,10 +106,23 @@ def describe_missing(need: Amounts, up: Amounts, free: Amounts, activity: Activi
         text = f"all there, {free.get(kind, 0.0):g} of them free until other work ends"
     else:
         text = "enough there, but not together on the nodes"
+    doing = describe_activity(activity)
+    return f"{wanted:g} {kind}{'' if wanted == 1 else 's'}: {text}{', ' if doing else ''}{doing}"
+
+
+def describe_activity(activity: Activity) -> str:
+    """Return what an autoscaler does, in words; empty if it does nothing.
+
+    >>> describe_activity(Activity(is_adding=True))
+    'the autoscaler is adding nodes'
+    """
     if activity.problem:
-        text += f", the autoscaler could not add a node: {activity.problem}"
-    elif activity.is_adding:
-        text += ", the autoscaler is adding nodes"
-    elif activity.is_infeasible:
-        text += ", and the autoscaler has no nodes that hold it"
-    return f"{wanted:g} {kind}{'' if wanted == 1 else 's'}: {text}"
+        return f"the autoscaler could not add a node: {activity.problem}"
+    if activity.is_adding:
+        return "the autoscaler is adding nodes"
+    return "the autoscaler has no nodes that hold it" if activity.is_infeasible else ""
+
+
+def growth_now() -> str:
+    """Return what the autoscaler of the connected cluster does now, in words; empty if it does nothing, or has none."""
+    return "" if is_private() else describe_activity(_activity())

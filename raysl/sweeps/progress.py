@@ -11,7 +11,7 @@ from raysl.sweeps.listing import time_left
 from raysl.sweeps.record import Record
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.stage import Stage
-from raysl.sweeps.view import TrialRow
+from raysl.sweeps.view import ENDING, STARTING, TrialRow
 
 Begun = Mapping[str, tuple[float, float]]
 
@@ -105,7 +105,7 @@ class Progress:
             since, before = stage.begun[name]
             epochs = stage.until[name] or record.epochs
             is_at_end = record.course.reached >= epochs
-            phase = "starting" if record.course.reached <= before else "ending" if is_at_end else ""
+            phase = STARTING if record.course.reached <= before else ENDING if is_at_end else ""
             rows.append(
                 TrialRow(
                     name=name,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.resources import TRIAL_CPUS, most_trials, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
-from raysl.cluster.waiting_for_nodes import wait_for_nodes
+from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, Stopped
 from raysl.process.waiting import waiting
@@ -18,12 +18,15 @@ from raysl.sweeps.record import Note, Record
 from raysl.sweeps.run_trial import failed_note
 from raysl.sweeps.stage import Stage
 from raysl.sweeps.tuning import run_all
-from raysl.sweeps.view import SweepView
+from raysl.sweeps.view import STARTING, SweepView
 
 if TYPE_CHECKING:
     from raysl.sweeps.run import SweepRun
 
 log = logging.getLogger("raysl")
+
+QUICK_START_S = 15.0
+"""Seconds after which a trial that starts may be waiting for nodes."""
 
 
 class SweepStart:
@@ -115,7 +118,11 @@ class SweepStart:
         progress, board = self.plan.progress, self.plan.board
         if record is not None:
             self._tell_end(record)
-        self.view.show(progress.rows(self.stage), progress.state(self.concurrent, self.stage.begun))
+        rows, state = progress.rows(self.stage), progress.state(self.concurrent, self.stage.begun)
+        is_waiting = any(row.phase == STARTING and row.seconds > QUICK_START_S for row in rows)
+        if is_waiting and (growth := growth_now()):
+            state += f"; {growth}"
+        self.view.show(rows, state)
         board.write_now_and_then(force=record is not None)
 
     def _tell_end(self, record: Record) -> None:

@@ -137,7 +137,7 @@ def test_a_run_waits_for_its_workers_and_a_data_task() -> None:
             {"GPU": 9.0, "CPU": 9.0},
             {"GPU": 9.0, "CPU": 9.0},
             Activity(is_infeasible=True),
-            "8 GPUs: enough there, but not together on the nodes, and the autoscaler has no nodes that hold it",
+            "8 GPUs: enough there, but not together on the nodes, the autoscaler has no nodes that hold it",
         ),
         (
             {},
