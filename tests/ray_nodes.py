@@ -46,6 +46,16 @@ def end_node(process: subprocess.Popen[bytes]) -> None:
             child.kill()
 
 
+def kill_node(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL a node and all that it started, as when a machine loses its power."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    for child in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    process.wait()
+
+
 def client_environment() -> dict[str, str]:
     """Of a process that talks to such a cluster: its token, and `python` as the one that runs here."""
     kept = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}

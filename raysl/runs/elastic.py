@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from raysl.cluster.resources import Resources, WorkerShape, fitting_workers
 from raysl.config.schema import TrainConfig
+from raysl.runs.retries import note_notice
 
 LOOK_EVERY_S = 30.0  # seconds between looks for nodes that have come, while a group of workers trains
 START_S = 15.0  # Ray's time limit for a group whose resources are there; it then tries another size
@@ -107,12 +108,14 @@ class SaveOnNotice(WorkerGroupCallback):
     @override
     def before_init_train_context(self, workers: list[Any]) -> dict[str, list[Any]]:
         self.main, self.is_asked = workers[0], False
+        note_notice(False)
         return {}
 
     @override
     def after_worker_group_poll_status(self, worker_group_status: Any) -> None:
         if not self.is_asked and worker_group_status.get_preemption_info() is not None:
             self.is_asked = True
+            note_notice(True)
             self.main.execute_async(_ask_to_save)
 
 

@@ -87,10 +87,27 @@ class Retries(FailurePolicy):
 
     @override
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
-        if is_waiting(training_failed_error) or _is_preemption_failure(training_failed_error):
+        if is_waiting(training_failed_error) or is_preemption(training_failed_error):
             return FailureDecision.RETRY
         goes_on = self.failures.add(self.saved_step())
         return FailureDecision.RETRY if goes_on else FailureDecision.RAISE
+
+
+def is_preemption(error: TrainingFailedError) -> bool:
+    """Whether a node was taken away after a notice, even before the announced time, which Ray does not see."""
+    return _has_notice or _is_preemption_failure(error)
+
+
+def note_notice(has_notice: bool) -> None:
+    """Note whether a node of the present group of workers is about to be taken away.
+
+    Ray pickles callbacks and policies apart, so those of a controller share this note through this module.
+    """
+    global _has_notice
+    _has_notice = has_notice
+
+
+_has_notice = False
 
 
 def is_waiting(error: TrainingFailedError) -> bool:

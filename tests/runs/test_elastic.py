@@ -1,11 +1,13 @@
 """Runs on several nodes go on with fewer workers when one is lost for good, and with more when one comes."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_events
 from raysl.train.callbacks.logs import parse_metrics
-from tests.ray_nodes import RAY, client_environment, end_node, free_ports, start_node, wait_for_line
+from tests.ray_nodes import RAY, client_environment, end_node, free_ports, kill_node, start_node, wait_for_line
 from tests.runs.runs import finish, logged_step, start, wait_for_step
 
 pytestmark = pytest.mark.slow
@@ -75,9 +77,9 @@ def test_a_run_that_loses_a_node_for_good_goes_on_with_fewer_workers_and_ends_al
     tmp_path: Path, add_node: Callable[[], Node]
 ) -> None:
     node, run = add_node(), tmp_path / "one"
-    process = start(tmp_path, "one", "train.workers=[1,2]", "train.cpus_per_worker=1.2", "train.epochs=12")
+    process = start(tmp_path, "one", "train.workers=[1,2]", "train.cpus_per_worker=1.2", "train.epochs=60")
     wait_for_step(run, 12, process)
-    end_node(node)
+    kill_node(node)
     killed = time.monotonic()
     change = wait_for_event("with 1 of 2 workers", run, process)
     step = int(change.split()[4])
@@ -88,7 +90,29 @@ def test_a_run_that_loses_a_node_for_good_goes_on_with_fewer_workers_and_ends_al
     assert change in output
     assert "32 images each" in next(event for event in read_events(RunFolder(str(run))) if "resumed" in event)
     lines = parse_metrics((run / "metrics.jsonl").read_bytes())
-    assert [line["step"] for line in lines] == list(range(1, 97)), "each global batch counts once"
+    assert [line["step"] for line in lines] == list(range(1, 481)), "each global batch counts once"
+
+
+def test_a_run_of_fixed_size_names_the_node_that_it_waits_for_and_goes_on_with_fewer_as_it_says(
+    tmp_path: Path, add_node: Callable[[], Node]
+) -> None:
+    node, run = add_node(), tmp_path / "one"
+    settings = ("train.cpus_per_worker=1.2", "train.epochs=60")
+    process = start(tmp_path, "one", "train.workers=2", *settings)
+    wait_for_step(run, 12, process)
+    kill_node(node)
+    watchdog = threading.Timer(240, process.kill)
+    watchdog.start()
+    assert process.stdout is not None
+    line = next((line for line in process.stdout if "waiting for 1 of 2 workers" in line), "")
+    watchdog.cancel()
+    advice = re.search(r"the same command with (train\.workers=\[1,2\]) goes on from step (\d+)", line)
+    assert advice, line
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    output = finish(start(tmp_path, "one", advice[1], *settings))
+    assert f"going on from step {advice[2]} with 1 of 2 workers" in output
+    assert logged_step(run) == 480
 
 
 def test_a_node_that_is_taken_away_after_a_notice_costs_no_step_before_it_and_is_no_failure(
@@ -100,7 +124,7 @@ def test_a_node_that_is_taken_away_after_a_notice_costs_no_step_before_it_and_is
     wait_for_step(run, 5, process)
     drain(20)
     saved = wait_for_event("saved checkpoint", run, process)
-    end_node(node)
+    kill_node(node)
     change = wait_for_event("with 1 of 2 workers", run, process)
     assert int(change.split()[4]) == int(saved.rpartition("_")[2]) >= 5
     process.send_signal(signal.SIGTERM)

@@ -1,6 +1,7 @@
 """Which failures a run goes on after: pure decisions, as Ray Train's controller asks for them."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.train.v2._internal.exceptions import (
@@ -11,7 +12,8 @@ from ray.train.v2._internal.exceptions import (
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
 
-from raysl.runs.retries import Failures, Retries, saved_step
+from raysl.runs.elastic import SaveOnNotice
+from raysl.runs.retries import Failures, Retries, note_notice, saved_step
 
 
 class Run:
@@ -70,6 +72,19 @@ def test_nodes_that_are_taken_away_after_a_notice_do_not_count() -> None:
     assert all(run.goes_on_after(killed(preempted=True)) for _ in range(20))
     assert run.goes_on_after(killed())
     assert not run.goes_on_after(killed())
+
+
+def test_a_node_that_goes_before_the_announced_time_does_not_count_either() -> None:
+    run, watch = Run(most=0), SaveOnNotice()
+    worker = SimpleNamespace(execute_async=lambda function: None)
+    try:
+        watch.before_init_train_context([worker])
+        watch.after_worker_group_poll_status(SimpleNamespace(get_preemption_info=lambda: "node 1 goes"))
+        assert run.goes_on_after(killed())
+        watch.before_init_train_context([worker])
+        assert not run.goes_on_after(killed())
+    finally:
+        note_notice(False)
 
 
 def test_waiting_for_resources_does_not_count_and_workers_that_fail_to_start_do() -> None:
