@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tests.ray_nodes import free_ports, wait_for_port
 
+MARKER, PART = "marker of a folder", "part of a large file"
 REQUEST = re.compile(r'"([A-Z]+) (\S+) HTTP/1\.1" (\d{3})')
 
 
@@ -57,9 +58,9 @@ def kind(method: str, path: str) -> str:
     """The kind of a request."""
     base, _, query = path.partition("?")
     if method == "PUT" and base.endswith("/"):
-        return "marker of a folder"
+        return MARKER
     if "uploads" in query or "uploadId=" in query:
-        return "part of a large file"
+        return PART
     if method == "GET" and "list-type" in query:
         return "list"
     if method == "POST":

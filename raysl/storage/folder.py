@@ -118,13 +118,9 @@ class Folder:
         return join(self.uri, name)
 
     def make(self) -> None:
-        """Create the folder; in an object store only its bucket, where that is allowed, since files make folders."""
-        if self.is_object_store:
-            bucket = self.path.partition("/")[0]
-            info = self._do("create", "", lambda path: self.system.get_file_info(bucket))
-            if info.type != fs.FileType.NotFound:
-                return
-        self._do("create", "", lambda path: self.system.create_dir(path, recursive=True))
+        """Create the folder; in an object store, where files make folders, only its bucket, if that is allowed."""
+        make = _make_bucket if self.is_object_store else _make_folder
+        self._do("create", "", partial(make, self.system))
 
     def exists(self, name: str = "") -> bool:
         """Return whether the folder, or a file or folder in it, exists."""
@@ -249,6 +245,16 @@ class Version(NamedTuple):
 
     size: int | None
     time: int | None
+
+
+def _make_folder(system: fs.FileSystem, path: str) -> None:
+    system.create_dir(path, recursive=True)
+
+
+def _make_bucket(system: fs.FileSystem, path: str) -> None:
+    bucket = path.partition("/")[0]
+    if system.get_file_info(bucket).type == fs.FileType.NotFound:
+        system.create_dir(bucket, recursive=True)
 
 
 def put(system: fs.FileSystem, content: bytes, path: str) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 from functools import partial
 from pathlib import Path
 
@@ -101,15 +102,46 @@ def test_metrics_of_before_outlive_a_start_on_a_refusal(tmp_path: Path, monkeypa
     assert parse_metrics((tmp_path / METRICS_FILE).read_bytes()) == [{"step": 0, "loss": 1.0}]
 
 
+@pytest.mark.parametrize(
+    ("number", "what", "remedy"),
+    [
+        (errno.ENOSPC, "the disk is full: ", "free; make room there"),
+        (errno.EDQUOT, "the quota is used up: ", "free; make room there, or have it raised"),
+        (errno.EFBIG, "a file would be larger than this process may write: ", "raise the limit (ulimit -f)"),
+        (errno.EROFS, "the folder is read-only: ", "make it writable"),
+        (errno.EACCES, "this user may not write there: ", "give the right to"),
+    ],
+)
+def test_a_disk_that_refuses_is_remembered_with_what_to_do(tmp_path: Path, number: int, what: str, remedy: str) -> None:
+    disk = Disk()
+    with disk.writing(tmp_path):
+        raise OSError(number, os.strerror(number))
+    assert disk.failure is not None
+    assert disk.failure.startswith(f"{what}{tmp_path}")
+    assert disk.failure.endswith(f"{remedy}, then the same command goes on")
+    assert "\n" not in disk.failure
+
+
+def test_a_limit_of_the_size_of_files_counts_as_a_full_disk(tmp_path: Path) -> None:
+    disk = Disk()
+    store = make_store(Folder(str(tmp_path)), tmp_path, keep=2, disk=disk)
+    state, _ = problem()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        store.put(checkpoint_name(5), lambda folder: state.save(folder, {}))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert disk.failure is not None
+    assert disk.failure.startswith(f"a file would be larger than this process may write: {tmp_path};")
+    assert not any(path.name.startswith("checkpoint") for path in tmp_path.iterdir())
+
+
 def test_other_errors_of_a_disk_are_not_taken_for_a_full_one(tmp_path: Path) -> None:
     disk = Disk()
     with pytest.raises(OSError, match="Input/output"), disk.writing(tmp_path):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
     assert disk.failure is None
-    with disk.writing(tmp_path / "gone"):
-        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-    assert disk.failure is not None
-    assert disk.failure.startswith(f"the quota is used up: {tmp_path}/gone has ")
 
 
 def test_a_refusal_is_not_waited_for(tmp_path: Path) -> None:
