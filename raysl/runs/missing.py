@@ -23,6 +23,7 @@ class MissingLines:
         shape: resources of each worker.
         nodes: returns the nodes that live.
         saved_step: returns the last saved step.
+        activity: returns what the autoscaler does, in words; empty if it does nothing.
         say: takes the lines.
     """
 
@@ -32,12 +33,14 @@ class MissingLines:
         shape: WorkerShape,
         nodes: Callable[[], Nodes],
         saved_step: Callable[[], int],
+        activity: Callable[[], str] = str,
         say: Callable[[str], None] = log.warning,
     ) -> None:
         self.train = train
         self.shape = shape
         self.nodes = nodes
         self.saved_step = saved_step
+        self.activity = activity
         self.say = say
         self.since: float | None = None
         self.num_said = 0
@@ -60,11 +63,12 @@ class MissingLines:
         nodes = self.nodes()
         # Where there is room for all, workers are probably just starting.
         if self.num_said > 1 or num_fitting(self.train, self.shape, nodes) < self.train.least_workers:
-            self.say(describe_missing(self.train, self.shape, nodes, self.saved_step(), waited_s))
+            step, activity = self.saved_step(), self.activity()
+            self.say(describe_missing(self.train, self.shape, nodes, step, waited_s, activity))
 
 
 def describe_missing(
-    train: TrainConfig, shape: WorkerShape, nodes: Iterable[Mapping[str, float]], step: int, waited_s: float
+    train: TrainConfig, shape: WorkerShape, nodes: Nodes, step: int, waited_s: float, activity: str = ""
 ) -> str:
     """Describe how many workers have no place, and how the run goes on without them.
 
@@ -79,8 +83,8 @@ train.workers=[1,2] goes on from step 40 with as many as there are
         nodes: resources of each node that lives, by name.
         step: the last saved step, in updates of the run.
         waited_s: seconds since the wait began.
+        activity: of the autoscaler, in words; empty if it does nothing.
     """
-    nodes = list(nodes)
     fit = num_fitting(train, shape, nodes)
     name, amount = ("GPU", shape.gpus) if shape.device == "cuda" else ("CPU", shape.cpus)
     num, have = train.least_workers, sum(node.get(name, 0.0) for node in nodes)
@@ -90,7 +94,7 @@ train.workers=[1,2] goes on from step 40 with as many as there are
     else:
         need = (
             f"waiting for {num - fit} of {num} {workers} since {since}: the cluster has {have:g} of "
-            f"{num * amount:g} {name}s"
+            f"{num * amount:g} {name}s{', ' if activity else ''}{activity}"
         )
     fewest = max(fit, 1 if train.parallel == "ddp" else 2)
     if fewest >= num or train.reference_workers is not None:

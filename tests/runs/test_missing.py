@@ -55,10 +55,15 @@ def test_a_wait_names_what_is_missing_and_the_settings_that_go_on_with_fewer(
     assert describe_missing(train, shape, nodes, step=70, waited_s=120) == line
 
 
+def test_a_wait_says_what_the_autoscaler_does() -> None:
+    line = describe_missing(TrainConfig(workers=8), GPU, [NODE], 70, 120, "the autoscaler is adding nodes")
+    assert "the cluster has 2 of 8 GPUs, the autoscaler is adding nodes; the same command with" in line
+
+
 def test_lines_come_each_minute_while_a_run_waits_and_begin_again_with_the_next_wait() -> None:
     said: list[str] = []
     nodes = [{"CPU": 1.0}]
-    lines = MissingLines(TrainConfig(workers=2), CPU, lambda: nodes, lambda: 70, said.append)
+    lines = MissingLines(TrainConfig(workers=2), CPU, lambda: nodes, lambda: 70, say=said.append)
     for second in range(0, 200, 5):
         lines.look(is_waiting=True, now=1000.0 + second)
     assert [line.partition(": ")[0] for line in said] == [
@@ -73,7 +78,7 @@ def test_lines_come_each_minute_while_a_run_waits_and_begin_again_with_the_next_
 
 def test_a_group_that_has_room_and_only_starts_slowly_is_not_called_missing() -> None:
     said: list[str] = []
-    lines = MissingLines(TrainConfig(workers=2), CPU, lambda: [{"CPU": 4.0}], lambda: 70, said.append)
+    lines = MissingLines(TrainConfig(workers=2), CPU, lambda: [{"CPU": 4.0}], lambda: 70, say=said.append)
     for second in range(0, 115, 5):
         lines.look(is_waiting=True, now=float(second))
     assert said == []
