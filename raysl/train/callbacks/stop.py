@@ -52,7 +52,6 @@ class StopRequest(Callback):
 
     @override
     def on_train_start(self, run: Run) -> None:
-        _is_save_asked.clear()
         if dist.is_main():
             threading.Thread(target=self._look_for_request, name="raysl-stop", daemon=True).start()
 
