@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 WORKERS = {1: (), 2: ("train.workers=2",), 3: ("train.workers=3", "train.cpus_per_worker=0.3", "train.uneven=true")}
 WORKER = "RayTrainWorker"
 PAUSE_S = 60
+HANG_S = 20
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -51,6 +52,18 @@ def test_a_worker_that_is_paused_costs_the_time_and_no_step(disturb: Disturb, ca
     run.last.ended()
     record(run.row(f"SIGSTOP of a worker for {PAUSE_S} s, W = 2", calm(*WORKERS[2])))
     assert run.steps_again() == 0
+
+
+def test_a_worker_that_hangs_is_named_and_replaced(disturb: Disturb, calm: Calm, record: Record) -> None:
+    run = disturb(*WORKERS[2], f"train.hang_timeout={HANG_S}")
+    run.start()
+    run.until_held()
+    run.hit(lambda: send(signal.SIGSTOP, run.workplace.one(WORKER)))
+    run.let_go()
+    run.last.ended()
+    row = run.row(f"SIGSTOP of a worker for ever, W = 2, train.hang_timeout={HANG_S}", calm(*WORKERS[2]))
+    assert any("rank 1" in line or "worker 1" in line for line in row.sees), row
+    record(row)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
