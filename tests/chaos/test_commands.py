@@ -77,7 +77,7 @@ def tables(folder: Path) -> dict[str, object]:
 
 
 def test_a_killed_ingest_goes_on(killed: Killed, tmp_path: Path, record: Record) -> None:
-    words = ["ingest", "quickstart", *killed.data(5), "--rows-per-file=200", "--rows-per-group=50"]
+    words = ["ingest", "quickstart", *killed.data(5), "--rows-per-file=100", "--rows-per-group=100"]
     out = tmp_path / "out"
     row = killed.killed_and_again(
         "SIGKILL of an ingest", [*words, f"--out={out}"], lambda: killed.is_held() and bool(tables(out))
