@@ -32,7 +32,6 @@ REFUSALS = {
     errno.EPERM: ("this user may not write there", "give the right to"),
 }
 """Why a storage refuses to write until somebody helps, and how, by the number of the error."""
-OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"}  # names of pyarrow's and of fsspec's clients
 LASTING = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
 
@@ -153,11 +152,11 @@ def fsspec_client(system: fs.FileSystem) -> Any:
 
 
 def is_object_store(system: fs.FileSystem) -> bool:
-    """Return whether files of a storage appear whole, and folders are no more than parts of names."""
-    client = fsspec_client(system)
-    if client is None:
-        return system.type_name in OBJECT_STORES
-    return not OBJECT_STORES.isdisjoint([client.protocol] if isinstance(client.protocol, str) else client.protocol)
+    """Return whether files of a storage appear whole, and folders are no more than parts of names.
+
+    pyarrow's client of Azure is not among them: it creates an empty file before it writes.
+    """
+    return system.type_name in ("s3", "gcs")
 
 
 def _may_pass(error: Exception) -> bool:
