@@ -109,8 +109,9 @@ class Folder:
     def check_there(self) -> None:
         """Raise StorageError if the folder is gone for the moment."""
         if self.sign is not None and not os.path.exists(self.sign):
+            name = os.path.basename(self.sign)
             raise StorageError(
-                f"the folder {self.uri} has gone; bring it back as it was (is its disk mounted, and not renamed?)"
+                f"the folder {self.uri} has gone, or its file {name}; bring it back as it was (is its disk mounted?)"
             )
 
     def uri_of(self, name: str) -> str:

@@ -48,7 +48,7 @@ def test_a_worker_that_dies_while_the_folder_is_away_goes_on_when_it_is_back(tmp
     assert not storage.exists()
     (tmp_path / "away").rename(storage)
     output = finish(process)
-    assert f"the folder {run} has gone; bring it back as it was" in output
+    assert f"the folder {run} has gone, or its file .lock; bring it back as it was" in output
     assert "do not share with the driver" not in output
     assert_same(tensors(tmp_path / "calm" / "one")["method"], tensors(run)["method"])
     lines = (run / "metrics.jsonl").read_text().splitlines()

@@ -107,7 +107,7 @@ def test_a_folder_that_is_back_after_the_last_step_has_the_last_checkpoint_and_a
     train(folder, unmount, unmount.bring_back)
     told = [line.getMessage() for line in caplog.records if "training goes on, and its logs" in line.getMessage()]
     assert len(told) == 1
-    assert told[0].startswith(f"the folder {folder.uri} has gone; bring it back as it was")
+    assert told[0].startswith(f"the folder {folder.uri} has gone, or its file .probe; bring it back as it was")
     assert checkpoint_names(folder)
 
 
@@ -115,7 +115,7 @@ def test_what_is_not_found_in_a_folder_that_has_gone_is_no_answer(folder: Folder
     child = folder.child("checkpoint_000000001")
     Path(folder.path).rename(tmp_path / "away")
     for ask in (partial(folder.exists, "metrics.jsonl"), folder.names, child.names, partial(folder.read_if_there, "a")):
-        with pytest.raises(StorageError, match="has gone; bring it back as it was"):
+        with pytest.raises(StorageError, match=r"has gone, or its file \.probe; bring it back as it was"):
             ask()
     with pytest.raises(StorageError, match="has gone"):
         folder.write("b", b"")
