@@ -10,6 +10,8 @@ from raysl.process.screen import duration
 log = logging.getLogger("raysl")
 
 EVERY_S = 60.0
+ROOM_S = 300.0
+"""Seconds of waiting about which nothing is said where there is room for all workers, which are probably starting."""
 
 Nodes = Sequence[Mapping[str, float]]
 """Resources of each node that lives, by name."""
@@ -61,8 +63,7 @@ class MissingLines:
             return
         self.num_said += 1
         nodes = self.nodes()
-        # Where there is room for all, workers are probably just starting.
-        if self.num_said > 1 or num_fitting(self.train, self.shape, nodes) < self.train.least_workers:
+        if waited_s >= ROOM_S or num_fitting(self.train, self.shape, nodes) < self.train.least_workers:
             step, activity = self.saved_step(), self.activity()
             self.say(describe_missing(self.train, self.shape, nodes, step, waited_s, activity))
 

@@ -79,8 +79,8 @@ def test_lines_come_each_minute_while_a_run_waits_and_begin_again_with_the_next_
 def test_a_group_that_has_room_and_only_starts_slowly_is_not_called_missing() -> None:
     said: list[str] = []
     lines = MissingLines(TrainConfig(workers=2), CPU, lambda: [{"CPU": 4.0}], lambda: 70, say=said.append)
-    for second in range(0, 115, 5):
+    for second in range(0, 299, 5):
         lines.look(is_waiting=True, now=float(second))
     assert said == []
-    lines.look(is_waiting=True, now=120.0)
-    assert said == ["waiting for 2 workers since 2 min: other programs use what they need"]
+    lines.look(is_waiting=True, now=300.0)
+    assert said == ["waiting for 2 workers since 5 min: other programs use what they need"]
