@@ -136,12 +136,13 @@ class Stage:
             record: of the trial.
             reason: why it failed, in one line.
             trace: what is written into its folder.
-            number: of failures so far, this one included.
+            number: of failures so far, this one included; those do not count in which a node was taken back.
             retries: times that a trial is tried again.
         """
         name = record.trial.name
         if number <= retries:
-            log.warning("%s failed and is tried again (retry %d of %d): %s", name, number, retries, reason)
+            count = f" (retry {number} of {retries})" if number else ""
+            log.warning("%s failed and is tried again%s: %s", name, count, reason)
             self._forget_nodes(record)
         folder = self.folder.child(name)
 

@@ -174,6 +174,8 @@ def test_the_traceback_of_a_failure_and_its_retry_are_told_of(tmp_path: Path, ca
     stage.failed_once(record, "the loss is not finite", "Traceback ...", number=1, retries=2)
     assert f"{record.trial.name} failed and is tried again (retry 1 of 2): the loss is not finite" in caplog.text
     assert (tmp_path / record.trial.name / ERROR_FILE).read_text() == "Traceback ..."
+    stage.failed_once(record, "its node is gone", "", number=0, retries=0)
+    assert f"{record.trial.name} failed and is tried again: its node is gone" in caplog.text
     caplog.clear()
     stage.failed_once(record, "the loss is not finite", "Traceback ...", number=3, retries=2)
     assert "is tried again" not in caplog.text
