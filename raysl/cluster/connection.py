@@ -120,12 +120,12 @@ def is_private() -> bool:
 
 
 _print = ray._private.worker.print_to_stdstream
-_ABOUT_WORKERS = re.compile(r"worker processes have been started|worker died or was killed")
+_NO_ACTION = re.compile(r"worker processes have been started|worker died or was killed|infeasible resource requests")
 
 
 def _print_less(data: dict[str, Any], ignore_prefix: bool) -> None:
-    """Print output of Ray without notes about worker processes, which need no action."""
-    if not any(_ABOUT_WORKERS.search(line) for line in data["lines"]):
+    """Print output of Ray without notes that need no action: of worker processes, and of tasks that wait for nodes."""
+    if not any(_NO_ACTION.search(line) for line in data["lines"]):
         _print(data, ignore_prefix)
 
 
