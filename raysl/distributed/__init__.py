@@ -24,7 +24,6 @@ from raysl.distributed.collectives import rank as rank
 from raysl.distributed.collectives import row_counts as row_counts
 from raysl.distributed.collectives import world as world
 from raysl.distributed.ddp import data_parallel as data_parallel
-from raysl.distributed.group import joined as joined
 from raysl.distributed.sharding import is_sharded as is_sharded
 from raysl.distributed.sharding import load_optimizer_state as load_optimizer_state
 from raysl.distributed.sharding import local as local

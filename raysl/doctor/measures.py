@@ -91,9 +91,10 @@ def sum_speed(address: str, rank: int, world: int, is_cuda: bool) -> dict[str, A
     import torch
 
     from raysl import distributed as dist
+    from raysl.distributed.group import joined
 
     device, backend = ("cuda", "nccl") if is_cuda else ("cpu", "gloo")
-    with dist.joined(address, rank, world, backend, JOIN_S):
+    with joined(address, rank, world, backend, JOIN_S):
 
         def seconds(num: int, times: int) -> float:
             tensor = torch.zeros(num, device=device)
