@@ -1,10 +1,11 @@
 """The driver's view of a run that trains in other processes: its logs, shown as they grow.
 
-On a terminal progress is a bar; elsewhere a line each tenth of the run and each minute.
+On a terminal progress is a bar; elsewhere a line each minute, the first and the last one.
 """
 
 import json
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -139,14 +140,13 @@ class ProgressView:
     Args:
         total: steps of the run.
         first: steps done before this start.
-        every_s: seconds between plain lines.
+        every_s: seconds between plain lines; the last step has one at once.
     """
 
     def __init__(self, total: int, first: int = 0, every_s: float = 60.0) -> None:
         self.total = total
         self.every_s = every_s
-        self.last_shown = time.monotonic()
-        self.last_tenth = -1
+        self.last_shown = -math.inf
         self.step_s: deque[float] = deque(maxlen=RECENT)
         screen = console()
         self.is_live = screen.is_terminal
@@ -170,8 +170,8 @@ class ProgressView:
         left = self._left(step, line)
         if self.is_live:
             self.bar.update(self.task, completed=step, numbers=numbers, left=left)
-        elif step * 10 // self.total != self.last_tenth or time.monotonic() - self.last_shown >= self.every_s:
-            self.last_tenth, self.last_shown = step * 10 // self.total, time.monotonic()
+        elif step == self.total or time.monotonic() - self.last_shown >= self.every_s:
+            self.last_shown = time.monotonic()
             log.info("step %d/%d %s", step, self.total, f"{numbers} {left}".rstrip())
 
     def close(self) -> None:
