@@ -6,7 +6,7 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,11 +19,14 @@ import ray.cloudpickle
 
 from raysl.cluster.autoscaler import read_autoscaler
 from raysl.cluster.growth import Growth, NodeGroup
+from raysl.cluster.losses import describe_message
 from raysl.cluster.resources import Resources
 from raysl.cluster.settings import cluster_settings
 from raysl.config.schema import ClusterConfig, TrainConfig
 from raysl.errors import ConfigError, RunFailed
 from raysl.process.signals import install_handlers
+
+log = logging.getLogger("raysl")
 
 _SETTINGS = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.3",  # a report of a worker may wait this long
@@ -120,12 +123,30 @@ def is_private() -> bool:
 
 
 _print = ray._private.worker.print_to_stdstream
-_NO_ACTION = re.compile(r"worker processes have been started|worker died or was killed|infeasible resource requests")
+_NO_ACTION = re.compile(r"worker processes have been started|infeasible resource requests")
+_listeners: list[Callable[[str], None]] = []
+
+
+@contextmanager
+def hearing(listen: Callable[[str], None]) -> Iterator[None]:
+    """Hand what Ray prints to `listen`, in a thread of Ray's, in place of the terminal while inside."""
+    _listeners.append(listen)
+    try:
+        yield
+    finally:
+        _listeners.remove(listen)
 
 
 def _print_less(data: dict[str, Any], ignore_prefix: bool) -> None:
-    """Print output of Ray without notes that need no action: of worker processes, and of tasks that wait for nodes."""
-    if not any(_NO_ACTION.search(line) for line in data["lines"]):
+    """Show what Ray prints without notes that need no action, and a loss in one line."""
+    text = "\n".join(data["lines"])
+    for listen in list(_listeners):
+        listen(text)
+    if _listeners:
+        return
+    if line := describe_message(text):
+        log.warning(line)
+    elif not _NO_ACTION.search(text):
         _print(data, ignore_prefix)
 
 

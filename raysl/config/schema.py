@@ -195,6 +195,8 @@ class CourseConfig:
     max_failures: Annotated[int, Within(-1, 1_000_000)] = field(default=3, metadata=MAY_CHANGE)
     """Failures without a saved step between them after which the run continues; -1 for no limit. Nodes that are taken
     away after a notice do not count."""
+    hang_timeout: Annotated[float, Within(5, 1e6)] = field(default=600.0, metadata=MAY_CHANGE)
+    """Seconds after which a worker that does not answer, or for which the others wait, counts as lost."""
     expect: dict[str, Annotated[tuple[AnyBound, AnyBound], Rising()]] = field(default_factory=dict, metadata=MAY_CHANGE)
     """Expected ranges of final metrics, {metric: [low, high]}; outside them the run fails."""
 

@@ -18,6 +18,7 @@ from raysl.distributed.collectives import broadcast as broadcast
 from raysl.distributed.collectives import gather_objects as gather_objects
 from raysl.distributed.collectives import group_of as group_of
 from raysl.distributed.collectives import is_main as is_main
+from raysl.distributed.collectives import num_collectives as num_collectives
 from raysl.distributed.collectives import own_rows as own_rows
 from raysl.distributed.collectives import planned_rows as planned_rows
 from raysl.distributed.collectives import rank as rank

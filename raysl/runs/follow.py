@@ -22,7 +22,7 @@ from raysl.process.waiting import Waiting
 from raysl.runs.folder import RunFolder
 from raysl.storage.folder import Folder, Version
 from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE
+from raysl.train.files import EVENTS_FILE, METRICS_FILE, STARTUP_FILE, parse_events
 
 log = logging.getLogger("raysl")
 
@@ -100,11 +100,12 @@ class _Follower:
     def _show_events(self, versions: Mapping[str, Version]) -> None:
         if not self._has_changed(EVENTS_FILE, versions):
             return
-        new = read_events(self.folder)[self.num_events :]
+        new = _notes(self.folder)[self.num_events :]
         if new and self.view is None:
             self.waits.enter("making the first batch")
-        for event in new:
-            log.info(event)
+        for note in new:
+            if note.get("kind") != "loss":  # the driver has told it already
+                log.info(note["event"])
             self.num_events += 1
         self.read[EVENTS_FILE] = versions[EVENTS_FILE]
 
@@ -124,8 +125,7 @@ def read_nodes(folder: Folder) -> tuple[str, ...]:
 
 
 def _notes(folder: Folder) -> list[dict[str, Any]]:
-    content = folder.read_if_there(EVENTS_FILE).decode()
-    return [json.loads(line) for line in content.splitlines(keepends=True) if line.endswith("\n")]
+    return parse_events(folder.read_if_there(EVENTS_FILE))
 
 
 def _startup_text(folder: RunFolder) -> str:

@@ -53,6 +53,10 @@ class Failures:
         self.num += 1
         return self.most < 0 or self.num <= self.most
 
+    def describe_retry(self) -> str:
+        """Describe the try after the last failure, such as `retry 1 of 3`."""
+        return f"retry {self.num}" if self.most < 0 else f"retry {self.num} of {self.most}"
+
     def __str__(self) -> str:
         """Describe the count, such as `3 failures without a saved step between them`."""
         return "1 failure" if self.num == 1 else f"{self.num} failures without a saved step between them"
@@ -89,7 +93,9 @@ class Retries(FailurePolicy):
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         if is_waiting(training_failed_error) or is_preemption(training_failed_error):
             return FailureDecision.RETRY
+        global _decided
         goes_on = self.failures.add(self.saved_step())
+        _decided = self.failures
         return FailureDecision.RETRY if goes_on else FailureDecision.RAISE
 
 
@@ -110,15 +116,28 @@ def note_notice(has_notice: bool) -> None:
 _has_notice = False
 
 
+def decided_failures() -> Failures | None:
+    """Return the failures at the last decision of this controller that counted one."""
+    return _decided
+
+
+_decided: Failures | None = None
+
+
 def is_waiting(error: TrainingFailedError) -> bool:
     """Whether workers could not start within Ray's time limit because the cluster has no room for them."""
     return isinstance(error, ControllerError) and isinstance(error.controller_failure, WorkerGroupStartupTimeoutError)
 
 
-def free_places() -> None:
-    """Free the resources of workers whose controller has died; Ray itself does so only where a dashboard runs."""
+def free_places(controller: str | None = None) -> None:
+    """Free the resources of workers whose controller has died; Ray itself does so only where a dashboard runs.
+
+    Args:
+        controller: identifier of one that is ending right now.
+    """
     job = ray.get_runtime_context().get_job_id()
     for content in state._connect_and_get_accessor().get_placement_group_table():
         group = PlacementGroupTableData.FromString(content)
-        if group.creator_job_id.hex() == job and group.creator_actor_dead:
+        is_over = group.creator_actor_dead or group.creator_actor_id.hex() == controller
+        if group.creator_job_id.hex() == job and is_over:
             remove_placement_group(PlacementGroup(PlacementGroupID(group.placement_group_id)))

@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from raysl.checkpoint.files import Kept, NewestCheckpoint, newest_whole
+from raysl.cluster.board import Board
 from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.resources import WorkerShape, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
-from raysl.errors import ConfigError, RunFailed, Stopped
+from raysl.errors import ConfigError, RunFailed, Stopped, StorageError
 from raysl.plan.plan import TrainPlan
 from raysl.process.signals import Signals, handling_signals
 from raysl.process.waiting import Waiting, waiting
@@ -27,6 +28,7 @@ from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
 from raysl.runs.history import frame
 from raysl.runs.prepare import Measure, Prepared, prepare
+from raysl.runs.ray_log import telling_losses
 from raysl.runs.stopping import describe_stop, stopping
 from raysl.runs.trainer import UserCallback, run_workers
 from raysl.runs.worker import Job, Outcome, max_corrupt
@@ -188,9 +190,7 @@ class _Start:
         folder, newest, total, name = self.folder, self.newest, self.plan.total_steps, self.run.config.name
         if newest.name is not None:
             _check_corrupt(self.run, folder, newest)
-            self.signals.left = (
-                f"{folder.uri_of(newest.name)} is the last checkpoint; the same command goes on from there"
-            )
+            self.signals.left = _describe_left(folder, newest.name)
         step, ended = newest.step, None if self.run.config.train.extend else newest.meta.get("ended")
         if step < self.last and ended is None:
             if step:
@@ -219,17 +219,24 @@ class _Start:
         wait_for_nodes(run_bundles(train, shape, cluster), "workers")
         self.waits.enter("starting workers")
         job = self._job(shape)
+        board = Board(job.board)
         for note in (STOP_FILE, STARTUP_FILE):
             self.folder.remove(note)
         self.folder.write(PROBE_FILE, job.probe.encode())
         with (
             showing_progress(self.folder, self.plan, self.waits, self.newest.step),
-            stopping(self.folder, self.signals, self.stop) as is_stopping,
+            telling_losses(self.folder, board) as teller,
+            stopping(self.folder, board, self.signals, self.stop, self._describe_left) as request,
         ):
-            outcome = run_workers(job, shape, self.callbacks, self.newest.step)
+
+            def look() -> None:
+                teller.look()
+                request.look()
+
+            outcome = run_workers(job, shape, self.callbacks, self.newest.step, look)
         if outcome.failure is not None:
             raise self._failure(outcome)
-        if is_stopping() or (outcome.step < self.last and outcome.ended is None):
+        if request.is_requested or (outcome.step < self.last and outcome.ended is None):
             code = 128 + (self.signals.received or signal.SIGINT)
             saved = _newest(self.folder)
             raise Stopped(describe_stop(outcome.step, self.plan.total_steps, saved, self.folder.uri), code)
@@ -247,6 +254,13 @@ class _Start:
             last=self.last,
         )
 
+    def _describe_left(self) -> str:
+        """Describe what is kept if training ends now, without waiting for a storage that fails."""
+        try:
+            return _describe_left(self.folder, newest_whole(self.folder, ()).name)
+        except StorageError:
+            return f"the last checkpoint in {self.folder.uri} is kept; the same command goes on from there"
+
     def _failure(self, outcome: Outcome) -> Exception:
         assert outcome.failure is not None
         if outcome.is_input_wrong:
@@ -254,6 +268,13 @@ class _Start:
         saved = _newest(self.folder)
         left = f"the last good checkpoint is {self.folder.uri_of(saved)}" if saved else "no checkpoint was saved"
         return RunFailed(f"{outcome.failure}; {left}")
+
+
+def _describe_left(folder: RunFolder, checkpoint: str | None) -> str:
+    """Describe what is kept of a run if it ends now."""
+    if checkpoint is None:
+        return "nothing was trained yet"
+    return f"{folder.uri_of(checkpoint)} is the last checkpoint; the same command goes on from there"
 
 
 def _newest(folder: RunFolder) -> str | None:

@@ -1,82 +1,101 @@
-"""Stopping a run that trains in other processes: a signal to the driver becomes a note to the workers."""
+"""Stopping a run that trains in other processes: a signal to the driver becomes a note to its workers.
+
+Where no worker trains (none is there yet, or one is being replaced) there is nothing to save, and the run ends at once.
+"""
 
 import logging
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from raysl.errors import ConfigError, StorageError
+from raysl.cluster.board import Board
+from raysl.errors import ConfigError
+from raysl.process.screen import duration
 from raysl.process.signals import Signals
 from raysl.runs.folder import STOP_FILE, RunFolder
+from raysl.runs.losses import Losses
 from raysl.storage.folder import outlast
-from raysl.train.files import STARTUP_FILE
 
 log = logging.getLogger("raysl")
 
+PATIENCE_S = 30.0
+"""Seconds after which a run that was asked to stop says that it still waits for its workers."""
 
-LOOK_EVERY_S = 0.5
 
-
-@contextmanager
-def stopping(folder: RunFolder, signals: Signals, stop: threading.Event | None = None) -> Iterator[Callable[[], bool]]:
-    """While inside, a signal asks the workers to save and stop; yields a function that tells whether one came.
-
-    Before the first step there is nothing to save: the signal then raises KeyboardInterrupt inside.
+class Stopping:
+    """Asks the workers of a run to save a checkpoint and stop, or ends the run where none trains.
 
     Args:
         folder: of the run.
+        board: of the run.
         signals: of this process.
-        stop: asks for the same from another thread; it takes effect after the first step.
+        stop: asks for the same from another thread.
+        left: describes what is kept if the run ends now.
     """
 
-    def save() -> bool:
-        if not _has_begun(folder):
-            return False
-        print("raysl: saving a checkpoint and stopping; once more to end at once", file=sys.stderr, flush=True)
-        threading.Thread(target=_ask, args=(folder,), name="raysl-ask", daemon=True).start()
-        return True
+    def __init__(
+        self, folder: RunFolder, board: Board, signals: Signals, stop: threading.Event | None, left: Callable[[], str]
+    ) -> None:
+        self.folder = folder
+        self.losses = Losses(board)
+        self.signals = signals
+        self.stop = stop
+        self.left = left
+        self.asked_at: float | None = None
+        self.patience_s = PATIENCE_S
 
-    with signals.saving(save), _heeding(folder, stop):
-        yield lambda: signals.received is not None or (stop is not None and stop.is_set())
+    @property
+    def is_requested(self) -> bool:
+        """Whether the run is to stop."""
+        return self.signals.received is not None or (self.stop is not None and self.stop.is_set())
+
+    def look(self) -> None:
+        """Act on a request; to be called several times a second by the thread that waits for the workers.
+
+        Raises:
+            Stopped: if no worker trains.
+        """
+        if not self.is_requested:
+            return
+        _, phase = self.losses.group()
+        if phase == "done":
+            return
+        if not self.losses.can_save():
+            self.signals.left = self.left()
+            raise self.signals.stopped
+        if self.asked_at is None:
+            self._ask()
+        elif time.monotonic() - self.asked_at > self.patience_s:
+            waited = duration(time.monotonic() - self.asked_at)
+            log.warning("the workers have not stopped for %s; once more to end at once", waited)
+            self.patience_s += 60.0
+
+    def _ask(self) -> None:
+        self.asked_at = time.monotonic()
+        if self.signals.received is not None:
+            print("raysl: saving a checkpoint and stopping; once more to end at once", file=sys.stderr, flush=True)
+        threading.Thread(target=_write_note, args=(self.folder,), name="raysl-ask", daemon=True).start()
 
 
 @contextmanager
-def _heeding(folder: RunFolder, stop: threading.Event | None) -> Iterator[None]:
-    """While inside, ask the workers to stop once the event is set and they have made a step."""
-    if stop is None:
-        yield
-        return
-    has_ended = threading.Event()
-
-    def look() -> None:
-        while not has_ended.wait(LOOK_EVERY_S):
-            if stop.is_set() and _has_begun(folder):
-                _ask(folder)
-                return
-
-    threading.Thread(target=look, name="raysl-heed", daemon=True).start()
-    try:
-        yield
-    finally:
-        has_ended.set()
+def stopping(
+    folder: RunFolder, board: Board, signals: Signals, stop: threading.Event | None, left: Callable[[], str]
+) -> Iterator[Stopping]:
+    """Handle signals by the `look` of the yielded object while inside; for the arguments see `Stopping`."""
+    request = Stopping(folder, board, signals, stop, left)
+    with signals.saving(lambda: True):
+        yield request
 
 
-def _ask(folder: RunFolder) -> None:
+def _write_note(folder: RunFolder) -> None:
     """Ask the workers to stop, or log why that is impossible."""
     try:
         outlast(partial(folder.write, STOP_FILE, b""))
     except ConfigError as error:
         log.error("the workers cannot be asked to save: %s; once more to end at once", error)
-
-
-def _has_begun(folder: RunFolder) -> bool:
-    """Whether the workers have made a step; True while the storage fails, so that nothing is lost."""
-    try:
-        return folder.exists(STARTUP_FILE)
-    except StorageError:
-        return True
 
 
 def describe_stop(step: int, total: int, saved: str | None, uri: str) -> str:

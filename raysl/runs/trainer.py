@@ -1,7 +1,8 @@
 """Ray Train's trainer: it starts a run's workers, tries again after failures, and leaves Ctrl-C to us."""
 
-import logging
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,26 +11,43 @@ import ray.train
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.train import FailureConfig, ScalingConfig
 from ray.train import UserCallback as UserCallback
-from ray.train.torch import TorchTrainer
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2._internal.constants import get_env_vars_to_propagate
+from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.failure_handling import FailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import ScalingPolicy
 from ray.train.v2.api.exceptions import TrainingFailedError
 
+from raysl.cluster.board import Board
 from raysl.cluster.connection import cluster_resources, disconnect
+from raysl.cluster.losses import reason
 from raysl.cluster.resources import WorkerShape
-from raysl.errors import RunFailed
+from raysl.errors import RunFailed, Stopped
 from raysl.process.temporary import temporary_folder
-from raysl.runs.elastic import LOOK_EVERY_S, Elastic, SaveOnNotice
+from raysl.runs.elastic import LOOK_EVERY_S as RESIZE_EVERY_S
+from raysl.runs.elastic import Elastic, SaveOnNotice
 from raysl.runs.folder import RunFolder
+from raysl.runs.losses import Loss, Losses
 from raysl.runs.retries import Failures, Retries, free_places, saved_step
+from raysl.runs.watch import Watch
 from raysl.runs.worker import Job, Outcome, train_worker
 
-log = logging.getLogger("raysl")
+ABORT_S = 1.5
+LOOK_EVERY_S = 0.3
+HANG_MARGIN_S = 60.0
+"""Seconds after `train.hang_timeout` in which the controller names the worker that hangs, before torch gives up."""
 
-ABORT_S = 10.0
+
+Look = Callable[[], None]
 
 
-def run_workers(job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback] = (), step: int = 0) -> Outcome:
+def run_workers(
+    job: Job,
+    shape: WorkerShape,
+    callbacks: Sequence[UserCallback] = (),
+    step: int = 0,
+    look: Look = lambda: None,
+) -> Outcome:
     """Start workers, and return how their training ended.
 
     Args:
@@ -37,73 +55,81 @@ def run_workers(job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback] 
         shape: device and resources of a worker.
         callbacks: observers of Ray Train's, called in its controller.
         step: of the checkpoint from which they go on.
+        look: called several times a second; what it raises ends the workers, and is raised here.
 
     Raises:
         RunFailed: if workers or Ray Train's controller failed too often without a saved step between two failures.
     """
-    failures = Failures(job.config.train.max_failures, step)
+    failures, losses = Failures(job.config.train.max_failures, step), Losses(Board(job.board))
     while True:
         try:
-            return _run_workers(job, shape, callbacks, failures)
+            return _run_workers(job, shape, callbacks, failures, look)
         except (TrainingFailedError, RayTaskError) as error:
-            raise RunFailed(f"training failed: {_root_cause(error)}; start the same command again to resume") from error
+            text = next((loss.text for loss in reversed(losses.all()) if not loss.is_retried), reason(error))
+            raise RunFailed(f"training failed: {text}; {_AGAIN}") from error
         except RayError as error:  # the controller has died, for example for lack of memory
-            step = saved_step(RunFolder.of(job.config).uri)
-            if not failures.add(step):
-                raise RunFailed(
-                    f"training failed: Ray Train's controller was lost, {failures}; start the same command again to "
-                    "resume"
-                ) from error
+            text = f"lost the controller of the run: {reason(error)}"
+            if not failures.add(saved_step(RunFolder.of(job.config).uri)):
+                raise RunFailed(f"training failed: {text}; no retry is left, {failures}; {_AGAIN}") from error
             free_places()
-            log.warning("Ray Train's controller was lost; going on from step %d", step)
+            number, _ = losses.group()
+            losses.write_group(number, "waiting")
+            losses.add(Loss(time.time(), f"{text}; {failures.describe_retry()}", str(error), group=number))
 
 
-def _run_workers(job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback], failures: Failures) -> Outcome:
+_AGAIN = "start the same command again to resume"
+
+
+def _run_workers(
+    job: Job, shape: WorkerShape, callbacks: Sequence[UserCallback], failures: Failures, look: Look
+) -> Outcome:
     """Start Ray Train's controller, and return what its main worker returns."""
     train = job.config.train
     with temporary_folder("ray") as notes:  # Ray's own; nothing is resumed from it
         scaling = ScalingConfig(
             num_workers=train.workers,
-            elastic_resize_monitor_interval_s=LOOK_EVERY_S,
+            elastic_resize_monitor_interval_s=RESIZE_EVERY_S,
             use_gpu=shape.device == "cuda",
             resources_per_worker=shape.resources,
         )
         trainer = Trainer(
             train_worker,
             train_loop_config={"job": ray.cloudpickle.dumps(job)},  # Ray Train's controller need not import it
+            torch_config=TorchConfig(timeout_s=int(train.hang_timeout + HANG_MARGIN_S)),
             scaling_config=scaling,
             run_config=ray.train.RunConfig(
                 name=job.config.name.encode("ascii", "replace").decode().replace("?", "_"),  # Ray takes no others
                 storage_path=notes,
                 failure_config=FailureConfig(max_failures=train.max_failures),
-                callbacks=[SaveOnNotice(), *callbacks],
+                callbacks=[SaveOnNotice(), Watch(Board(job.board), train.hang_timeout), *callbacks],
             ),
         )
         trainer.failure_policy = Retries(failures, partial(saved_step, RunFolder.of(job.config).uri))
+        trainer.look, trainer.hang_timeout_s = look, train.hang_timeout
         if train.is_elastic:
             trainer.scaling_policy = Elastic(scaling, train, shape, cluster_resources().trials, job.last)
         try:
             outcome: Outcome = trainer.fit().return_value
-        except KeyboardInterrupt:
-            if not disconnect():
+        except (KeyboardInterrupt, Stopped):
+            is_main = threading.current_thread() is threading.main_thread()
+            if not (is_main and disconnect()):  # other threads may train on the same private cluster
                 trainer.abort()
             raise
     return outcome
 
 
-def _root_cause(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[-1] if text else type(error).__name__
-
-
 class Trainer(TorchTrainer):
-    """A TorchTrainer without its handler of Ctrl-C, which would end the run without a checkpoint.
+    """A TorchTrainer that looks for requests while it waits, in place of a handler of Ctrl-C.
 
     Attributes:
+        look: called several times a second by `fit`.
+        hang_timeout_s: seconds after which a worker that does not answer counts as lost.
         failure_policy, scaling_policy: decide in the controller in place of Ray's, if they are set.
     """
 
     controller: Any = None
+    look: Look
+    hang_timeout_s: float
     failure_policy: FailurePolicy | None = None
     scaling_policy: ScalingPolicy | None = None
 
@@ -111,11 +137,20 @@ class Trainer(TorchTrainer):
         for name, policy in {"failure_policy": self.failure_policy, "scaling_policy": self.scaling_policy}.items():
             if policy is not None:
                 arguments[name] = policy
-        return super()._initialize_and_run_controller(**arguments)
-
-    def _register_sigint_handler(self, controller: Any) -> None:
-        """Remember the controller for `abort`. Ray calls this in the main thread only."""
-        self.controller = controller
+        here = {ray._raylet.RAY_NODE_ID_KEY: ray.get_runtime_context().get_node_id()}
+        env_vars = {
+            "RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0",
+            "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": str(self.hang_timeout_s),
+            "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",  # a worker that hangs does not leave the group
+            **get_env_vars_to_propagate(),
+        }
+        remote = ray.remote(num_cpus=0, label_selector=here, runtime_env={"env_vars": env_vars})
+        self.controller = remote(TrainController).remote(**arguments)
+        end = self.controller.run.remote()
+        while not ray.wait([end], timeout=LOOK_EVERY_S)[0]:
+            self.look()
+        ray.get(end)
+        return ray.get(self.controller.get_result.remote())
 
     def abort(self) -> None:
         """End the workers and free their resources; for an exception that has come out of `fit`."""
@@ -125,5 +160,6 @@ class Trainer(TorchTrainer):
             ray.get(self.controller.abort.remote(), timeout=ABORT_S)
         except RayActorError:
             return  # it has ended itself, as it should
-        except GetTimeoutError:
+        except GetTimeoutError:  # it waits for nodes, and answers nobody
             ray.kill(self.controller)
+        free_places(self.controller._actor_id.hex())

@@ -17,6 +17,7 @@ from ray.experimental.internal_kv import _internal_kv_exists, _internal_kv_put
 from ray.train.collective import broadcast_from_rank_zero
 
 from raysl import distributed as dist
+from raysl.cluster.board import Board
 from raysl.config.schema import RunConfig
 from raysl.data.decode.images import CorruptLog
 from raysl.data.stream.loader import LocalBatches
@@ -29,7 +30,10 @@ from raysl.plan.reference import describe_scaling
 from raysl.plan.setup import Setup
 from raysl.process.memory import keep_freed_memory
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
+from raysl.runs.losses import Losses, step_before
 from raysl.runs.prepare import Prepared
+from raysl.runs.presence import Presence
+from raysl.runs.ray_log import note_losses
 from raysl.runs.ray_reporter import RayReporter, local_logs
 from raysl.storage.folder import FIRST_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S
 from raysl.storage.owner import Owner
@@ -37,12 +41,12 @@ from raysl.train.batches import BatchStream
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.callbacks.held_out import HeldOut
-from raysl.train.callbacks.logs import MetricsLog, OnDisk, Startup
+from raysl.train.callbacks.logs import MetricsLog, OnDisk, Startup, parse_metrics
 from raysl.train.callbacks.stop import Pause, StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.callbacks.watch import CollapseWatch, DataWait
 from raysl.train.disk import Disk
-from raysl.train.files import EVENTS_FILE
+from raysl.train.files import EVENTS_FILE, METRICS_FILE
 from raysl.train.loop import fit
 from raysl.train.process import repeat_kernels
 from raysl.train.state import TrainState
@@ -72,6 +76,11 @@ class Job:
     def config(self) -> RunConfig:
         """The run's settings."""
         return self.run.config
+
+    @property
+    def board(self) -> str:
+        """The key of this start's notes between its processes."""
+        return self.probe
 
     def folder(self) -> RunFolder:
         """Return the run's folder, which counts as gone without the driver's note in it."""
@@ -121,7 +130,10 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     state = _restore(job, setup, device, reporter)
     nodes = dist.gather_objects(ray.util.get_node_ip_address())
     if dist.is_main():
-        _announce(plan, state, logs, nodes, disk)
+        lost_step = None
+        with disk.writing(logs):
+            lost_step = _note_losses(Losses(Board(job.board)), logs)
+        _announce(plan, state, logs, nodes, disk, lost_step)
         if scaling := describe_scaling(setup.as_written):
             disk.note(logs, scaling)
         reporter.put_logs()
@@ -138,7 +150,8 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     ]
     measuring = [*_callbacks(job.run, folder, disk), *([] if job.last is None else [Pause(job.last)])]
     # Broken images count first; the writers come last, so that they write what the others have logged.
-    callbacks = [broken, *measuring, *job.run.callbacks, *watching, OnDisk(writers, logs, disk)]
+    presence = Presence(Board(job.board))
+    callbacks = [broken, *measuring, *job.run.callbacks, *watching, OnDisk(writers, logs, disk), presence]
     for callback in callbacks:
         callback.load_state_dict(state.callbacks.get(callback.state_key, {}))
     train, batches = job.config.train, _batches(job, plan, device, corrupt)
@@ -258,11 +271,38 @@ def _batches(job: Job, plan: TrainPlan, device: torch.device, corrupt: CorruptLo
     )
 
 
-def _announce(plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[str], disk: Disk) -> None:
-    """Note the start in events.jsonl, which the driver shows."""
+def _note_losses(losses: Losses, logs: Path) -> int | None:
+    """Note in events.jsonl what was lost before this group of workers; return the updates that had been done by then.
+
+    Returns:
+        None if nothing was lost just before.
+    """
+    lost, (group, _) = losses.all(), losses.group()
+    events_file, metrics_file = logs / EVENTS_FILE, logs / METRICS_FILE
+    events, metrics = (file.read_bytes() if file.exists() else b"" for file in (events_file, metrics_file))
+    with events_file.open("ab") as file:
+        file.write(note_losses(events, lost))
+    step = step_before(lost, group)
+    return None if step is None else max([step, *(int(line["step"]) for line in parse_metrics(metrics)[-1:])])
+
+
+def _announce(
+    plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[str], disk: Disk, lost_step: int | None = None
+) -> None:
+    """Note the start in events.jsonl, which the driver shows.
+
+    Args:
+        plan, state: of the run.
+        logs: local folder of its logs.
+        nodes: addresses of the nodes of all workers.
+        disk: of the logs.
+        lost_step: updates that had been done when workers were lost just before.
+    """
     rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
     where = f"{plan.world} worker(s) on {state.device.type}, {rows} images each, {torch.get_num_threads()} thread(s)"
     what = f"resumed at step {state.step}" if state.step else "started"
+    if lost_step is not None:
+        what = f"going on at step {state.step}, {max(0, lost_step - state.step)} step(s) again,"
     if change := _size_change(plan, state, logs):
         disk.note(logs, change)
     disk.note(logs, f"{what} on {where}", nodes=nodes)

@@ -23,7 +23,7 @@ def note_event(logs: Path, event: str, kind: str | None = None, nodes: Sequence[
     Args:
         logs: local folder of the run's logs.
         event: a sentence without a full stop.
-        kind: `save` for events that reports leave out.
+        kind: `save` for events that reports leave out, `loss` for what was lost.
         nodes: addresses of the nodes of the workers that start, in the order of their ranks.
     """
     append(logs / EVENTS_FILE, event_line(event, kind, nodes))
@@ -44,9 +44,20 @@ def append(path: Path, content: bytes) -> None:
         raise
 
 
-def event_line(event: str, kind: str | None = None, nodes: Sequence[str] = ()) -> bytes:
-    """Return a line of the events file, without credentials; arguments as of `note_event`."""
-    line: dict[str, Any] = {"time": time.time(), "event": redact(event)} | ({} if kind is None else {"kind": kind})
+def event_line(event: str, kind: str | None = None, nodes: Sequence[str] = (), at: float | None = None) -> bytes:
+    """Return a line of the events file, without credentials; arguments as of `note_event`.
+
+    Args:
+        event, kind, nodes: as of `note_event`.
+        at: time of the event, in seconds since 1970; default: now.
+    """
+    when = time.time() if at is None else at
+    line: dict[str, Any] = {"time": when, "event": redact(event)} | ({} if kind is None else {"kind": kind})
     if nodes:
         line["nodes"] = list(nodes)
     return (json.dumps(line) + "\n").encode()
+
+
+def parse_events(content: bytes) -> list[dict[str, Any]]:
+    """Return the lines of an events file, without a last one that is not whole yet."""
+    return [json.loads(line) for line in content.splitlines(keepends=True) if line.endswith(b"\n")]

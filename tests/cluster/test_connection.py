@@ -9,7 +9,7 @@ import pytest
 import ray
 
 from raysl.cluster import connection as cluster
-from raysl.cluster.connection import _print_less, connect, count_gpus
+from raysl.cluster.connection import _print_less, connect, count_gpus, hearing
 from raysl.cluster.resources import Resources
 from raysl.config.schema import TrainConfig
 from raysl.errors import ConfigError, RunFailed
@@ -49,6 +49,23 @@ def test_what_the_raylet_says_of_its_worker_processes_is_not_shown(capsys: pytes
     assert capsys.readouterr() == ("", "")
     _print_less({"lines": ["No space left for objects"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
     assert "No space left for objects" in capsys.readouterr().out
+
+
+def test_what_ray_prints_is_heard_and_not_shown(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[str] = []
+    lost = "A worker died or was killed while executing a task.\n Worker IP address: 10.0.0.2 Worker port: 7 "
+    lost += "Worker PID: 12 Worker exit type: SYSTEM_ERROR Worker exit detail: The process receives a SIGTERM."
+    with hearing(heard.append):
+        _print_less({"lines": ["No space left for objects"], "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    _print_less({"lines": lost.splitlines(), "pid": "raylet", "is_err": False}, ignore_prefix=False)
+    assert heard == ["No space left for objects"]
+    assert capsys.readouterr().out == ""
+    assert caplog.messages == [
+        "lost a data task or another process of Ray on 10.0.0.2 (process 12): its process was ended by SIGTERM; its "
+        "work is done again"
+    ]
 
 
 def test_an_address_at_which_nothing_listens_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

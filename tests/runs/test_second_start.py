@@ -118,6 +118,7 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
     "train.online_knn_every": (["train.online_knn_every=2ep"], knn_every, ["2ep"]),
     "train.eval_every": (["train.eval_every=2ep"], lambda run: str(run.config.train.eval_every), "2ep"),
     "train.max_failures": (["train.max_failures=8"], lambda run: run.config.train.max_failures, 8),
+    "train.hang_timeout": (["train.hang_timeout=60"], lambda run: run.config.train.hang_timeout, 60.0),
     "train.expect": (
         ["train.expect={loss: [1, 2]}"],
         rate_of_expected,

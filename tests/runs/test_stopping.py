@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from raysl.cluster.board import Board
 from raysl.config.load import load_config
 from raysl.errors import Stopped
 from raysl.pretraining import pretrain
@@ -18,8 +21,7 @@ from raysl.process.signals import Signals
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.stopping import stopping
 from raysl.train.callbacks.logs import parse_metrics
-from raysl.train.files import STARTUP_FILE
-from tests.runs.runs import SMALL, assert_same, finish, logged_step, start, tensors, wait_for_step
+from tests.runs.runs import SMALL, assert_same, finish, kill_worker, logged_step, start, tensors, wait_for_step
 
 LONG = (*SMALL, "train.epochs=60", "train.checkpoint_every=100%")
 UNSHARE = ["unshare", "--map-root-user", "--mount"]
@@ -43,24 +45,83 @@ def start_group(how: str, storage: Path, *words: str) -> "subprocess.Popen[str]"
     )
 
 
-def test_another_thread_asks_the_workers_to_stop_once_they_have_made_a_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = threading.Semaphore(0)
-    monkeypatch.setattr("raysl.runs.stopping.LOOK_EVERY_S", 0.001)
-    monkeypatch.setattr("raysl.runs.stopping._has_begun", lambda folder: (looks.release(), begun.is_set())[1])
-    begun, stop = threading.Event(), threading.Event()
-    with stopping(RunFolder(str(tmp_path)), Signals(), stop) as asked:
-        assert not asked()
+class Notes(Board):
+    """A board without a cluster."""
+
+    def __init__(self, **notes: Any) -> None:
+        super().__init__("a run")
+        self.notes = notes
+
+    def write(self, name: str, value: Any) -> None:
+        self.notes[name] = value
+
+    def read(self, name: str) -> Any:
+        return self.notes.get(name)
+
+
+def _wait_for_request() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "raysl-ask":
+            thread.join()
+
+
+def test_another_thread_asks_the_workers_to_stop_once_they_have_made_a_step(tmp_path: Path) -> None:
+    stop = threading.Event()
+    board = Notes(group={"number": 2, "phase": "working"}, begun=2)
+    with stopping(RunFolder(str(tmp_path)), board, Signals(), stop, lambda: "") as request:
+        request.look()
+        assert not request.is_requested
         stop.set()
-        assert asked()
-        assert all(looks.acquire(timeout=20) for _ in range(3)), "it goes on looking"
-        assert not (tmp_path / STOP_FILE).exists()
-        begun.set()
-        for thread in threading.enumerate():
-            if thread.name == "raysl-heed":
-                thread.join(20)
+        assert request.is_requested
+        request.look()
+        _wait_for_request()
         assert (tmp_path / STOP_FILE).exists()
+        board.notes["group"] = {"number": 2, "phase": "done"}
+        request.look()
+
+
+@pytest.mark.parametrize(
+    "notes",
+    [
+        pytest.param({}, id="before the first group"),
+        pytest.param({"group": {"number": 1, "phase": "working"}}, id="before the first step"),
+        pytest.param({"group": {"number": 1, "phase": "waiting"}, "begun": 1}, id="after a loss"),
+        pytest.param({"group": {"number": 2, "phase": "working"}, "begun": 1}, id="before the first step after a loss"),
+    ],
+)
+def test_a_run_of_which_no_worker_trains_ends_at_once(tmp_path: Path, notes: dict[str, Any]) -> None:
+    signals = Signals()
+    with stopping(RunFolder(str(tmp_path)), Notes(**notes), signals, None, lambda: "checkpoint_5 is kept") as request:
+        signals.handle(signal.SIGTERM, None)
+        with pytest.raises(Stopped, match=r"^ended by SIGTERM; checkpoint_5 is kept$") as stopped:
+            request.look()
+    assert stopped.value.code == 143
+    assert not (tmp_path / STOP_FILE).exists()
+
+
+def test_a_run_that_loses_its_workers_when_it_is_asked_to_stop_ends(tmp_path: Path) -> None:
+    signals, board = Signals(), Notes(group={"number": 1, "phase": "working"}, begun=1)
+    with stopping(RunFolder(str(tmp_path)), board, signals, None, lambda: "checkpoint_5 is kept") as request:
+        signals.handle(signal.SIGINT, None)
+        request.look()
+        _wait_for_request()
+        assert (tmp_path / STOP_FILE).exists()
+        board.notes["group"] = {"number": 1, "phase": "waiting"}
+        with pytest.raises(Stopped, match=r"^interrupted; checkpoint_5 is kept$"):
+            request.look()
+
+
+def test_workers_that_do_not_stop_in_time_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raysl.runs.stopping.PATIENCE_S", 0.0)
+    signals, board = Signals(), Notes(group={"number": 1, "phase": "working"}, begun=1)
+    with stopping(RunFolder(str(tmp_path)), board, signals, None, lambda: "") as request:
+        signals.handle(signal.SIGINT, None)
+        for _ in range(3):
+            request.look()
+        _wait_for_request()
+    assert caplog.messages == ["the workers have not stopped for 0 s; once more to end at once"]
 
 
 def test_a_run_that_is_not_to_train_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,14 +134,12 @@ def test_a_run_that_is_not_to_train_does_not_start(tmp_path: Path, monkeypatch: 
 
 
 def test_workers_that_cannot_be_asked_to_stop_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / STARTUP_FILE).write_text("{}")
     (tmp_path / STOP_FILE).mkdir()  # no file can take its place
-    signals = Signals()
-    with stopping(RunFolder(str(tmp_path)), signals):
+    signals, board = Signals(), Notes(group={"number": 1, "phase": "working"}, begun=1)
+    with stopping(RunFolder(str(tmp_path)), board, signals, None, lambda: "") as request:
         signals.handle(signal.SIGINT, None)
-        for thread in threading.enumerate():
-            if thread.name == "raysl-ask":
-                thread.join()
+        request.look()
+        _wait_for_request()
     (told,) = caplog.messages
     assert told.startswith("the workers cannot be asked to save: cannot write ")
     assert told.endswith("; once more to end at once")
@@ -136,6 +195,30 @@ def test_a_run_that_is_asked_to_stop_before_its_first_step_ends_with_a_line(tmp_
         "starting workers ...\n",
     ]
     assert float(waited[0].split()[0]) < 5
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_asked_to_stop_while_a_worker_is_replaced_ends_at_once(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    run = tmp_path / "one"
+    process = start(tmp_path, "one", *LONG, "train.checkpoint_every=5st")
+    wait_for_step(run, 12, process)
+    family = psutil.Process(process.pid).children(recursive=True)
+    kill_worker(process)
+    process.send_signal(number)
+    asked = time.monotonic()
+    output, _ = process.communicate(timeout=60)
+    assert time.monotonic() - asked < 10, output  # 2 to 4 s on a machine that does nothing else
+    assert process.returncode == 128 + number, output
+    how = "interrupted" if number == signal.SIGINT else "ended by SIGTERM"
+    newest = sorted(run.glob("checkpoint_*"))[-1]
+    assert output.endswith(f"raysl: {how}; {newest} is the last checkpoint; the same command goes on from there\n")
+    assert "Traceback" not in output
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not [child for child in alive if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    assert not RunFolder(str(run)).is_in_use()
 
 
 def _can_mount() -> bool:

@@ -1,0 +1,234 @@
+"""Why something was lost on a cluster, in one line: what Ray says about it in up to a hundred.
+
+`reason` reads errors, `describe_failures` the errors of a group of workers, `describe_message` what Ray prints.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ray.exceptions import (
+    ActorDiedError,
+    ActorPlacementGroupRemoved,
+    NodeDiedError,
+    ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    OwnerDiedError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    RuntimeEnvSetupError,
+    TaskPlacementGroupRemoved,
+    WorkerCrashedError,
+)
+from ray.train.v2._internal.exceptions import (
+    UserExceptionWithTraceback,
+    WorkerGroupStartupFailedError,
+    WorkerGroupStartupTimeoutError,
+    WorkerHealthCheckFailedError,
+    WorkerHealthCheckTimeoutError,
+)
+from ray.train.v2.api.exceptions import ControllerError, PreemptionError
+
+from raysl.process.screen import duration
+
+MAX_LENGTH = 300
+"""Characters of an exception's message that a line shows."""
+
+_KILLED = "its process was killed, as by SIGKILL or by the kernel for lack of memory"
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A training worker as the controller knows it.
+
+    Args:
+        node: address of its node.
+        pid: number of its process.
+    """
+
+    node: str
+    pid: int
+
+
+class HungWorker(Exception):
+    """A worker has not joined a collective operation in which others wait for it."""
+
+
+class SilentWorker(Exception):
+    """A worker does not answer its controller, while the others have lost their connection to it."""
+
+
+def describe_failures(failures: Mapping[int, BaseException], workers: Mapping[int, Worker]) -> str:
+    """Describe in one line which workers were lost, where and why.
+
+    Workers that only lost their connection to one that ended are left out, unless there are no others.
+
+    >>> describe_failures({1: ValueError("no such class")}, {1: Worker("10.0.0.2", 7)})
+    'worker 1 on 10.0.0.2 failed: ValueError: no such class'
+
+    Args:
+        failures: the error of each rank that has one.
+        workers: of the group, by rank.
+    """
+    causes = {rank: error for rank, error in failures.items() if not is_consequence(error)} or dict(failures)
+    ranks: dict[tuple[str, str], list[int]] = {}
+    for rank, error in sorted(causes.items()):
+        ranks.setdefault((_pattern(error), reason(error)), []).append(rank)
+    return "; ".join(f"{pattern.format(_name(each, workers))}: {why}" for (pattern, why), each in ranks.items())
+
+
+def is_consequence(error: BaseException) -> bool:
+    """Whether a worker's error only says that it lost its connection to another one, or waited for it in vain."""
+    return isinstance(error, ConnectionError) or bool(_LOST_CONNECTION.search(f"{type(error).__name__}: {error}"))
+
+
+_LOST_CONNECTION = re.compile(
+    r"^RuntimeError: \[.*gloo.*(Connection|Read error|Write error|Timed out|Socket|Application timeout)"
+    r"|^Dist(Backend|Network|Store)Error: |^RuntimeError: .*NCCL",
+    re.DOTALL,
+)
+
+
+def _name(ranks: list[int], workers: Mapping[int, Worker]) -> str:
+    nodes = list(dict.fromkeys(workers[rank].node for rank in ranks if rank in workers))
+    where = f" on {', '.join(nodes)}" if nodes else ""
+    return f"worker{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}{where}"
+
+
+def _pattern(error: BaseException) -> str:
+    if isinstance(error, WorkerHealthCheckFailedError | RayActorError | SilentWorker | PreemptionError):
+        return "lost {}"
+    if isinstance(error, WorkerHealthCheckTimeoutError | HungWorker):
+        return "{} hung"
+    return "the data of {} failed" if isinstance(error, RayError) else "{} failed"
+
+
+def reason(error: BaseException) -> str:
+    """Return why something failed or was lost: one line without addresses of pages and without a traceback."""
+    if isinstance(error, WorkerHealthCheckFailedError):
+        return reason(error.health_check_failure)
+    if isinstance(error, ControllerError):
+        return reason(error.controller_failure)
+    if isinstance(error, UserExceptionWithTraceback):
+        return reason(error._base_exc)
+    if isinstance(error, RayTaskError):
+        return reason(error.cause) if isinstance(error.cause, BaseException) else _last_line(str(error))
+    if isinstance(error, WorkerGroupStartupFailedError) and error.__cause__ is not None:
+        return f"a worker did not start: {reason(error.__cause__)}"
+    text = str(error)
+    if isinstance(error, HungWorker | SilentWorker):
+        return text
+    if memory := out_of_memory(text):
+        return memory
+    if isinstance(error, WorkerHealthCheckTimeoutError):
+        waited = re.search(r"hanging for ([\d.]+) seconds", text)
+        return f"it has not answered{f' for {duration(float(waited[1]))}' if waited else ''}"
+    if isinstance(error, ActorDiedError | NodeDiedError | WorkerCrashedError | OwnerDiedError):
+        return _end_of_process(text)
+    for kinds, words in _WORDS.items():
+        if isinstance(error, kinds):
+            return words
+    return _short(f"{type(error).__name__}: {text.strip()}" if text.strip() else type(error).__name__)
+
+
+_WORDS: dict[tuple[type[BaseException], ...], str] = {
+    (PreemptionError,): "its node is taken back by the cloud",
+    (WorkerGroupStartupTimeoutError,): "no room for all workers was free in time",
+    (ObjectStoreFullError,): "Ray's object store is full; lower data.prefetch, or give the nodes a larger one",
+    (OutOfDiskError,): "the disk that Ray's object store spills to is full",
+    (ObjectLostError,): "a batch of images was lost with the process or the node that held it",
+    (ActorPlacementGroupRemoved, TaskPlacementGroupRemoved): "its resources were given to others",
+    (RuntimeEnvSetupError,): "its environment could not be set up on the node",
+    (RayActorError,): "it does not answer",
+}
+
+
+def _end_of_process(text: str) -> str:
+    """Return why a process ended, from what Ray says about it."""
+    for pattern, words in _ENDS.items():
+        if re.search(pattern, text):
+            return words
+    return _short(_last_line(text))
+
+
+_ENDS = {
+    r"[Nn]ode (was )?(died|dead|terminated|preempted)|node has (died|been)|owner has died because its node": (
+        "its node is gone"
+    ),
+    r"receives a SIGTERM": "its process was ended by SIGTERM",
+    r"Segmentation fault|SIGABRT": "its process crashed",
+    r"connection error code|crashed (unexpectedly|with)|owner has exited": _KILLED,
+    r"ray\.kill": "Ray ended its process on request",
+}
+
+
+def out_of_memory(text: str) -> str | None:
+    """Return which node ran out of memory, which process was ended for it and what to lower; None for other texts.
+
+    Args:
+        text: what Ray says when it ends processes of a node that is short of memory.
+    """
+    node = re.search(r"\(IP: ([^,)]+)[^)]*\) was ([\d.]+) ?GB used / ([\d.]+) ?GB", text)
+    if node is None or "low on memory" not in text:
+        return None
+    ended = re.findall(r"Selected to kill: \(.*?task name=([^,]*),.*?memory used=([\d.]+) ?GB", text)
+    largest = max(ended, key=lambda each: float(each[1]), default=None)
+    what, size = ("", "") if largest is None else (_process(largest[0]), f" of {largest[1]} GB")
+    process = f"Ray ended the {what}{size}; " if what else ""
+    return (
+        f"out of memory on {node[1]}, where {node[2]} of {node[3]} GB were in use: {process}lower {_to_lower(what)}, "
+        "or take nodes with more memory"
+    )
+
+
+def _process(task: str) -> str:
+    """Name a process of Ray by its task."""
+    for part, words in _PROCESSES.items():
+        if part in task:
+            return words
+    return "data task" if "->" in task or "Map" in task or "Read" in task else f"process {task.split('.')[0]}"
+
+
+_PROCESSES = {
+    "RayTrainWorker": "training worker",
+    "TrainController": "controller of the run",
+    "SplitCoordinator": "process that shares out the data",
+}
+
+
+def _to_lower(process: str) -> str:
+    if process == "data task":
+        return "data.prefetch or data.buffer_gb"
+    if process == "training worker":
+        return "train.batch_size or data.prefetch"
+    return "train.batch_size, data.prefetch or data.buffer_gb"
+
+
+def describe_message(text: str, known: Iterable[int] = ()) -> str | None:
+    """Describe in one line a loss that Ray prints by itself; None for a text that tells of none.
+
+    Args:
+        text: what Ray prints.
+        known: processes whose loss is described elsewhere, as that of training workers is.
+    """
+    if node := re.search(r"node with node id: \w+ and address: (\S+)", text):
+        return f"lost node {node[1]}: nothing answers there"
+    process = re.search(r"Worker IP address: (\S+).*Worker PID: (\d+)", text, re.DOTALL)
+    if process is None or int(process[2]) in known:
+        return None
+    end = out_of_memory(text) or _end_of_process(text)
+    where = f"on {process[1]} (process {process[2]})"
+    return f"lost a data task or another process of Ray {where}: {end}; its work is done again"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _short(text: str) -> str:
+    """Return a text as one line of limited length, without addresses of pages."""
+    line = re.sub(r"\s*https?://\S+", "", " ".join(text.split()))
+    return line if len(line) <= MAX_LENGTH else f"{line[:MAX_LENGTH]}..."

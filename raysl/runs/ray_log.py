@@ -1,0 +1,127 @@
+"""What was lost, told by the driver of a run in a line each; what Ray says about it goes to a file of the run."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from raysl.cluster.board import Board
+from raysl.cluster.connection import hearing
+from raysl.cluster.losses import describe_message
+from raysl.errors import StorageError
+from raysl.redact import redact
+from raysl.runs.folder import RunFolder
+from raysl.runs.losses import Loss, Losses
+from raysl.train.files import EVENTS_FILE, event_line, parse_events
+
+log = logging.getLogger("raysl")
+
+RAY_LOG = "ray.log"
+MAX_CHARACTERS = 1_000_000  # of the file
+
+
+@contextmanager
+def telling_losses(folder: RunFolder, board: Board) -> Iterator["LossTeller"]:
+    """Tell each loss in one line while inside; afterwards all of them stand in the run's events.
+
+    Ray's own words go to `ray.log` in the run's folder.
+
+    Args:
+        folder: of the run.
+        board: of the run.
+    """
+    teller = LossTeller(folder, board)
+    try:
+        with hearing(teller.hear):
+            yield teller
+    finally:
+        teller.close()
+
+
+class LossTeller:
+    """Tells what the controller of a run notes on its board, and what Ray prints."""
+
+    def __init__(self, folder: RunFolder, board: Board) -> None:
+        self.folder = folder
+        self.board = board
+        self.losses = Losses(board)
+        self.ray_log = RayLog(folder)
+        self.told: dict[str, Loss] = {}
+
+    def look(self) -> None:
+        """Tell new losses; to be called several times a second."""
+        for name in self.losses.names():
+            if name not in self.told:
+                self.told[name] = loss = self.losses.read(name)
+                self.ray_log.add(f"{loss.text}\n{loss.dump}")
+                if loss.is_retried:
+                    log.warning(loss.text)
+
+    def hear(self, text: str) -> None:
+        """Take what Ray prints, in any thread."""
+        if line := describe_message(text, self.losses.pids()):
+            self.losses.add(Loss(time.time(), line, text))
+        else:
+            self.ray_log.add(text)
+
+    def close(self) -> None:
+        """Add the losses to the run's events, which no worker writes any more."""
+        if self.board.is_there:
+            self.look()
+            self.board.clear()
+        try:
+            events = self.folder.read_if_there(EVENTS_FILE)
+            if new := note_losses(events, list(self.told.values())):
+                self.folder.write(EVENTS_FILE, events + new)
+        except StorageError as error:
+            log.warning("the events of the run lack what was lost: %s", error)
+        self.ray_log.close()
+
+
+class RayLog:
+    """The file `ray.log` of a run, written by a thread of its own, so that a slow storage delays nobody.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+        self.new: list[str] = []
+        self.change = threading.Condition()
+        self.is_over = False
+        self.thread = threading.Thread(target=self._write, name="raysl-ray-log", daemon=True)
+        self.thread.start()
+
+    def add(self, text: str) -> None:
+        """Add a text, with the time."""
+        with self.change:
+            self.new.append(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {redact(text.rstrip())}\n\n")
+            self.change.notify_all()
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Wait until everything is written, but not for long."""
+        with self.change:
+            self.is_over = True
+            self.change.notify_all()
+        self.thread.join(timeout_s)
+
+    def _write(self) -> None:
+        while True:
+            with self.change:
+                self.change.wait_for(lambda: self.new or self.is_over)
+                text, self.new = "".join(self.new), []
+            if not text:
+                return
+            try:
+                content = self.folder.read_if_there(RAY_LOG) + text.encode()
+                self.folder.write(RAY_LOG, content[-MAX_CHARACTERS:])
+            except StorageError as error:
+                log.warning("what Ray says is not in %s: %s", self.folder.uri_of(RAY_LOG), error)
+
+
+def note_losses(events: bytes, losses: list[Loss]) -> bytes:
+    """Return lines for losses that are not in the events of a run yet."""
+    noted = {note["time"] for note in parse_events(events) if note.get("kind") == "loss"}
+    return b"".join(event_line(loss.text, "loss", at=loss.time) for loss in losses if loss.time not in noted)
