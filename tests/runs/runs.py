@@ -61,12 +61,17 @@ def logged_step(run: Path) -> int:
     return int(json.loads(lines[-1])["step"]) if lines else 0
 
 
-def kill_worker(process: subprocess.Popen[str]) -> None:
-    """SIGKILL one of the run's training workers."""
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The run's training workers on a private cluster."""
     family = psutil.Process(process.pid).children(recursive=True)
     workers = [child for child in family if child.is_running() and "RayTrainWorker" in " ".join(child.cmdline())]
     assert workers, "no training worker is alive"
-    workers[-1].send_signal(signal.SIGKILL)
+    return workers
+
+
+def kill_worker(process: subprocess.Popen[str]) -> None:
+    """SIGKILL one of the run's training workers."""
+    workers_of(process)[-1].send_signal(signal.SIGKILL)
 
 
 def kill_driver(process: subprocess.Popen[str]) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from raysl.cluster.board import Board
 from raysl.config.load import load_config
 from raysl.errors import Stopped
 from raysl.pretraining import pretrain
@@ -21,6 +20,7 @@ from raysl.process.signals import Signals
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.stopping import stopping
 from raysl.train.callbacks.logs import parse_metrics
+from tests.runs.boards import Notes
 from tests.runs.runs import SMALL, assert_same, finish, kill_worker, logged_step, start, tensors, wait_for_step
 
 LONG = (*SMALL, "train.epochs=60", "train.checkpoint_every=100%")
@@ -45,20 +45,6 @@ def start_group(how: str, storage: Path, *words: str) -> "subprocess.Popen[str]"
     )
 
 
-class Notes(Board):
-    """A board without a cluster."""
-
-    def __init__(self, **notes: Any) -> None:
-        super().__init__("a run")
-        self.notes = notes
-
-    def write(self, name: str, value: Any) -> None:
-        self.notes[name] = value
-
-    def read(self, name: str) -> Any:
-        return self.notes.get(name)
-
-
 def _wait_for_request() -> None:
     for thread in threading.enumerate():
         if thread.name == "raysl-ask":
@@ -76,7 +62,7 @@ def test_another_thread_asks_the_workers_to_stop_once_they_have_made_a_step(tmp_
         request.look()
         _wait_for_request()
         assert (tmp_path / STOP_FILE).exists()
-        board.notes["group"] = {"number": 2, "phase": "done"}
+        board.write("group", {"number": 2, "phase": "done"})
         request.look()
 
 
@@ -106,7 +92,7 @@ def test_a_run_that_loses_its_workers_when_it_is_asked_to_stop_ends(tmp_path: Pa
         request.look()
         _wait_for_request()
         assert (tmp_path / STOP_FILE).exists()
-        board.notes["group"] = {"number": 1, "phase": "waiting"}
+        board.write("group", {"number": 1, "phase": "waiting"})
         with pytest.raises(Stopped, match=r"^interrupted; checkpoint_5 is kept$"):
             request.look()
 
