@@ -93,7 +93,7 @@ def test_a_run_that_loses_a_node_for_good_goes_on_with_fewer_workers_and_ends_al
     assert [line["step"] for line in lines] == list(range(1, 481)), "each global batch counts once"
 
 
-def test_a_run_of_fixed_size_names_the_node_that_it_waits_for_and_goes_on_with_fewer_as_it_says(
+def test_a_run_of_fixed_size_that_loses_a_node_names_it_and_goes_on_with_fewer_as_it_says(
     tmp_path: Path, add_node: Callable[[], Node]
 ) -> None:
     node, run = add_node(), tmp_path / "one"
