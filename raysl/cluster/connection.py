@@ -215,9 +215,13 @@ def cluster_resources() -> Resources:
     return Resources.of(_nodes(), _growth(), cluster_settings(), MAY_GROW, _trials)
 
 
+def node_resources() -> list[dict[str, float]]:
+    """Return the resources of each node of the connected cluster that lives, by name."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
 def _nodes() -> list[NodeGroup]:
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return [NodeGroup(resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for resources in alive]
+    return [NodeGroup(resources.get("CPU", 0.0), resources.get("GPU", 0.0)) for resources in node_resources()]
 
 
 MAY_GROW = "; if its autoscaler adds nodes, set cluster.max_cpus and cluster.max_gpus to what it may add up to"

@@ -9,14 +9,15 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from raysl.checkpoint.files import Kept, NewestCheckpoint, newest_whole
 from raysl.cluster.board import Board
-from raysl.cluster.connection import cluster_resources, connect
+from raysl.cluster.connection import cluster_resources, connect, node_resources
 from raysl.cluster.resources import WorkerShape, run_bundles, worker_shape
 from raysl.cluster.settings import use_settings
-from raysl.cluster.waiting_for_nodes import wait_for_nodes
+from raysl.cluster.waiting_for_nodes import growth_now, wait_for_nodes
 from raysl.config.arguments import run_config
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, RunFailed, Stopped, StorageError
@@ -27,8 +28,11 @@ from raysl.runs.begin import begin
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
 from raysl.runs.history import frame
+from raysl.runs.losses import Losses
+from raysl.runs.missing import MissingLines
 from raysl.runs.prepare import Measure, Prepared, prepare
 from raysl.runs.ray_log import telling_losses
+from raysl.runs.retries import saved_step
 from raysl.runs.stopping import describe_stop, stopping
 from raysl.runs.trainer import UserCallback, run_workers
 from raysl.runs.worker import Job, Outcome, max_corrupt
@@ -219,7 +223,7 @@ class _Start:
         wait_for_nodes(run_bundles(train, shape, cluster), "workers")
         self.waits.enter("starting workers")
         job = self._job(shape)
-        board = Board(job.board)
+        board, newest = Board(job.board), partial(saved_step, self.folder.uri)
         for note in (STOP_FILE, STARTUP_FILE):
             self.folder.remove(note)
         self.folder.write(PROBE_FILE, job.probe.encode())
@@ -228,9 +232,11 @@ class _Start:
             telling_losses(self.folder, board) as teller,
             stopping(self.folder, board, self.signals, self.stop, self._describe_left) as request,
         ):
+            losses, missing = Losses(board), MissingLines(train, shape, node_resources, newest, growth_now)
 
             def look() -> None:
                 teller.look()
+                missing.look(losses.group()[1] == "waiting", time.monotonic())
                 request.look()
 
             outcome = run_workers(job, shape, self.callbacks, self.newest.step, look)
