@@ -50,7 +50,8 @@ def test_a_lost_controller_is_replaced_and_counts_as_a_failure(tmp_path: Path) -
     wait_for_step(run, 7, process)
     kill_controller(process)
     output = finish(process)
-    assert "Ray Train's controller was lost" in output
+    assert "lost the controller of the run" in output
+    assert "retry 1 of 1" in output
     assert "resumed at step" in output
     assert "Traceback" not in output
     assert logged_step(run) == 320
@@ -60,4 +61,5 @@ def test_a_lost_controller_is_replaced_and_counts_as_a_failure(tmp_path: Path) -
     kill_controller(process)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "Ray Train's controller was lost, 1 failure; start the same command again to resume" in output
+    assert "lost the controller of the run" in output
+    assert "no retry is left, 1 failure; start the same command again to resume" in output
