@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.tune import ProgressReporter, TuneError, Tuner
 from ray.tune.schedulers import FIFOScheduler
 from ray.tune.search import Searcher
 from typing_extensions import override
 
 from raysl.cluster.connection import share_cluster
+from raysl.cluster.losses import reason
 from raysl.cluster.resources import TRIAL_CPUS
 from raysl.errors import RunFailed
 from raysl.process.temporary import temporary_folder
@@ -75,10 +76,10 @@ class _Walk(Searcher):
     def failed(self, trial: Any) -> None:
         """Keep the reason of a failure, which Tune tells before it retries the trial or gives it up."""
         trace = _trace(trial)
-        self.failures[trial.trial_id] = reason = short_reason(trace)
+        self.failures[trial.trial_id] = why = _reason(_error(trial), trace)
         if (record := self.running.get(trial.trial_id)) is not None:
             number = trial.num_failures
-            self.thread.do(partial(self.thread.stage.failed_once, record, reason, trace, number, self.retries))
+            self.thread.do(partial(self.thread.stage.failed_once, record, why, trace, number, self.retries))
 
     @override
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
@@ -144,6 +145,29 @@ def _trace(trial: Any) -> str:
     except OSError as error:
         log.warning("the traceback of a failure is lost: %s", error)
         return ""
+
+
+def _error(trial: Any) -> BaseException | None:
+    """Return the error that Tune kept of a trial's last failure, or None."""
+    try:
+        error: BaseException | None = trial.get_pickled_error()
+    except Exception as failure:  # noqa: BLE001 - an exception here would end the sweep; the traceback says the same
+        log.debug("the error of a failure cannot be read: %s", failure)
+        return None
+    return error
+
+
+def _reason(error: BaseException | None, trace: str) -> str:
+    """Return the reason of a trial's failure in one line.
+
+    Args:
+        error: the newest one of Tune's that was kept, which is raysl's or the loss of a process.
+        trace: its traceback.
+    """
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    if isinstance(cause, RayError):
+        return str(redact(reason(cause)))
+    return short_reason(trace)
 
 
 _CLASS = re.compile(r"^raysl\.errors\.\w+: ")

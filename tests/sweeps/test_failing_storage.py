@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ray.exceptions import ActorDiedError, RayTaskError
 
+from raysl.cluster.losses import reason
 from raysl.config.load import load_config
-from raysl.errors import ConfigError, StorageError
+from raysl.errors import ConfigError, RunFailed, StorageError
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.storage.folder import outlast, without_waiting
+from raysl.sweeps import tuning
 from raysl.sweeps.board import Board
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.outbox import Outbox
@@ -189,6 +192,16 @@ def test_the_reason_of_a_failure_is_one_line_without_the_class_of_the_error() ->
     assert short_reason("") == "its process was lost"
     assert short_reason("KeyError: 'x'") == "KeyError: 'x'"
     assert short_reason("The actor died.") == "The actor died."
+
+
+def test_the_loss_of_a_trials_process_is_one_line_without_what_ray_says_of_it() -> None:
+    text = "The actor died unexpectedly.\n\tpid: 7\nWorker exit detail: connection error code 2."
+    error = ActorDiedError()
+    error.base_error_msg = error.error_msg = text
+    assert tuning._reason(error, str(error)) == reason(error)
+    assert "\n" not in tuning._reason(error, str(error))
+    lost = RayTaskError("trial", "Traceback", RunFailed("the loss is not finite"))
+    assert tuning._reason(lost, "raysl.errors.RunFailed: the loss is not finite") == "the loss is not finite"
 
 
 def test_a_leaderboard_whose_folder_is_full_is_written_once_there_is_room(
