@@ -183,7 +183,7 @@ def test_a_lost_node_is_told_and_a_run_that_waits_for_another_one_ends_when_it_i
         wait_for_line("Ray runtime started", logs / "node.log", nodes[1])
         for name, value in {**client_environment(), "RAY_ADDRESS": f"127.0.0.1:{port}"}.items():
             monkeypatch.setenv(name, value)
-        process = start(run.parent, "one", *LONG, "train.cpus_per_worker=1.5")
+        process = start(run.parent, "one", *LONG, "train.cpus_per_worker=1.4")
         wait_for_step(run, 12, process)
         for child in [*psutil.Process(nodes[1].pid).children(recursive=True), psutil.Process(nodes[1].pid)]:
             child.kill()
