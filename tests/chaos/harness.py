@@ -307,8 +307,9 @@ def readable(lines: Sequence[str], storage: str) -> list[str]:
     for line in lines:
         line = re.sub(r"\x1b\[\d+m", "", line).strip()
         line = line.replace(storage.partition("?")[0], "runs").replace(storage, "runs")
-        line = re.sub(r"\?endpoint_override=\S*?(?=[,;:)]*(?:\s|$))", "", line)
+        line = re.sub(r"\?endpoint_override=[^\s'\",;)]*[^\s'\",;:)]", "", line)
         line = re.sub(r"process \d+ on \S+ \(since [^)]*\)", "process N on HOST (since ...)", line)
+        line = re.sub(r"\bbucket-[0-9a-f]{32}", "bucket", line)
         line = re.sub(r"\bpid[= ]\d+", "pid N", line)
         if line not in found:
             found.append(line)

@@ -14,7 +14,7 @@ IN_BLOCKS = ("data.limit=1408", "train.batch_size=256", "train.epochs=8")  # 40 
 
 
 def test_a_killed_data_task_is_repeated(disturb: Disturb, calm: Calm, record: Record) -> None:
-    run = disturb(*GATED, "data.hold_read=24", *IN_BLOCKS, hold=0)
+    run = disturb(*GATED, "data.hold_read=2", *IN_BLOCKS, hold=0)
     run.start()
     run.last.until(run.held_readers)
     run.hit(lambda: send(signal.SIGKILL, run.held_readers()[0]))

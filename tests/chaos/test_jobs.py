@@ -49,5 +49,6 @@ def test_a_run_outlives_the_server_of_jobs(disturb: Disturb, join: Join, calm: C
     run.hit(lambda: send(signal.SIGKILL, run.workplace.one("dashboard/dashboard.py")))
     run.let_go()
     wait_until(lambda: not run.workplace.processes(str(SCRIPT)), 180)
-    record(run.row("SIGKILL of the head's server of jobs", calm(), is_over=False))
+    row = run.row("SIGKILL of the head's server of jobs", calm(), is_over=False)
+    record(replace(row, sees=row.sees[-1:]))  # of the traceback of `ray job submit`, which has lost its server
     assert run.steps_again() == 0
