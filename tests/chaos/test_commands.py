@@ -1,6 +1,7 @@
 """Commands beside `raysl pretrain` that are killed: given again, they end with what they would have made."""
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from raysl.data.ingest.ingest import LEFT_BEHIND_S
 from raysl.leaderboard.leaderboard import Leaderboard
 from raysl.storage.folder import Folder
 from tests.chaos import gate
@@ -80,9 +82,14 @@ def test_a_killed_ingest_goes_on(killed: Killed, tmp_path: Path, record: Record)
     words = ["ingest", "quickstart", *killed.data(5), "--rows-per-file=100", "--rows-per-group=100"]
     out = tmp_path / "out"
     row = killed.killed_and_again(
-        "SIGKILL of an ingest", [*words, f"--out={out}"], lambda: killed.is_held() and bool(tables(out))
+        "SIGKILL of an ingest, whose `.part` files go with a start an hour later",
+        [*words, f"--out={out}"],
+        lambda: killed.is_held() and bool(tables(out)),
     )
     killed.start([*words, f"--out={tmp_path / 'calm'}"]).ended()
+    for part in out.rglob("*.part"):
+        os.utime(part, (time.time() - LEFT_BEHIND_S - 60,) * 2)
+    killed.start([*words, f"--out={out}"]).ended()
     left = [str(path) for path in out.rglob("*.part")]
     record(replace(row, same_bits=tables(out) == tables(tmp_path / "calm"), left=[*row.left, *left]))
 

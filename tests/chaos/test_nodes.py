@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 
 TWO = ("train.workers=2",)
 APART = ("train.workers=2", "train.cpus_per_worker=2")  # of nodes with three CPUs each has one worker
+ELASTIC = "train.workers=[1,2]"
 
 
 def cut_power(node: subprocess.Popen[bytes]) -> None:
@@ -39,7 +40,7 @@ def test_a_node_that_comes_back_is_used_again(disturb: Disturb, join: Join, calm
 
 
 def test_an_elastic_run_goes_on_with_fewer_workers(disturb: Disturb, join: Join, record: Record) -> None:
-    run = disturb("train.workers=[1,2]", "train.cpus_per_worker=2")
+    run = disturb(ELASTIC, "train.cpus_per_worker=2")
     cluster = join(run, "--num-cpus=3")
     node = cluster.add("--num-cpus=3")
     run.start()
@@ -47,7 +48,7 @@ def test_an_elastic_run_goes_on_with_fewer_workers(disturb: Disturb, join: Join,
     run.hit(lambda: cut_power(node))
     run.let_go()
     assert "going on with 1 of 2 workers from step 15" in run.last.ended()
-    row = run.row("a node of two is gone for good, train.workers=[1,2]", None, is_over=False)
+    row = run.row(f"a node of two is gone for good, {ELASTIC}", None, is_over=False)
     record(replace(row, left=[*row.left, *cluster.placement_groups()]))
     assert run.steps_again() == 2
 
@@ -62,10 +63,10 @@ def test_a_run_of_fixed_size_says_what_is_missing_and_goes_on_with_fewer_workers
     run.until_held()
     run.hit(lambda: cut_power(node))
     run.let_go()
-    run.last.until(lambda: any("train.workers=1" in line for line in run.sees()))
+    run.last.until(lambda: any(ELASTIC in line for line in run.sees()))
     send(signal.SIGTERM, run.last.process.pid)
     run.last.ended(128 + signal.SIGTERM)
-    assert "resumed at step 15 of 40" in run.start("train.workers=1").ended()
-    row = run.row("a node of two is gone for good, train.workers=2, then 1", None, is_over=False)
+    assert "going on with 1 of 2 workers from step 15" in run.start(ELASTIC).ended()
+    row = run.row(f"a node of two is gone for good, train.workers=2, then {ELASTIC}", None, is_over=False)
     record(replace(row, left=[*row.left, *cluster.placement_groups()]))
     assert run.steps_again() == 2
