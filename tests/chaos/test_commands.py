@@ -82,7 +82,7 @@ def test_a_killed_ingest_goes_on(killed: Killed, tmp_path: Path, record: Record)
     words = ["ingest", "quickstart", *killed.data(5), "--rows-per-file=100", "--rows-per-group=100"]
     out = tmp_path / "out"
     row = killed.killed_and_again(
-        "SIGKILL of an ingest, whose `.part` files go with a start an hour later",
+        "SIGKILL of an ingest, whose `.part` files go with a start ten minutes later",
         [*words, f"--out={out}"],
         lambda: killed.is_held() and bool(tables(out)),
     )
