@@ -11,7 +11,7 @@ from raysl.sweeps.listing import time_left
 from raysl.sweeps.record import Record
 from raysl.sweeps.replay import Replay
 from raysl.sweeps.stage import Stage
-from raysl.sweeps.view import ENDING, STARTING, TrialRow
+from raysl.sweeps.view import ENDING, STARTING, STOPPING, TrialRow
 
 Begun = Mapping[str, tuple[float, float]]
 
@@ -87,7 +87,7 @@ class Progress:
     def state(self, concurrent: int, begun: Begun | None = None) -> str:
         """Describe how many trials have ended and run, the best one, and the time left; arguments as of `line`."""
         records = self.replay.records
-        num_running = sum(record.is_running for record in records)
+        num_running = sum(record.is_running and record.verdict is None for record in records)
         num_failed = sum(record.failure is not None for record in records)
         what = "parts of runs" if self.parts > 1 else "trials"
         failed = f", {num_failed} failed" if num_failed else ""
@@ -105,7 +105,10 @@ class Progress:
             since, before = stage.begun[name]
             epochs = stage.until[name] or record.epochs
             is_at_end = record.course.reached >= epochs
-            phase = STARTING if record.course.reached <= before else ENDING if is_at_end else ""
+            if record.verdict is not None:
+                phase = STOPPING
+            else:
+                phase = STARTING if record.course.reached <= before else ENDING if is_at_end else ""
             rows.append(
                 TrialRow(
                     name=name,
@@ -128,18 +131,20 @@ class Progress:
             begun: when trials were started, in seconds since 1970, and the epoch that they had come to.
         """
         now, begun = time.time(), begun or {}
-        running = [record for record in self.replay.records if record.is_running and record.trial.name in begun]
-        elapsed = {record.trial.name: now - begun[record.trial.name][0] for record in running}
-        whole = self._seconds_per_trial()
-        if whole is None:
-            expected = [whole_seconds(own, elapsed[own.trial.name], begun[own.trial.name][1]) for own in running]
-            known = [seconds for seconds in expected if seconds is not None]
-            if not known:
-                return None
-            whole = sum(known) / len(known)
-        num_waiting = self.num_trials - self.num_ended - len(running)
-        left = sum(max(0.0, whole - seconds) for seconds in elapsed.values()) + num_waiting * whole
-        return max(0.0, left) / concurrent
+        running = [own for own in self.replay.records if own.is_running and own.verdict is None]
+        starts = [begun.get(own.trial.name, (now, 0.0)) for own in running]
+        elapsed = [now - since for since, _ in starts]
+        expected = [  # of those that began in this process
+            whole_seconds(own, now - since, before) if before == 0 else None
+            for own, (since, before) in zip(running, starts, strict=True)
+        ]
+        known = [seconds for seconds in expected if seconds is not None]
+        mean = self._seconds_per_trial() or (sum(known) / len(known) if known else None)
+        if mean is None:
+            return None
+        num_waiting = max(0, self.num_trials - self.num_ended - len(running))
+        ahead = [max(0.0, (own or mean) - seconds) for own, seconds in zip(expected, elapsed, strict=True)]
+        return max((sum(ahead) + num_waiting * mean) / concurrent, *ahead, 0.0)
 
     def _seconds_per_trial(self) -> float | None:
         """Return the mean seconds of a trial that has ended, or of a part of one; None without any."""

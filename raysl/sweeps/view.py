@@ -17,7 +17,7 @@ from raysl.process.screen import console, duration
 log = logging.getLogger("raysl")
 
 EVERY_S = 60.0
-STARTING, ENDING = "starting", "ending"
+STARTING, STOPPING, ENDING = "starting", "stopping", "ending"
 MOST_NAMED = 8
 """Running trials that a plain line names."""
 
@@ -34,7 +34,7 @@ class TrialRow:
         epochs: that it trains to.
         value: newest number that the sweep looks at, with its name; empty while there is none.
         seconds: since it started.
-        phase: what it does when it does not train: `STARTING`, or `ENDING`, which is saving and measuring; else empty.
+        phase: what it does when it does not train: `STARTING`, `STOPPING`, `ENDING`; else empty.
     """
 
     name: str

@@ -12,6 +12,7 @@ from raysl.runs.folder import RunFolder
 from raysl.runs.follow import read_nodes
 from raysl.sweeps import view
 from raysl.sweeps.estimate import whole_seconds
+from raysl.sweeps.judging import Verdict
 from raysl.sweeps.load import from_tree
 from raysl.sweeps.logged import Logged
 from raysl.sweeps.record import Note, Record
@@ -127,7 +128,9 @@ def test_the_time_left_counts_what_running_trials_have_behind_them(tmp_path: Pat
     whole = 52.0 - 32.0 + 64.0
     assert run.progress.seconds_left(1, begun) == pytest.approx(whole - 52.0 + 2 * whole, abs=1)
     assert run.progress.seconds_left(2, begun) == pytest.approx((whole - 52.0 + 2 * whole) / 2, abs=1)
-    first.is_running = False
+    first.verdict = Verdict(2.0, "behind the others")
+    assert run.progress.state(1, begun).startswith("1 of 3 trials ended, 0 running"), "it only has to stop"
+    first.is_running, first.verdict = False, None
     first.note = first.last = Note("finished", 4, 4.0, {"loss": 1.25}, costs={"seconds": 100.0})
     assert run.progress.seconds_left(2) == 100.0
     state = run.progress.state(2)
