@@ -94,6 +94,7 @@ CHANGES: dict[str, tuple[list[str], Callable[[Second], Any], Any]] = {
         lambda run: [(type(callback).__name__, callback.config.start) for callback in run.prepared.callbacks],
         [("Profiler", 5)],
     ),
+    "cluster": (["cluster.max_gpus=8"], lambda run: Resources.of([], None, run.config.cluster, "", 0).gpus, 8.0),
     "train.epochs": (["train.epochs=6", "train.extend=true"], lambda run: run.plan.total_steps, 48),
     "train.extend": (["train.extend=true", "train.epochs=7"], lambda run: run.plan.total_steps, 56),
     "train.workers": (["train.workers=2"], lambda run: run.plan.rows, [16, 16]),
