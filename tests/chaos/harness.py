@@ -310,6 +310,7 @@ def readable(lines: Sequence[str], storage: str) -> list[str]:
         line = re.sub(r"\?endpoint_override=[^\s'\",;)]*[^\s'\",;:)]", "", line)
         line = re.sub(r"process \d+ on \S+ \(since [^)]*\)", "process N on HOST (since ...)", line)
         line = re.sub(r"\bbucket-[0-9a-f]{32}", "bucket", line)
+        line = re.sub(r"\b\d+\.\d+\.\d+\.\d+\b", "HOST", line)
         line = re.sub(r"\bpid[= ]\d+", "pid N", line)
         if line not in found:
             found.append(line)
