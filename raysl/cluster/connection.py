@@ -33,6 +33,9 @@ _SETTINGS = {
     "RAY_DATA_AUTOSCALING_REQUEST_EXPIRE_TIME_S": "30",  # seconds that a killed stream keeps its CPUs
     "RAY_idle_worker_killing_time_threshold_ms": "600000",  # keeps idle data tasks during a slow step
 }
+_ATTACHED_SETTINGS = {
+    "RAY_TRAIN_ENABLE_STATE_TRACKING": "1",  # an actor on the head lists runs and workers in the dashboard
+}
 _PRIVATE_SETTINGS = {
     "RAY_prestart_worker_first_driver": "0",  # Ray Train cannot use prestarted processes
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # one process less; a local machine is not preempted
@@ -66,7 +69,8 @@ def connect(with_state: bool = False) -> None:
     ray._private.worker.print_to_stdstream = _print if is_verbose else _print_less
     if address := os.environ.get("RAY_ADDRESS"):
         _check_answers(address)
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        for name, value in (_ATTACHED_SETTINGS | {"RAY_AUTH_MODE": "token"}).items():
+            os.environ.setdefault(name, value)
         with _keep_signal_handler(), _explain_failures():
             ray.init(logging_level=level, log_to_driver=is_verbose, runtime_env={"env_vars": _SETTINGS})
     else:

@@ -13,9 +13,11 @@ from ray._raylet import PlacementGroupID
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 from ray.train import FailureConfig
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
+from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
 from ray.train.v2._internal.execution.failure_handling.default import _is_preemption_failure
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
+from ray.util.metrics import Counter
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from typing_extensions import override
 
@@ -122,6 +124,28 @@ def decided_failures() -> Failures | None:
 
 
 _decided: Failures | None = None
+
+
+class Restarts(WorkerGroupCallback):
+    """Counts, in Ray Train's controller, how often a run's workers start again, after a loss or for another number.
+
+    Args:
+        tags: of the counter, from `raysl.runs.metrics.tags_of`.
+    """
+
+    def __init__(self, tags: dict[str, str]) -> None:
+        self.tags = tags
+        self.counter: Counter | None = None
+
+    @override
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        """Count every start but the first."""
+        if self.counter is None:
+            self.counter = Counter(
+                "raysl_restarts", "Times that the workers of the run started again.", tag_keys=tuple(self.tags)
+            ).set_default_tags(self.tags)
+        else:
+            self.counter.inc()
 
 
 def is_waiting(error: TrainingFailedError) -> bool:

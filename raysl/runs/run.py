@@ -29,6 +29,7 @@ from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.follow import showing_progress
 from raysl.runs.history import frame
 from raysl.runs.losses import Losses
+from raysl.runs.metrics import tags_of
 from raysl.runs.missing import MissingLines
 from raysl.runs.prepare import Measure, Prepared, prepare
 from raysl.runs.ray_log import telling_losses
@@ -258,6 +259,7 @@ class _Start:
             owner=self.owner,
             marks=self.marks | {"ray": time.time()},
             last=self.last,
+            tags=tags_of(self.run.config, is_trial=cluster_resources().trials > 0),
         )
 
     def _describe_left(self) -> str:

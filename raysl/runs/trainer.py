@@ -28,7 +28,7 @@ from raysl.runs.elastic import LOOK_EVERY_S as RESIZE_EVERY_S
 from raysl.runs.elastic import Elastic, SaveOnNotice
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, Losses
-from raysl.runs.retries import Failures, Retries, free_places, saved_step
+from raysl.runs.retries import Failures, Restarts, Retries, free_places, saved_step
 from raysl.runs.watch import Watch
 from raysl.runs.worker import Job, Outcome, train_worker
 
@@ -101,7 +101,7 @@ def _run_workers(
                 name=job.config.name.encode("ascii", "replace").decode().replace("?", "_"),  # Ray takes no others
                 storage_path=notes,
                 failure_config=FailureConfig(max_failures=train.max_failures),
-                callbacks=[SaveOnNotice(), Watch(Board(job.board), train.hang_timeout), *callbacks],
+                callbacks=[SaveOnNotice(), Watch(Board(job.board), train.hang_timeout), Restarts(job.tags), *callbacks],
             ),
         )
         trainer.failure_policy = Retries(failures, partial(saved_step, RunFolder.of(job.config).uri))

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from raysl.plan.setup import Setup
 from raysl.process.memory import keep_freed_memory
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
 from raysl.runs.losses import Losses, step_before
+from raysl.runs.metrics import RayMetrics, Tags
 from raysl.runs.prepare import Prepared
 from raysl.runs.presence import Presence
 from raysl.runs.ray_log import note_losses
@@ -63,6 +64,7 @@ class Job:
         owner: of the run's folder, if remote.
         marks: moments of the start so far, in seconds since 1970, by name.
         last: updates to be done when this start ends; None: all of the run.
+        tags: of the run's metrics.
     """
 
     run: Prepared
@@ -71,6 +73,7 @@ class Job:
     owner: Owner | None
     marks: dict[str, float]
     last: int | None = None
+    tags: Tags = field(default_factory=dict)
 
     @property
     def config(self) -> RunConfig:
@@ -142,6 +145,7 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     writers = [
         MetricsLog(logs),
         TensorBoard(logs),
+        RayMetrics(job.tags),
     ]
     watching = [
         Startup(logs, marks, reporter.put_logs, disk),

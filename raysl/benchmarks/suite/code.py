@@ -40,8 +40,9 @@ _NO_MATTER = (
     *("raysl.train.process", "raysl.train.reporter", "raysl.train.state", "raysl.runs.follow"),
     *("raysl.train.callbacks.tensorboard", "raysl.train.callbacks.logs"),
     *("raysl.runs.dataset_note", "raysl.runs.folder", "raysl.runs.fork", "raysl.runs.history", "raysl.runs.lineage"),
-    *("raysl.runs.elastic", "raysl.runs.losses", "raysl.runs.missing", "raysl.runs.presence", "raysl.runs.ray_log"),
-    *("raysl.runs.ray_reporter", "raysl.runs.retries", "raysl.runs.stopping", "raysl.runs.store", "raysl.runs.watch"),
+    *("raysl.runs.elastic", "raysl.runs.losses", "raysl.runs.metrics", "raysl.runs.missing", "raysl.runs.presence"),
+    *("raysl.runs.ray_log", "raysl.runs.ray_reporter", "raysl.runs.retries", "raysl.runs.stopping", "raysl.runs.store"),
+    *("raysl.runs.watch",),
 )
 """Packages and modules that only move, store, check or tell numbers; settings are compared as such."""
 
