@@ -8,9 +8,11 @@ from typing import Any
 
 import ray
 import ray.cloudpickle
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError, RpcError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raysl.cluster.autoscaler import read_activity, read_autoscaler
+from raysl.cluster.head import keep_actors_on_head
 from raysl.doctor import node as node_module
 from raysl.doctor.measures import image_speed, storage_speed, sum_speed
 from raysl.doctor.node import node_facts
@@ -88,6 +90,24 @@ def _node(entry: dict[str, Any]) -> Node:
     )
 
 
+def ask_growth(found: Sequence[Node]) -> dict[str, Any] | None:
+    """Return the `cpus` and `gpus` that the autoscaler may add up to, and the `origin` of that; None without one.
+
+    The `problem` is why it could not add a node lately; empty if there is none.
+    """
+    enter("reading what the autoscaler may add")
+    growth = read_autoscaler()
+    if growth is None:
+        return None
+    try:
+        problem = read_activity().problem
+    except (RayError, RpcError) as error:
+        problem = first_line(error)
+    cpus = max(growth.cpus, sum(node.cpus for node in found))
+    gpus = max(growth.gpus, sum(node.gpus for node in found))
+    return {"cpus": cpus, "gpus": gpus, "origin": growth.origin, "problem": problem}
+
+
 def ask_facts(asked: Sequence[Node]) -> dict[str, Answer]:
     """Return `node_facts` of nodes, by id."""
     enter(f"asking {len(asked)} node(s)")
@@ -128,6 +148,7 @@ def ask_sums(asked: Sequence[Node]) -> Answer:
 def ask_images(cpus: float) -> Answer:
     """Return `image_speed` with as many data tasks."""
     enter("decoding images on the cluster")
+    keep_actors_on_head()
     (answer,) = _collect({"": ray.remote(num_cpus=0, max_retries=0)(image_speed).remote(cpus)}, IMAGES_S).values()
     return answer
 
@@ -163,12 +184,13 @@ def _answer(task: Any) -> Answer:
         return Answer(ray.get(task, timeout=ANSWER_S))
     except RayTaskError as error:
         cause = error.cause if isinstance(error.cause, Exception) else error
-        return Answer(error=_first_line(cause))
+        return Answer(error=first_line(cause))
     except RayError as error:
-        return Answer(error=_first_line(error))
+        return Answer(error=first_line(error))
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

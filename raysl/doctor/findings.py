@@ -106,6 +106,16 @@ def of_storage(uri: str, names: dict[str, str], nodes: dict[str, dict[str, Any]]
     return lines
 
 
+def of_growth(growth: dict[str, Any] | None) -> list[str]:
+    """Return what is wrong with the autoscaler."""
+    if growth is None or not growth["problem"]:
+        return []
+    return [
+        f"the autoscaler could not add a node: {growth['problem']}; look at the rights and quotas of the head's role "
+        "and at `ray status`"
+    ]
+
+
 def of_sums(answer: "Answer") -> list[str]:
     """Return what is wrong with sums over nodes."""
     if answer.error is not None:
@@ -133,6 +143,9 @@ def cluster_text(facts: dict[str, Any]) -> str:
     nodes = facts["nodes"]
     cpus, gpus = (sum(node[name] for node in nodes) for name in ("cpus", "gpus"))
     rows = [("cluster", f"{facts['address']}: {len(nodes)} node(s), {cpus:g} CPUs, {gpus:g} GPUs")]
+    if growth := facts["growth"]:
+        limits = f"{growth['cpus']:g} CPUs, {growth['gpus']:g} GPUs"
+        rows.append(("may grow", f"to {limits}, by {growth['origin']}"))
     rows += [("node", _node_text(node)) for node in nodes]
     if sums := facts["all_reduce"]:
         rows.append(("sums", _sums_text(sums)))

@@ -29,8 +29,9 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
         storage: local path or URI that every node has to read and write; None: none.
 
     Returns:
-        `address`, `nodes` (a dict each), `all_reduce` and `images` (None where they were not measured), `storage` as
-        `look_at_storage` returns it, with `nodes`, `notes` (what was left out, and why) and `problems`, a line each.
+        `address`, `nodes` (a dict each), `growth` (what an autoscaler may add up to; None without one), `all_reduce`
+        and `images` (None where they were not measured), `storage` as `look_at_storage` returns it, with `nodes`,
+        `notes` (what was left out, and why) and `problems`, a line each.
 
     Raises:
         ConfigError: if no cluster answers.
@@ -47,7 +48,11 @@ def look_at_cluster(address: str, storage: str | None) -> dict[str, Any]:
     problems = [line for each in described for line in findings.of_node(each, here)]
     awake = [node for node in found if answers[node.id].error is None]
     workers = [node for node in awake if node.is_worker]
-    facts: dict[str, Any] = {"address": address, "nodes": described, "all_reduce": None, "images": None, "notes": []}
+    facts: dict[str, Any] = {"address": address, "nodes": described, "growth": None}
+    facts |= {"all_reduce": None, "images": None, "notes": []}
+    if any(node.is_head for node in awake):
+        facts["growth"] = cluster.ask_growth(found)
+        problems += findings.of_growth(facts["growth"])
     if storage is not None:
         with _Probed(storage) as probed:
             if not probed.facts["problems"]:

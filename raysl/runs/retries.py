@@ -6,6 +6,7 @@ new one (`raysl.runs.trainer`) go on with the same count.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import ray
 from ray._private.state import state

@@ -92,16 +92,25 @@ def test_a_storage_that_nodes_do_not_share_names_them() -> None:
     assert line == "storage /runs from node 10.0.0.2: no rights"
 
 
+def test_an_autoscaler_that_cannot_add_a_node_is_a_finding() -> None:
+    growth = {"cpus": 64.0, "gpus": 8.0, "origin": "cluster.yaml", "problem": ""}
+    assert findings.of_growth(growth) == findings.of_growth(None) == []
+    (line,) = findings.of_growth(growth | {"problem": "no quota"})
+    assert line.startswith("the autoscaler could not add a node: no quota; look at the rights and quotas")
+
+
 def test_the_lines_of_a_cluster_say_what_was_seen() -> None:
     seen = {
         "address": "10.0.0.1:6379",
         "nodes": [findings.describe(NODE, Answer(DRIVER, received=99.5))],
+        "growth": {"cpus": 64.0, "gpus": 8.0, "origin": "cluster.yaml", "problem": "no quota"},
         "all_reduce": SUMS,
         "images": {"images_per_s": 1234.5, "cpus": 8.0},
         "notes": ["no storage was looked at"],
     }
     assert findings.cluster_text(seen).splitlines() == [
         "cluster     10.0.0.1:6379: 1 node(s), 8 CPUs, 0 GPUs",
+        "may grow    to 64 CPUs, 8 GPUs, by cluster.yaml",
         "node        10.0.0.2 (4f2a91): 8 CPUs, 0 GPUs, object store 4.0 GiB, 8.0 of 16.0 GiB of memory free, "
         "/dev/shm 8.0 GiB, clock +0.50 s, Python 3.11.7, ray 2.60.0, torch 2.15.0, raysl 0.1.0",
         "sums        over 2 nodes by gloo: one number in 1.25 ms, 64 MiB in 0.067 s, 1.00 GB/s; the gradients of a "

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import raysl
+from tests.autoscaler import autoscaled_cluster
 from tests.ray_nodes import client_environment, end_node, free_ports, start_node, wait_for_line
 
 pytestmark = pytest.mark.cluster
@@ -43,14 +44,18 @@ class Nodes:
 
     def doctor(self, folder: Path, *words: str) -> dict[str, Any]:
         """Return what `raysl doctor --json` says of the cluster."""
-        environment = client_environment() | {"RAY_ADDRESS": f"127.0.0.1:{self.port}"}
-        command = [sys.executable, "-m", "raysl", "doctor", "--json", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, env=environment)
-        assert done.returncode == 0, done.stderr
-        assert "Traceback" not in done.stderr
-        told: dict[str, Any] = json.loads(done.stdout)
-        assert set(told["cluster"]["problems"]) <= set(told["problems"])
-        return told
+        return doctor(folder, client_environment() | {"RAY_ADDRESS": f"127.0.0.1:{self.port}"}, *words)
+
+
+def doctor(folder: Path, environment: dict[str, str], *words: str) -> dict[str, Any]:
+    """Return what `raysl doctor --json` says with the variables of an environment."""
+    command = [sys.executable, "-m", "raysl", "doctor", "--json", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    told: dict[str, Any] = json.loads(done.stdout)
+    assert set(told["cluster"]["problems"]) <= set(told["problems"])
+    return told
 
 
 @pytest.fixture
@@ -70,6 +75,7 @@ def test_a_healthy_cluster_has_no_finding_and_a_node_that_is_frozen_is_one(nodes
     told = nodes.doctor(tmp_path, f"storage={storage}")
     cluster = told["cluster"]
     assert cluster["problems"] == []
+    assert cluster["growth"] is None
     assert [node["is_head"] for node in cluster["nodes"]] == [True, False]
     assert [node["packages"]["raysl"] for node in cluster["nodes"]] == [raysl.__version__] * 2
     assert all(0 < node["memory"]["free"] <= node["memory"]["total"] for node in cluster["nodes"])
@@ -114,10 +120,13 @@ def test_a_folder_that_is_not_shared_and_another_raysl_are_findings(nodes: Nodes
     assert list(storage.iterdir()) == []
 
 
-def test_a_cluster_without_nodes_that_train_says_so(nodes: Nodes, tmp_path: Path) -> None:
-    nodes.add("--num-cpus=0")
-    cluster = nodes.doctor(tmp_path)["cluster"]
+def test_a_cluster_that_starts_from_no_nodes_says_so_and_what_may_come(tmp_path: Path) -> None:
+    with autoscaled_cluster() as started:
+        cluster = doctor(tmp_path, started.environment)["cluster"]
+        assert started.num_nodes() == 0, "nothing is started to look at it"
     assert [node["cpus"] for node in cluster["nodes"]] == [0]
+    assert (cluster["growth"]["cpus"], cluster["growth"]["gpus"]) == (4, 0)
+    assert cluster["growth"]["origin"] == str(started.config_file)
     assert cluster["all_reduce"] is None
     assert cluster["images"] is None
     assert cluster["problems"] == []
