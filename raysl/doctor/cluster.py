@@ -13,6 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysl.cluster.autoscaler import read_activity, read_autoscaler
 from raysl.cluster.head import keep_actors_on_head
+from raysl.cluster.losses import reason
 from raysl.doctor import node as node_module
 from raysl.doctor.measures import image_speed, storage_speed, sum_speed
 from raysl.doctor.node import node_facts
@@ -186,7 +187,7 @@ def _answer(task: Any) -> Answer:
         cause = error.cause if isinstance(error.cause, Exception) else error
         return Answer(error=first_line(cause))
     except RayError as error:
-        return Answer(error=first_line(error))
+        return Answer(error=reason(error))
 
 
 def first_line(error: BaseException) -> str:
