@@ -47,7 +47,7 @@ def test_an_elastic_run_goes_on_with_fewer_workers(disturb: Disturb, join: Join,
     run.until_held()
     run.hit(lambda: cut_power(node))
     run.let_go()
-    assert "going on with 1 of 2 workers from step 15" in run.last.ended()
+    assert "going on from step 15 with 1 of 2 workers" in run.last.ended()
     row = run.row(f"a node of two is gone for good, {ELASTIC}", None, is_over=False)
     record(replace(row, left=[*row.left, *cluster.placement_groups()]))
     assert run.steps_again() == 2
@@ -66,7 +66,7 @@ def test_a_run_of_fixed_size_says_what_is_missing_and_goes_on_with_fewer_workers
     run.last.until(lambda: any(ELASTIC in line for line in run.sees()))
     send(signal.SIGTERM, run.last.process.pid)
     run.last.ended(128 + signal.SIGTERM)
-    assert "going on with 1 of 2 workers from step 15" in run.start(ELASTIC).ended()
+    assert "going on from step 15 with 1 of 2 workers" in run.start(ELASTIC).ended()
     row = run.row(f"a node of two is gone for good, train.workers=2, then {ELASTIC}", None, is_over=False)
     record(replace(row, left=[*row.left, *cluster.placement_groups()]))
     assert run.steps_again() == 2
