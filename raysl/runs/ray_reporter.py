@@ -1,6 +1,7 @@
 """Reporting through Ray Train: metrics to its controller, checkpoints to the run's own folder."""
 
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,7 @@ class RayReporter(Reporter):
         self.folder = folder
         self.logs = logs
         self.store: Store | None = None
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
         self.is_saving = False
         if dist.is_main():
             self.store = make_store(folder, logs, keep, owner, self.disk)
@@ -52,8 +54,8 @@ class RayReporter(Reporter):
             return None
         if self.folder.is_local:
             return Path(self.folder.path) / name
-        self.copy = temporary_folder("restored")
-        target = Path(self.copy.name)
+        self._copy = temporary_folder("restored")
+        target = Path(self._copy.name)
         outlast(lambda: self.folder.child(name).download(target, [META_FILE, STATE_FILE]))
         return target
 
@@ -87,7 +89,7 @@ class RayReporter(Reporter):
             self.store.put_logs()
 
     def finish(self) -> None:
-        """Wait until everything is stored, and delete the local logs of a remote run.
+        """Wait until everything is stored, and delete what a remote run has kept on this node.
 
         Raises:
             StorageError: if the newest checkpoint or the logs could not be stored for half an hour.
@@ -98,6 +100,8 @@ class RayReporter(Reporter):
             self.disk.settle()  # the note of the last checkpoint
             if not self.folder.is_local:
                 shutil.rmtree(self.logs, ignore_errors=True)
+        if self._copy is not None:
+            self._copy.cleanup()
 
     def _newest(self) -> str | None:
         """Name the newest whole checkpoint, after removing what an earlier start left half-written."""
