@@ -150,7 +150,12 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
         _check_gpus(train, cluster)
     num = _num_workers(train, cluster, device)
     most, cpus = cluster.most_cpus(num), train.cpus_per_worker
-    if cpus is not None and cpus > most >= LEAST_CPUS:
+    shape = WorkerShape(
+        device, min(1.0, most) if cpus is None else cpus, min(TASK_CPUS, cluster.cpus / 2), train.gpus_per_worker
+    )
+    # An elastic run that has lost nodes goes on, and may be started, where one data task has room.
+    has_room = train.is_elastic and fitting_workers(train, shape, cluster) >= train.least_workers
+    if cpus is not None and cpus > most >= LEAST_CPUS and not has_room:
         raise ConfigError(
             f"{_workers(train, cluster)} of {cpus:g} CPUs leave no CPU for data tasks: this cluster can never have "
             f"more than {cluster.cpus:g}{cluster.origin}; set train.cpus_per_worker={most:g}"
@@ -173,9 +178,7 @@ def worker_shape(train: TrainConfig, cluster: Resources) -> WorkerShape:
             f"{_workers(train, cluster)} do not fit the {cluster.cpus:g} CPUs that this cluster can ever have"
             f"{cluster.origin} beside data tasks{fewer}{cluster.advice}"
         )
-    return WorkerShape(
-        device, min(1.0, most) if cpus is None else cpus, min(TASK_CPUS, cluster.cpus / 2), train.gpus_per_worker
-    )
+    return shape
 
 
 def fitting_workers(train: TrainConfig, shape: WorkerShape, cluster: Resources) -> int:
@@ -186,7 +189,7 @@ def fitting_workers(train: TrainConfig, shape: WorkerShape, cluster: Resources) 
     [3, 1, 0]
     """
     share = cluster.cpus / max(1, cluster.trials)
-    fit = int((share - shape.task_cpus) / shape.cpus + 1e-6)
+    fit = int((share - shape.task_cpus) / max(shape.cpus, LEAST_CPUS) + 1e-6)
     return fit if train.cpus_per_worker is not None else min(fit, int(share))
 
 

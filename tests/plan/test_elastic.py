@@ -92,4 +92,8 @@ def test_resources_are_planned_for_as_many_workers_of_a_range_as_a_cluster_can_h
         planned((2, 8), Resources(64, 1))
     with pytest.raises(ConfigError, match="8 workers are more than the 4 CPUs"):
         planned((8, 16), Resources(4, 0))
+    fixed, elastic = (TrainConfig(workers=workers, cpus_per_worker=1.2) for workers in (1, (1, 2)))
+    with pytest.raises(ConfigError, match="leave no CPU for data tasks"):
+        worker_shape(fixed, Resources(2, 0))
+    assert worker_shape(elastic, Resources(2, 0)).cpus == 1.2, "as after the loss of a node"
     assert most_trials(TrainConfig(workers=(2, 4)), Resources(64, 8)) == 2

@@ -84,11 +84,11 @@ def test_a_run_that_loses_a_node_for_good_goes_on_with_fewer_workers_and_ends_al
     change = wait_for_event("with 1 of 2 workers", run, process)
     step = int(change.split()[4])
     assert step % 5 == 0
-    wait_for_step(run, step + 1, process)
+    wait_for_step(run, 40, process)
     assert time.monotonic() - killed < 90
     output = finish(process)
     assert change in output
-    assert "32 images each" in next(event for event in read_events(RunFolder(str(run))) if "resumed" in event)
+    assert "1 worker(s) on cpu, 32 images each" in output
     lines = parse_metrics((run / "metrics.jsonl").read_bytes())
     assert [line["step"] for line in lines] == list(range(1, 481)), "each global batch counts once"
 
