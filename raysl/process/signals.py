@@ -29,7 +29,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self.left = "nothing was trained yet"
+        self.left = "nothing was saved yet"
         self.is_ending = False
         self._save: Callable[[], bool] = lambda: False
 

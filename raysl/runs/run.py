@@ -281,7 +281,7 @@ class _Start:
 def _describe_left(folder: RunFolder, checkpoint: str | None) -> str:
     """Describe what is kept of a run if it ends now."""
     if checkpoint is None:
-        return "nothing was trained yet"
+        return "nothing was saved yet"
     return f"{folder.uri_of(checkpoint)} is the last checkpoint; the same command goes on from there"
 
 

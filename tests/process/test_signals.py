@@ -73,8 +73,8 @@ def start(code: str) -> tuple["subprocess.Popen[str]", str]:
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (signal.SIGINT, "raysl: interrupted; nothing was trained yet\n"),
-        (signal.SIGTERM, "raysl: ended by SIGTERM; nothing was trained yet\n"),
+        (signal.SIGINT, "raysl: interrupted; nothing was saved yet\n"),
+        (signal.SIGTERM, "raysl: ended by SIGTERM; nothing was saved yet\n"),
     ],
 )
 @pytest.mark.parametrize("code", [WAITS, SWALLOWS])
@@ -145,9 +145,9 @@ def test_what_is_left_is_told_also_while_another_line_is_written(
             signals.handle(signal.SIGTERM, None)
 
     monkeypatch.setattr(sys, "stderr", Writing())
-    with pytest.raises(Stopped, match="nothing was trained yet"):
+    with pytest.raises(Stopped, match="nothing was saved yet"):
         asked_to_end()
-    assert capfd.readouterr().err.startswith("raysl: ended by SIGTERM; nothing was trained yet\n")
+    assert capfd.readouterr().err.startswith("raysl: ended by SIGTERM; nothing was saved yet\n")
 
 
 @pytest.mark.cluster

@@ -172,7 +172,7 @@ def test_a_run_that_is_asked_to_stop_before_its_first_step_ends_with_a_line(tmp_
         waited.append(next(lines))
     os.killpg(process.pid, signal.SIGINT)
     rest = process.communicate(timeout=60)[0]
-    assert (process.returncode, rest) == (130, "raysl: interrupted; nothing was trained yet\n")
+    assert (process.returncode, rest) == (130, "raysl: interrupted; nothing was saved yet\n")
     words = [line.split(" s  ")[1] for line in waited]
     assert words == [
         "loading libraries ...\n",
