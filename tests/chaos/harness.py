@@ -28,6 +28,7 @@ from tests.runs.runs import SMALL
 
 ROWS = "RAYSL_CHAOS_ROWS"  # folder that takes the rows; unset, they are not kept
 MARK = "RAYSL_CHAOS"  # in the environment of all that a disturbed run starts
+OF_A_RUN = ("ray::RayTrainWorker", "ray::TrainController", "ray::SplitCoordinator")
 RAYSL = (sys.executable, "-m", "raysl")
 NOTES = "{notes}"
 GATED = (
@@ -175,7 +176,8 @@ class Workplace:
         return found
 
     def _left(self, is_over: bool) -> list[str]:
-        at_work = self.processes() if is_over else [*self.processes("ray::RayTrain"), *self.processes("ray::Train")]
+        # a cluster keeps Ray Train's record of all its runs
+        at_work = self.processes() if is_over else sum(map(self.processes, OF_A_RUN), [])
         titles = [
             f"process {' '.join(psutil.Process(pid).cmdline())[:60]}" for pid in at_work if psutil.pid_exists(pid)
         ]
