@@ -177,7 +177,7 @@ class Workplace:
 
     def _left(self, is_over: bool) -> list[str]:
         # a cluster keeps Ray Train's record of all its runs
-        at_work = self.processes() if is_over else sum(map(self.processes, OF_A_RUN), [])
+        at_work = self.processes() if is_over else [pid for title in OF_A_RUN for pid in self.processes(title)]
         titles = [
             f"process {' '.join(psutil.Process(pid).cmdline())[:60]}" for pid in at_work if psutil.pid_exists(pid)
         ]
