@@ -3,11 +3,15 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import ray
 import ray.train
+from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
+    get_or_create_autoscaling_coordinator,
+)
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.train import FailureConfig, ScalingConfig
 from ray.train import UserCallback as UserCallback
@@ -115,6 +119,9 @@ def _run_workers(
             if not (is_main and disconnect()):  # other threads may train on the same private cluster
                 trainer.abort()
             raise
+        except RayError:
+            trainer.withdraw_request()
+            raise
     return outcome
 
 
@@ -162,4 +169,11 @@ class Trainer(TorchTrainer):
             return  # it has ended itself, as it should
         except GetTimeoutError:  # it waits for nodes, and answers nobody
             ray.kill(self.controller)
+            self.withdraw_request()
         free_places(self.controller._actor_id.hex())
+
+    def withdraw_request(self) -> None:
+        """Withdraw the request for nodes of a controller that has died; Ray would reserve them for three minutes."""
+        with suppress(RayError):
+            request = f"train-{self.train_run_context.run_id}"
+            ray.get(get_or_create_autoscaling_coordinator().cancel_request.remote(requester_id=request), timeout=1)
