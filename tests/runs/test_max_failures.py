@@ -52,7 +52,7 @@ def test_a_lost_controller_is_replaced_and_counts_as_a_failure(tmp_path: Path) -
     output = finish(process)
     assert "lost the controller of the run" in output
     assert "retry 1 of 1" in output
-    assert "resumed at step" in output
+    assert "going on at step" in output
     assert "Traceback" not in output
     assert logged_step(run) == 320
 
