@@ -63,7 +63,7 @@ def test_a_remote_run_that_loses_its_worker_ends_as_one_in_a_notebook(tmp_path: 
     wait_for_step(run, 10, process)
     kill_worker(process)
     finish(process)
-    check_as_undisturbed(tmp_path / "calm", run, ["started", "resumed"], "train.epochs=10")
+    check_as_undisturbed(tmp_path / "calm", run, ["started", "going"], "train.epochs=10")
 
 
 @pytest.mark.slow
