@@ -23,7 +23,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from typing_extensions import override
 
 from raysl.checkpoint.files import newest_whole
-from raysl.errors import ConfigError, StorageError
+from raysl.errors import ConfigError
 from raysl.storage.folder import Folder
 
 
@@ -73,7 +73,7 @@ def saved_step(uri: str) -> int:
     """
     try:
         return newest_whole(Folder(uri), ()).step
-    except (ConfigError, StorageError):
+    except ConfigError:
         return 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import RayActorError, RayError
 from ray.train.v2._internal.execution.callback import ControllerCallback, WorkerGroupCallback
 from ray.train.v2._internal.execution.controller.state import (
     ErroredState,
@@ -128,12 +128,12 @@ class Watch(ControllerCallback, WorkerGroupCallback):
 
     def _end_of(self, rank: int) -> BaseException:
         """Return the error of a worker that does not answer, as far as it is known by now."""
-        try:
-            ray.get(self.actors[rank].actor.get_metadata.remote(), timeout=0.1)
-        except RayActorError as error:
-            return cast(BaseException, error)
-        except GetTimeoutError:
-            pass
+        answer = self.actors[rank].actor.get_metadata.remote()
+        if ray.wait([answer], timeout=0.1)[0]:
+            try:
+                ray.get(answer)
+            except RayActorError as error:
+                return cast(BaseException, error)
         is_gone = _is_node_gone(self.actors[rank].metadata.node_id)
         return SilentWorker("its node is gone" if is_gone else "it does not answer")
 

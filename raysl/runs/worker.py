@@ -1,9 +1,7 @@
 """A training worker: device, method, restored state, this rank's stream from the right step, `fit`."""
 
-import json
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ import ray.train
 import ray.train.torch
 import ray.util
 import torch
-from ray.experimental.internal_kv import _internal_kv_exists, _internal_kv_put
 from ray.train.collective import broadcast_from_rank_zero
 
 from raysl import distributed as dist
@@ -29,25 +26,24 @@ from raysl.plan.plan import TrainPlan
 from raysl.plan.reference import describe_scaling
 from raysl.plan.setup import Setup
 from raysl.process.memory import keep_freed_memory
+from raysl.runs.announce import announce, note_lost
+from raysl.runs.find_folder import find_folder
 from raysl.runs.folder import PROBE_FILE, STOP_FILE, RunFolder
-from raysl.runs.losses import Losses, step_before
+from raysl.runs.losses import Losses
 from raysl.runs.metrics import RayMetrics, Tags
 from raysl.runs.prepare import Prepared
 from raysl.runs.presence import Presence
-from raysl.runs.ray_log import note_losses
 from raysl.runs.ray_reporter import RayReporter, local_logs
-from raysl.storage.folder import FIRST_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S
 from raysl.storage.owner import Owner
 from raysl.train.batches import BatchStream
 from raysl.train.callbacks.callback import Callback
 from raysl.train.callbacks.corrupt_images import CorruptImages
 from raysl.train.callbacks.held_out import HeldOut
-from raysl.train.callbacks.logs import MetricsLog, OnDisk, Startup, parse_metrics
+from raysl.train.callbacks.logs import MetricsLog, OnDisk, Startup
 from raysl.train.callbacks.stop import Pause, StopRequest
 from raysl.train.callbacks.tensorboard import TensorBoard
 from raysl.train.callbacks.watch import CollapseWatch, DataWait
 from raysl.train.disk import Disk
-from raysl.train.files import EVENTS_FILE, METRICS_FILE
 from raysl.train.loop import fit
 from raysl.train.process import repeat_kernels
 from raysl.train.state import TrainState
@@ -118,15 +114,16 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     job: Job = ray.cloudpickle.loads(settings["job"])
     marks = job.marks | {"workers": time.time()}
     folder = job.folder()
-    if (outcome := _find_folder(folder, job.probe)) is not None:
-        return outcome
     device = ray.train.torch.get_device()
-    setup = replace(job.run.setup, plan=_plan(job, device))
-    plan = setup.plan
     try:
+        find_folder(folder, job.probe, Board(job.board))
         _prepare_process(job, device)
+    except StorageError as error:
+        return Outcome(0, str(error))
     except ConfigError as error:
         return Outcome(0, str(error), is_input_wrong=True)
+    setup = replace(job.run.setup, plan=_plan(job, device))
+    plan = setup.plan
     logs = local_logs(folder) if dist.is_main() else Path(folder.path)
     disk = Disk(folder if folder.is_local and dist.is_main() else None)
     reporter = RayReporter(folder, logs, job.config.train.keep_checkpoints, job.owner, disk)
@@ -135,8 +132,8 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
     if dist.is_main():
         lost_step = None
         with disk.writing(logs):
-            lost_step = _note_losses(Losses(Board(job.board)), logs)
-        _announce(plan, state, logs, nodes, disk, lost_step)
+            lost_step = note_lost(Losses(Board(job.board)), logs)
+        announce(plan, state, logs, nodes, disk, lost_step)
         if scaling := describe_scaling(setup.as_written):
             disk.note(logs, scaling)
         reporter.put_logs()
@@ -179,49 +176,6 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
 def max_corrupt(setup: Setup) -> int:
     """Return the number of images of a run that may be broken before it stops."""
     return int(setup.config.data.max_corrupt * setup.data.num_samples)
-
-
-_BLIND = (
-    "storage {uri} is a local folder that the node(s) {nodes} do not share with the driver; "
-    "give storage= a folder that all nodes share, or a URI such as s3://bucket/runs"
-)
-
-
-_GONE = (
-    "the folder {uri} has been gone on the node(s) {nodes} for {minutes:.0f} min; bring it back, then the same command "
-    "goes on"
-)
-
-
-def _find_folder(folder: RunFolder, probe: str) -> Outcome | None:
-    """Look for the driver's note in the run's folder from all nodes; return how the run ends if some do not see it.
-
-    Workers that replace others wait for it, since those have seen it.
-    """
-    if not folder.is_local:
-        return None
-    key = f"raysl/{probe}"
-    was_seen = dist.gather_objects(_internal_kv_exists(key))[0]
-    waited, pause = 0.0, FIRST_PAUSE_S
-    while blind := _blind_nodes(folder, probe):
-        if not was_seen:
-            return Outcome(0, _BLIND.format(uri=folder.uri, nodes=", ".join(blind)), is_input_wrong=True)
-        if waited >= PATIENCE_S:
-            return Outcome(0, _GONE.format(uri=folder.uri, nodes=", ".join(blind), minutes=waited / 60))
-        time.sleep(pause)
-        waited, pause = waited + pause, min(2 * pause, LONGEST_PAUSE_S)
-    if dist.is_main():
-        _internal_kv_put(key, "seen")
-    return None
-
-
-def _blind_nodes(folder: RunFolder, probe: str) -> list[str]:
-    """Return the nodes whose workers do not see the driver's note in the run's folder."""
-    try:
-        sees = folder.read(PROBE_FILE).decode() == probe
-    except ConfigError:
-        sees = False
-    return sorted({name for name in dist.gather_objects("" if sees else ray.util.get_node_ip_address()) if name})
 
 
 def _plan(job: Job, device: torch.device) -> TrainPlan:
@@ -273,59 +227,6 @@ def _batches(job: Job, plan: TrainPlan, device: torch.device, corrupt: CorruptLo
         buffer_bytes=None if data.buffer_gb is None else int(data.buffer_gb * 1e9),
         corrupt=corrupt,
     )
-
-
-def _note_losses(losses: Losses, logs: Path) -> int | None:
-    """Note in events.jsonl what was lost before this group of workers; return the updates that had been done by then.
-
-    Returns:
-        None if nothing was lost just before.
-    """
-    lost, (group, _) = losses.all(), losses.group()
-    events_file, metrics_file = logs / EVENTS_FILE, logs / METRICS_FILE
-    events, metrics = (file.read_bytes() if file.exists() else b"" for file in (events_file, metrics_file))
-    with events_file.open("ab") as file:
-        file.write(note_losses(events, lost))
-    step = step_before(lost, group)
-    return None if step is None else max([step, *(int(line["step"]) for line in parse_metrics(metrics)[-1:])])
-
-
-def _announce(
-    plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[str], disk: Disk, lost_step: int | None = None
-) -> None:
-    """Note the start in events.jsonl, which the driver shows.
-
-    Args:
-        plan, state: of the run.
-        logs: local folder of its logs.
-        nodes: addresses of the nodes of all workers.
-        disk: of the logs.
-        lost_step: updates that had been done when workers were lost just before.
-    """
-    rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
-    where = f"{plan.world} worker(s) on {state.device.type}, {rows} images each, {torch.get_num_threads()} thread(s)"
-    what = f"resumed at step {state.step}" if state.step else "started"
-    if lost_step is not None:
-        what = f"going on at step {state.step}, {max(0, lost_step - state.step)} step(s) again,"
-    if change := _size_change(plan, state, logs):
-        disk.note(logs, change)
-    disk.note(logs, f"{what} on {where}", nodes=nodes)
-    if state.device.type == "cuda" and not state.config.train.deterministic:
-        disk.note(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
-
-
-def _size_change(plan: TrainPlan, state: TrainState, logs: Path) -> str | None:
-    """Return a line if an elastic run begins or goes on with fewer workers than its most, or with all of them after."""
-    most = state.config.train.most_workers
-    if not state.config.train.is_elastic:
-        return None
-    fewer, all_again = f" of {most} workers", f" all {most} workers"
-    if plan.world < most:
-        return f"{f'going on from step {state.step}' if state.step else 'starting'} with {plan.world}{fewer}"
-    file = logs / EVENTS_FILE
-    events = [json.loads(line)["event"] for line in file.read_text().splitlines()] if file.exists() else []
-    sizes = [event for event in events if event.endswith((fewer, all_again))]
-    return f"going on from step {state.step} with{all_again}" if sizes and sizes[-1].endswith(fewer) else None
 
 
 def _callbacks(run: Prepared, folder: RunFolder, disk: Disk) -> list[Callback]:

@@ -1,14 +1,17 @@
 """Whole runs whose local folder disappears for a while."""
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from raysl.cluster.board import Board
+from raysl.errors import ConfigError
+from raysl.runs.find_folder import find_folder
 from raysl.runs.folder import PROBE_FILE, RunFolder
-from raysl.runs.worker import _find_folder
 from tests.runs.runs import assert_same, finish, kill_worker, start, tensors, wait_for_step
 
 
@@ -19,19 +22,19 @@ def test_a_folder_that_workers_do_not_see_is_a_wrong_input_at_first_and_waited_f
     folder = RunFolder(str(tmp_path / "run"))
     folder.make()
     folder.sign = f"{folder.path}/{PROBE_FILE}"
-    outcome = _find_folder(folder, "one")
-    assert outcome is not None
-    assert outcome.is_input_wrong
-    assert f"storage {folder.uri} is a local folder that the node(s) " in str(outcome.failure)
+    board = Board("one")
+    with pytest.raises(ConfigError, match=re.escape(f"storage {folder.uri} is a local folder that the node(s) ")):
+        find_folder(folder, "one", board)
     (tmp_path / "run" / PROBE_FILE).write_text("one")
-    assert _find_folder(folder, "one") is None
+    find_folder(folder, "one", board)
     (tmp_path / "run").rename(tmp_path / "away")
     since = time.monotonic()
     back = threading.Timer(0.5, (tmp_path / "away").rename, [tmp_path / "run"])
     back.start()
-    assert _find_folder(folder, "one") is None
+    find_folder(folder, "one", board)
     assert time.monotonic() - since >= 0.5
     back.join()
+    board.clear()
 
 
 @pytest.mark.slow

@@ -1,0 +1,68 @@
+"""What a group of workers notes in the events of its run when it starts: what was lost before, its size and step."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from raysl.plan.plan import TrainPlan
+from raysl.runs.losses import Losses, step_before
+from raysl.runs.ray_log import note_losses
+from raysl.train.callbacks.logs import parse_metrics
+from raysl.train.disk import Disk
+from raysl.train.files import EVENTS_FILE, METRICS_FILE
+from raysl.train.state import TrainState
+
+
+def note_lost(losses: Losses, logs: Path) -> int | None:
+    """Note in events.jsonl what was lost before this group of workers; return the updates that had been done by then.
+
+    Returns:
+        None if nothing was lost just before.
+    """
+    lost, (group, _) = losses.all(), losses.group()
+    events_file, metrics_file = logs / EVENTS_FILE, logs / METRICS_FILE
+    events, metrics = (file.read_bytes() if file.exists() else b"" for file in (events_file, metrics_file))
+    with events_file.open("ab") as file:
+        file.write(note_losses(events, lost))
+    step = step_before(lost, group)
+    return None if step is None else max([step, *(int(line["step"]) for line in parse_metrics(metrics)[-1:])])
+
+
+def announce(
+    plan: TrainPlan, state: TrainState, logs: Path, nodes: Sequence[str], disk: Disk, lost_step: int | None = None
+) -> None:
+    """Note the start in events.jsonl, which the driver shows.
+
+    Args:
+        plan, state: of the run.
+        logs: local folder of its logs.
+        nodes: addresses of the nodes of all workers.
+        disk: of the logs.
+        lost_step: updates that had been done when workers were lost just before.
+    """
+    rows = str(plan.rows[0]) if len(set(plan.rows)) == 1 else f"{min(plan.rows)} to {max(plan.rows)}"
+    where = f"{plan.world} worker(s) on {state.device.type}, {rows} images each, {torch.get_num_threads()} thread(s)"
+    what = f"resumed at step {state.step}" if state.step else "started"
+    if lost_step is not None:
+        what = f"going on at step {state.step}, {max(0, lost_step - state.step)} step(s) again,"
+    if change := _size_change(plan, state, logs):
+        disk.note(logs, change)
+    disk.note(logs, f"{what} on {where}", nodes=nodes)
+    if state.device.type == "cuda" and not state.config.train.deterministic:
+        disk.note(logs, "GPU runs do not repeat bit for bit without train.deterministic=true")
+
+
+def _size_change(plan: TrainPlan, state: TrainState, logs: Path) -> str | None:
+    """Return a line if an elastic run begins or goes on with fewer workers than its most, or with all of them after."""
+    most = state.config.train.most_workers
+    if not state.config.train.is_elastic:
+        return None
+    fewer, all_again = f" of {most} workers", f" all {most} workers"
+    if plan.world < most:
+        return f"{f'going on from step {state.step}' if state.step else 'starting'} with {plan.world}{fewer}"
+    file = logs / EVENTS_FILE
+    events = [json.loads(line)["event"] for line in file.read_text().splitlines()] if file.exists() else []
+    sizes = [event for event in events if event.endswith((fewer, all_again))]
+    return f"going on from step {state.step} with{all_again}" if sizes and sizes[-1].endswith(fewer) else None
