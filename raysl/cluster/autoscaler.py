@@ -23,6 +23,8 @@ from raysl.process.proc import PROC
 log = logging.getLogger("raysl")
 
 ANSWER_S = 10
+MOST = 10_000
+"""Nodes of a group without a limit."""
 _KUBERNETES = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -39,12 +41,15 @@ def _from_ray() -> Growth | None:
     config = ray._private.state.state.get_cluster_config()
     if config is None or not config.node_group_configs:
         return None
-    groups = [
-        NodeGroup(group.resources.get("CPU", 0), group.resources.get("GPU", 0), group.max_count)
+    groups = (
+        # a negative number stands for no limit
+        NodeGroup(
+            group.resources.get("CPU", 0),
+            group.resources.get("GPU", 0),
+            group.max_count if group.max_count >= 0 else MOST,
+        )
         for group in config.node_group_configs
-    ]
-    if any(group.most < 0 for group in groups):  # no limit
-        groups = [NodeGroup(group.cpus, group.gpus, 10_000 if group.most < 0 else group.most) for group in groups]
+    )
     return Growth(tuple(groups), origin="the cluster's configuration")
 
 
@@ -91,12 +96,8 @@ def _from_kubernetes() -> Growth | None:
         if not cluster["spec"].get("enableInTreeAutoscaling"):
             return None
         return read_growth(_derive_autoscaling_config_from_ray_cr(cluster), f"the RayCluster {name}")
-    except (
-        OSError,
-        KeyError,
-        ValueError,
-        ValidationError,
-    ) as error:  # no right to read it, or no answer: settings say the same
+    except (OSError, KeyError, ValueError, ValidationError) as error:
+        # no right to read it, or no answer: settings say the same
         log.debug("the RayCluster %s cannot be read: %s", name, error)
         return None
 

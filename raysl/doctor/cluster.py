@@ -19,6 +19,7 @@ from raysl.doctor.measures import image_speed, storage_speed, sum_speed
 from raysl.doctor.node import node_facts
 from raysl.process import environment
 from raysl.process.waiting import enter
+from raysl.storage.reads import short_reason
 
 ANSWER_S = 20.0
 """Seconds in which a node must answer."""
@@ -103,7 +104,7 @@ def ask_growth(found: Sequence[Node]) -> dict[str, Any] | None:
     try:
         problem = read_activity().problem
     except (RayError, RpcError) as error:
-        problem = first_line(error)
+        problem = short_reason(error)
     cpus = max(growth.cpus, sum(node.cpus for node in found))
     gpus = max(growth.gpus, sum(node.gpus for node in found))
     return {"cpus": cpus, "gpus": gpus, "origin": growth.origin, "problem": problem}
@@ -185,14 +186,9 @@ def _answer(task: Any) -> Answer:
         return Answer(ray.get(task, timeout=ANSWER_S))
     except RayTaskError as error:
         cause = error.cause if isinstance(error.cause, Exception) else error
-        return Answer(error=first_line(cause))
+        return Answer(error=short_reason(cause))
     except RayError as error:
         return Answer(error=reason(error))
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _free_port() -> int:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from raysl.config.schema import RunConfig
 from raysl.errors import ConfigError, StorageError
 from raysl.process.screen import duration
-from raysl.redact import redact
 from raysl.runs.folder import STOP_FILE, RunFolder
 from raysl.runs.follow import read_nodes
 from raysl.storage import folder as storage
@@ -135,7 +134,7 @@ class Stage:
         Args:
             record: of the trial.
             reason: why it failed, in one line.
-            trace: what is written into its folder.
+            trace: what is written into its folder, without credentials.
             number: of failures so far, this one included; those do not count in which a node was taken back.
             retries: times that a trial is tried again.
         """
@@ -148,7 +147,7 @@ class Stage:
 
         def write() -> None:
             if folder.exists():
-                folder.write(ERROR_FILE, redact(trace).encode())
+                folder.write(ERROR_FILE, trace.encode())
 
         if trace:
             self.outbox.put(f"{ERROR_FILE} of {name}", write)

@@ -100,14 +100,13 @@ class SweepStart:
         have = cluster_resources()
         sweep = self.plan.sweep
         num = sweep.concurrent or min(most_trials(base.train, have) for base in self.plan.bases.values())
-        bases = {}
+        bases, bundles = {}, []
         for name, base in self.plan.bases.items():
             with named(name):
                 share = worker_shape(base.train, have.shared(num))
-            # room for one trial is enough: the others start as nodes come
-            bundles = [*run_bundles(base.train, share, have.shared(num)), {"CPU": TRIAL_CPUS}]
+            bundles.append([*run_bundles(base.train, share, have.shared(num)), {"CPU": TRIAL_CPUS}])
             bases[name] = replace(base, train=replace(base.train, cpus_per_worker=share.cpus))
-        wait_for_nodes(bundles, "the first trial")
+        wait_for_nodes(bundles[0], "the first trial")  # room for one is enough: the others start as nodes come
         is_greedy = any(base.train.threads is None and base.train.device != "cuda" for base in bases.values())
         if num > 1 and is_greedy and have.gpus == 0:
             log.info("each of %d trials at a time takes a thread a core of its machine; try train.threads=1", num)
