@@ -71,11 +71,11 @@ class Losses:
         return phase == "working" and self.board.read("begun") == number
 
     def add_pids(self, pids: list[int]) -> None:
-        """Note processes of training workers."""
+        """Note processes of training workers and of their controller, whose loss the controller or the driver tells."""
         self.board.write("pids", sorted({*self.pids(), *pids}))
 
     def pids(self) -> set[int]:
-        """Return the processes of all training workers so far."""
+        """Return the processes that were noted so far."""
         return set(self.board.read("pids") or ())
 
     def add(self, loss: Loss) -> None:

@@ -3,6 +3,7 @@
 The controller loads this module, so it imports neither torch nor what trains.
 """
 
+import os
 import socket
 import time
 from collections.abc import Mapping
@@ -72,7 +73,7 @@ class Watch(ControllerCallback, WorkerGroupCallback):
         self.actors = workers
         self.workers = {rank: Worker(each.metadata.node_ip, each.metadata.pid) for rank, each in enumerate(workers)}
         self.hangs.restart()
-        self.losses.add_pids([worker.pid for worker in self.workers.values()])
+        self.losses.add_pids([os.getpid(), *(worker.pid for worker in self.workers.values())])
         self.losses.write_group(self.group, "working")
         return {}
 
