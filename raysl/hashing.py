@@ -5,6 +5,9 @@ the words of a key.
 """
 
 import hashlib
+import itertools
+import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +16,12 @@ Int64s = NDArray[np.int64]
 Words = NDArray[np.uint64]
 
 MASK = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
+GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
 
 _CHUNK = 1 << 16
+_ROUNDS = 8  # of a Feistel network; 4 pass our tests of uniformity
 _STEP = 2  # first word of the keys of steps; `SampleRandom` uses 1, 3 and 4
 
 
@@ -27,9 +31,9 @@ def hash_words(*words: int) -> int:
     >>> hash_words(1, 2) == hash_words(2, 1)
     False
     """
-    state = _GOLDEN
+    state = GOLDEN
     for number in words:
-        state = _mix_int(state ^ _mix_int((number + _GOLDEN) & MASK))
+        state = _mix_int(state ^ _mix_int((number + GOLDEN) & MASK))
     return state
 
 
@@ -48,7 +52,7 @@ def step_seed(seed: int, step: int, rank: int | None) -> int:
 
 def absorb(state: Words, words: Words) -> Words:
     """Do one round of `hash_words` on arrays that broadcast."""
-    return _mix(state ^ _mix(words + np.uint64(_GOLDEN)))
+    return _mix(state ^ _mix(words + np.uint64(GOLDEN)))
 
 
 def as_word(value: int) -> Words:
@@ -74,6 +78,41 @@ def permutation(n: int, key: int) -> Int64s:
         stop = min(n, start + _CHUNK)
         hashes[start:stop] = hash_rows(key, np.arange(start, stop))
     return np.argsort(hashes)
+
+
+def feistel(n: int, key: int, positions: Int64s) -> Int64s:
+    """Return the numbers at some positions of a permutation of 0..n-1 that belongs to a key, without memory for others.
+
+    A Feistel network permutes 0..a*b-1, where a and b are about the square root of n and a*b is at least n; a result of
+    n or more is permuted again (Black and Rogaway, CT-RSA 2002: generalised Feistel, and cycle walking). It is not the
+    permutation of `permutation`, and for n below some hundreds not all permutations are equally likely.
+
+    Args:
+        n: numbers that are permuted.
+        key: any integer.
+        positions: int64, each in [0, n).
+
+    >>> sorted(feistel(5, key=3, positions=np.arange(5)).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    a = math.isqrt(n - 1) + 1
+    sides = np.uint64(a), np.uint64(-(-n // a))
+    keys = [hash_words(key, number) for number in range(_ROUNDS)]
+    numbers = _network(positions.astype(np.uint64), sides, keys)
+    outside = np.flatnonzero(numbers >= n)
+    while len(outside):
+        numbers[outside] = _network(numbers[outside], sides, keys)
+        outside = outside[numbers[outside] >= n]
+    return numbers.view(np.int64)
+
+
+def _network(numbers: Words, sides: tuple[np.uint64, np.uint64], keys: Sequence[int]) -> Words:
+    """Apply one round for each key, of which there is an even number, to numbers in [0, a*b) for sides a and b."""
+    a, b = sides
+    right, left = np.divmod(numbers, a)
+    for key, side in zip(keys, itertools.cycle((a, b)), strict=False):
+        left, right = right, (left + hash_rows(key, right.view(np.int64)) % side) % side
+    return left + right * a
 
 
 def _mix(words: Words) -> Words:

@@ -6,27 +6,34 @@ ranks, without a saved position:
 * An epoch is a sequence of sample indices, cut into global batches; an incomplete last batch is left out or is smaller.
 * A global batch consists of L *lanes*, which do not depend on the number of ranks W. Rank r takes the lanes from
   r*L/W to (r+1)*L/W, so the order of lanes is the same for every W.
-* A dataset whose rows can be read one by one gets an exact permutation. Any other is read in *units* (row groups, tar
-  shards, runs of files): units are permuted, their rows laid end to end and cut into L lanes of equal length, and rows
-  are permuted inside a window of one lane. A unit is read by one rank, except the W - 1 that lie across a cut.
+* A dataset whose rows can be read one by one gets an exact permutation. Any other is read in *units* (row groups, runs
+  of files in a tar): units are permuted, their rows laid end to end and cut into L lanes of equal length. A lane is
+  used in *windows* of m whole units, and rows are permuted inside a window. So each unit is read once, except the
+  L - 1 that lie across a cut. The first window of a lane has m units or fewer, so that lanes do not all need their next
+  one at the same step.
 
 An epoch keeps the permutation of units and their starts in memory, 12 bytes per unit; the permutation of a window is
-made when it is reached.
+made when it is reached, and an exact one of many rows is computed row by row.
+
+The order of a run never changes. A run stores the version of the order that it began with; `raysl.data.order_v1` is the
+one before this.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raysl.hashing import Int64s, hash_text, hash_words, permutation
+from raysl.hashing import GOLDEN, MASK, Int64s, feistel, hash_text, hash_words, permutation
 from raysl.storage.cache import RecentlyUsed
 
 CACHE_BYTES = 1 << 26  # of permutations in a process
-_SAMPLES, _UNITS, _WINDOW = 1, 2, 3  # kinds of permutations; part of their keys
+SORTED_ROWS = 1 << 16  # exact permutations of at most so many rows are sorted and kept
+SAMPLES, UNITS, WINDOW = 1, 2, 3  # kinds of permutations; part of their keys
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,21 +46,25 @@ class Order:
         unit_sizes: rows of each read unit, int64 [U]; samples are numbered through the units.
         batch_size: samples in a global batch.
         lanes: fixed parts of a global batch, at most batch_size.
-        window: rows of a lane that are shuffled together; unused when `is_exact`.
+        window: rows of a lane that are shuffled together, rounded to whole units; None: as many as a good shuffle
+            needs, see `window_units`. It is unused when `is_exact`.
         is_exact: permute all rows instead of units and windows.
         drop_last: leave out an incomplete last batch.
 
-    >>> order = Order(0, "dataset", np.array([4, 4]), batch_size=4, lanes=2, window=2, is_exact=True)
+    >>> order = Order(0, "dataset", np.array([4, 4]), batch_size=4, lanes=2, window=None, is_exact=True)
     >>> order.epoch_len, sorted(np.concatenate([order.batch(0), order.batch(1)]).tolist())
     (2, [0, 1, 2, 3, 4, 5, 6, 7])
     """
+
+    version: ClassVar[int] = 2
+    """Stored with a run, which keeps it to its end."""
 
     seed: int
     fingerprint: str
     unit_sizes: Int64s
     batch_size: int
     lanes: int
-    window: int
+    window: int | None
     is_exact: bool
     drop_last: bool = True
 
@@ -62,8 +73,13 @@ class Order:
             raise ValueError(f"lanes must be in [1, batch size {self.batch_size}], not {self.lanes}")
         if self.epoch_len == 0:
             raise ValueError(f"{self.num_samples} samples are fewer than a batch of {self.batch_size}")
-        if self.window < 1:
+        if self.window is not None and self.window < 1:
             raise ValueError(f"the window holds at least one row, not {self.window}")
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether lanes are read window by window; else their rows are read one by one."""
+        return not self.is_exact
 
     @cached_property
     def num_samples(self) -> int:
@@ -75,6 +91,18 @@ class Order:
         """Global batches in an epoch."""
         return epoch_length(self.num_samples, self.batch_size, self.drop_last)
 
+    @cached_property
+    def window_units(self) -> int:
+        """Consecutive units of a complete window.
+
+        Without a `window` they hold at least b*sqrt(u) rows, where a lane has b rows of a batch and a unit has u. The
+        overlap of batches of two epochs then varies at most twice as much as that of exact permutations.
+        """
+        unit_rows = self.num_samples / np.count_nonzero(self.unit_sizes)
+        if self.window is not None:
+            return max(1, round(self.window / unit_rows))
+        return math.ceil(self.batch_size / self.lanes / math.sqrt(unit_rows))
+
     def batch_rows(self, step: int) -> int:
         """Return the number of rows of the global batch at a step."""
         return min(self.batch_size, self.num_samples - step % self.epoch_len * self.batch_size)
@@ -85,12 +113,12 @@ class Order:
         lanes = rank_share(self.lanes, rank, world)
         num_rows = self.batch_rows(step)
         if self.is_exact:
-            key = self._key(_SAMPLES, epoch)
-            samples: Int64s = _cached_permutation(self.num_samples, key)
             first = in_epoch * self.batch_size
-            return samples[first + self._slot(lanes.start, num_rows) : first + self._slot(lanes.stop, num_rows)]
+            return self._exact(
+                epoch, first + self._slot(lanes.start, num_rows), first + self._slot(lanes.stop, num_rows)
+            )
         empty = np.empty(0, np.int64)  # a rank has no lanes if there are more ranks than lanes
-        return np.concatenate([empty, *(self._lane_rows(epoch, in_epoch, lane) for lane in lanes)])
+        return np.concatenate([empty, *(self._lane_batch(epoch, in_epoch, lane) for lane in lanes)])
 
     def lanes_of(self, step: int, rank: int = 0, world: int = 1) -> Int64s:
         """Return the lane of each row of `batch(step, rank, world)`."""
@@ -104,6 +132,59 @@ class Order:
         lanes = rank_share(self.lanes, rank, world)
         return self._slot(lanes.stop, self.batch_size) - self._slot(lanes.start, self.batch_size)
 
+    def lane_rows(self, lane: int) -> int:
+        """Return a lane's number of rows of a complete global batch."""
+        return self._slot(lane + 1, self.batch_size) - self._slot(lane, self.batch_size)
+
+    def windows(self, epoch: int, lane: int) -> Int64s:
+        """Return the rows of a lane at which its n windows of an epoch start, and the lane's length, int64 [n + 1].
+
+        At a step inside the epoch, a lane uses its next `lane_rows` rows, at the last step all that are left.
+        """
+        start, stop = self._lane_start(lane), self._lane_start(lane + 1)
+        _, starts = self._unit_order(epoch)
+        first, end = np.searchsorted(starts, [start, stop]).tolist()
+        # multiples of the golden ratio, modulo 1, are spread evenly over any consecutive lanes: those of a rank too
+        first += (lane * GOLDEN & MASK) * self.window_units >> 64
+        cuts = starts[first : end : self.window_units]
+        return np.unique(np.concatenate([[start], cuts, [stop]])) - start
+
+    def window_samples(self, epoch: int, lane: int, number: int) -> Int64s:
+        """Return the sample indices of a window in the order in which the lane uses them, int64 [rows]."""
+        first, stop = self.windows(epoch, lane)[number : number + 2].tolist()
+        return self._window_samples(epoch, lane, number, first, stop)
+
+    def _lane_batch(self, epoch: int, in_epoch: int, lane: int) -> Int64s:
+        """Return the sample indices of a lane's rows of a global batch."""
+        cuts = self.windows(epoch, lane)
+        size = self.lane_rows(lane)
+        start, stop = in_epoch * size, int(cuts[-1]) if in_epoch == self.epoch_len - 1 else (in_epoch + 1) * size
+        parts = [np.empty(0, np.int64)]
+        numbers = range(int(np.searchsorted(cuts, start, "right")) - 1, int(np.searchsorted(cuts, stop)))
+        for number in numbers:
+            first, end = cuts[number : number + 2].tolist()
+            samples = self._window_samples(epoch, lane, number, first, end)
+            parts.append(samples[max(start, first) - first : min(stop, end) - first])
+        return np.concatenate(parts)
+
+    def _window_samples(self, epoch: int, lane: int, number: int, first: int, stop: int) -> Int64s:
+        key = self._key(WINDOW, epoch, lane, number)
+
+        def make() -> tuple[Int64s, int]:
+            rows = self._lane_start(lane) + first + permutation(stop - first, key)
+            samples = self._samples(epoch, rows)
+            return samples, samples.nbytes
+
+        samples: Int64s = _CACHE.get((key, stop - first, self._shape_key), make)
+        return samples
+
+    def _exact(self, epoch: int, first: int, stop: int) -> Int64s:
+        """Return the sample indices of the rows [first, stop) of an epoch of an exact permutation."""
+        key = self._key(SAMPLES, epoch)
+        if self.num_samples <= SORTED_ROWS:
+            return cached_permutation(self.num_samples, key)[first:stop]
+        return feistel(self.num_samples, key, np.arange(first, stop))
+
     def _slot(self, lane: int, num_rows: int) -> int:
         """Return the first row of a lane in a global batch of `num_rows` rows."""
         return lane * num_rows // self.lanes
@@ -112,20 +193,6 @@ class Order:
         """Return the first row of a lane in the epoch's units laid end to end: after all rows of earlier lanes."""
         last = self.epoch_len - 1
         return last * self._slot(lane, self.batch_size) + self._slot(lane, self.batch_rows(last))
-
-    def _lane_rows(self, epoch: int, in_epoch: int, lane: int) -> Int64s:
-        start, length = self._lane_start(lane), self._lane_start(lane + 1) - self._lane_start(lane)
-        size = self._slot(lane + 1, self.batch_size) - self._slot(lane, self.batch_size)
-        rows = np.arange(in_epoch * size, length if in_epoch == self.epoch_len - 1 else (in_epoch + 1) * size)
-        shuffled = np.empty_like(rows)
-        for number in np.unique(rows // self.window).tolist():
-            first = number * self.window
-            num = min(self.window, length - first)
-            key = self._key(_WINDOW, epoch, lane, number)
-            order = _cached_permutation(num, key)
-            inside = rows // self.window == number
-            shuffled[inside] = first + order[rows[inside] - first]
-        return self._samples(epoch, start + shuffled)
 
     def _samples(self, epoch: int, rows: Int64s) -> Int64s:
         """Return the sample indices of rows of the epoch's units laid end to end."""
@@ -136,7 +203,7 @@ class Order:
 
     def _unit_order(self, epoch: int) -> tuple[NDArray[np.int32], Int64s]:
         """Return the epoch's permutation of the units, and the first row of each."""
-        key = self._key(_UNITS, epoch)
+        key = self._key(UNITS, epoch)
 
         def make() -> tuple[tuple[NDArray[np.int32], Int64s], int]:
             units = permutation(len(self.unit_sizes), key).astype(np.int32)
@@ -158,6 +225,11 @@ class Order:
     def _sizes_key(self) -> int:
         return crc32(self.unit_sizes.tobytes())
 
+    @cached_property
+    def _shape_key(self) -> int:
+        """Of everything beside the key that the samples of a window depend on."""
+        return hash_words(self._sizes_key, self.batch_size, self.lanes, self.window_units, self.drop_last)
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_first_samples"}
 
@@ -165,7 +237,9 @@ class Order:
         return hash_words(self.seed, hash_text(self.fingerprint), *words)
 
 
-def _cached_permutation(n: int, key: int) -> Int64s:
+def cached_permutation(n: int, key: int) -> Int64s:
+    """Return `raysl.hashing.permutation(n, key)`, kept for the next call."""
+
     def make() -> tuple[Int64s, int]:
         order = permutation(n, key)
         return order, order.nbytes

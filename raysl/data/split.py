@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from raysl.config.background import WHITE, Color
 from raysl.hashing import Int64s
@@ -75,6 +76,11 @@ class Split(ABC):
     def num_samples(self) -> int:
         """Images in this split."""
         return int(self.unit_sizes.sum())
+
+    @property
+    def read_units(self) -> Int64s:
+        """Rows of the smallest parts that are worth a read each, int64 [R]; a unit is cut into one or more of them."""
+        return self.unit_sizes
 
     @abstractmethod
     def read(self, index: Int64s) -> Rows:
@@ -198,3 +204,8 @@ class _Relabelled(Split):
 
     def names_of(self, index: Int64s) -> list[str]:
         return self.split.names_of(index)
+
+    @property
+    @override
+    def read_units(self) -> Int64s:
+        return self.split.read_units

@@ -7,6 +7,7 @@ from typing import Literal
 
 from raysl.config.schema import OptimConfig, RunConfig, TrainConfig
 from raysl.data.order import Order, default_lanes, epoch_length, rank_share
+from raysl.data.order_v1 import OrderV1
 from raysl.data.source import Split
 from raysl.errors import ConfigError
 from raysl.optim.course import check_phases
@@ -108,7 +109,7 @@ class TrainPlan:
 
     def order(self, split: Split) -> Order:
         """Return the order of a split's images in global batches."""
-        return Order(
+        return OrderV1(
             seed=self.seed,
             fingerprint=split.fingerprint,
             unit_sizes=split.unit_sizes,

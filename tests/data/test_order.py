@@ -1,28 +1,33 @@
 """The order of samples as claims, over drawn (units, batch, lanes, ranks, epoch, step)."""
 
 import pickle
+from collections.abc import Iterator
+from itertools import pairwise, product
+from zlib import crc32
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysl.data.order import Order, default_lanes, rank_share
-from raysl.hashing import permutation
+from raysl.data.order import SORTED_ROWS, Order, default_lanes, rank_share
+from raysl.data.order_v1 import OrderV1
+from raysl.hashing import feistel, permutation
 
 
 @st.composite
 def orders(draw: st.DrawFn) -> Order:
-    sizes = draw(st.lists(st.integers(1, 30), min_size=1, max_size=20))
+    sizes = draw(st.lists(st.integers(0, 30), min_size=1, max_size=20).filter(any))
     drop_last = draw(st.booleans())
     batch = draw(st.integers(1, sum(sizes) if drop_last else sum(sizes) + 5))
-    return Order(
+    kind: type[Order] = draw(st.sampled_from([Order, OrderV1]))
+    return kind(
         seed=draw(st.integers(0, 2**40)),
         fingerprint=draw(st.sampled_from(["a", "b"])),
         unit_sizes=np.array(sizes),
         batch_size=batch,
         lanes=draw(st.integers(1, batch)),
-        window=draw(st.integers(1, 40)),
+        window=draw(st.none() | st.integers(1, 40)),
         is_exact=draw(st.booleans()),
         drop_last=drop_last,
     )
@@ -66,19 +71,92 @@ def test_any_chain_of_restarts_with_other_ranks_consumes_what_an_undisturbed_run
     np.testing.assert_array_equal(np.concatenate(seen), np.concatenate([order.batch(at) for at in range(start, step)]))
 
 
-@settings(max_examples=100, deadline=None)
-@given(orders(), st.integers(0, 100))
-def test_a_resume_reads_at_most_a_window_again_and_the_units_at_its_edges(order: Order, step: int) -> None:
-    """Units are read whole; a lane that is gone on with needs those of its open window, of which some rows are used."""
-    if order.is_exact:
-        return  # rows are read one by one
-    in_epoch = step % order.epoch_len
+@settings(max_examples=150, deadline=None)
+@given(orders().filter(lambda order: order.has_windows), st.integers(0, 2), st.integers(0, 100))
+def test_a_queue_for_each_lane_that_is_fed_with_windows_gives_the_batches(order: Order, epoch: int, start: int) -> None:
+    """A resume begins with the window that the lane is in, and drops the rows before its step."""
+    start %= order.epoch_len
+    for lane in range(order.lanes):
+        queue = _queue(order, epoch, lane, start)
+        for step in range(start, order.epoch_len):
+            batch = order.batch(epoch * order.epoch_len + step)
+            rows = batch[order.lanes_of(step) == lane]
+            assert step == order.epoch_len - 1 or len(rows) == order.lane_rows(lane)
+            assert [next(queue) for _ in rows] == rows.tolist()
+        assert not list(queue)
+
+
+def _queue(order: Order, epoch: int, lane: int, start: int) -> Iterator[int]:
+    """The samples of a lane from a step of an epoch on."""
+    cuts = order.windows(epoch, lane)
+    drop = start * order.lane_rows(lane)
+    for number, (first, stop) in enumerate(pairwise(cuts.tolist())):
+        if stop > drop:
+            samples = order.window_samples(epoch, lane, number)
+            assert len(samples) == stop - first > 0
+            yield from samples[max(0, drop - first) :].tolist()
+
+
+@settings(max_examples=150, deadline=None)
+@given(orders().filter(lambda order: order.has_windows), st.integers(0, 2))
+def test_a_window_has_all_rows_of_its_units_but_those_beyond_a_cut_of_lanes(order: Order, epoch: int) -> None:
     unit_of = np.repeat(np.arange(len(order.unit_sizes)), order.unit_sizes)
-    for lane in range(min(3, order.lanes)):
-        rows = [order._lane_rows(0, at, lane) for at in range(order.epoch_len)]
-        before, after = np.concatenate([rows[0][:0], *rows[:in_epoch]]), np.concatenate(rows[in_epoch:])
-        read_again = np.isin(unit_of[before], unit_of[after])
-        assert read_again.sum() <= order.window + 2 * order.unit_sizes.max()
+    windows = [
+        np.unique(unit_of[order.window_samples(epoch, lane, number)])
+        for lane in range(order.lanes)
+        for number in range(len(order.windows(epoch, lane)) - 1)
+    ]
+    used = np.unique(np.concatenate(windows))
+    # each read of a unit beyond its first is due to a cut of lanes
+    assert sum(map(len, windows)) - len(used) <= order.lanes - 1
+    # a unit between the cuts has all its rows in one window, and no window has more units than a complete one
+    assert max(map(len, windows)) <= order.window_units
+
+
+@pytest.mark.parametrize(
+    ("batch", "lanes", "window", "window_units"),
+    [(4096, 64, None, 8), (4096, 512, None, 1), (4096, 64, 2048, 32), (4096, 64, 10, 1), (4096, 1, None, 512)],
+)
+def test_a_window_has_rows_enough_for_a_good_shuffle_or_as_many_as_are_asked_for(
+    batch: int, lanes: int, window: int | None, window_units: int
+) -> None:
+    order = _order(unit_sizes=np.full(20000, 64), batch_size=batch, lanes=lanes, window=window)
+    assert order.window_units == window_units
+    if window is None:
+        assert order.window_units * 64 >= batch / lanes * 8
+
+
+def test_lanes_need_new_windows_at_different_steps() -> None:
+    order = _order(unit_sizes=np.full(20000, 64), batch_size=4096, lanes=64, window=None)
+    assert order._lane_start(1) % 512 == 0, "windows counted from the first unit of the epoch would end together"
+    first_rows = [int(order.windows(0, lane)[1]) for lane in range(64)]
+    assert set(first_rows) == {64 * units for units in range(1, 9)}
+    for rank in range(8):
+        assert len(set(first_rows[8 * rank : 8 * rank + 8])) >= 5
+
+
+STORED = {
+    (7, False, False): 1657748495,
+    (7, False, True): 3244006001,
+    (64, False, False): 2255588516,
+    (64, False, True): 1492544503,
+    (None, False, False): 4146133296,
+    (None, False, True): 544852258,
+    (None, True, False): 2968378295,
+    (None, True, True): 2307457302,
+}
+"""Checksums by (window, is_exact, drop_last) of what raysl 0.1 trained on."""
+
+
+@pytest.mark.parametrize("case", STORED)
+def test_version_1_gives_the_batches_that_its_runs_began_with(case: tuple[int | None, bool, bool]) -> None:
+    window, is_exact, drop_last = case
+    sizes = np.random.default_rng(0).integers(1, 90, 50)
+    order = OrderV1(5, "stored", sizes, 100, 7, window, is_exact, drop_last)
+    steps, ranks = range(2 * order.epoch_len + 1), range(3)
+    rows = np.concatenate([order.batch(step, rank, 3) for step, rank in product(steps, ranks)])
+    assert crc32(rows.astype("<i8").tobytes()) == STORED[case]
+    assert (order.version, order.has_windows) == (1, False)
 
 
 @settings(max_examples=60, deadline=None)
@@ -94,6 +172,51 @@ def test_a_step_needs_no_step_before_it(order: Order, step: int) -> None:
 @given(st.integers(0, 2**63), st.integers(0, 300))
 def test_permutation_holds_each_place_once(key: int, n: int) -> None:
     assert sorted(permutation(n, key).tolist()) == list(range(n))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**63), st.integers(1, 3000))
+def test_a_feistel_network_is_a_permutation_at_any_size(key: int, n: int) -> None:
+    assert sorted(feistel(n, key, np.arange(n)).tolist()) == list(range(n))
+
+
+@pytest.mark.parametrize("n", [SORTED_ROWS, SORTED_ROWS + 1, 1_000_003])
+def test_a_feistel_network_is_a_permutation_of_many_rows(n: int) -> None:
+    assert np.array_equal(np.sort(feistel(n, 3, np.arange(n))), np.arange(n))
+
+
+def _chi_square(counts: np.ndarray) -> float:
+    """Chi-square of counts that should be equal, in standard deviations from its mean."""
+    num = counts.size - 1
+    return float(((counts - counts.mean()) ** 2).sum() / counts.mean() - num) / (2 * num) ** 0.5
+
+
+@pytest.mark.parametrize("n", [SORTED_ROWS + 1, 1_281_167, 10**9, 10**12 + 39])
+def test_rows_of_a_feistel_network_look_uniform_and_independent(n: int) -> None:
+    num = min(50_000, n // 20)  # most of the rows would be more even than chance
+    rows = feistel(n, 11, np.arange(num))
+    parts = rows * 100 // n
+    assert abs(_chi_square(np.bincount(parts, minlength=100))) < 4
+    pairs = np.bincount(parts[:-1] * 100 + parts[1:], minlength=10_000)
+    assert abs(_chi_square(pairs)) < 4
+    last_digits = np.bincount(rows % 256, minlength=256)
+    assert abs(_chi_square(last_digits)) < 4
+    another_epoch = feistel(n, 12, np.arange(num)) * 100 // n
+    assert abs(_chi_square(np.bincount(parts * 100 + another_epoch, minlength=10_000))) < 4
+
+
+def test_one_position_of_a_feistel_network_is_uniform_over_keys() -> None:
+    n = SORTED_ROWS + 1
+    rows = np.array([feistel(n, key, np.array([0, 1, n - 1])) for key in range(4000)])
+    for column in rows.T:
+        assert abs(_chi_square(np.bincount(column * 20 // n, minlength=20))) < 4
+
+
+def test_an_exact_order_of_any_size_computes_only_the_rows_of_a_batch() -> None:
+    order = _order(is_exact=True, unit_sizes=np.full(1000, 10**9), batch_size=4096, lanes=64)
+    batches = [order.batch(step) for step in (0, 1, 5 * order.epoch_len // 2)]
+    assert len(np.unique(np.concatenate(batches))) == 3 * 4096
+    np.testing.assert_array_equal(np.concatenate([order.batch(1, rank, 3) for rank in range(3)]), batches[1])
 
 
 @given(st.integers(1, 200), st.integers(1, 20))
@@ -121,14 +244,6 @@ def test_seed_epoch_and_dataset_each_give_another_order() -> None:
     first = base.batch(0)
     for other in (_order(seed=1).batch(0), _order(fingerprint="y").batch(0), base.batch(base.epoch_len)):
         assert len(np.intersect1d(first, other)) < 10
-
-
-def test_a_lane_opens_few_units_at_a_time() -> None:
-    order = _order(window=80)
-    for step in range(order.epoch_len):
-        for lane in range(4):
-            rows = order._lane_rows(0, step, lane)
-            assert len(np.unique(rows // 40)) <= 5  # two windows of 80 rows touch at most 5 units of 40
 
 
 def test_exact_permutations_mix_evenly() -> None:

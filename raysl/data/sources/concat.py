@@ -99,6 +99,11 @@ class _ConcatSplit(Split):
                 names[position] = name
         return names
 
+    @property
+    @override
+    def read_units(self) -> Int64s:
+        return np.concatenate([split.read_units for split in self.splits])
+
     def _by_split(self, index: Int64s) -> list[tuple[int, Int64s, Int64s]]:
         """Return, for each split that is needed: its number, positions in `index`, and the rows to read from it."""
         number = np.searchsorted(self.starts, index, side="right") - 1

@@ -77,3 +77,8 @@ class _PairedSplit(Split):
 
     def names_of(self, index: Int64s) -> list[str]:
         return self.first.names_of(index)
+
+    @property
+    @override
+    def read_units(self) -> Int64s:
+        return self.first.read_units
