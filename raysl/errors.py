@@ -25,6 +25,10 @@ class RunFailed(RuntimeError):
         super().__init__(redact(message))
 
 
+class DamagedData(RunFailed):
+    """A file of the dataset is missing, damaged or was replaced: a retry would fail in the same way."""
+
+
 class Stopped(RunFailed, SystemExit):
     """Ctrl-C or a signal stopped the run; its training so far is saved.
 

@@ -31,6 +31,7 @@ from ray.train.v2._internal.exceptions import (
 )
 from ray.train.v2.api.exceptions import ControllerError, PreemptionError
 
+from raysl.errors import ConfigError, RunFailed
 from raysl.process.screen import duration
 
 MAX_LENGTH = 300
@@ -120,6 +121,8 @@ def reason(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, HungWorker | SilentWorker):
         return text
+    if isinstance(error, ConfigError | RunFailed):
+        return text.splitlines()[0]  # Ray Data adds lines
     if memory := out_of_memory(text):
         return memory
     if isinstance(error, WorkerHealthCheckTimeoutError):

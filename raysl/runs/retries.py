@@ -12,18 +12,19 @@ import ray
 from ray._private.state import state
 from ray._raylet import PlacementGroupID
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
+from ray.exceptions import RayTaskError
 from ray.train import FailureConfig
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
 from ray.train.v2._internal.execution.failure_handling.default import _is_preemption_failure
-from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError
+from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
 from ray.util.metrics import Counter
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from typing_extensions import override
 
 from raysl.checkpoint.files import newest_whole
-from raysl.errors import ConfigError
+from raysl.errors import ConfigError, DamagedData
 from raysl.storage.folder import Folder
 
 
@@ -80,7 +81,8 @@ def saved_step(uri: str) -> int:
 class Retries(FailurePolicy):
     """Tries a run again until `Failures` says that it is enough.
 
-    A node that is taken away after a notice (spot instances) and a start that waits for resources do not count.
+    A node that is taken away after a notice (spot instances) and a start that waits for resources do not count. A
+    missing or damaged file of images ends the run.
 
     Args:
         failures: so far, before this controller.
@@ -96,10 +98,18 @@ class Retries(FailurePolicy):
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         if is_waiting(training_failed_error) or is_preemption(training_failed_error):
             return FailureDecision.RETRY
+        if is_final(training_failed_error):
+            return FailureDecision.RAISE
         global _decided
         goes_on = self.failures.add(self.saved_step())
         _decided = self.failures
         return FailureDecision.RETRY if goes_on else FailureDecision.RAISE
+
+
+def is_final(error: TrainingFailedError) -> bool:
+    """Whether a file of images is missing or damaged, so that a retry would fail in the same way."""
+    failures = error.worker_failures.values() if isinstance(error, WorkerGroupError) else ()
+    return any(isinstance(each, RayTaskError) and isinstance(each.cause, DamagedData) for each in failures)
 
 
 def is_preemption(error: TrainingFailedError) -> bool:

@@ -32,7 +32,7 @@ from raysl.runs.elastic import LOOK_EVERY_S as RESIZE_EVERY_S
 from raysl.runs.elastic import Elastic, SaveOnNotice
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, Losses
-from raysl.runs.retries import Failures, Restarts, Retries, free_places, saved_step
+from raysl.runs.retries import Failures, Restarts, Retries, free_places, is_final, saved_step
 from raysl.runs.watch import Watch
 from raysl.runs.worker import Job, Outcome, train_worker
 
@@ -70,6 +70,8 @@ def run_workers(
             return _run_workers(job, shape, callbacks, failures, look)
         except (TrainingFailedError, RayTaskError) as error:
             text = next((loss.text for loss in reversed(losses.all()) if not loss.is_retried), reason(error))
+            if isinstance(error, TrainingFailedError) and is_final(error):
+                raise RunFailed(f"training failed: {text}") from error
             raise RunFailed(f"training failed: {text}; {_AGAIN}") from error
         except RayError as error:  # the controller has died, for example for lack of memory
             text = f"lost the controller of the run: {reason(error)}"

@@ -42,7 +42,7 @@ from raysl.cluster.losses import (
 )
 from raysl.process.screen import duration
 from raysl.runs.losses import Loss, Losses, Position
-from raysl.runs.retries import decided_failures, is_preemption, is_waiting
+from raysl.runs.retries import decided_failures, is_final, is_preemption, is_waiting
 
 ANSWER_S = 3.0
 """Seconds in which a worker says where it is."""
@@ -110,7 +110,7 @@ class Watch(ControllerCallback, WorkerGroupCallback):
             return  # it waits for nodes
         positions = ask(self.actors) if isinstance(error, WorkerGroupError) else {}
         steps = [position["step"] for position in [*positions.values(), *self.hangs.positions.values()]]
-        text = f"{self._describe(error, positions)}; {self._describe_retry(error)}"
+        text = "; ".join(filter(None, [self._describe(error, positions), self._describe_retry(error)]))
         dump = str(error)[:MAX_DUMP]
         self.losses.add(Loss(time.time(), text, dump, max(steps, default=0), self.group, self.is_retried))
 
@@ -140,6 +140,8 @@ class Watch(ControllerCallback, WorkerGroupCallback):
 
     def _describe_retry(self, error: TrainingFailedError) -> str:
         failures = decided_failures()
+        if is_final(error):
+            return ""
         if not self.is_retried:
             return f"no retry is left, {failures}"
         if failures is None or is_preemption(error):

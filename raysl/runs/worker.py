@@ -11,6 +11,7 @@ import ray.train
 import ray.train.torch
 import ray.util
 import torch
+from ray.exceptions import RayError
 from ray.train.collective import broadcast_from_rank_zero
 
 from raysl import distributed as dist
@@ -161,6 +162,8 @@ def train_worker(settings: dict[str, Any]) -> Outcome:
         fit(state, model, plan, batches, callbacks=callbacks, reporter=reporter)
         reporter.finish()
     except RunFailed as error:
+        if isinstance(error, RayError):  # of this rank's data tasks: the other ranks wait for it
+            raise
         reporter.put_logs()
         return Outcome(state.step, str(error))
     except StorageError as error:

@@ -23,7 +23,8 @@ class Bucket:
     Attributes:
         is_up: whether it answers; else with 503 Slow Down.
         delay_s: of each answer.
-        held: pattern of addresses (`PUT /bucket-.../...`); the first request that fits waits until it is changed.
+        held: pattern of addresses (`PUT /bucket-.../...`); the first request that fits waits until it is changed, and
+            is then refused, as one whose sender has gone before all of it arrived.
         num_held: whether there was one: 0 or 1.
         num_refused: requests that were answered with 503.
     """
@@ -58,7 +59,7 @@ class Bucket:
             self.num_held = 1
             while self.held == held:
                 time.sleep(0.02)
-        if self.is_up:
+        elif self.is_up:
             return self._moto(request, start)
         self.num_refused += 1
         request["wsgi.input"].read()  # a connection that is closed before is no answer

@@ -7,6 +7,7 @@ from ray.exceptions import ActorDiedError, NodeDiedError, ObjectLostError, OutOf
 from ray.train.v2._internal.exceptions import WorkerHealthCheckFailedError, WorkerHealthCheckTimeoutError
 
 from raysl.cluster.losses import HungWorker, SilentWorker, Worker, describe_failures, describe_message, reason
+from raysl.errors import RunFailed
 
 SAID = Path(__file__).with_name("said")
 WORKERS = {0: Worker("10.0.0.1", 11), 1: Worker("10.0.0.2", 12), 2: Worker("10.0.0.2", 13)}
@@ -56,6 +57,10 @@ LOST_PEER, TIMEOUT = RuntimeError(_said("peer_killed")), RuntimeError(_said("col
         (
             {0: RayTaskError("read", "Traceback ...\nOSError: no such file", OSError("no such file"))},
             "the data of worker 0 on 10.0.0.1 failed: OSError: no such file",
+        ),
+        (
+            {0: RayTaskError("read", "", RunFailed("cannot read a.parquet; restore it\nFailed to apply UDF"))},
+            "the data of worker 0 on 10.0.0.1 failed: cannot read a.parquet; restore it",
         ),
     ],
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
-from ray.exceptions import OutOfMemoryError, RayActorError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 from ray.train.v2._internal.exceptions import (
     WorkerGroupStartupFailedError,
     WorkerGroupStartupTimeoutError,
@@ -12,6 +12,7 @@ from ray.train.v2._internal.exceptions import (
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2.api.exceptions import ControllerError, TrainingFailedError, WorkerGroupError
 
+from raysl.errors import DamagedData, RunFailed
 from raysl.runs.elastic import SaveOnNotice
 from raysl.runs.retries import Failures, Retries, note_notice, saved_step
 
@@ -59,6 +60,13 @@ def test_an_exception_of_a_worker_counts_like_a_loss() -> None:
     run = Run(most=1)
     error = WorkerGroupError("wrong", {0: ValueError("wrong")})
     assert [run.goes_on_after(error), run.goes_on_after(error)] == [True, False]
+
+
+def test_a_damaged_file_of_images_ends_a_run_at_once_and_a_storage_that_does_not_answer_is_tried_again() -> None:
+    run = Run(most=1)
+    damaged, silent = (RayTaskError("read", "", error) for error in (DamagedData("a.parquet"), RunFailed("timeout")))
+    assert run.goes_on_after(WorkerGroupError("wrong", {0: silent}))
+    assert not Run(most=-1).goes_on_after(WorkerGroupError("wrong", {0: damaged}))
 
 
 def test_a_limit_of_minus_one_has_no_end_and_zero_ends_at_once() -> None:

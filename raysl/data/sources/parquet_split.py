@@ -1,5 +1,6 @@
 """The rows of Parquet files, read one row group at a time."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,7 +26,7 @@ from raysl.data.sources.parquet_columns import (
 from raysl.data.sources.parquet_labels import count_classes, find_classes, labels_digest, raw_labels
 from raysl.data.sources.versions import versions_digest
 from raysl.data.split import Encoded, Missing, by_unit, joined_digest
-from raysl.errors import ConfigError, RunFailed
+from raysl.errors import ConfigError, DamagedData
 from raysl.hashing import Int64s, hash_text
 from raysl.storage.addresses import open_uri
 from raysl.storage.cache import RecentlyUsed
@@ -231,17 +232,22 @@ class ParquetSplit(Split):
         try:
             table = retrying(lambda: self._row_group(path, group, columns), "read", group_name)
         except (OSError, pa.ArrowException) as error:
-            raise RunFailed(
+            raise DamagedData(
                 f"cannot read {group_name}: {short_reason(error)}; restore the file and start again"
             ) from error
         if table.num_rows != self.unit_sizes[number] or table.column_names != list(columns):
-            raise RunFailed(f"{group_name} changed while it was in use; start again")
+            raise DamagedData(f"{group_name} changed while it was in use; start again")
         return table
 
     def _row_group(self, path: str, group: int, columns: Sequence[str]) -> pa.Table:
         system, _ = open_uri(self.uri)
-        with system.open_input_file(path) as file:
-            return pq.ParquetFile(file).read_row_group(group, columns=columns, use_threads=False)
+        try:
+            with system.open_input_file(path) as file:
+                return pq.ParquetFile(file).read_row_group(group, columns=columns, use_threads=False)
+        except OSError as error:
+            if _DAMAGE.search(str(error)):
+                raise pa.ArrowInvalid(short_reason(error)) from error  # another try would read the same
+            raise
 
     def _numbers(self, column: pa.ChunkedArray, path: str) -> Int64s:
         """Return labels as numbers of the classes: int64 [B], or [B, K]."""
@@ -251,4 +257,6 @@ class ParquetSplit(Split):
         return number_labels(labels, self.classes, path) if labels.dtype.kind == "U" else labels
 
 
+_DAMAGE = re.compile("thrift|decompress|corrupt|end of stream|page", re.IGNORECASE)
+"""In what Arrow says about bytes that are not Parquet, which has the class of an error of the storage."""
 _CACHE: RecentlyUsed[_Unit] = RecentlyUsed(CACHE_BYTES)

@@ -19,7 +19,7 @@ from raysl.data.sources.shard_index import ShardIndex, Summary, read_index, summ
 from raysl.data.sources.shards import Shard, find_shards
 from raysl.data.sources.versions import read_versions, versions_digest
 from raysl.data.split import Encoded, by_unit
-from raysl.errors import ConfigError, RunFailed
+from raysl.errors import ConfigError, DamagedData
 from raysl.hashing import Int64s
 from raysl.storage.addresses import storage_errors
 from raysl.storage.cache import RecentlyUsed
@@ -162,7 +162,7 @@ class _ShardsSplit(Split):
         def make() -> tuple[ShardIndex, int]:
             index = read_index(shard, self.label_key, self.folder)
             if index.digest != digest:
-                raise RunFailed(f"the shard {shard.locate()[1]} changed while it was in use; start again")
+                raise DamagedData(f"the shard {shard.locate()[1]} changed while it was in use; start again")
             return index, index.num_bytes
 
         return _INDICES.get((shard, digest), make)

@@ -40,6 +40,7 @@ def deal_blocks(
     context.enable_progress_bars = False
     context.target_max_block_size = None  # Ray must not split blocks: they are dealt out in turn
     context.execution_options.preserve_order = True
+    context.raise_original_map_exception = True  # Ray's own has lost what raysl says about the images
     if Rest not in context.custom_execution_callback_classes:
         context.custom_execution_callback_classes.append(Rest)
     if buffer_bytes is not None:

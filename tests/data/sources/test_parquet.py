@@ -13,7 +13,7 @@ from raysl.data.sources import parquet_split
 from raysl.data.sources.parquet import Parquet
 from raysl.data.sources.parquet_columns import CLASSES_KEY
 from raysl.data.split import Missing
-from raysl.errors import ConfigError, RunFailed
+from raysl.errors import ConfigError, DamagedData, RunFailed
 from tests.data.samples import all_rows, png, sent
 
 
@@ -228,6 +228,9 @@ def test_a_file_that_is_gone_damaged_or_another_one_is_named_with_its_row_group(
     file.unlink()
     with pytest.raises(RunFailed, match=r"cannot read row group 1 of .*a.parquet: .*No such file.*; restore the file"):
         sent(split).read(np.array([2]))
+    file.write_bytes(whole[:4] + bytes(200) + whole[204:])  # Arrow's error is that of a storage that fails
+    with pytest.raises(DamagedData, match=r"cannot read row group 0 of .*a.parquet: .*; restore the file"):
+        sent(split).read(np.array([0]))
     file.write_bytes(b"x" * len(whole))
     with pytest.raises(RunFailed, match=r"cannot read row group 1 of .*a.parquet: .*; restore the file"):
         sent(split).read(np.array([2]))
