@@ -24,6 +24,7 @@ from raysl.config.ranges import Area, Count, Rising, Share, Within
 from raysl.config.schema import BenchmarkConfig, DataConfig
 from raysl.data.decode.images import cut_images
 from raysl.data.source import Split
+from raysl.data.sources.sample import even_index, sample_rows
 from raysl.errors import ConfigError
 from raysl.transforms.channels import network_input
 from raysl.transforms.recipes import Crops, Strength
@@ -72,7 +73,8 @@ class Geometry(Benchmark):
         augmented: bool = True
         """Whether views are made, for alignment and LiDAR."""
         images: Count = 1000
-        """Images that views are made of, an even share; LiDAR is below this number."""
+        """Images that views are made of, an even share, or a few whole units of a dataset that is read in units; LiDAR
+        is below this number."""
         views: Annotated[int, Within(2, 1000)] = 10
         """Views of each of them."""
         min_scale: Area = 0.08
@@ -160,7 +162,7 @@ class Geometry(Benchmark):
 def embedded_views(
     network: nn.Module, images: Split, recipe: ViewRecipe, data: DataConfig, most: int, seed: int
 ) -> Iterator[Tensor]:
-    """Yield features of augmented views of an even share of images, [B, V, D] for some of these at a time.
+    """Yield features of augmented views of a sample of images, [B, V, D] for some of these at a time.
 
     Args:
         network: from normalised images [B, C, H, W] to [B, D], in evaluation mode.
@@ -172,7 +174,7 @@ def embedded_views(
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     network = network.to(device)
-    index = even_index(images.num_samples, most)
+    index = sample_rows(images, most)
     num_views = recipe.num_views
     for part in np.split(index, range(max(1, BATCH_VIEWS // num_views), len(index), max(1, BATCH_VIEWS // num_views))):
         read = cut_images(images, part, lambda sources, rows: recipe.crop(sources[0].images, rows, seed, 0))
@@ -182,12 +184,6 @@ def embedded_views(
         inputs = (network_input(few, data.mean, data.std, data.channels) for few in parts)
         features = torch.cat([network(few).float() for few in inputs])
         yield features.view(len(part), num_views, -1)
-
-
-def even_index(num: int, most: int) -> np.ndarray:
-    """Return up to `most` evenly spread numbers below `num`, rising, int64."""
-    num_kept = min(num, most)
-    return np.arange(num_kept, dtype=np.int64) * num // num_kept
 
 
 def _even_rows(features: Tensor, most: int) -> Iterator[Tensor]:

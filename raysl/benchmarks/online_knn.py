@@ -6,9 +6,9 @@ from typing_extensions import override
 from raysl import distributed as dist
 from raysl.benchmarks.benchmark import FeatureSet, by_name
 from raysl.benchmarks.knn import KNN
-from raysl.data.order import rank_share
 from raysl.data.source import Split
-from raysl.data.sources.subset import even_share
+from raysl.data.sources.sample import unit_share
+from raysl.data.sources.subset import sample_of
 from raysl.data.stream.loader import Loader
 from raysl.nn.backbones.backbone import Backbone
 from raysl.schedule import Duration, Step
@@ -20,7 +20,8 @@ MOST_TRAIN, MOST_TEST = 5000, 1000
 class OnlineKNN(Callback):
     """Logs `knn_top1`, the accuracy of the `knn` benchmark with its default settings, every so often.
 
-    At most 5,000 training and 1,000 held-out images are used, an even share in dataset order. Ranks share the work.
+    At most 5,000 training and 1,000 held-out images are used: at even distances in dataset order, or those of a few
+    whole units of a dataset that is read in units. Ranks share the work.
 
     Args:
         loader: of the run's training images.
@@ -51,8 +52,8 @@ class OnlineKNN(Callback):
 
     @torch.no_grad()
     def _features(self, backbone: Backbone, split: Split, most: int, device: torch.device) -> FeatureSet:
-        images = even_share(split, most)
-        share = rank_share(images.num_samples, dist.rank(), dist.world())
+        images = sample_of(split, most)
+        share = unit_share(images, dist.rank(), dist.world())
         features = [torch.empty(0, backbone.feature_dim, device=device)]  # a rank may be left without images
         labels = [torch.empty(0, dtype=torch.int64, device=device)]
         for batch in self.loader.plain_batches(images, share.start, share.stop, device):

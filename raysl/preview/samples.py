@@ -11,6 +11,7 @@ from torch import Tensor
 
 from raysl.data.decode.images import Pictures, read_images
 from raysl.data.source import Split
+from raysl.data.sources.sample import sample_rows
 from raysl.data.stream.loader import pair_name, pair_seed
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_rows
@@ -83,7 +84,7 @@ def sample_views(split: Split, recipe: ViewRecipe, seed: int, num: int, num_epoc
     Raises:
         ConfigError: if the recipe cannot make its views.
     """
-    index = spread_samples(split.num_samples, num)
+    index = spread_samples(split.num_samples, num) if split.is_random_access else sample_rows(split, num)
     read = read_images(split, index)
     for reason in read.corrupt:
         log.warning("replaced a corrupt image: %s", reason)

@@ -12,9 +12,10 @@ from typing_extensions import override
 
 from raysl import distributed as dist
 from raysl.data.batch import Batch
-from raysl.data.order import Order, rank_share
+from raysl.data.order import Order
 from raysl.data.source import Split
-from raysl.data.sources.subset import Subset, even_share
+from raysl.data.sources.sample import unit_share
+from raysl.data.sources.subset import Subset, sample_of
 from raysl.data.stream.loader import Loader, LocalBatches
 from raysl.errors import ConfigError
 from raysl.plan.plan import TrainPlan
@@ -61,7 +62,9 @@ class ListBatches(BatchStream):
 
 
 def some_images(stream: BatchStream, most: int, device: torch.device) -> Iterator[Batch]:
-    """Yield this rank's part of an evenly spread sample of the training images, in the form of `BatchStream.plain`.
+    """Yield this rank's part of a sample of the training images, in the form of `BatchStream.plain`.
+
+    The sample is that of `raysl.data.sources.sample.sample_rows`.
 
     Args:
         stream: of the run; one without a loader is read from its beginning.
@@ -70,8 +73,8 @@ def some_images(stream: BatchStream, most: int, device: torch.device) -> Iterato
     """
     if isinstance(stream, _Loading):
         whole = stream.loader.split
-        split = even_share(whole, most)
-        rows = rank_share(split.num_samples, dist.rank(), dist.world())
+        split = sample_of(whole, most)
+        rows = unit_share(split, dist.rank(), dist.world())
         for batch in stream.loader.plain_batches(split, rows.start, rows.stop, device):
             yield batch if split is whole else _with_whole_index(split, batch)
         return

@@ -24,6 +24,7 @@ from raysl.config.dump import to_dict
 from raysl.config.schema import DataConfig
 from raysl.data.decode.images import cut_images, read_images
 from raysl.data.source import Split
+from raysl.data.sources.sample import sample_rows
 from raysl.hashing import permutation
 from raysl.process.temporary import temporary_folder
 from raysl.report.contents import EmbeddingSample, Neighbours, Pixels, Retrieved, RunReport, ViewSample
@@ -131,7 +132,9 @@ def _history(folder: Folder) -> list[dict[str, Any]]:
 
 
 def _embeddings(pictured: Pictured, data: DataConfig) -> EmbeddingSample:
-    chosen = np.sort(permutation(pictured.split.num_samples, 0)[:MOST_POINTS])
+    split = pictured.split
+    is_quick = split.is_random_access
+    chosen = np.sort(permutation(split.num_samples, 0)[:MOST_POINTS]) if is_quick else sample_rows(split, MOST_POINTS)
     return EmbeddingSample(
         features=pictured.features.features[chosen].numpy(),
         labels=pictured.labels[chosen],
@@ -214,7 +217,8 @@ def _spread_queries(labels: np.ndarray) -> np.ndarray:
 
 def _views(loaded: Checkpoint, train: Split) -> ViewSample:
     recipe = resolve("method", loaded.config.method.name).views(setup_of(loaded))
-    index = permutation(train.num_samples, 2)[:NUM_VIEWED]
+    is_quick = train.is_random_access
+    index = permutation(train.num_samples, 2)[:NUM_VIEWED] if is_quick else sample_rows(train, NUM_VIEWED)
     images = read_images(train, index).pictures[0].images
     views = recipe(images, index, loaded.config.seed, 0)
     return ViewSample(

@@ -14,7 +14,7 @@ from raysl.benchmarks.suite.side_by_side import Task
 from raysl.benchmarks.suite.workplace import Workplace
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.data.source import Split
-from raysl.data.sources.subset import even_share
+from raysl.data.sources.subset import sample_of
 from raysl.nn.pooling import RawPixels
 from raysl.process.waiting import enter
 from raysl.train.state import untrained_backbone
@@ -132,7 +132,7 @@ class Tasks:
             is_own = self.fitting.images[task.key].train is self.images.train and task.context.side == "trained"
             if is_own and task.test is not None:
                 return split, task.test.load((FEATURES,))
-        split = even_share(split, MOST_SHOWN)
+        split = sample_of(split, MOST_SHOWN)
         wanted = Wanted({"trained": self.loaded.backbone}, {"trained": f"trained {weights_of(self.loaded)}"})
         sets = feature_sets(wanted, split, self.images.data, self.workplace.features("shown"))
         return split, sets["trained"].load((FEATURES,))

@@ -10,12 +10,15 @@ from typing_extensions import override
 
 from raysl.config.schema import DataConfig
 from raysl.data.sources.lists import read_values
+from raysl.data.sources.sample import even_index, sample_rows
 from raysl.data.split import Rows, Split, runs
 from raysl.errors import ConfigError
 from raysl.hashing import Int64s, hash_text, permutation
 
 log = logging.getLogger("raysl")
 
+MOST_TIMES = 4.0
+"""Bytes that are read for each byte of the chosen images before a warning."""
 _SHOWN = 5
 
 
@@ -23,12 +26,18 @@ def with_subset(split: Split, config: DataConfig, name: str) -> Split:
     """Return the images of a split that the settings choose, in the order of the split.
 
     For training images, `subset` comes first; `limit`, `balanced` and `skip` then choose among the listed images.
-    For held-out images, only `limit` counts, and takes an even share.
+    For held-out images, only `limit` counts. Images for which much more than their own bytes is read cause a warning.
 
     Raises:
         ConfigError: if the settings need images that do not exist.
     """
-    is_train = name == "train"
+    chosen = _choose(split, config, name == "train")
+    if isinstance(chosen, Subset) and not chosen.is_random_access:
+        _warn_of_reads(chosen, name)
+    return chosen
+
+
+def _choose(split: Split, config: DataConfig, is_train: bool) -> Split:
     if is_train and config.subset is not None:
         split = Subset(split, _find_listed(split, config.subset, config.subset_by))
     if is_train and config.balanced and config.limit is not None:
@@ -45,8 +54,20 @@ def with_subset(split: Split, config: DataConfig, name: str) -> Split:
         if is_train and config.limit > split.num_samples:
             _warn_once(f"data.limit={config.limit} changes nothing: there are {split.num_samples:,} training images")
         num_samples = min(config.limit, split.num_samples)
-        return Subset(split, _space_evenly(np.arange(split.num_samples), num_samples), f"{num_samples}")
+        return Subset(split, even_index(split.num_samples, num_samples), f"{num_samples}")
     return split
+
+
+def _warn_of_reads(chosen: "Subset", name: str) -> None:
+    """Warn if the units of the chosen images hold many others."""
+    sizes = chosen.split.read_units
+    units = np.unique(np.searchsorted(np.cumsum(sizes), chosen.rows, side="right"))
+    times = sizes[units].sum() / len(chosen.rows)
+    if times > MOST_TIMES:
+        _warn_once(
+            f"the {len(chosen.rows):,} {name} images that the settings choose are spread over the dataset: reading "
+            f"them costs {times:.0f} times their bytes; raysl ingest with the same data settings stores them alone"
+        )
 
 
 @cache
@@ -57,7 +78,12 @@ def _warn_once(text: str) -> None:
 
 def even_share(split: Split, most: int) -> Split:
     """Return at most `most` images, at even distances in the order of the split."""
-    return split if split.num_samples <= most else Subset(split, _space_evenly(np.arange(split.num_samples), most))
+    return split if split.num_samples <= most else Subset(split, even_index(split.num_samples, most))
+
+
+def sample_of(split: Split, most: int) -> Split:
+    """Return at most `most` images, those of `raysl.data.sources.sample.sample_rows`."""
+    return split if split.num_samples <= most else Subset(split, sample_rows(split, most))
 
 
 class Subset(Split):
@@ -82,6 +108,13 @@ class Subset(Split):
         self.background = split.background
         self.inner = (split,)
 
+    @property
+    @override
+    def read_units(self) -> Int64s:
+        units = np.searchsorted(np.cumsum(self.split.read_units), self.rows, side="right")
+        counts: Int64s = np.unique(units, return_counts=True)[1]
+        return counts
+
     @override
     def read(self, index: Int64s) -> Rows:
         return self.split.read(self.rows[index])
@@ -97,7 +130,7 @@ class Subset(Split):
 
 def _space_evenly(rows: Int64s, num: int) -> Int64s:
     """Choose `num` of the rows at even distances."""
-    return rows[np.arange(num) * len(rows) // num]
+    return rows[even_index(len(rows), num)]
 
 
 def _draw(rows: Int64s, first: int, end: int) -> Int64s:

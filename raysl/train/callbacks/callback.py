@@ -84,10 +84,11 @@ class Run:
         self.stopped = self.state.ended = reason
 
     def images(self, most: int) -> Iterator[Batch]:
-        """Yield this rank's part of at most `most` training images, an even share of the dataset, without augmentation.
+        """Yield this rank's part of at most `most` training images, a sample of the dataset, without augmentation.
 
-        Each batch has the group "image" with one view. Where `fit` was given a list of batches, these are the first
-        views of its first images.
+        The images are at even distances, or those of a few whole units of a dataset that is read in units. Each batch
+        has the group "image" with one view. Where `fit` was given a list of batches, these are the first views of its
+        first images.
 
         Raises:
             ConfigError: if the run has no batches, outside of `fit`.

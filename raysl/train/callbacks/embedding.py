@@ -28,7 +28,7 @@ LARGEST_SPRITE = 8192  # pixels a side that browsers take
 class Embedding(Callback):
     """Writes the backbone's features of some training images, with labels and thumbnails, for TensorBoard's projector.
 
-    The images are an even share of the training set, without augmentation, split over the workers. Each time writes
+    The images are those of `Run.images`, without augmentation, split over the workers. Each time writes
     `embedding/<step>/` with `tensors.tsv`, `metadata.tsv` and `sprite.png`; `projector_config.pbtxt` in the run's
     folder lists them all, for the tab "Projector" of `tensorboard --logdir runs/NAME`.
 

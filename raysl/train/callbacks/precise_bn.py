@@ -20,7 +20,7 @@ from raysl.train.callbacks.callback import Callback, Run
 class PreciseBN(Callback):
     """Replaces the running averages in the exported backbone of every checkpoint by statistics over `images` images.
 
-    The images are an even share of the training set, without augmentation, as in benchmarks. A copy of the backbone
+    The images are those of `Run.images`, without augmentation, as in benchmarks. A copy of the backbone
     sees them in training batches, 256 at a time on each worker; mean and unbiased variance of each layer's inputs are
     taken over all images, in float64. Only `backbone.safetensors` has these statistics: `train_state.pt`, the training
     itself and its own measurements (`train.online_knn_every`) keep the running averages. So a run ends in the same

@@ -1,0 +1,111 @@
+"""A sample of a large dataset costs the reading of few bytes beside those of its images."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysl.data.source import Split
+from raysl.data.sources import parquet_split
+from raysl.data.sources.concat import Concat
+from raysl.data.sources.parquet import Parquet
+from raysl.data.sources.sample import is_sorted_by_class, sample_rows, unit_share
+from raysl.data.sources.subset import sample_of
+from raysl.data.sources.synthetic import Synthetic
+from raysl.storage.cache import RecentlyUsed
+from tests.data.counted_files import CountedFiles, counted_files
+
+UNIT, ROW_BYTES, CLASSES = 16, 20_000, 4
+NUM, FILE_ROWS = 1280, 160
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[CountedFiles]]:
+    """All Parquet sets are too large for random access, and no row group is cached from another test."""
+    monkeypatch.setattr(parquet_split, "RANDOM_ACCESS_BYTES", 0)
+    monkeypatch.setattr(parquet_split, "_CACHE", RecentlyUsed(parquet_split.CACHE_BYTES))
+    with counted_files() as files:
+        yield files
+
+
+def large_set(folder: Path, is_sorted: bool = False, labelled: bool = True) -> Split:
+    """A Parquet set of many row groups, whose images are noise of ROW_BYTES bytes."""
+    random = np.random.default_rng(0)
+    labels = np.arange(NUM) * CLASSES // NUM if is_sorted else random.integers(0, CLASSES, NUM)
+    columns = {"image": [random.bytes(ROW_BYTES) for _ in range(NUM)], **({"label": labels} if labelled else {})}
+    table = pa.table(columns)
+    folder.mkdir(exist_ok=True)
+    for first in range(0, NUM, FILE_ROWS):
+        part = table.slice(first, FILE_ROWS)
+        pq.write_table(part, folder / f"train-{first:05d}.parquet", row_group_size=UNIT, compression="none")
+    return Parquet(Parquet.Config(path=f"counted://{folder}")).required("train")
+
+
+def bytes_a_byte(split: Split, rows: np.ndarray, counted: type[CountedFiles]) -> float:
+    """Bytes that are read for each byte of some images, read 10 rows at a time."""
+    counted.num_bytes = 0
+    for part in np.split(rows, range(10, len(rows), 10)):
+        split.read(part)
+    return counted.num_bytes / (len(rows) * ROW_BYTES)
+
+
+@pytest.mark.parametrize("most", [40, 64, 500])
+def test_a_sample_reads_at_most_twice_its_bytes(tmp_path: Path, counted: type[CountedFiles], most: int) -> None:
+    split = large_set(tmp_path)
+    rows = sample_rows(split, most)
+    assert len(rows) == most
+    assert (np.diff(rows) > 0).all()
+    assert rows[-1] < split.num_samples
+    assert bytes_a_byte(split, rows, counted) <= 2
+
+
+def test_few_rows_cost_one_unit(tmp_path: Path, counted: type[CountedFiles]) -> None:
+    split = large_set(tmp_path)
+    assert bytes_a_byte(split, sample_rows(split, 4), counted) < 1.3 * UNIT / 4
+
+
+def test_another_seed_chooses_other_units_and_the_same_one_the_same(tmp_path: Path) -> None:
+    split = large_set(tmp_path)
+    assert np.array_equal(sample_rows(split, 50), sample_rows(split, 50))
+    assert not np.array_equal(sample_rows(split, 50), sample_rows(split, 50, seed=1))
+
+
+def test_all_classes_are_in_a_sample_of_a_set_sorted_by_class(tmp_path: Path) -> None:
+    split = large_set(tmp_path, is_sorted=True)
+    assert is_sorted_by_class(split)
+    rows = sample_rows(split, 32)
+    assert rows.tolist() == list(range(0, NUM, 40)), "at even distances"
+
+
+def test_mixed_unlabelled_and_one_class_sets_are_not_sorted(tmp_path: Path) -> None:
+    assert not is_sorted_by_class(large_set(tmp_path / "mixed"))
+    assert not is_sorted_by_class(large_set(tmp_path / "unlabelled", labelled=False))
+    one_class = Synthetic(Synthetic.Config(num_classes=1, is_random_access=False)).required("train")
+    assert not is_sorted_by_class(one_class)
+
+
+def test_a_sample_of_a_set_with_random_access_is_at_even_distances() -> None:
+    split = Synthetic(Synthetic.Config(num_train=1000)).required("train")
+    assert sample_rows(split, 10).tolist() == list(range(0, 1000, 100))
+
+
+def test_ranks_share_a_sample_without_sharing_a_unit(tmp_path: Path) -> None:
+    split = sample_of(large_set(tmp_path), 100)  # 7 units
+    units = split.rows // UNIT  # type: ignore[attr-defined]
+    for world in (1, 2, 3, 5, 8):
+        shares = [unit_share(split, rank, world) for rank in range(world)]
+        assert [row for share in shares for row in share] == list(range(100))
+        read = [unit for share in shares for unit in set(units[share.start : share.stop].tolist())]
+        assert len(read) == len(set(read))
+
+
+def test_a_sample_of_joined_and_selected_sets_is_of_few_units(tmp_path: Path, counted: type[CountedFiles]) -> None:
+    for name in "ab":
+        large_set(tmp_path / name)
+    sources = {name: Parquet.Config(path=f"counted://{tmp_path / name}", skip=0, limit=NUM // 2) for name in "ab"}
+    split = Concat(Concat.Config(sources=sources)).required("train")
+    rows = sample_rows(split, 200)
+    assert bytes_a_byte(split, rows, counted) <= 2 * 2
