@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.features.pool import over_chunks
 from raysl.benchmarks.features.store import About, Rows, Store, part_rows_for
 from raysl.benchmarks.features.stored import Features, read_features
+from raysl.benchmarks.features.thumbnails import decoded, encoded
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
@@ -156,3 +158,17 @@ def test_writing_and_reading_takes_the_memory_of_a_part(tmp_path: Path) -> None:
         )
         peaks.append(int(done.stdout) / 1024)
     assert peaks[1] - peaks[0] < 60, "60,000 rows are 117 MiB"
+
+
+def test_thumbnails_come_back_in_any_order_or_not_at_all(tmp_path: Path) -> None:
+    pixels = np.arange(10, dtype=np.uint8)[:, None, None, None] * np.full((8, 8, 3), 20, np.uint8)
+    store = Store.begin(Folder(str(tmp_path)), ABOUT)
+    for number in (0, 1):
+        store.keep_thumbnails(number, encoded(pixels[number * 4 : number * 4 + 4]))
+    fill(store, [0, 1, 2])
+    index = np.array([7, 0, 3, 7])
+    again = decoded(store.thumbnails(index))
+    assert np.abs(again.astype(int) - pixels[index]).max() <= 2, "lossy, but the same pictures"
+    assert store.thumbnails(np.array([0, 9])) == [], "those of part 2 were not kept"
+    assert read_features(str(tmp_path)).num_rows == 10
+    assert pq.read_table(str(tmp_path)).num_rows == 10, "thumbnails are no rows"

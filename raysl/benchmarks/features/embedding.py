@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from raysl.benchmarks.benchmark import FEATURES
 from raysl.config.schema import DataConfig
-from raysl.data.decode.images import Cut, cut_images
+from raysl.data.decode.images import Cut, Pictures, cut_images
 from raysl.data.source import Split
 from raysl.hashing import Int64s
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.pooling import Pool, pooled_stages
 from raysl.transforms.channels import network_input
-from raysl.transforms.view_recipe import evaluation_recipe
+from raysl.transforms.view_recipe import ViewRecipe, evaluation_recipe
 
 BATCH_PIXELS = 64 * 224 * 224
 """Pixels that pass through a network at once: activations of 64 images of the usual size."""
@@ -71,15 +71,26 @@ class StagedNetwork(nn.Module):
         return features
 
 
-def read_rows(split: Split, index: Int64s, data: DataConfig) -> Cut:
+def read_rows(split: Split, index: Int64s, data: DataConfig, thumbnail: ViewRecipe | None = None) -> Cut:
     """Read rows of a split as they are evaluated, uint8 [B, 3, H, W] as the view `image`.
+
+    Args:
+        split: the images.
+        index: int64 [B].
+        data: gives sizes and interpolation.
+        thumbnail: makes one more view of each, called `thumbnail`.
 
     Raises:
         CorruptImage: if an image and all that could replace it are broken.
     """
-    recipe = evaluation_recipe(data.image_size, data.eval_resize, data.eval_interpolation)
-    cut = cut_images(split, index, lambda sources, rows: recipe(sources[0].images, rows, seed=0, epoch=0))
-    return Cut({"image": cut.views["image"][:, 0]}, cut.labels, cut.corrupt, cut.names)
+    recipes = {"image": evaluation_recipe(data.image_size, data.eval_resize, data.eval_interpolation)}
+    recipes |= {} if thumbnail is None else {"thumbnail": thumbnail}
+
+    def crops(sources: tuple[Pictures, ...], rows: Int64s) -> dict[str, Tensor]:
+        images = sources[0].images
+        return {name: recipe(images, rows, seed=0, epoch=0)["image"][:, 0] for name, recipe in recipes.items()}
+
+    return cut_images(split, index, crops)
 
 
 @torch.inference_mode()

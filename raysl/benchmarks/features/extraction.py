@@ -15,6 +15,7 @@ from raysl.benchmarks.benchmark import FEATURES
 from raysl.benchmarks.features.embedding import StagedNetwork, features_of, read_rows
 from raysl.benchmarks.features.store import About, Dtype, Rows, Store, part_rows_for
 from raysl.benchmarks.features.stored import Features, StoredSet
+from raysl.benchmarks.features.thumbnails import encoded, thumbnail_recipe
 from raysl.benchmarks.suite.code import code_of
 from raysl.benchmarks.suite.settings import dataset_tag, load_cluster, load_data
 from raysl.checkpoint.backbone import load_checkpoint
@@ -120,12 +121,14 @@ class Wanted:
         weights: identifies the weights of each, such as a SHA-256.
         stages: `FEATURES` and names of stages; networks other than a `Backbone` have the former only.
         dtype: of the numbers on disk.
+        pictured: network and stage beside whose features thumbnails of the images are kept; None for no thumbnails.
     """
 
     networks: Mapping[str, nn.Module]
     weights: Mapping[str, str]
     stages: tuple[str, ...] = (FEATURES,)
     dtype: Dtype = "fp32"
+    pictured: tuple[str, str] | None = None
 
     def stages_of(self, name: str) -> tuple[str, ...]:
         """Return the stages that a network has."""
@@ -188,7 +191,7 @@ def extract_to(
             }
         )
         corrupt: list[str] = []
-        for block in over_chunks(_Extraction(split, data, rows, needed), networks, numbers):
+        for block in over_chunks(_Extraction(split, data, rows, needed, wanted.pictured), networks, numbers):
             corrupt += [name for name in block["corrupt"].tolist() if name]
         tell_of_corrupt(corrupt)
     return stores
@@ -218,23 +221,27 @@ class _Extraction:
     data: DataConfig
     part_rows: int
     stores: Mapping[tuple[str, str], Store]
+    pictured: tuple[str, str] | None = None
 
     def read(self, number: int) -> Numpy:
         end = min((number + 1) * self.part_rows, self.split.num_samples)
         index = np.arange(number * self.part_rows, end)
-        read = read_rows(self.split, index, self.data)
+        has_thumbnails = self.pictured in self.stores
+        read = read_rows(self.split, index, self.data, thumbnail_recipe(self.data) if has_thumbnails else None)
         return {
+            **{name: view.numpy() for name, view in read.views.items()},
             "index": index,
             "name": np.array([redact(name) for name in read.names]),
             "label": read.labels,
             "corrupt": np.array([*read.corrupt, *[""] * (len(index) - len(read.corrupt))]),
-            "image": read.views["image"].numpy(),
         }
 
     def embed(self, chunk: Numpy, networks: nn.ModuleDict, device: torch.device) -> Numpy:
         images = torch.from_numpy(np.array(chunk["image"]))  # Ray's arrays are read-only
         staged = {name: network for name, network in networks.items() if isinstance(network, StagedNetwork)}
         number = int(chunk["index"][0]) // self.part_rows
+        if self.pictured is not None and "thumbnail" in chunk:
+            self.stores[self.pictured].keep_thumbnails(number, encoded(chunk["thumbnail"].transpose(0, 2, 3, 1)))
         for key, features in features_of(staged, images, self.data, device).items():
             rows = Rows(chunk["index"], chunk["name"].tolist(), chunk["label"], features.numpy())
             self.stores[key].keep(number, rows)

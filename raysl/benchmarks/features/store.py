@@ -3,6 +3,7 @@
     features_test.parquet/
         _about.json             the basis of the features
         part-000000.parquet     index, name, label, features
+        _thumbnails-000000.parquet  image: small JPEG files of the same rows, where a report needs them
 
 A part is written whole or not at all: existing parts are valid, and the next start makes the missing ones.
 """
@@ -12,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +27,8 @@ from raysl.storage.folder import Folder, outlast
 
 FORMAT = 1
 ABOUT_FILE = "_about.json"
+THUMBNAILS = "_thumbnails"
+"""Begins the names of files of thumbnails; who reads the folder as one Parquet set passes over them."""
 _PART = re.compile(r"part-(\d{6})\.parquet")
 
 Dtype = Literal["fp16", "fp32"]
@@ -154,6 +158,25 @@ class Store:
         pq.write_table(table, buffer, compression="none", use_dictionary=False)
         outlast(lambda: self.folder.write(_name(number), buffer.getvalue()))
 
+    def keep_thumbnails(self, number: int, files: list[bytes]) -> None:
+        """Write the thumbnails of a part, before the part itself."""
+        buffer = io.BytesIO()
+        pq.write_table(pa.table({"image": files}), buffer, compression="none", use_dictionary=False)
+        outlast(lambda: self.folder.write(_name(number, THUMBNAILS), buffer.getvalue()))
+
+    def thumbnails(self, index: Int64s) -> list[bytes]:
+        """Return the thumbnails of some rows in this order; empty if those of any row were not kept."""
+        files: dict[int, bytes] = {}
+        numbers = index // self.about.part_rows
+        for number in np.unique(numbers).tolist():
+            content = outlast(partial(self.folder.read_if_there, _name(number, THUMBNAILS)))
+            if not content:
+                return []
+            column = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)["image"]
+            for row in index[numbers == number].tolist():
+                files[row] = column[row - number * self.about.part_rows].as_py()
+        return [files[row] for row in index.tolist()]
+
     def parts(self, with_features: bool = True) -> Iterator[Rows]:
         """Yield the parts in order; without features these are [B, 0]."""
         names = ["index", "name", "label"] + ["features"] * with_features
@@ -184,8 +207,8 @@ def _column(values: "np.ndarray | Tensor") -> Any:
     return rows if rows.ndim == 1 else pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
 
 
-def _name(number: int) -> str:
-    return f"part-{number:06d}.parquet"
+def _name(number: int, kind: str = "part") -> str:
+    return f"{kind}-{number:06d}.parquet"
 
 
 def _parsed(content: bytes) -> About | None:

@@ -13,16 +13,19 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
+from torch import Tensor
 
 from raysl.benchmarks.benchmark import FeatureSet
+from raysl.benchmarks.features.store import Store
+from raysl.benchmarks.features.thumbnails import decoded, thumbnails_of
+from raysl.benchmarks.neighbours import nearest_rows
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.checkpoint.backbone import Checkpoint
 from raysl.components import resolve
 from raysl.config.docs import describe
 from raysl.config.dump import to_dict
 from raysl.config.schema import DataConfig
-from raysl.data.decode.images import cut_images, read_images
+from raysl.data.decode.images import read_images
 from raysl.data.source import Split
 from raysl.data.sources.sample import sample_rows
 from raysl.hashing import permutation
@@ -32,14 +35,12 @@ from raysl.report.page import FILES, write_report
 from raysl.runs.lineage import read_parents
 from raysl.storage.folder import Folder, outlast
 from raysl.train.state import setup_of
-from raysl.transforms.view_recipe import evaluation_recipe
 
 log = logging.getLogger("raysl")
 
 MOST_POINTS = 1000
 NUM_QUERIES, NUM_NEIGHBOURS = 10, 8
 NUM_VIEWED = 8
-THUMBNAIL = 64  # most pixels a side
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,13 @@ class Pictured:
         split: the images.
         features: of all of them.
         is_held_out: whether training has not seen them.
+        stored: those features on disk, maybe with thumbnails.
     """
 
     split: Split
     features: FeatureSet
     is_held_out: bool
+    stored: Store | None = None
 
     @property
     def labels(self) -> np.ndarray:
@@ -62,6 +65,11 @@ class Pictured:
         labels = self.features.labels.numpy()
         has_classes = labels.ndim == 1 and len(self.split.classes) > 0
         return labels if has_classes else np.full(len(labels), -1, np.int64)
+
+    def thumbnails(self, index: np.ndarray, data: DataConfig) -> Pixels:
+        """Return thumbnails of some of the images [N, H, W, 3]: those that were kept, else made of the images."""
+        files = [] if self.stored is None else self.stored.thumbnails(index)
+        return decoded(files) if files else thumbnails_of(self.split, index, data)
 
 
 def assemble(
@@ -139,7 +147,7 @@ def _embeddings(pictured: Pictured, data: DataConfig) -> EmbeddingSample:
         features=pictured.features.features[chosen].numpy(),
         labels=pictured.labels[chosen],
         class_names=list(pictured.split.classes),
-        thumbnails=_thumbnails(pictured.split, chosen, data),
+        thumbnails=pictured.thumbnails(chosen, data),
         is_held_out=pictured.is_held_out,
     )
 
@@ -150,18 +158,24 @@ def _neighbours(pictured: Pictured, data: DataConfig) -> Neighbours | None:
     if num < 1:
         return None
     queries = _spread_queries(pictured.labels)
-    normal = F.normalize(pictured.features.features, dim=1)
-    similarity = normal[queries] @ normal.T  # [Q, N]
-    similarity[torch.arange(len(queries)), torch.from_numpy(queries)] = -2.0  # not itself
-    best = similarity.topk(num, dim=1)
-    images = _thumbnails(pictured.split, best.indices.flatten().numpy(), data)
+    rows, similarities = _nearest_others(pictured.features.features, queries, num)
+    images = pictured.thumbnails(rows.flatten(), data)
     return Neighbours(
-        queries=_thumbnails(pictured.split, queries, data),
+        queries=pictured.thumbnails(queries, data),
         query_labels=pictured.labels[queries],
         images=images.reshape(len(queries), num, *images.shape[1:]),
-        labels=pictured.labels[best.indices.numpy()],
-        similarities=best.values.numpy(),
+        labels=pictured.labels[rows],
+        similarities=similarities,
     )
+
+
+def _nearest_others(features: Tensor, queries: np.ndarray, num: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows nearest to some rows of [N, D] by cosine and their similarities, [Q, num] each, nearest first."""
+    nearest = nearest_rows(features, features[torch.from_numpy(queries)], num + 1)
+    similarities, rows = (torch.cat(parts).numpy() for parts in zip(*nearest, strict=True))
+    is_other = rows != queries[:, None]
+    is_other[is_other.all(axis=1), -1] = False  # equal images came before the query itself
+    return rows[is_other].reshape(-1, num), similarities[is_other].reshape(-1, num)
 
 
 def retrieved_images(searches: Mapping[str, Any], images: MeasuredImages) -> dict[str, Retrieved]:
@@ -176,9 +190,9 @@ def retrieved_images(searches: Mapping[str, Any], images: MeasuredImages) -> dic
             continue
         queries, rows, right = queries[:NUM_QUERIES], rows[:NUM_QUERIES, :NUM_NEIGHBOURS], right[:NUM_QUERIES]
         assert images.test is not None
-        pixels = _thumbnails(images.train, rows.flatten(), images.data)
+        pixels = thumbnails_of(images.train, rows.flatten(), images.data)
         pictures[benchmark] = Retrieved(
-            queries=_thumbnails(images.test, queries, images.data),
+            queries=thumbnails_of(images.test, queries, images.data),
             query_labels=_class_of(images.test, queries),
             images=pixels.reshape(*rows.shape, *pixels.shape[1:]),
             right=right[:, :NUM_NEIGHBOURS].astype(bool),
@@ -225,10 +239,3 @@ def _views(loaded: Checkpoint, train: Split) -> ViewSample:
         originals=[image.permute(1, 2, 0).numpy() for image in images],
         views={name: group.permute(0, 1, 3, 4, 2).numpy() for name, group in views.items()},
     )
-
-
-def _thumbnails(split: Split, index: np.ndarray, data: DataConfig) -> Pixels:
-    size = min(THUMBNAIL, data.image_size)
-    recipe = evaluation_recipe(size, size)
-    cut = cut_images(split, index, lambda sources, rows: recipe(sources[0].images, rows, 0, 0))
-    return cut.views["image"][:, 0].permute(0, 2, 3, 1).numpy()

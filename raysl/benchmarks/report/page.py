@@ -7,12 +7,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from raysl.benchmarks.benchmark import FeatureSet
 from raysl.benchmarks.report.assemble import Pictured, assemble, upload
 from raysl.benchmarks.suite.fitting import MeasuredImages
 from raysl.benchmarks.suite.results import Result
 from raysl.checkpoint.backbone import Checkpoint
-from raysl.data.source import Split
 from raysl.redact import bare_uri, redact
 from raysl.report.contents import RunReport, flat_metrics
 from raysl.report.stored import parse_report_json
@@ -71,21 +69,17 @@ class Page:
             return True
         return [redact(score.note) for score in scores] != [score.note for score in before.scores]
 
-    def write(
-        self, results: Sequence[Result], notes: list[str], facts: dict[str, Any], shown: Split, features: FeatureSet
-    ) -> None:
+    def write(self, results: Sequence[Result], notes: list[str], facts: dict[str, Any], pictured: Pictured) -> None:
         """Write it.
 
         Args:
             results: in the order of the page.
             notes: what could not be measured.
             facts: fields that only the caller knows, where there is no report yet.
-            shown: the images of its pictures.
-            features: the trained backbone's, of them.
+            pictured: the images of its pictures.
         """
         if self.before is not None:
             facts = {name: getattr(self.before, name) for name in ("times", "events", "command", "finished")}
-        pictured = Pictured(shown, features, is_held_out=self.images.test is not None)
         figures = {result.name: result.figures for result in results if result.figures}
         here = tuple(split.fingerprint for split in self.images.splits.values())
         same_images = [result.name for result in results if (result.basis.train, result.basis.test) == here]

@@ -148,7 +148,7 @@ class Measurement:
                 results = self._shown(is_logged=True)
                 notes = page.notes(list(self.fitting.asked), self.fitting.left_out, failures)
                 enter("writing the report")
-                page.write(results, notes, facts, *made.shown(tasks))
+                page.write(results, notes, facts, made.shown(tasks))
                 if not failures and not keep_features:
                     work.forget_features()
         scores = [score for result in results for score in result.scores]

@@ -5,9 +5,10 @@ from functools import cached_property
 
 from torch import nn
 
-from raysl.benchmarks.benchmark import FEATURES, PIXELS, Context, FeatureSet, Side
+from raysl.benchmarks.benchmark import FEATURES, PIXELS, Context, Side
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.features.stored import StoredSet
+from raysl.benchmarks.report.assemble import Pictured
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.results import digest_of, image_settings, weights_of
 from raysl.benchmarks.suite.side_by_side import Task
@@ -98,6 +99,7 @@ class Tasks:
             networks={side: self.networks[side] for side in sides},
             weights={side: PIXELS if side == PIXELS else f"{side} {digest}" for side in sides},
             stages=stages,
+            pictured=_pictured(split) if split is self._shown_split else None,
         )
         return feature_sets(wanted, split, images.data, self.workplace.features(self._folder_name(images, name)))
 
@@ -124,15 +126,29 @@ class Tasks:
             folder=self.workplace.work.child(f"{self.names[key]}.{side}"),
         )
 
-    def shown(self, tasks: list[Task]) -> tuple[Split, FeatureSet]:
+    @property
+    def _shown_split(self) -> Split:
+        """The images that a report shows some of: held-out ones if there are any."""
+        return self.images.train if self.images.test is None else self.images.test
+
+    def shown(self, tasks: list[Task]) -> Pictured:
         """Return the images that a report shows, and the trained backbone's features of them: those of a task, or
-        extracted from a share of the images."""
-        split = self.images.train if self.images.test is None else self.images.test
+        extracted from a sample of the images."""
+        split, is_held_out = self._shown_split, self.images.test is not None
         for task in tasks:
             is_own = self.fitting.images[task.key].train is self.images.train and task.context.side == "trained"
             if is_own and task.test is not None:
-                return split, task.test.load((FEATURES,))
+                return Pictured(split, task.test.load((FEATURES,)), is_held_out, task.test.stores.get(FEATURES))
         split = sample_of(split, MOST_SHOWN)
-        wanted = Wanted({"trained": self.loaded.backbone}, {"trained": f"trained {weights_of(self.loaded)}"})
-        sets = feature_sets(wanted, split, self.images.data, self.workplace.features("shown"))
-        return split, sets["trained"].load((FEATURES,))
+        wanted = Wanted(
+            networks={"trained": self.loaded.backbone},
+            weights={"trained": f"trained {weights_of(self.loaded)}"},
+            pictured=_pictured(split),
+        )
+        stored = feature_sets(wanted, split, self.images.data, self.workplace.features("shown"))["trained"]
+        return Pictured(split, stored.load((FEATURES,)), is_held_out, stored.stores[FEATURES])
+
+
+def _pictured(split: Split) -> tuple[str, str] | None:
+    """Return the features beside which thumbnails of images are kept, where reading some images again is slow."""
+    return None if split.is_random_access else ("trained", FEATURES)
