@@ -104,3 +104,30 @@ def test_both_views_of_an_older_vicreg_are_drawn_alike_and_normalised_together(b
     assert (config.method.views.second_blur_p, config.method.views.second_solarize_p) == (blur_p, 0.1)
     first, second = config.method.views.recipe().groups["global"]
     assert first == second
+
+
+FORMERLY = {"data": {"exact_below": 4_194_304, "window": 2048}}
+
+
+def test_a_resume_takes_a_former_default_for_the_default_of_today(tmp_path: Path) -> None:
+    """Both settings are None by default since version 2 of the order of samples, and version 1 has its own numbers."""
+    now = load_config("quickstart")
+    older = to_dict(now)
+    older["data"] |= FORMERLY["data"]
+    assert differences(stored_settings(write(older), "run.yaml", now), now) == []
+    same = load_config("quickstart", ["data.window=2048", "data.exact_below=4194304"])
+    assert differences(stored_settings(write(older), "run.yaml", same), same) == []
+    older["data"]["window"] = 512
+    assert differences(stored_settings(write(older), "run.yaml", now), now) == ["data.window: 512 -> null"]
+    of_today = to_dict(load_config("quickstart", ["data.window=2048"]))
+    assert differences(stored_settings(write(of_today), "run.yaml", now), now) == ["data.window: 2048 -> null"]
+
+
+def test_sources_inside_a_source_lose_the_former_defaults_that_they_may_not_set() -> None:
+    now = load_config("quickstart", ["data={name: concat, sources: {a: {name: digits}, b: {name: digits}}}"])
+    older = to_dict(now)
+    for node in (older["data"], *older["data"]["sources"].values()):
+        node |= FORMERLY["data"]
+    config: Any = load_dumped(write(older))
+    assert config.data.sources["a"] == now.data.sources["a"]  # type: ignore[attr-defined]
+    assert differences(stored_settings(write(older), "run.yaml", now), now) == []

@@ -36,6 +36,13 @@ FORMER: dict[Keys, Any] = {
 ("method", "ressl", "teacher_bn") and ("benchmarks", "knn", "k"); those of a shared setting lead to it in the tree, as
 in ("train", "sync_bn"). Add an entry with each new setting whose default is not what earlier runs did."""
 
+FORMER_DEFAULTS: dict[Keys, Any] = {
+    ("data", "exact_below"): 4_194_304,
+    ("data", "window"): 2048,
+}
+"""Former defaults of settings that are None by default now, by keys. Each version of the order of samples takes None as
+its default."""
+
 _OF_A_RUN = {"name", "storage", "seed", "method", "backbone", "data", "optim", "train", "benchmarks", "callbacks"}
 _SINGLE = {"method": "method", "backbone": "backbone", "data": "source", "optim": "optimizer"}
 _SEVERAL = {"benchmarks": "benchmark", "callbacks": "callback"}
@@ -43,6 +50,8 @@ _SEVERAL = {"benchmarks": "benchmark", "callbacks": "callback"}
 
 def add_former_values(tree: dict[str, Any], former: Mapping[Keys, Any] | None = None) -> dict[str, Any]:
     """Add the former value of each missing setting to the settings of a stored `run.yaml`.
+
+    From sources inside a source, defaults of earlier versions that may not be set there are removed.
 
     Args:
         tree: plain settings as they are stored.
@@ -54,7 +63,37 @@ def add_former_values(tree: dict[str, Any], former: Mapping[Keys, Any] | None = 
             if isinstance(above, dict) and path[-1] not in above:
                 former_value = find(tree, value.keys) if isinstance(value, ValueOf) else value
                 tree = put(tree, path, former_value)
+    return put(tree, ("data",), _drop_inner_defaults(tree["data"])) if isinstance(tree.get("data"), dict) else tree
+
+
+def drop_former_defaults(tree: dict[str, Any], present: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace settings that earlier versions stored with their former default by None, which is the default now.
+
+    Args:
+        tree: plain settings of a run; those of this version stay as they are.
+        present: plain settings of the same run now; those that it sets are kept.
+    """
+    if find(tree, ("data", "exact_below")) is None:  # of this version
+        return tree
+    for keys, value in FORMER_DEFAULTS.items():
+        if find(tree, keys) == value and find(present, keys) is None:
+            tree = put(tree, keys, None)
     return tree
+
+
+def _drop_inner_defaults(node: Any) -> Any:
+    """Remove former defaults from the sources inside a source, which may not set them."""
+    sources = find(node, ("sources",))
+    if not isinstance(sources, dict):
+        return node
+    former = {keys[-1]: value for keys, value in FORMER_DEFAULTS.items()}
+    inner = {
+        key: {name: value for name, value in _drop_inner_defaults(source).items() if former.get(name, ()) != value}
+        if isinstance(source, dict)
+        else source
+        for key, source in sources.items()
+    }
+    return {**node, "sources": inner}
 
 
 def is_stored(tree: Mapping[str, Any]) -> bool:

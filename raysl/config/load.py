@@ -18,7 +18,7 @@ from raysl.config.component import map_locations
 from raysl.config.dump import escape, to_dict, unescape
 from raysl.config.fields import fill_defaults, find, put, settings_in
 from raysl.config.files import base_names, expand, load_files, packaged_folder, read
-from raysl.config.former import add_former_values, is_stored
+from raysl.config.former import add_former_values, drop_former_defaults, is_stored
 from raysl.config.layers import Layers, parse_overrides
 from raysl.config.ranges import is_location
 from raysl.config.schema import ComponentConfig, RunConfig
@@ -114,7 +114,13 @@ def load_dumped(
     Raises:
         ConfigError: if the text is something else, or names code that is not trusted.
     """
-    tree = stored_tree(text, where)
+    return _from_stored(stored_tree(text, where), where, trust_code, trusted)
+
+
+def _from_stored(
+    tree: dict[str, Any], where: str, trust_code: bool = False, trusted: Collection[str] = ()
+) -> RunConfig:
+    """Build the settings of a stored tree without users' callbacks."""
     if isinstance(callbacks := tree.get("callbacks"), dict):
         packaged = {key: node for key, node in callbacks.items() if find(node, ("name",), key) in ALIASES["callback"]}
         tree = {**tree, "callbacks": packaged}
@@ -126,15 +132,17 @@ def stored_settings(text: str, where: str, present: RunConfig) -> RunConfig | Ma
     """Load the settings that an earlier start wrote, to compare them with the present ones.
 
     Only code that the present settings name too is imported. If that is not enough, or the text is of a version with
-    other settings, the plain tree is returned.
+    other settings, the plain tree is returned. A setting that had its former default then, and has its default now,
+    is the same.
 
     Raises:
         ConfigError: if the text has no settings.
     """
+    tree = drop_former_defaults(stored_tree(text, where), to_dict(present))
     try:
-        return load_dumped(text, where, trusted=set(_names(present)))
+        return _from_stored(tree, where, trusted=set(_names(present)))
     except ConfigError:
-        return stored_tree(text, where)
+        return tree
 
 
 def stored_tree(text: str, where: str) -> dict[str, Any]:

@@ -98,13 +98,14 @@ class DataConfig(ComponentConfig):
     and takes the stored colours."""
     lanes: Annotated[int, Within(1, 10_000_000)] | None = None
     """Fixed parts of a global batch, each with separate read units; a worker takes whole lanes.
-    Default: 64, or the batch size if that is smaller."""
-    window: Count = 2048
-    """Rows of one lane that are shuffled together if a dataset is too large for an exact permutation."""
+    Default: 64, or the batch size if that is smaller; fewer, down to 16, of a dataset with fewer than 256 units."""
+    window: Count | None = None
+    """Rows of one lane that are shuffled together where rows are not read one by one, rounded to whole read units.
+    Default: as many as make epochs differ nearly as much as with an exact permutation."""
     drop_last: bool = True
     """Leave out the incomplete last batch of each epoch, with other images each time; else that batch is smaller."""
-    exact_below: Place = 4_194_304
-    """Datasets with fewer rows get an exact permutation each epoch, if their source can read any row."""
+    exact_below: Place | None = None
+    """Datasets with fewer rows get an exact permutation each epoch, if their source can read any row; default: all."""
     augment_on: Literal["auto", "task", "device"] = field(default="auto", metadata=MAY_CHANGE)
     """Where views are augmented: in the data tasks, on the worker's device, or (auto) on the device if it is a GPU,
     else in the tasks."""

@@ -32,6 +32,7 @@ from raysl.hashing import GOLDEN, MASK, Int64s, feistel, hash_text, hash_words, 
 from raysl.storage.cache import RecentlyUsed
 
 CACHE_BYTES = 1 << 26  # of permutations in a process
+FEW_LANES = 16  # are kept even where a dataset has few read units, for as many workers
 SORTED_ROWS = 1 << 16  # exact permutations of at most so many rows are sorted and kept
 SAMPLES, UNITS, WINDOW = 1, 2, 3  # kinds of permutations; part of their keys
 
@@ -266,9 +267,27 @@ def rank_share(num: int, rank: int, world: int) -> range:
     return range(rank * num // world, (rank + 1) * num // world)
 
 
-def default_lanes(batch_size: int) -> int:
-    """Return the default number of lanes: 64, or the batch size if that is smaller."""
-    return min(64, batch_size)
+def default_lanes(batch_size: int, num_units: int | None = None, shares: int = 1) -> int:
+    """Return the default number of lanes: 64 or the batch size if that is smaller, and fewer of few read units.
+
+    Each lane reads a part of a unit at its beginning, so there are 4 units or more for each lane above the first 16.
+
+    Args:
+        batch_size: samples in a global batch.
+        num_units: read units; None for an exact order, which has none.
+        shares: parts into which the lanes must fall, such as the number of workers. Where `num_units` is too few for
+            an equal number of lanes in each part, they may be unequal.
+
+    >>> default_lanes(4096), default_lanes(4096, num_units=150), default_lanes(4096, num_units=150, shares=64)
+    (64, 32, 64)
+    """
+    lanes = min(64, batch_size)
+    if num_units is None:
+        return lanes
+    parts = shares if lanes % shares == 0 else 1
+    fewer = [number for number in range(shares, lanes + 1) if lanes % number == 0 and number % parts == 0]
+    most = max(FEW_LANES, num_units // 4)
+    return max((number for number in fewer if number <= most), default=min(fewer, default=lanes))
 
 
 _CACHE: RecentlyUsed[Any] = RecentlyUsed(CACHE_BYTES)

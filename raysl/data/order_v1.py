@@ -12,7 +12,7 @@ from raysl.hashing import Int64s
 WINDOW_ROWS = 2048
 """Rows of a window where the settings name no number."""
 EXACT_BELOW = 4_194_304
-"""Rows of the smallest dataset without an exact permutation, where the settings name no number."""
+"""Rows of the smallest dataset that gets no exact permutation, where the settings name no number."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,13 +2,18 @@
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
+from raysl.checkpoint.files import NewestCheckpoint
 from raysl.components import Classes, resolve
 from raysl.config.schema import RunConfig
 from raysl.config.sizes import find_size_setting
 from raysl.data.ingest.split_parts import warn_of_notes
+from raysl.data.order import Order, default_lanes
+from raysl.data.order_v1 import OrderV1
 from raysl.data.source import Split
 from raysl.data.stream.loader import Loader
 from raysl.data.stream.targets import TargetLoader, TargetRecipe
@@ -16,8 +21,8 @@ from raysl.errors import ConfigError
 from raysl.methods.place import check_place
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.optim.layers import check_layers
-from raysl.plan.plan import TrainPlan
-from raysl.plan.reference import describe_scaling
+from raysl.plan.plan import TrainPlan, is_exact
+from raysl.plan.reference import describe_scaling, for_workers
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration
 from raysl.train.callbacks.callback import Callback, configured
@@ -94,7 +99,7 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     train, test = source.required("train"), source.optional("test")
     warn_of_notes([train] if test is None else [train, test])
     callbacks = configured(config)
-    plan = _plan(config, train.num_samples)
+    plan = _plan(config, train)
     num_classes = len(train.classes)
     setup = Setup.of(
         config,
@@ -125,16 +130,47 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     )
 
 
-def _plan(config: RunConfig, num_samples: int) -> TrainPlan:
+def continued(run: Prepared, newest: NewestCheckpoint) -> Prepared:
+    """Return the run with the order of samples that its checkpoint was trained in.
+
+    Checkpoints of raysl 0.1 do not name it: it was version 1 with the lanes of that time.
+
+    Raises:
+        ConfigError: if it is of a later raysl, or has fewer lanes than the run has workers now.
+    """
+    if newest.step == 0:
+        return run
+    order = newest.meta.get("order", {"version": OrderV1.version, "lanes": default_lanes(run.setup.plan.batch_size)})
+    if order["version"] > Order.version:
+        raise ConfigError(
+            f"the run {run.config.name!r} has version {order['version']} of the order of samples, and this raysl knows "
+            f"{Order.version} and below; go on with the version of raysl that began it"
+        )
+    workers, lanes = run.config.train.most_workers, run.config.data.lanes or order["lanes"]
+    if workers > lanes:
+        raise ConfigError(
+            f"{workers} workers are more than the {lanes} lanes with which the run {run.config.name!r} began; set "
+            f"train.workers={lanes} or less, or give the run another name="
+        )
+    plan = _plan(run.config, run.loader.split, order["version"], lanes)
+    setup = replace(run.setup, plan=plan)
+    return replace(run, setup=setup, loader=replace(run.loader, order=plan.order(run.loader.split)))
+
+
+def _plan(config: RunConfig, split: Split, order_version: int = Order.version, lanes: int | None = None) -> TrainPlan:
     """Return the plan of a run on its largest number of workers, after checking every other number that it allows.
 
     Raises:
         ConfigError: if a batch cannot be shared by one of these numbers.
     """
-    train = config.train
-    plan = TrainPlan.from_config(config, num_samples, train.most_workers)
+    config = for_workers(config)
+    train, data = config.train, config.data
+    units = None if is_exact(split, data.exact_below) else int(np.count_nonzero(split.read_units))
+    lanes = data.lanes or lanes or default_lanes(train.batch_size, units, train.most_workers * train.accumulate)
+    make = partial(TrainPlan.from_config, config, split.num_samples, lanes=lanes, order_version=order_version)
+    plan = make(train.most_workers)
     for world in range(train.least_workers, train.most_workers):
-        TrainPlan.from_config(config, num_samples, world)
+        make(world)
     if not train.is_uneven_allowed:
         plan.check_even()
     return plan

@@ -31,7 +31,7 @@ from raysl.runs.history import frame
 from raysl.runs.losses import Losses
 from raysl.runs.metrics import tags_of
 from raysl.runs.missing import MissingLines
-from raysl.runs.prepare import Measure, Prepared, prepare
+from raysl.runs.prepare import Measure, Prepared, continued, prepare
 from raysl.runs.ray_log import telling_losses
 from raysl.runs.retries import saved_step
 from raysl.runs.stopping import describe_stop, stopping
@@ -144,7 +144,9 @@ def training(
         folder = RunFolder.of(config)
         folder.make()
         with folder.locked() as owner:
-            start = _Start(run, folder, owner, begin(run, folder), marks, callbacks, signals, waits, until, stop)
+            newest = begin(run, folder)
+            run = continued(run, newest)
+            start = _Start(run, folder, owner, newest, marks, callbacks, signals, waits, until, stop)
             is_done = start.train()
             if is_done:
                 signals.left = "training is done; the same command goes on with the measurements"

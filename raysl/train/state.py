@@ -189,6 +189,7 @@ class TrainState:
             "step": self.step,
             "epochs": self.config.train.epochs,
             "data": asdict(self.setup.data),
+            "order": self.setup.plan.stored_order,
             "metrics": metrics,
             "weights": self.weights,
             "ended": self.ended,

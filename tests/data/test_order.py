@@ -258,5 +258,27 @@ def test_bad_shapes_are_refused() -> None:
         _order(batch_size=3000)
     with pytest.raises(ValueError, match=r"lanes must be in \[1, batch size 20\], not 21"):
         _order(lanes=21)
-    assert default_lanes(10) == 10
-    assert default_lanes(4096) == 64
+
+
+@pytest.mark.parametrize(
+    ("batch", "units", "shares", "lanes"),
+    [
+        (10, None, 1, 10),
+        (4096, None, 1, 64),
+        (4096, 256, 1, 64),
+        (4096, 255, 1, 32),
+        (4096, 10, 1, 16),
+        (4096, 10, 32, 32),
+        (4096, 10, 64, 64),
+        (96, 200, 3, 32),  # three workers share neither 32 nor 64 lanes evenly
+        (48, 10, 3, 12),
+        (48, 10, 1, 16),
+        (10, 1, 1, 10),
+        (60, 1, 20, 20),
+        (64, 1, 100, 64),  # too few for the workers, which the plan refuses
+    ],
+)
+def test_few_units_have_few_lanes_but_enough_for_the_workers(
+    batch: int, units: int | None, shares: int, lanes: int
+) -> None:
+    assert default_lanes(batch, units, shares) == lanes

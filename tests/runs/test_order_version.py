@@ -1,0 +1,103 @@
+"""A run keeps the order of samples that it began with, also where a new run would get another one."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from raysl.checkpoint.files import checkpoint_name, seal
+from raysl.config.load import load_config
+from raysl.config.schema import RunConfig
+from raysl.data.order import Order
+from raysl.data.order_v1 import OrderV1
+from raysl.errors import ConfigError
+from raysl.runs.begin import begin
+from raysl.runs.folder import RunFolder
+from raysl.runs.fork import fork
+from raysl.runs.prepare import Prepared, continued, prepare
+from raysl.train.state import TrainState
+from tests.runs.runs import SMALL
+
+STEP = 3
+IMAGES = ("data=synthetic", "data.num_train=2048", "data.unit_rows=16", "data.is_random_access=false")
+
+
+def config_of(storage: Path, *words: str) -> RunConfig:
+    images = ("data.limit=null", "data.image_size=8", "train.batch_size=128", *IMAGES)
+    return load_config("quickstart", [*SMALL, *images, f"storage={storage}", "name=one", *words])
+
+
+def start(config: RunConfig) -> Prepared:
+    """A start of a run, as far as its order is known."""
+    run, folder = prepare(config), RunFolder.of(config)
+    folder.make()
+    return continued(run, begin(run, folder))
+
+
+def begun(config: RunConfig, step: int = STEP) -> Path:
+    """The checkpoint of a run that was cut off."""
+    state = TrainState.create(start(config).setup)
+    state.step = step
+    checkpoint = Path(RunFolder.of(config).path) / checkpoint_name(step)
+    state.save(checkpoint, {})
+    return checkpoint
+
+
+def change(checkpoint: Path, order: dict[str, int] | None) -> None:
+    """Have a checkpoint store another order, or none."""
+    meta = json.loads((checkpoint / "meta.json").read_text())
+    kept = {key: value for key, value in meta.items() if key not in ("format", "files", "order")}
+    seal(checkpoint, kept | ({} if order is None else {"order": order}))
+
+
+def test_a_new_run_has_the_order_of_today_and_stores_it(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    meta = json.loads((begun(config) / "meta.json").read_text())
+    assert meta["order"] == {"version": 2, "lanes": 32}, "128 units are four for each of 32 lanes"
+    order = start(config).loader.order
+    assert (type(order), order.lanes, order.has_windows) == (Order, 32, True)
+
+
+def test_a_run_that_an_older_raysl_began_keeps_its_order(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    change(begun(config), None)
+    run = start(config)
+    split = run.loader.split
+    former = OrderV1(config.seed, split.fingerprint, split.unit_sizes, 128, 64, window=2048, is_exact=False)
+    assert run.setup.plan.stored_order == {"version": 1, "lanes": 64}
+    for step in (STEP, 20):
+        np.testing.assert_array_equal(run.loader.order.batch(step), former.batch(step))
+    state = TrainState.create(run.setup)
+    state.save(tmp_path / "next", {})
+    assert json.loads((tmp_path / "next" / "meta.json").read_text())["order"]["version"] == 1, "to its end"
+
+
+def test_an_older_run_without_a_step_behind_it_begins_with_the_order_of_today(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    change(begun(config, step=0), None)
+    assert start(config).setup.plan.stored_order == {"version": 2, "lanes": 32}
+
+
+def test_lanes_are_those_of_the_first_start_at_any_number_of_workers(tmp_path: Path) -> None:
+    config = config_of(tmp_path, "data.num_train=512", "train.workers=32")
+    change(begun(config), {"version": 2, "lanes": 32})
+    alone = start(config_of(tmp_path, "data.num_train=512", "train.workers=1"))
+    assert (alone.setup.plan.world, alone.loader.order.lanes) == (1, 32)
+    with pytest.raises(ConfigError, match=r"64 workers are more than the 32 lanes with which the run 'one' began; set"):
+        start(config_of(tmp_path, "data.num_train=512", "train.workers=64"))
+
+
+def test_the_order_of_a_later_raysl_is_refused(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    change(begun(config), {"version": 3, "lanes": 32})
+    with pytest.raises(ConfigError, match=r"has version 3 of the order of samples, and this raysl knows 2 and below"):
+        start(config)
+
+
+def test_a_fork_goes_on_with_the_order_of_its_parent(tmp_path: Path) -> None:
+    checkpoint = begun(config_of(tmp_path))
+    change(checkpoint, None)
+    child = config_of(tmp_path, "name=child", "optim.lr=0.1")
+    fork(child, str(checkpoint))
+    assert start(child).setup.plan.stored_order == {"version": 1, "lanes": 64}
