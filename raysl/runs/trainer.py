@@ -15,8 +15,11 @@ from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator impor
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.train import FailureConfig, ScalingConfig
 from ray.train import UserCallback as UserCallback
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.constants import get_env_vars_to_propagate
+from ray.train.v2._internal.execution.callback import RayTrainCallback
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.failure_handling import FailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import ScalingPolicy
@@ -32,6 +35,7 @@ from raysl.runs.elastic import LOOK_EVERY_S as RESIZE_EVERY_S
 from raysl.runs.elastic import Elastic, SaveOnNotice
 from raysl.runs.folder import RunFolder
 from raysl.runs.losses import Loss, Losses
+from raysl.runs.process_group import ProcessGroup
 from raysl.runs.retries import Failures, Restarts, Retries, free_places, is_final, saved_step
 from raysl.runs.watch import Watch
 from raysl.runs.worker import Job, Outcome, train_worker
@@ -101,7 +105,7 @@ def _run_workers(
         trainer = Trainer(
             train_worker,
             train_loop_config={"job": ray.cloudpickle.dumps(job)},  # Ray Train's controller need not import it
-            torch_config=TorchConfig(timeout_s=int(train.hang_timeout + HANG_MARGIN_S)),
+            torch_config=ProcessGroup(timeout_s=int(train.hang_timeout + HANG_MARGIN_S)),
             scaling_config=scaling,
             run_config=ray.train.RunConfig(
                 name=job.config.name.encode("ascii", "replace").decode().replace("?", "_"),  # Ray takes no others
@@ -141,6 +145,16 @@ class Trainer(TorchTrainer):
     hang_timeout_s: float
     failure_policy: FailurePolicy | None = None
     scaling_policy: ScalingPolicy | None = None
+
+    def _create_default_callbacks(self) -> list[RayTrainCallback]:
+        """Leave out those of Ray's that start a process and do nothing here.
+
+        No dataset is handed to Ray Train. The cleaner frees the places of a controller that has died: outside a sweep
+        the end of the driver's job does, or `free_places`; the job of a sweep outlives its trials.
+        """
+        is_trial = ray.get_runtime_context().get_actor_id() is not None
+        unused = (DatasetsCallback,) if is_trial else (DatasetsCallback, PlacementGroupCleanerCallback)
+        return [each for each in super()._create_default_callbacks() if not isinstance(each, unused)]
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
         for name, policy in {"failure_policy": self.failure_policy, "scaling_policy": self.scaling_policy}.items():

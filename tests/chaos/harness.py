@@ -41,7 +41,9 @@ GATED = (
 HOLD = 17  # between the checkpoints of steps 15 and 20, in the third of five epochs
 NOT_ABOUT_IT = re.compile(
     r"^(step \d|saved checkpoint_|first step after|started on| *[\d.]+ s  |checkpoint  |run   |report  |$"
-    r"|\d{4}-\d\d-\d\d .* -- |Running entrypoint for job|Killed$)"  # of `ray job submit`
+    r"|\d{4}-\d\d-\d\d .* -- |Running entrypoint for job|Killed$"  # of `ray job submit`
+    r"|data=\S+ starts from|views=\S+ from \S+ stays|optim\.warmup=|benchmark  metric|---|knn  |note  |verdict  "
+    r"|rank  trial|\d+     trial_|leaderboard )"
 )
 
 
@@ -273,8 +275,9 @@ class Disturbed:
 
     def sees(self) -> list[str]:
         """What raysl has printed since the fault, less the lines that each undisturbed run has."""
-        said = [line for start in self.starts for moment, line in start.lines if moment > self.hit_at]
-        return readable([line for line in said if not NOT_ABOUT_IT.match(line)], self.storage)
+        return readable(
+            [line for start in self.starts for moment, line in start.lines if moment > self.hit_at], self.storage
+        )
 
     def left(self, is_over: bool = True) -> list[str]:
         """What remains of it and should not: processes, temporary folders, half written files, the lock."""
@@ -304,16 +307,19 @@ def logged_steps(run: Folder) -> list[int]:
 
 
 def readable(lines: Sequence[str], storage: str) -> list[str]:
-    """Lines without the folders, process ids and dates of this machine."""
+    """Lines without the folders, process ids and dates of this machine, and without those that each command prints."""
     found = []
     for line in lines:
         line = re.sub(r"\x1b\[\d+m", "", line).strip()
+        if NOT_ABOUT_IT.match(line):
+            continue
         line = line.replace(storage.partition("?")[0], "runs").replace(storage, "runs")
         line = re.sub(r"\?endpoint_override=[^\s'\",;)]*[^\s'\",;:)]", "", line)
         line = re.sub(r"process \d+ on \S+ \(since [^)]*\)", "process N on HOST (since ...)", line)
         line = re.sub(r"\bbucket-[0-9a-f]{32}", "bucket", line)
         line = re.sub(r"\b\d+\.\d+\.\d+\.\d+\b", "HOST", line)
         line = re.sub(r"\bpid[= ]\d+", "pid N", line)
+        line = re.sub(r"/tmp/pytest-of-\w+/pytest-\d+/", "", line)
         if line not in found:
             found.append(line)
     return found
