@@ -22,6 +22,7 @@ from raysl.methods.place import check_place
 from raysl.nn.backbones.freezing import check_freeze
 from raysl.optim.layers import check_layers
 from raysl.plan.plan import TrainPlan, is_exact
+from raysl.plan.reads import Reads
 from raysl.plan.reference import describe_scaling, for_workers
 from raysl.plan.setup import Setup
 from raysl.schedule import Duration
@@ -119,10 +120,13 @@ def prepare(config: RunConfig, measure: Measure | None = None) -> Prepared:
     if warning := course_warning(plan):
         log.warning(warning)
     _warn_of_sizes(config, classes, recipe)
+    loader = make_loader(setup, train, recipe, config.data.augment_on == "task", classes.method.targets(setup))
+    if warning := Reads.of(loader.order).warning(loader.row_bytes, config.data):
+        log.warning(warning)
     return Prepared(
         setup=setup,
         classes=classes,
-        loader=make_loader(setup, train, recipe, config.data.augment_on == "task", classes.method.targets(setup)),
+        loader=loader,
         test=test if online_knn is not None or has_held_out else None,
         online_knn=online_knn,
         has_held_out=has_held_out,

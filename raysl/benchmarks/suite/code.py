@@ -37,7 +37,7 @@ _NO_MATTER = (
         "raysl.train.files",
         "raysl.train.meter",
     ),
-    *("raysl.train.process", "raysl.train.reporter", "raysl.train.state", "raysl.runs.follow"),
+    *("raysl.plan.reads", "raysl.train.process", "raysl.train.reporter", "raysl.train.state", "raysl.runs.follow"),
     *("raysl.train.callbacks.tensorboard", "raysl.train.callbacks.logs"),
     *("raysl.runs.dataset_note", "raysl.runs.folder", "raysl.runs.fork", "raysl.runs.history", "raysl.runs.lineage"),
     *("raysl.runs.elastic", "raysl.runs.losses", "raysl.runs.metrics", "raysl.runs.missing", "raysl.runs.presence"),
