@@ -43,6 +43,8 @@ SMALL = {
     "extract": ("data.limit=64",),
     "ingest": (),
     "sweep": ("trials=1", *SMALL_RUN),
+    "speed": ("--repeats", "1", "--steps", "1"),
+    "doctor": (),
 }
 MADE = {
     "pretrain": "meta.json",
@@ -108,7 +110,7 @@ def test_each_place_that_tells_of_jobs_has_a_line() -> None:
     scripts = {f"jobs/{script.name}" for script in (ROOT / "jobs").glob("*.py")}
     pages = {"README.md", "cluster.md", "sweeps.md"}
     assert {line.place for line in LINES} >= scripts | pages | {"cluster.yaml", "kuberay.yaml"}
-    assert {line.script for line in LINES} == set(SMALL) | {"speed", "doctor"}
+    assert {line.script for line in LINES} == set(SMALL)
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.place}: {line.script}")
@@ -202,3 +204,15 @@ def test_lines_that_train_measure_and_search_run_one_after_the_other(head: Head,
     lines = sorted((line for line in UNIQUE if line.script in order), key=lambda line: order.index(line.script))
     for number, line in enumerate(lines):
         _run(head, line, bucket, f"{number}-{line.script}")
+
+
+@pytest.mark.slow
+def test_the_line_that_looks_at_the_cluster_runs(head: Head, bucket: str) -> None:
+    log = _run(head, _line("doctor"), bucket, "doctor")
+    assert "s3://bucket/runs" in log
+
+
+@pytest.mark.slow
+def test_the_line_that_measures_the_speed_runs(head: Head, bucket: str) -> None:
+    log = _run(head, _line("speed"), bucket, "speed")
+    assert "images/s" in log
