@@ -28,6 +28,7 @@ from perf.pictures import read_pictures
 from perf.turns import join
 from raysl.config.schema import DataConfig
 from raysl.data.decode.decode import decode
+from raysl.data.decode.quiet import quiet_libraries
 from raysl.data.order import Order
 from raysl.data.sources.parquet import Parquet
 from raysl.data.stream.loader import Loader, LocalBatches
@@ -170,7 +171,8 @@ def decode_alone(task: StreamTask) -> Iterator[Any]:
 
     def batch(step: int) -> list[Tensor]:
         first = step * task.batch_size
-        return [decode(images[(first + row) % len(images)]) for row in range(task.batch_size)]
+        with quiet_libraries():
+            return [decode(images[(first + row) % len(images)]) for row in range(task.batch_size)]
 
     with ThreadPoolExecutor(task.threads) as pool:
         while True:

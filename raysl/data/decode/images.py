@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from raysl.data.decode.decode import CorruptImage, decode, image_size
+from raysl.data.decode.quiet import quiet_libraries
 from raysl.data.source import Rows, Split
 from raysl.hashing import Int64s
 from raysl.redact import redact
@@ -81,7 +82,8 @@ def read_images(split: Split, index: Int64s, reductions: Reductions | None = Non
         CorruptImage: if none of the next MOST_TRIED images is valid.
     """
     samples = _Samples(split, index, reductions)
-    pictures = samples.pictures([samples.decode(position) for position in range(len(index))])
+    with quiet_libraries():
+        pictures = samples.pictures([samples.decode(position) for position in range(len(index))])
     return Read(pictures, samples.labels, tuple(samples.corrupt))
 
 
@@ -105,13 +107,14 @@ def cut_images(
     parts: list[dict[str, Tensor]] = []
     waiting: list[list[_Image]] = []
     num_bytes = first = 0
-    for position in range(len(index)):
-        waiting.append(samples.decode(position))
-        num_bytes += sum(image.nbytes for image, _ in waiting[-1])
-        if num_bytes >= DECODED_BYTES:
-            parts.append(cut(samples.pictures(waiting), index[first : position + 1]))
-            waiting.clear()
-            num_bytes, first = 0, position + 1
+    with quiet_libraries():
+        for position in range(len(index)):
+            waiting.append(samples.decode(position))
+            num_bytes += sum(image.nbytes for image, _ in waiting[-1])
+            if num_bytes >= DECODED_BYTES:
+                parts.append(cut(samples.pictures(waiting), index[first : position + 1]))
+                waiting.clear()
+                num_bytes, first = 0, position + 1
     if waiting or not parts:
         parts.append(cut(samples.pictures(waiting), index[first:]))
     views = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -5,9 +5,9 @@ import platform
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from threading import Lock
+from threading import Lock, local
 from typing import Any
 
 _PILLOW = ("ignore", None, Warning, re.compile(r"PIL\."), 0)
@@ -19,12 +19,21 @@ def quiet_pillow() -> None:
         warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
-@contextmanager
-def quiet_libraries() -> Iterator[None]:
-    """Drop what C libraries print inside this block; what Python prints, in any thread, is shown.
+def quiet_libraries() -> AbstractContextManager[None]:
+    """Return a block in which what C libraries print is dropped; what Python prints, in any thread, is shown.
 
-    libjpeg (under torchvision) and libtiff (under Pillow) print warnings to C's stderr, which is a variable.
+    libjpeg (under torchvision) and libtiff (under Pillow) print warnings to C's stderr, which is a variable. A block
+    inside another one of the same thread does nothing, so a block around a batch makes those around its images free.
+
+    >>> with quiet_libraries(), quiet_libraries():
+    ...     print("shown")
+    shown
     """
+    return _NOTHING if _thread.is_quiet else _quiet()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
     global _num_inside
     streams = _streams()
     if streams is None:
@@ -34,17 +43,27 @@ def quiet_libraries() -> Iterator[None]:
     with _LOCK:
         _num_inside += 1
         variable.value = dropped
+    _thread.is_quiet = True
     try:
         yield
     finally:
+        _thread.is_quiet = False
         with _LOCK:
             _num_inside -= 1
             if _num_inside == 0:
                 variable.value = shown
 
 
+class _Thread(local):
+    """What a thread knows of itself."""
+
+    is_quiet = False
+
+
+_NOTHING = nullcontext()
 _LOCK = Lock()
 _num_inside = 0
+_thread = _Thread()
 
 
 @cache
