@@ -88,19 +88,25 @@ def run_pipeline(
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds that a turn measures.")] = 3.0,
     size: Annotated[int | None, typer.Option(help="Side of the views, 32 or 224; default: both.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of each contender; default: one a CPU.")] = None,
+    only: Annotated[str | None, typer.Option(metavar="LETTERS", help="Contenders, such as df; default: all.")] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(metavar="CHECKOUT", help="Another version of raysl, to see what has become slower."),
+    ] = None,
     verbose: Verbose = False,
 ) -> None:
     """Compare the way from encoded images to views with torchvision's and lightly's, on the same CPUs."""
     set_up(verbose)
     from perf.pictures import STORED
-    from perf.pipeline import measure_pipeline, pipeline_table
+    from perf.pipeline import contender_names, measure_pipeline, pipeline_table
 
+    names = contender_names(only)
     if size is not None and size not in STORED:
         raise ConfigError(f"--size {size}: there are pictures for {' and '.join(map(str, STORED))}")
     sizes = tuple(STORED) if size is None else (size,)
     _tell(
         json_file,
-        lambda: measure_pipeline(sizes=sizes, repeats=repeats, seconds=seconds, threads=threads),
+        lambda: measure_pipeline(names, sizes=sizes, repeats=repeats, seconds=seconds, threads=threads, beside=beside),
         pipeline_table,
     )
 

@@ -5,10 +5,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from perf import older
 from perf.contenders import fit_on_ray
 from perf.turns import Starter
 from raysl.errors import RunFailed
@@ -52,14 +53,24 @@ class Child:
     """One process, or several under torchrun."""
 
     def __init__(self, program: str, task: Task, module: str = "perf.contenders") -> None:
-        self.task = task
-        self.log = Path(task.folder) / f"{task.name}.log"
         command = [sys.executable, "-m", module, program, task.to_json()]
         if task.world > 1:
             torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={task.world}", "-m"]
             command = [sys.executable, "-m", *torchrun, *command[2:]]
+        self._start(task, command)
+
+    def _start(self, task: Task, command: Sequence[str], checkout: Path | None = None) -> None:
+        self.task = task
+        self.log = Path(task.folder) / f"{task.name}.log"
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=checkout,
+                env=None if checkout is None else older.environment(checkout),
+            )
 
     def check(self) -> None:
         if self.process.poll():
@@ -72,6 +83,13 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.terminate()
             self.process.wait()
+
+
+class Older(Child):
+    """A process of another version of raysl, in `checkout`."""
+
+    def __init__(self, program: str, task: Task, checkout: Path) -> None:
+        self._start(task, older.command(checkout, program, task.to_json()), checkout)
 
 
 class RayRun:
@@ -133,17 +151,17 @@ class Lineup(Generic[T]):
 
 def idle_cpus(seconds: float) -> float | None:
     """Return the CPUs in use by this process and its children over the next seconds; None if unknown."""
-    before = _cpu_seconds()
+    before = cpu_seconds()
     start = time.perf_counter()
     time.sleep(seconds)
-    after = _cpu_seconds()
+    after = cpu_seconds()
     if before is None or after is None:
         return None
     return (after - before) / (time.perf_counter() - start)
 
 
-def _cpu_seconds() -> float | None:
-    """Return the CPU time of this process and its living children."""
+def cpu_seconds() -> float | None:
+    """Return the CPU time of this process and its living children, all together; None without /proc."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
