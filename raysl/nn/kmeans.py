@@ -54,7 +54,8 @@ def kmeans(
             f"k-means cannot find {k} cluster(s) in {total} row(s): set between 1 and {total} clusters, or give "
             "more images"
         )
-    if not dist.all_true(bool(rows.isfinite().all()), rows.device):
+    is_finite = torch.stack([part.isfinite().all() for part in torch.split(rows, _rows_per_part(rows, k))])
+    if not dist.all_true(bool(is_finite.all()), rows.device):
         raise ValueError("k-means got rows that are not finite: the network that computed them has diverged")
     centroids = _first(rows, k, seed, spherical)
     scores = _score_memory(rows, k)

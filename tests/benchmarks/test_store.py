@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,14 @@ from raysl.benchmarks.features.embedding import StagedNetwork
 from raysl.benchmarks.features.extraction import Wanted, feature_sets
 from raysl.benchmarks.features.pool import over_chunks
 from raysl.benchmarks.features.store import About, Rows, Store, part_rows_for
-from raysl.benchmarks.features.stored import Features, read_features
+from raysl.benchmarks.features.stored import Features, StoredSet, read_features
 from raysl.benchmarks.features.thumbnails import decoded, encoded
 from raysl.components import resolve
 from raysl.config.load import load_config
 from raysl.errors import ConfigError
 from raysl.nn.backbones.backbone import Backbone
 from raysl.nn.pooling import RawPixels
+from raysl.process.node_files import forget_node_folders
 from raysl.storage.folder import Folder
 
 ABOUT = About({"weights": "a"}, num_rows=10, part_rows=4, dtype="fp32")
@@ -172,3 +174,22 @@ def test_thumbnails_come_back_in_any_order_or_not_at_all(tmp_path: Path) -> None
     assert store.thumbnails(np.array([0, 9])) == [], "those of part 2 were not kept"
     assert read_features(str(tmp_path)).num_rows == 10
     assert pq.read_table(str(tmp_path)).num_rows == 10, "thumbnails are no rows"
+
+
+def test_tasks_of_a_node_share_one_copy_of_many_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(stored, "MOST_IN_MEMORY", 50)
+    store = Store.begin(Folder(str(tmp_path / "features")), ABOUT)
+    fill(store, [0, 1, 2])
+    alone, *tasks = (StoredSet({FEATURES: store, "res2": store}, token) for token in ("", "same", "same", "same"))
+    assert not alone.is_shared
+    loaded = [task.load((FEATURES, "res2")) for task in tasks if task.is_shared]
+    files = list(tmp_path.rglob("*.bin"))
+    assert [path.stat().st_size for path in files] == [120], "of three tasks and two stages with the same features"
+    loaded[0].features[0] = 7.0
+    for features in loaded[1:]:
+        assert torch.equal(features.features, MATRIX), "what another task writes stays its own"
+        assert torch.equal(features.labels, alone.load((FEATURES,)).labels)
+    forget_node_folders("same")
+    assert torch.equal(loaded[1].stages["res2"], MATRIX), "a mapped file outlasts its name"

@@ -136,7 +136,9 @@ class Wanted:
         return self.stages if is_backbone else tuple(stage for stage in self.stages if stage == FEATURES)
 
 
-def feature_sets(wanted: Wanted, split: Split, data: DataConfig, folder: Folder) -> dict[str, StoredSet]:
+def feature_sets(
+    wanted: Wanted, split: Split, data: DataConfig, folder: Folder, token: str = ""
+) -> dict[str, StoredSet]:
     """Extract features of every sample of a split by several networks in one pass over the images.
 
     Args:
@@ -144,6 +146,7 @@ def feature_sets(wanted: Wanted, split: Split, data: DataConfig, folder: Folder)
         split: the images.
         data: gives size and normalisation.
         folder: where they are kept, each network's stage in a folder of its own.
+        token: of the files that the processes of a node share, see `StoredSet`.
 
     Returns:
         Those of each network, by its name.
@@ -155,7 +158,7 @@ def feature_sets(wanted: Wanted, split: Split, data: DataConfig, folder: Folder)
     }
     stores = extract_to(wanted, split, data, folders)
     return {
-        name: StoredSet({stage: store for (network, stage), store in stores.items() if network == name})
+        name: StoredSet({stage: store for (network, stage), store in stores.items() if network == name}, token)
         for name in wanted.networks
         if wanted.stages_of(name)
     }

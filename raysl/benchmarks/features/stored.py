@@ -1,7 +1,9 @@
 """Stored features, read into memory or, if they are large, mapped from this machine's disk."""
 
+import hashlib
 import tempfile
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -13,9 +15,11 @@ from torch import Tensor
 from raysl.benchmarks.benchmark import FEATURES, FeatureSet
 from raysl.benchmarks.features.store import ABOUT_FILE, Rows, Store, array_of
 from raysl.errors import ConfigError
+from raysl.process.node_files import node_folder
 from raysl.storage.addresses import open_uri, storage_errors
 from raysl.storage.folder import Folder
 
+FEATURES_FILE, LABELS_FILE = "features.bin", "labels.npy"
 MOST_IN_MEMORY = 1 << 30
 """Bytes of features that are held in memory; more of them are mapped from a file."""
 
@@ -70,6 +74,15 @@ class Features:
     def batches(self) -> Iterator[Rows]:
         """Yield the rows from disk, some hundreds at a time."""
         return self._parts()
+
+    def write_arrays(self, folder: Path) -> None:
+        """Write features and labels into a folder as files that can be mapped and loaded."""
+        labels = []
+        with (folder / FEATURES_FILE).open("wb") as file:
+            for rows in self._parts():
+                file.write(np.ascontiguousarray(rows.features, np.float32).data)
+                labels.append(rows.labels)
+        np.save(folder / LABELS_FILE, np.concatenate(labels))
 
     @cached_property
     def _shape(self) -> tuple[int, int]:
@@ -134,14 +147,17 @@ class StoredSet:
 
     Args:
         stores: by the names of the stages, whole.
+        token: of the files that the processes of a node share, see `raysl.process.node_files`; empty: each process has
+            features of its own.
     """
 
-    def __init__(self, stores: dict[str, Store]) -> None:
+    def __init__(self, stores: dict[str, Store], token: str = "") -> None:
         self.stores = stores
+        self.token = token
 
     def load(self, stages: Sequence[str]) -> FeatureSet:
         """Read the features of some stages; the first one becomes `features` if `FEATURES` is not among them."""
-        stored = {stage: Features(path=self.stores[stage].folder.uri) for stage in stages if stage in self.stores}
+        stored = {stage: self._load(self.stores[stage]) for stage in stages if stage in self.stores}
         first = stored[FEATURES] if FEATURES in stored else next(iter(stored.values()))
         inner = {stage: features.features for stage, features in stored.items() if stage != FEATURES}
         return FeatureSet(first.features, first.labels, inner)
@@ -150,3 +166,29 @@ class StoredSet:
     def any(self) -> Features:
         """Rows, labels and names."""
         return Features(path=next(iter(self.stores.values())).folder.uri)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether the processes of a node share files of the features of any stage."""
+        return any(self._is_shared(Features(path=store.folder.uri)) for store in self.stores.values())
+
+    def _is_shared(self, plain: Features) -> bool:
+        return bool(self.token) and plain.num_rows * plain.width * 4 > MOST_IN_MEMORY
+
+    def _load(self, store: Store) -> Features:
+        """Read features; many of them are fetched once for all processes of the node, which map the same file."""
+        plain = Features(path=store.folder.uri)
+        if not self._is_shared(plain):
+            return plain
+        name = hashlib.sha256(store.folder.uri.encode()).hexdigest()[:16]
+        folder = node_folder(self.token, name, plain.write_arrays)
+        labels = torch.from_numpy(np.load(folder.path / LABELS_FILE))
+        features = _mapped(folder.path / FEATURES_FILE, (plain.num_rows, plain.width), folder.close)
+        return Features(features, labels, path=plain.path)
+
+
+def _mapped(path: Path, shape: tuple[int, int], close: Callable[[], None]) -> Tensor:
+    """Map a file of float32; changes of the tensor are its own. `close` is called when the tensor is gone."""
+    mapped = np.memmap(path, np.float32, mode="c", shape=shape)
+    weakref.finalize(mapped, close)
+    return torch.from_numpy(mapped)

@@ -12,7 +12,14 @@ from raysl.benchmarks.metric import Metric, interval_of_difference
 from raysl.benchmarks.report.page import Page
 from raysl.benchmarks.suite.fitting import Fitting, MeasuredImages, benchmark_class
 from raysl.benchmarks.suite.results import OTHER_CODE, Basis, Result, Results, label_of
-from raysl.benchmarks.suite.side_by_side import Measured, Task, measure, measure_all, predictions_file
+from raysl.benchmarks.suite.side_by_side import (
+    Measured,
+    Task,
+    measure,
+    measure_all,
+    predictions_file,
+    sharing_features,
+)
 from raysl.benchmarks.suite.tasks import Tasks
 from raysl.benchmarks.suite.workplace import workplace
 from raysl.checkpoint.backbone import Checkpoint
@@ -143,12 +150,13 @@ class Measurement:
                 names = {key: name for key, (name, _) in self.labels.items()}
                 made = Tasks(self.loaded, self.fitting, self.images, names, work)
                 tasks = list(made.of(lacking))
-                self._measure(tasks, failures)
-                self._look_again(failures)
-                results = self._shown(is_logged=True)
-                notes = page.notes(list(self.fitting.asked), self.fitting.left_out, failures)
-                enter("writing the report")
-                page.write(results, notes, facts, made.shown(tasks))
+                with sharing_features(tasks):
+                    self._measure(tasks, failures)
+                    self._look_again(failures)
+                    results = self._shown(is_logged=True)
+                    notes = page.notes(list(self.fitting.asked), self.fitting.left_out, failures)
+                    enter("writing the report")
+                    page.write(results, notes, facts, made.shown(tasks))
                 if not failures and not keep_features:
                     work.forget_features()
         scores = [score for result in results for score in result.scores]

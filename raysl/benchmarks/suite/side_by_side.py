@@ -4,6 +4,7 @@ import io
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import ray
 import torch
 from ray.exceptions import RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from torch import Tensor, nn
 
 from raysl.benchmarks.benchmark import Benchmark, Context, FeatureSet, Findings, Metric, Side, by_name
@@ -22,10 +24,13 @@ from raysl.benchmarks.suite.figures import confusion, reliability
 from raysl.cluster.connection import cluster_resources, connect
 from raysl.cluster.waiting_for_nodes import wait_for_nodes
 from raysl.config.schema import BenchmarkConfig
+from raysl.process.node_files import forget_node_folders
 from raysl.redact import redact
 
 log = logging.getLogger("raysl")
 
+FORGET_S = 30.0
+"""Seconds to wait until all nodes have deleted what their processes shared; a later command deletes the rest."""
 MAX_RETRIES = 2
 """Times that a task is tried again when its process or node is lost."""
 
@@ -181,6 +186,26 @@ def measure_all(tasks: Sequence[Task]) -> Iterator[tuple[Task, Measured | Except
             yield task, error.cause if isinstance(error.cause, Exception) else error
         except ray.exceptions.RayError as error:
             yield task, RuntimeError(f"its process was lost {MAX_RETRIES + 1} times: {error}")
+
+
+@contextmanager
+def sharing_features(tasks: Sequence[Task]) -> Iterator[None]:
+    """Delete what the tasks' processes share on each node of the cluster at the end of the block."""
+    try:
+        yield
+    finally:
+        sets = [stored for task in tasks for stored in (task.train, task.test) if stored is not None]
+        for token in {stored.token for stored in sets if stored.is_shared}:
+            forget_node_folders(token)
+            if ray.is_initialized():
+                _forget_on_nodes(token)
+
+
+def _forget_on_nodes(token: str) -> None:
+    forget = ray.remote(num_cpus=0)(forget_node_folders)
+    nodes = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in ray.nodes() if node["Alive"]]
+    done = [forget.options(scheduling_strategy=node).remote(token) for node in nodes]
+    ray.wait(done, num_returns=len(done), timeout=FORGET_S)
 
 
 def _measure_there(task: Task, network: nn.Module) -> Measured:

@@ -1,5 +1,6 @@
 """The tasks of a checkpoint's benchmarks: features for all of them at once, then a task for each side."""
 
+import uuid
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
@@ -48,6 +49,7 @@ class Tasks:
         self.images = images
         self.names = names
         self.workplace = workplace
+        self.token = uuid.uuid4().hex
 
     @cached_property
     def networks(self) -> dict[Side, nn.Module]:
@@ -101,7 +103,8 @@ class Tasks:
             stages=stages,
             pictured=_pictured(split) if split is self._shown_split else None,
         )
-        return feature_sets(wanted, split, images.data, self.workplace.features(self._folder_name(images, name)))
+        folder = self.workplace.features(self._folder_name(images, name))
+        return feature_sets(wanted, split, images.data, folder, self.token)
 
     def _folder_name(self, images: MeasuredImages, name: str) -> str:
         """Return the name of a folder of features; images other than the report's, or of other sizes, have their
