@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from PIL import Image
 from raysl import distributed as dist
 from raysl.checkpoint.files import newest_whole
 from raysl.config.load import load_config
-from raysl.data.decode.images import CorruptLog
+from raysl.data.decode.images import CorruptLog, Replaced
 from raysl.data.stream.loader import LocalBatches
 from raysl.errors import RunFailed
 from raysl.methods.method import StepOutput
@@ -86,6 +87,30 @@ def test_more_broken_images_than_allowed_stop_the_run_at_that_step_with_the_list
     with pytest.raises(RunFailed, match=r"data\.max_corrupt allows 1: .* a larger data\.max_corrupt lets it go on"):
         _check_corrupt(_allowing(run, 1.5 / NUM), RunFolder(str(tmp_path)), found)
     _check_corrupt(_allowing(run, 0.5), RunFolder(str(tmp_path)), found)
+
+
+def test_a_restarted_run_knows_the_broken_images_of_its_checkpoint_of_the_same_images(
+    tmp_path: Path,
+) -> None:
+    state, plan = problem("train.epochs=2")
+    images = [Replaced("a.png: broken", 3, 4), "b.png: broken, met by an earlier version"]
+
+    def known(stored: dict[str, Any], met: list[str]) -> tuple[dict[int, int], dict[str, Any]]:
+        found = CorruptLog()
+        callback = CorruptImages(found, tmp_path, limit=10)
+        callback.load_state_dict(stored)
+        found.add(met)
+        fit(state, state.method, plan, batches(plan), callbacks=[callback], reporter=LocalReporter(tmp_path))
+        state.step = 0
+        assert list(callback.images) == images
+        return {row: image.other for row, image in found.known.items()}, callback.state_dict()
+
+    first, stored = known({}, images)
+    assert first == {3: 4}
+    assert known(stored, []) == ({3: 4}, stored)
+    assert known({"images": stored["images"]}, [])[0] == {}, "as stored by version 0.1"
+    state.setup = replace(state.setup, data=replace(state.setup.data, fingerprint="other"))
+    assert known(stored, [])[0] == {}
 
 
 def _allowing(run: Prepared, share: float) -> Prepared:

@@ -1,6 +1,6 @@
 """Reading and decoding the images of a split; corrupt ones are replaced and recorded."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -23,6 +23,35 @@ Reductions = Callable[[Rows, int], Sequence[int]]
 """Takes the rows of a source and its number; returns how many times smaller each may be decoded: 1, 2, 4 or 8."""
 
 
+class Replaced(str):
+    """A corrupt image, "name: reason".
+
+    Args:
+        text: name and reason.
+        row: of the image in its split.
+        other: row of the image that takes its place.
+
+    >>> image = Replaced("7.jpg: truncated", row=7, other=8)
+    >>> image, image.row, image.other
+    ('7.jpg: truncated', 7, 8)
+    """
+
+    row: int
+    other: int
+
+    def __new__(cls, text: str, row: int, other: int) -> "Replaced":
+        image = super().__new__(cls, text)
+        image.row, image.other = row, other
+        return image
+
+    def __getnewargs__(self) -> tuple[str, int, int]:  # type: ignore[override]
+        return str(self), self.row, self.other
+
+
+Known = Mapping[int, Replaced]
+"""Corrupt images that are known, by their rows."""
+
+
 @dataclass(frozen=True)
 class Pictures:
     """Decoded images of one source.
@@ -43,12 +72,12 @@ class Read:
     Args:
         pictures: one for each paired source.
         labels: int64 [B], or [B, K] of a multi-label split.
-        corrupt: names of the images that were replaced, with the reason.
+        corrupt: the images that were replaced.
     """
 
     pictures: tuple[Pictures, ...]
     labels: Int64s
-    corrupt: tuple[str, ...]
+    corrupt: tuple[Replaced, ...]
 
 
 @dataclass(frozen=True)
@@ -58,12 +87,12 @@ class Cut:
     Args:
         views: [B, ...] by name.
         labels, corrupt: as in `Read`.
-        names: the origin of each image, before replacements.
+        names: the origin of each image, before replacements; of a known corrupt image, that of its replacement.
     """
 
     views: dict[str, Tensor]
     labels: Int64s
-    corrupt: tuple[str, ...]
+    corrupt: tuple[Replaced, ...]
     names: tuple[str, ...] = ()
 
 
@@ -81,7 +110,7 @@ def read_images(split: Split, index: Int64s, reductions: Reductions | None = Non
     Raises:
         CorruptImage: if none of the next MOST_TRIED images is valid.
     """
-    samples = _Samples(split, index, reductions)
+    samples = _Samples(split, index, reductions, {})
     with quiet_libraries():
         pictures = samples.pictures([samples.decode(position) for position in range(len(index))])
     return Read(pictures, samples.labels, tuple(samples.corrupt))
@@ -92,6 +121,7 @@ def cut_images(
     index: Int64s,
     cut: Callable[[tuple[Pictures, ...], Int64s], dict[str, Tensor]],
     reductions: Reductions | None = None,
+    known: Known | None = None,
 ) -> Cut:
     """Read and decode samples and keep only their crops, so that few decoded images are in memory at a time.
 
@@ -99,11 +129,12 @@ def cut_images(
         split, index, reductions: as in `read_images`.
         cut: takes the images of some of the samples and their indices, and returns tensors [b, ...] by name; a sample's
             rows must not depend on the other samples.
+        known: corrupt images of earlier reads: their replacements are read at once in their place.
 
     Raises:
         CorruptImage: as `read_images`.
     """
-    samples = _Samples(split, index, reductions)
+    samples = _Samples(split, index, reductions, known or {})
     parts: list[dict[str, Tensor]] = []
     waiting: list[list[_Image]] = []
     num_bytes = first = 0
@@ -122,17 +153,26 @@ def cut_images(
 
 
 class CorruptLog:
-    """Collects the corrupt images that a process meets, each once."""
+    """Collects the corrupt images that a process meets, each once.
+
+    `known` has them by their rows, with those that other processes and earlier starts have met.
+    """
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
         self.unreported: list[str] = []
+        self.known: dict[int, Replaced] = {}
+
+    def learn(self, images: Iterable[str]) -> None:
+        """Make images known that others have met, as far as these say which rows they are."""
+        self.known |= {image.row: image for image in images if isinstance(image, Replaced)}
 
     def add(self, images: Iterable[str]) -> list[str]:
         """Record images, "name: reason" each, and return those that are new."""
         new = [image for image in dict.fromkeys(images) if image not in self.seen]
         self.seen.update(new)
         self.unreported += new
+        self.learn(new)
         return new
 
     def take_unreported(self) -> list[str]:
@@ -144,26 +184,38 @@ class CorruptLog:
 class _Samples:
     """Decodes samples one by one; `labels` and `corrupt` are updated with each replacement."""
 
-    def __init__(self, split: Split, index: Int64s, reductions: Reductions | None) -> None:
-        rows = split.read(index)
+    def __init__(self, split: Split, index: Int64s, reductions: Reductions | None, known: Known) -> None:
+        self.known = {position: known[row] for position, row in enumerate(index.tolist()) if row in known}
+        to_read = index
+        if self.known:
+            to_read = index.copy()
+            to_read[list(self.known)] = [image.other for image in self.known.values()]
+        rows = split.read(to_read)
         self.split, self.index, self.labels = split, index, rows.labels
         self.sources = (rows, *rows.partners)
         self.allowed = [
             list(reductions(source, number)) if reductions else [1] * len(index)
             for number, source in enumerate(self.sources)
         ]
-        self.corrupt: list[str] = []
+        self.corrupt: list[Replaced] = []
 
     def decode(self, position: int) -> list[_Image]:
         """Decode the sample at a position of the index, or its replacement, from all sources."""
+        is_known = position in self.known
+        allowed = [1 if is_known else factors[position] for factors in self.allowed]  # replacements are never reduced
         try:
-            return _decode_sample(self.split, self.sources, position, [factors[position] for factors in self.allowed])
+            sample = _decode_sample(self.split, self.sources, position, allowed)
         except CorruptImage as error:
             if not self.corrupt:
                 self.labels = self.labels.copy()
-            self.corrupt.append(redact(str(error)))  # the name may be a URI, and goes to logs and lists
-            sample, self.labels[position] = _find_replacement(self.split, int(self.index[position]), str(error))
+            row = int(self.index[position])
+            sample, self.labels[position], other = _find_replacement(self.split, row, str(error))
+            text = redact(str(error))  # the name may be a URI, and goes to logs and lists
+            self.corrupt.append(Replaced(text, row, other))
             return sample
+        if is_known:
+            self.corrupt.append(self.known[position])
+        return sample
 
     def pictures(self, samples: Sequence[list[_Image]]) -> tuple[Pictures, ...]:
         """Regroup samples by source."""
@@ -186,12 +238,13 @@ def _decode_sample(split: Split, sources: Sequence[Rows], position: int, reducti
     return images
 
 
-def _find_replacement(split: Split, index: int, reason: str) -> tuple[list[_Image], Int64s]:
+def _find_replacement(split: Split, index: int, reason: str) -> tuple[list[_Image], Int64s, int]:
+    """Return the sample that takes the place of a row, with its labels and its row."""
     for other in islice(_other_rows(split, index), MOST_TRIED):
         rows = split.read(np.array([other]))
         sources = (rows, *rows.partners)
         try:
-            return _decode_sample(split, sources, 0, [1] * len(sources)), rows.labels[0]
+            return _decode_sample(split, sources, 0, [1] * len(sources)), rows.labels[0], other
         except CorruptImage:
             continue
     tried = min(MOST_TRIED, split.num_samples - 1)

@@ -8,7 +8,7 @@ import torch
 from typing_extensions import override
 
 from raysl import distributed as dist
-from raysl.data.decode.images import CorruptLog
+from raysl.data.decode.images import CorruptLog, Replaced
 from raysl.methods.method import StepOutput
 from raysl.schedule import Step
 from raysl.train.callbacks.callback import Callback, Run
@@ -22,6 +22,8 @@ SHOWN = 5
 class CorruptImages(Callback):
     """Logs `corrupt_images`, the number of different images found broken, and lists them in `corrupt.jsonl`.
 
+    All ranks get to know the images that any of them meets, and a restarted run those of its checkpoint.
+
     Args:
         corrupt: log of the broken images in this rank's batches.
         logs: local folder of the run's logs.
@@ -34,11 +36,16 @@ class CorruptImages(Callback):
         self.logs = logs
         self.limit = limit
         self.images: dict[str, None] = {}
+        self.fingerprint = ""
         self.failure: str | None = None
         self.disk = disk or Disk()
         self.unread: Late | None = None
 
     def on_train_start(self, run: Run) -> None:
+        dataset = run.state.setup.data.fingerprint
+        if self.fingerprint == dataset:  # rows of other images have other numbers
+            self.corrupt.learn(self.images)
+        self.fingerprint = dataset
         # images that became known after the restored step are met again
         if self.images and dist.is_main():
             content = "".join(map(_line, self.images))
@@ -79,14 +86,18 @@ class CorruptImages(Callback):
             content = "".join(map(_line, new)).encode()
             self.disk.write(self.logs, lambda: append(self.logs / CORRUPT_FILE, content))
         self.images |= dict.fromkeys(new)
+        self.corrupt.learn(new)
 
     @override
     def state_dict(self) -> dict[str, Any]:
-        return {"images": list(self.images)}
+        replaced = [[str(image), image.row, image.other] for image in self.images if isinstance(image, Replaced)]
+        return {"images": list(map(str, self.images)), "replaced": replaced, "fingerprint": self.fingerprint}
 
     @override
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.images = dict.fromkeys(state.get("images", []))
+        replaced = {text: Replaced(text, row, other) for text, row, other in state.get("replaced", [])}
+        self.images = {replaced.get(text, text): None for text in state.get("images", [])}
+        self.fingerprint = state.get("fingerprint", "")
 
 
 def too_many(images: list[str], limit: int) -> str:

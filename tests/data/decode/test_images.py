@@ -1,10 +1,13 @@
 """Reading samples: what is broken is replaced, the same on every read."""
 
+import pickle
+
 import numpy as np
 import pytest
+import torch
 
 from raysl.data.decode.decode import CorruptImage
-from raysl.data.decode.images import Read, read_images
+from raysl.data.decode.images import CorruptLog, Pictures, Read, Replaced, cut_images, read_images
 from raysl.data.source import Rows, Split, runs
 from raysl.hashing import Int64s
 
@@ -15,8 +18,10 @@ class Shades(Split):
     def __init__(self, num: int, unit: int, broken: set[int]) -> None:
         self.unit_sizes = runs(num, unit)
         self.broken = broken
+        self.seen: list[int] = []
 
     def read(self, index: Int64s) -> Rows:
+        self.seen += index.tolist()
         images = [b"broken" if row in self.broken else np.full((2, 2), row, np.uint8) for row in index.tolist()]
         return Rows(images, index * 10, [f"image {row}" for row in index.tolist()])
 
@@ -67,3 +72,39 @@ def test_a_pair_with_one_broken_image_is_replaced_as_a_pair() -> None:
 def test_no_rows_are_no_images_of_each_source() -> None:
     read = read_images(Pairs(8, unit=4, broken=set(), dim=set()), np.empty(0, np.int64))
     assert [pictures.images for pictures in read.pictures] == [[], []]
+
+
+def shade_cut(sources: tuple[Pictures, ...], index: Int64s) -> dict[str, torch.Tensor]:
+    """The shades of each source beside the index, as crops."""
+    shades = [[int(image[0, 0, 0]) for image in pictures.images] for pictures in sources]
+    return {"shades": torch.tensor([*shades, index.tolist()]).T}
+
+
+def test_a_known_corrupt_image_is_replaced_by_the_same_one_and_is_not_read() -> None:
+    split, index = Pairs(12, unit=4, broken={1, 2, 7}, dim={9}), np.array([9, 1, 0, 2, 7, 1])
+    first = cut_images(split, index, shade_cut)
+    log = CorruptLog()
+    assert log.add(first.corrupt) == list(dict.fromkeys(first.corrupt))
+    assert {row: image.other for row, image in log.known.items()} == {9: 10, 1: 3, 2: 3, 7: 4}
+    split.seen.clear()
+    again = cut_images(split, index, shade_cut, known=log.known)
+    assert torch.equal(again.views["shades"], first.views["shades"])
+    assert np.array_equal(again.labels, first.labels)
+    assert again.corrupt == first.corrupt
+    assert not log.add(again.corrupt), "each counts once"
+    assert set(split.seen) == {0, 3, 4, 10}, "one read of each row that is used"
+
+
+def test_what_replaces_a_known_one_is_sought_again_if_it_breaks_too() -> None:
+    known = {1: Replaced("image 1: broken", 1, 2)}
+    read = cut_images(Shades(8, unit=4, broken={1, 2}), np.array([0, 1]), shade_cut, known=known)
+    assert read.views["shades"].tolist() == [[0, 0], [3, 1]]
+
+
+def test_a_replaced_image_keeps_its_rows_on_the_way_between_processes() -> None:
+    (image,) = pickle.loads(pickle.dumps((Replaced("a.jpg: broken", 4, 5),)))
+    assert (image, image.row, image.other) == ("a.jpg: broken", 4, 5)
+    log = CorruptLog()
+    log.learn([image, "b.jpg: broken"])
+    assert list(log.known) == [4]
+    assert not log.unreported, "others have reported it"
